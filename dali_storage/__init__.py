@@ -1,0 +1,20 @@
+"""Storage backends for NVIDIA DALI: `readers.file` is `fn.readers.file` with a choice of storage.
+
+`readers` is imported by itself (`from dali_storage import readers`), because it needs DALI and the
+rest does not.
+"""
+
+from .catalog import Catalog
+from .errors import BackendUnavailable, SampleChangedError, SampleSizeChanged
+from .reader import Batch, Buffer, IntArray, Reader
+
+__all__ = [
+    "BackendUnavailable",
+    "Batch",
+    "Buffer",
+    "Catalog",
+    "IntArray",
+    "Reader",
+    "SampleChangedError",
+    "SampleSizeChanged",
+]
