@@ -1,0 +1,532 @@
+"""The oracle is the real fn.readers.file: what it lists, labels and refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import fn, pipeline_def
+
+from dali_storage import catalog
+from dali_storage.catalog import Catalog
+
+REFUSALS = ("No files found", "Incorrect format of the list file", "Wrong format of file_list")
+
+Entries = list[tuple[bytes, int]]
+
+
+@pipeline_def(num_threads=1, device_id=None, prefetch_queue_depth=1)
+def dali_pipeline(arguments: dict[str, Any]) -> Any:
+    # Without mmap, because an empty file cannot be mapped.
+    files, labels = fn.readers.file(name="reader", dont_use_mmap=True, **arguments)
+    return fn.get_property(files, key="source_info"), labels
+
+
+def dali_epoch_size(**arguments: Any) -> int:
+    pipeline = dali_pipeline(arguments, batch_size=1)
+    pipeline.build()
+    return int(pipeline.reader_meta("reader")["epoch_size"])
+
+
+def dali_entries(**arguments: Any) -> Entries:
+    samples = dali_epoch_size(**arguments)
+    pipeline = dali_pipeline(arguments, batch_size=samples)
+    pipeline.build()
+    names, labels = pipeline.run()
+    return [(np.asarray(names[i]).tobytes(), int(labels.at(i)[0])) for i in range(samples)]
+
+
+def dali_entries_or_refusal(**arguments: Any) -> Entries | None:
+    try:
+        return dali_entries(**arguments)
+    except (RuntimeError, UnicodeDecodeError) as error:
+        # The message may quote a line that is not UTF-8.
+        text = repr(error.object) if isinstance(error, UnicodeDecodeError) else str(error)
+        if not any(refusal in text for refusal in REFUSALS):
+            raise
+        return None
+
+
+def dali_error(**arguments: Any) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        dali_entries(**arguments)
+    return str(caught.value)
+
+
+def entries(found: Catalog) -> Entries:
+    return [(found.name(i), int(found.labels[i])) for i in range(len(found))]
+
+
+def entries_or_refusal(**arguments: Any) -> Entries | None:
+    try:
+        return entries(catalog.discover(**arguments))
+    except ValueError:
+        return None
+
+
+def write(*parts: bytes | str | Path, content: bytes = b"x") -> None:
+    path = os.path.join(*map(os.fsencode, parts))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+# --- a directory ---
+
+STEMS = [
+    b"a",
+    b"B",
+    b"b",
+    b".hidden",
+    b"a b",
+    b"[a]",
+    b"a\\b",
+    b"*",
+    b"a\nb",
+    b"I",
+    b"i",
+    b"-",
+    b"10",
+]
+STEMS += [
+    b"9",
+    b"_",
+    b"\xff\xfe",
+    b"\xc3",
+    "É".encode(),
+    "é".encode(),
+    "ß".encode(),
+    "日本".encode(),
+]
+SUFFIXES = [b".jpg", b".JPG", b".Jpeg", b".png", b".TIF", b".tif", b".wav", b".txt", b"", b".jpg~"]
+SUFFIXES += [b".jpg.gz", b".\xff", ".É".encode(), ".é".encode(), b".webp", b".pgm ", b"jpg"]
+# Capitals beyond ASCII of letters within: the Kelvin sign, and I with a dot.
+SUFFIXES += [".\u212a".encode(), ".t\u0130f".encode(), b".K"]
+FILTERS: list[list[str]] = [
+    ["*"], ["*.jpg"], ["*.JPG", "*.tif"], ["*.é"], ["*é*"], ["[!a-i]*"], ["[^[:alpha:]]*"], ["?.*"],
+    ["a\\\\b*"], ["\\**"], ["*.jp?g"], ["[[]a]*"], ["*[.]wav"], ["I*", "*.png"], [".*"], ["*日*"],
+    ["*\\.tif"], ["[é]*"], ["*jpg", "*"], ["*a*", "b*", "*.jpg", "*.wav"], ["*["], ["*.jpg\0no"],
+    ["*.k"], ["*.\u212a"], ["*.tif", "*.jpeg"], ["*b"], ["*"] * 2,
+]  # fmt: skip
+
+
+def fill_class(rng: random.Random, root: Path, directory: bytes) -> None:
+    path = os.path.join(os.fsencode(root), directory)
+    os.makedirs(path)
+    for name in {rng.choice(STEMS) + rng.choice(SUFFIXES) for _ in range(rng.randrange(8))}:
+        kind = rng.choice(["file", "file", "file", "link", "fifo", "directory", "empty"])
+        entry = os.path.join(path, name)
+        if kind == "link":
+            os.symlink(os.fsencode(root / "loose.jpg"), entry)
+        elif kind == "fifo":
+            os.mkfifo(entry)
+        elif kind == "directory":
+            write(entry, "deep.jpg")
+        else:
+            write(entry, content=b"" if kind == "empty" else b"x")
+
+
+def make_tree(rng: random.Random, root: Path) -> None:
+    write(root, "loose.jpg")
+    os.symlink("loose.jpg", root / "0 link to a file.jpg")
+    directories = rng.sample(STEMS, rng.randrange(1, 7))
+    for directory in directories:
+        fill_class(rng, root, directory)
+    os.symlink(directories[0], os.path.join(os.fsencode(root), b"link"))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_directory_is_listed_as_dali_does(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    make_tree(rng, tmp_path)
+    for arguments in (
+        {},
+        {"case_sensitive_filter": True},
+        {"file_filters": rng.choice(FILTERS)},
+        {"file_filters": rng.choice(FILTERS), "case_sensitive_filter": True},
+        {"file_filters": "*", "dir_filters": rng.choice(FILTERS)},
+        {"dir_filters": rng.choice(FILTERS)[0], "case_sensitive_filter": rng.random() < 0.5},
+    ):
+        expected = dali_entries_or_refusal(file_root=str(tmp_path), **arguments)
+        assert entries_or_refusal(file_root=str(tmp_path), **arguments) == expected, arguments
+
+
+@pytest.fixture(scope="module")
+def all_names(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("all")
+    for stem in STEMS:
+        for suffix in SUFFIXES:
+            write(root, stem, stem + suffix)
+    return str(root)
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=repr)
+@pytest.mark.parametrize("case_sensitive_filter", [False, True])
+def test_every_filter_on_every_name(
+    all_names: str, filters: list[str], case_sensitive_filter: bool
+) -> None:
+    arguments = {
+        "file_root": all_names,
+        "file_filters": filters,
+        "case_sensitive_filter": case_sensitive_filter,
+    }
+    assert entries_or_refusal(**arguments) == dali_entries_or_refusal(**arguments)
+
+
+def test_links_that_lead_nowhere_or_to_directories_are_samples(tmp_path: Path) -> None:
+    write(tmp_path, "class/a.jpg")
+    for name, target in (("dangling.jpg", "nothing"), ("loop.jpg", "loop.jpg"), ("up.jpg", "..")):
+        os.symlink(target, tmp_path / "class" / name)
+    names = [name for name, _ in entries(catalog.from_directory(tmp_path))]
+    assert names == [b"class/a.jpg", b"class/dangling.jpg", b"class/loop.jpg", b"class/up.jpg"]
+    assert dali_epoch_size(file_root=str(tmp_path)) == len(names)
+
+
+def test_no_filters_at_all_mean_the_default(tmp_path: Path) -> None:
+    for suffix in (b".jpg", b".webp", b".txt"):
+        write(tmp_path, "class", b"a" + suffix)
+    found = catalog.discover(file_root=tmp_path, file_filters=None)
+    assert entries(found) == dali_entries(file_root=str(tmp_path))
+
+
+@pytest.mark.parametrize("convert", [str, os.fsencode, Path, lambda path: f"{path}//"])
+def test_root_can_be_any_kind_of_path(tmp_path: Path, convert: Callable[[Path], Any]) -> None:
+    write(tmp_path, "class/a.jpg")
+    found = catalog.from_directory(convert(tmp_path), file_filters=b"*.jpg", dir_filters=("c*",))
+    assert entries(found) == [(b"class/a.jpg", 0)]
+    assert os.path.samefile(found.path(0), tmp_path / "class" / "a.jpg")
+
+
+@pytest.mark.parametrize("root", ["missing", "file", ""])
+def test_root_that_is_no_directory(tmp_path: Path, root: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("./file")
+    assert "Failed to open" in dali_error(file_root=root)
+    expected = NotADirectoryError if root == "file" else FileNotFoundError
+    with pytest.raises(expected) as caught:
+        catalog.from_directory(root)
+    assert caught.value.filename == root
+
+
+@pytest.mark.parametrize(("target", "code"), [("nothing", errno.ENOENT), ("broken", errno.ELOOP)])
+def test_broken_entry_of_the_root(tmp_path: Path, target: str, code: int) -> None:
+    write(tmp_path, "class/a.jpg")
+    os.symlink(target, tmp_path / "broken")
+    assert "Could not access" in dali_error(file_root=str(tmp_path), dir_filters="class")
+    with pytest.raises(OSError, match="broken") as caught:
+        catalog.from_directory(tmp_path, dir_filters="class")
+    assert (caught.value.errno, caught.value.filename) == (code, str(tmp_path / "broken"))
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """As another user, because permissions are nothing to root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_unreadable_class_is_an_error_unless_filtered(tmp_path: Path, monkeypatch: Any) -> None:
+    write(tmp_path, "tree/open/a.jpg")
+    write(tmp_path, "tree/closed/a.jpg")
+    tmp_path.chmod(0o755)
+    (tmp_path / "tree/closed").chmod(0)
+    monkeypatch.chdir(tmp_path)  # the directories above are closed to others
+    with without_privileges():
+        assert "Failed to open tree/closed" in dali_error(file_root="tree")
+        with pytest.raises(PermissionError) as caught:
+            catalog.from_directory("tree")
+        filtered = entries(catalog.from_directory("tree", dir_filters="open"))
+    assert caught.value.filename == "tree/closed"
+    assert filtered == [(b"open/a.jpg", 0)]
+
+
+def test_nothing_found_tells_where_and_with_which_filters(tmp_path: Path) -> None:
+    write(tmp_path, "class/a.txt")
+    assert "No files found" in dali_error(file_root=str(tmp_path), file_filters=["*.jpg"])
+    message = f"no files found under '{tmp_path}'.* 1 .*dir_filters=None.*file_filters=.*jpg"
+    with pytest.raises(ValueError, match=message):
+        catalog.from_directory(tmp_path, file_filters=["*.jpg"])
+
+
+# --- a list ---
+
+LIST_NAMES = [
+    b"a.jpg",
+    b"a b.jpg",
+    b"a\tb",
+    b"7",
+    b"a 7",
+    b"\xff.jpg",
+    "é".encode(),
+    b"# no comment",
+]
+LEADS = [b"", b" ", b"\t "]
+SPACES = [b" ", b"\t", b"  ", b" \v\f\r", b" " * 200]
+LABELS = [b"0", b"7", b"007", b"2147483648", b"4294967299", b"9223372036854775807"]
+LABELS += [b"9223372036854775808", b"9" * 30, b"0" * 30 + b"5", b"1" + b"0" * 6000]
+ENDS = [b"", b" ", b"\r", b" \t\v\f", b"\0", b"\0 9 \t9", b" \0junk"]
+BAD_LINES = [
+    b"a.jpg",
+    b"a.jpg -1",
+    b"a.jpg +1",
+    b"a.jpg 1.5",
+    b"7",
+    b"  7",
+    b"a.jpg 7x",
+    b"a.jpg\0 7",
+]
+BAD_LINES += [b"\xa07", b"a.jpg\xa07", b"a.jpg \xd9\xa1", b"a.jpg\x1c7"]
+
+
+def list_line(rng: random.Random) -> bytes:
+    if rng.random() < 0.04:
+        return rng.choice(BAD_LINES)
+    if rng.random() < 0.2:
+        return rng.choice([b"", b" ", b"\r", b" \t", b"\0", b" \0a.jpg"])
+    name = rng.choice(LEADS) + rng.choice(LIST_NAMES)
+    return name + rng.choice(SPACES) + rng.choice(LABELS) + rng.choice(ENDS)
+
+
+@pytest.fixture(scope="module")
+def list_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("list")
+    for lead in LEADS:
+        for name in LIST_NAMES:
+            write(root, lead + name)
+    return root
+
+
+def compare_lists(root: Path, content: bytes) -> Entries | None:
+    write(root, "list.txt", content=content)
+    expected = dali_entries_or_refusal(file_list=str(root / "list.txt"))
+    assert entries_or_refusal(file_list=root / "list.txt") == expected, content
+    return expected
+
+
+def test_random_lists_are_read_as_dali_does(list_root: Path) -> None:
+    rng = random.Random(0)
+    outcomes = [
+        compare_lists(
+            list_root,
+            b"\n".join(list_line(rng) for _ in range(rng.randrange(9))) + rng.choice([b"", b"\n"]),
+        )
+        for _ in range(250)
+    ]
+    assert 20 < outcomes.count(None) < 200  # both sorts are there
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=repr)
+def test_bad_line_is_named(list_root: Path, line: bytes) -> None:
+    assert compare_lists(list_root, b"a.jpg 1\n\n" + line) is None
+    place = f"{re.escape(str(list_root))}/list.txt', line 3: .*{re.escape(repr(line))}"
+    with pytest.raises(ValueError, match=place):
+        catalog.from_file_list(list_root / "list.txt")
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\na.jpg 2"])
+@pytest.mark.parametrize("size", [16382, 16383, 16384, 40000])
+def test_longest_line(list_root: Path, size: int, end: bytes) -> None:
+    compare_lists(list_root, b"a.jpg" + b" " * (size - 6) + b"3" + end)
+    compare_lists(list_root, b"a.jpg 3\0" + b"." * (size - 8) + end)
+
+
+def test_list_without_samples(list_root: Path) -> None:
+    assert compare_lists(list_root, b" \n\r\n") is None
+    with pytest.raises(ValueError, match=r"no files found in file_list .*list.txt"):
+        catalog.from_file_list(list_root / "list.txt")
+
+
+def test_root_of_a_list(list_root: Path, monkeypatch: Any) -> None:
+    write(list_root, "below/list.txt", content=b"7 1")
+    monkeypatch.chdir(list_root)
+    found = catalog.from_file_list("below/list.txt")
+    assert found.path(0) == b"below/7"
+    assert "below/7" in dali_error(file_list="below/list.txt")
+    for root in ("", "."):
+        found = catalog.from_file_list("below/list.txt", file_root=root)
+        assert entries(found) == dali_entries(file_list="below/list.txt", file_root=root)
+        assert os.path.samefile(found.path(0), list_root / "7")
+    write(list_root, "list.txt", content=b"7 1")
+    assert catalog.from_file_list("list.txt").path(0) == b"7"
+    assert dali_entries(file_list="list.txt") == [(b"7", 1)]
+
+
+def test_list_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "Cannot open" in dali_error(file_list=str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError, match="missing"):
+        catalog.from_file_list(tmp_path / "missing")
+    assert "Wrong format" in dali_error(file_list=str(tmp_path))
+    with pytest.raises(IsADirectoryError):
+        catalog.from_file_list(tmp_path)
+    assert "cannot be empty" in dali_error(file_list="")
+    with pytest.raises(FileNotFoundError):
+        catalog.from_file_list("")
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"files": ["a.jpg"]},
+        {"files": "a.jpg", "labels": 3},
+        {"files": ["7", "a.jpg", "7"]},
+        {"files": ("a.jpg", "7"), "labels": (-1, 2**31 - 1)},
+        {"files": ["7"] * 6, "labels": [2**31, -(2**31) - 1, 2**32 + 3, 2**63 - 1, -(2**63), True]},
+        {"files": ["a.jpg", "7"], "labels": [np.int64(5), np.uint8(6)]},
+        {"files": ["é"], "labels": [0]},
+    ],
+)
+def test_files_are_taken_as_dali_does(list_root: Path, arguments: dict[str, Any]) -> None:
+    expected = dali_entries(file_root=str(list_root), **arguments)
+    assert entries(catalog.discover(file_root=list_root, **arguments)) == expected
+
+
+def test_files_of_any_path_type_and_encoding() -> None:
+    names = [Path("a"), b"\xff", os.fsdecode(b"\xfe")]
+    found = catalog.from_files(names, np.array([1, -2, 2**33 + 3]))
+    assert entries(found) == [(b"a", 1), (b"\xff", -2), (b"\xfe", 3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ours", "dalis"),
+    [
+        ({}, "file_root, files and file_list", "``file_root`` argument is required"),
+        ({"files": []}, "files is an empty list", "``files`` specified an empty list"),
+        ({"files": ["a"], "file_list": "b"}, "files and file_list", "but not both"),
+        ({"file_root": "/", "labels": [1]}, "labels .* files", "is valid only when file paths"),
+        ({"file_list": "b", "labels": [1]}, "labels .* files", "is valid only when file paths"),
+        ({"files": ["a"], "labels": [1, 2]}, "Provided 2 labels for 1 files", "Provided 2 labels"),
+        ({"files": ["a"], "labels": []}, "Provided 0 labels for 1 files", "Provided 0 labels"),
+        ({"file_root": "/", "file_filters": []}, "file_filters", "``file_filters`` list cannot be"),
+        ({"file_root": "/", "dir_filters": []}, "dir_filters", "``dir_filters`` list cannot be"),
+        ({"files": ["a"], "file_filters": []}, "file_filters", "``file_filters`` list cannot be"),
+        ({"file_list": "b", "dir_filters": []}, "dir_filters", "``dir_filters`` list cannot be"),
+    ],
+)  # fmt: skip
+def test_what_dali_refuses_is_refused(arguments: dict[str, Any], ours: str, dalis: str) -> None:
+    assert dalis in dali_error(**arguments)
+    with pytest.raises(ValueError, match=ours):
+        catalog.discover(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"file_root": 3}, "file_root must be .* not 3"),
+        ({"file_list": 3}, "file_list must be .* not 3"),
+        ({"files": 3}, "files cannot be 3"),
+        ({"files": ["a", None]}, "files must be .* not None"),
+        ({"files": ["a"], "labels": [1.0]}, r"labels must be integers, not \[1.0\]"),
+        ({"files": ["a"], "labels": "1"}, "labels must be integers"),
+        ({"files": ["a"], "labels": np.ones((1, 2), np.int32)}, "labels must be integers"),
+        ({"files": ["a"], "file_root": 3}, "file_root must be"),
+        ({"file_root": "/", "file_filters": 3}, "file_filters cannot be 3"),
+        ({"file_root": "/", "dir_filters": [3]}, "dir_filters must be .* not 3"),
+    ],
+)
+def test_wrong_types_name_the_argument(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        catalog.discover(**arguments)
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", b"\0"])
+def test_impossible_names_are_refused(name: str | bytes) -> None:
+    with pytest.raises(ValueError, match="which no file can be called"):
+        catalog.from_files(["a", name])
+
+
+def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root: Path) -> None:
+    arguments: dict[str, Any] = {"files": ["7", "7"], "labels": [5, 2**63]}
+    assert dali_entries(file_root=str(list_root), **arguments) == [(b"7", 0), (b"7", 1)]
+    with pytest.raises(ValueError, match="labels must fit in 64 bits"):
+        catalog.from_files(**arguments)
+
+
+# --- the columns ---
+
+
+@pytest.mark.parametrize("root", [b"", b"/", b"/data", b"/data/", b"data//"])
+@pytest.mark.parametrize("names", [[b"a", b"c/bb", b"\xff"], [b"a", b"/abs/b", b"c"]])
+def test_paths_are_joined(root: bytes, names: list[bytes]) -> None:
+    found = catalog.from_names(names, [4, 5, 6], root)
+    expected = [os.path.join(root, name) for name in names]
+    assert [found.path(i) for i in range(3)] == expected
+    samples = np.array([2, 0, 1, 1], np.int64)
+    assert found.paths(samples) == [expected[i] for i in samples]
+    assert found.paths(samples[:0]) == []
+
+
+def test_columns_have_the_promised_types() -> None:
+    found = catalog.from_names([b"a", b"bcd"], [7, 8])
+    assert (found.names, found.offsets.tolist(), found.labels.tolist()) == (
+        b"abcd",
+        [0, 1, 4],
+        [7, 8],
+    )
+    assert (found.offsets.dtype, found.labels.dtype, len(found)) == (np.int64, np.int32, 2)
+
+
+@pytest.mark.parametrize("sample", [2, -3])
+def test_sample_that_is_not_there(sample: int) -> None:
+    found = catalog.from_names([b"a", b"b"], [0, 1])
+    with pytest.raises(IndexError):
+        found.name(sample)
+    with pytest.raises(IndexError):
+        found.paths(np.array([0, sample], np.int64))
+
+
+def bytes_a_sample(build: Callable[[], Catalog]) -> tuple[float, float]:
+    """What stays and the peak while building, in bytes a sample beside its name."""
+    tracemalloc.start()
+    try:
+        found = build()
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return (kept - len(found.names)) / len(found), (peak - len(found.names)) / len(found)
+
+
+def test_memory_of_a_directory(tmp_path: Path) -> None:
+    for number in range(50_000):
+        if number % 25_000 == 0:
+            os.makedirs(tmp_path / str(number))
+        os.mknod(f"{tmp_path}/{number - number % 25_000}/{number:08}.jpg")
+    kept, peak = bytes_a_sample(lambda: catalog.from_directory(tmp_path))
+    assert kept < 14
+    assert peak < 120
+    names, _ = zip(*entries(catalog.from_directory(tmp_path)), strict=True)
+    assert names == tuple(b"%d/%08d.jpg" % (i - i % 25_000, i) for i in range(50_000))
+
+
+def test_memory_of_a_list(tmp_path: Path) -> None:
+    lines = b"".join(b"%d/%08d.jpg %d\n" % (i // 1000, i, i // 1000) for i in range(50_000))
+    write(tmp_path, "list.txt", content=lines)
+    kept, peak = bytes_a_sample(lambda: catalog.from_file_list(tmp_path / "list.txt"))
+    assert kept < 14
+    assert peak < 120
+
+
+def test_memory_of_files() -> None:
+    names = [f"{number // 1000}/{number:08}.jpg" for number in range(50_000)]
+    kept, peak = bytes_a_sample(lambda: catalog.from_files(names))
+    assert kept < 14
+    assert peak < 120
+    found = catalog.from_files(names)
+    assert entries(found) == [(os.fsencode(name), i) for i, name in enumerate(names)]
