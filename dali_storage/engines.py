@@ -1,0 +1,277 @@
+"""The random numbers of libstdc++, bit for bit: seed_seq, engines, distributions, std::shuffle.
+
+The order of DALI's reader is made of them, so nothing here may be replaced by a better generator.
+Draws are made in vectors. What must stay exact in spite of that is refusal: a distribution now and
+then refuses a number of its engine and takes the next one, which shifts every draw that follows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import accumulate, repeat
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .reader import IntArray
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+"""uint64[n], outputs of an engine: of 64 bits, or of 32 bits in the low half."""
+
+WordSource: TypeAlias = Callable[[int], Words]
+"""An engine: called with n, gives its next n outputs."""
+
+_WORD32 = 0xFFFF_FFFF
+_WORD64 = 0xFFFF_FFFF_FFFF_FFFF
+_UPPER, _LOWER = np.uint64(0xFFFF_FFFF_8000_0000), np.uint64(0x7FFF_FFFF)  # of mt19937_64
+_ONE, _TWIST = np.uint64(1), np.uint64(0xB502_6F5A_A966_19E9)
+_MINSTD_MODULUS = 2**31 - 1
+_MINSTD_RANGE = _MINSTD_MODULUS - 2  # max() - min() of std::minstd_rand0
+_MINSTD_BLOCK = 4096  # draws at a time: the block and its powers stay in the L1 and L2 caches
+_LEMIRE_BLOCK = 1024  # draws at a time: a refusal costs the work on the rest of the block
+_SHUFFLE_HEAD = 4096  # items up to which swaps share too many items to be made at once
+
+
+def seed_words(seed: int, count: int) -> list[int]:
+    """`std::seed_seq{seed}.generate()` of `count` words (libstdc++, bits/random.tcc).
+
+    Args:
+        seed: only its low 32 bits matter.
+        count: how many words to generate, at least 2; every word depends on it.
+
+    Returns:
+        `count` integers of 32 bits.
+    """
+    words = [0x8B8B8B8B] * count
+    lags = ((623, 11), (68, 7), (39, 5), (7, 3), (0, (count - 1) // 2))
+    lag = next(lag for least, lag in lags if count >= least)
+    near = (count - lag) // 2
+    far = near + lag
+    for step in range(2 * count):
+        here, there, beyond = step % count, (step + near) % count, (step + far) % count
+        if step < count:
+            mixed = _mix(words[here] ^ words[there] ^ words[here - 1], 1664525)
+            shifted = mixed + (1 if step == 0 else here + seed if step == 1 else here)
+            words[there] = (words[there] + mixed) & _WORD32
+            words[beyond] = (words[beyond] + shifted) & _WORD32
+        else:
+            mixed = _mix((words[here] + words[there] + words[here - 1]) & _WORD32, 1566083941)
+            shifted = mixed - here
+            words[there] ^= mixed
+            words[beyond] ^= shifted & _WORD32
+        words[here] = shifted & _WORD32
+    return words
+
+
+def _mix(word: int, factor: int) -> int:
+    return (word ^ (word >> 27)) * factor & _WORD32
+
+
+class Minstd:
+    """`std::minstd_rand0` seeded by a seed_seq, and `std::uniform_int_distribution<int>` on it.
+
+    libstdc++'s std::default_random_engine: x = 16807 x mod 2**31 - 1 (bits/random.h, random.tcc).
+    The distribution divides the engine's range into equal parts and refuses what is left over
+    (bits/uniform_int_dist.h).
+
+    Attributes:
+        state: the last output of the engine. It may be set, to go back to a state that was seen.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed_words(seed, 4)[3] % _MINSTD_MODULUS or 1
+        powers = accumulate(repeat(16807, _MINSTD_BLOCK), lambda a, b: a * b % _MINSTD_MODULUS)
+        self._powers: Words = np.fromiter(powers, np.uint64, _MINSTD_BLOCK)
+
+    def draw(self, bounds: IntArray) -> IntArray:
+        """One number of each range 0 to bound - 1; a range of one number uses up a draw too.
+
+        Args:
+            bounds: int64[n], each from 1 to 2**31 - 3.
+
+        Returns:
+            int64[n].
+        """
+        numbers = np.empty_like(bounds)
+        largest, done = int(bounds.max(initial=1)), 0
+        while done < len(bounds):
+            accepted = self._accepted(done, len(bounds) - done, largest, bounds.item)
+            stop = done + len(accepted)
+            numbers[done:stop] = accepted // (_MINSTD_RANGE // bounds[done:stop])
+            done = stop
+        return numbers
+
+    def skip(self, count: int, largest: int, bound: Callable[[int], int]) -> None:
+        """Go on as `draw()` would have for `count` bounds, which need not be listed.
+
+        Args:
+            count: how many draws.
+            largest: no bound is larger.
+            bound: gives the bound of a draw, numbered from 0; it is asked for few of them.
+        """
+        done = 0
+        while done < count:
+            done += len(self._accepted(done, count - done, largest, bound))
+
+    def _accepted(
+        self, first: int, count: int, largest: int, bound: Callable[[int], int]
+    ) -> IntArray:
+        """The next outputs less min(), at most `count` of them, without those that are refused.
+
+        They are for the bounds number `first`, `first` + 1 and so on.
+        """
+        outputs = self._outputs(min(count, _MINSTD_BLOCK)) - 1
+        refused: list[int] = []
+        # What is left over is smaller than the bound: only the topmost outputs may be refused.
+        if outputs.max() > _MINSTD_RANGE - largest:
+            for index in np.flatnonzero(outputs > _MINSTD_RANGE - largest).tolist():
+                limit = _MINSTD_RANGE - _MINSTD_RANGE % bound(first + index - len(refused))
+                if outputs[index] >= limit:
+                    refused.append(index)
+        return np.delete(outputs, refused) if refused else outputs
+
+    def _outputs(self, count: int) -> IntArray:
+        products = self._powers[:count] * np.uint64(self.state)  # below 2**62
+        folded = (products & np.uint64(_MINSTD_MODULUS)) + (products >> np.uint64(31))
+        # One subtraction at most is left; where it is not due it wraps round to something huge.
+        outputs = np.minimum(folded, folded - np.uint64(_MINSTD_MODULUS)).view(np.int64)
+        self.state = int(outputs[-1])
+        return outputs
+
+
+def mt19937(seed: int) -> WordSource:
+    """`std::mt19937`, whose outputs are those of numpy's legacy generator."""
+    state = np.random.RandomState(seed)
+    return lambda count: state.randint(0, 2**32, count, np.uint32).astype(np.uint64)
+
+
+class Mt19937_64:  # noqa: N801 - the name it has everywhere
+    """`std::mt19937_64` (Matsumoto and Nishimura's mt19937-64.c; libstdc++, bits/random.tcc)."""
+
+    def __init__(self, seed: int) -> None:
+        words = [seed & _WORD64]
+        for index in range(1, 312):
+            mixed = words[-1] ^ (words[-1] >> 62)
+            words.append((6364136223846793005 * mixed + index) & _WORD64)
+        self._state: Words = np.array(words, np.uint64)
+
+    def __call__(self, count: int) -> Words:
+        """The next outputs: uint64, `count` of them rounded up to whole blocks of 156."""
+        made = -(-count // 156) * 156
+        words = np.concatenate([self._state, np.empty(made, np.uint64)])
+        # A word is made of those 312, 311 and 156 before it: 156 can be made at once.
+        for start in range(0, made, 156):
+            old = words[start : start + 313]
+            mixed = (old[:156] & _UPPER) | (old[1:157] & _LOWER)
+            twisted = (mixed >> _ONE) ^ ((mixed & _ONE) * _TWIST)
+            np.bitwise_xor(old[156:312], twisted, out=words[start + 312 : start + 468])
+        self._state = words[-312:].copy()
+        return _temper(words[312:])
+
+
+def _temper(words: Words) -> Words:
+    words = words ^ ((words >> np.uint64(29)) & np.uint64(0x5555555555555555))
+    words ^= (words << np.uint64(17)) & np.uint64(0x71D67FFFEDA60000)
+    words ^= (words << np.uint64(37)) & np.uint64(0xFFF7EEE000000000)
+    return words ^ (words >> np.uint64(43))
+
+
+def draw_below(engine: WordSource, bits: int, bounds: Words) -> Words:
+    """`std::uniform_int_distribution` on an engine whose outputs fill whole words.
+
+    The method of Lemire, "Fast Random Integer Generation in an Interval", 2019 (libstdc++ since
+    GCC 11, bits/uniform_int_dist.h): the number is the high word of output times bound, and the
+    lowest of the low words mean refusal. Outputs that are not used up are lost.
+
+    Args:
+        engine: gives at least as many outputs as it is asked for.
+        bits: 32 or 64, the size of its outputs.
+        bounds: uint64[n], each from 1 to 2**bits - 1.
+
+    Returns:
+        uint64[n], one number of each range 0 to bound - 1.
+    """
+    numbers = np.empty_like(bounds)
+    outputs, done = engine(_LEMIRE_BLOCK), 0
+    while done < len(bounds):
+        block = bounds[done : done + _LEMIRE_BLOCK]
+        if len(outputs) < len(block):
+            outputs = np.concatenate([outputs, engine(_LEMIRE_BLOCK)])
+        high, low = _multiply(outputs[: len(block)], block, bits)
+        accepted = _first_refused(low, block, bits)
+        numbers[done : done + accepted] = high[:accepted]
+        outputs = outputs[accepted + (accepted < len(block)) :]
+        done += accepted
+    return numbers
+
+
+def _multiply(left: Words, right: Words, bits: int) -> tuple[Words, Words]:
+    """The high and the low word of the products."""
+    half, mask = np.uint64(32), np.uint64(_WORD32)
+    if bits == 32:
+        product = left * right
+        return product >> half, product & mask
+    left_high, left_low = left >> half, left & mask
+    right_high, right_low = right >> half, right & mask
+    middle = left_high * right_low + (left_low * right_low >> half)
+    carry = left_low * right_high + (middle & mask)
+    return left_high * right_high + (middle >> half) + (carry >> half), left * right
+
+
+def _first_refused(low: Words, bounds: Words, bits: int) -> int:
+    """Index of the first low word below 2**bits mod its bound; how many there are if none is."""
+    suspects = np.flatnonzero(low < bounds)
+    suspected = bounds[suspects]
+    limits = (np.uint64(2**bits - 1) - suspected + np.uint64(1)) % suspected
+    refused = suspects[low[suspects] < limits]
+    return int(refused[0]) if len(refused) else len(low)
+
+
+def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
+    """`std::shuffle` of a copy of `items` (libstdc++, bits/stl_algo.h).
+
+    Args:
+        items: int64[n], n at least 1.
+        engine: a fresh one; its outputs are of `bits` bits, 32 or 64.
+        bits: see `engine`.
+
+    Returns:
+        int64[n], owned by the caller.
+    """
+    swaps = _swaps(len(items), engine, bits)
+    first = items[:_SHUFFLE_HEAD].tolist()
+    for here, there in enumerate(swaps[: len(first) - 1].tolist(), 1):
+        first[here], first[there] = first[there], first[here]
+    order = np.concatenate([first, items[len(first) :]])
+    here = len(first)
+    while here < len(order):
+        # Swaps that share no item can be made at once; this many mostly do not.
+        block = swaps[here - 1 : here - 1 + math.isqrt(here) // 2]
+        while not _apart(block, here):
+            block = block[: len(block) // 2]
+        stop = here + len(block)
+        order[here:stop], order[block] = order[block], order[here:stop].copy()
+        here = stop
+    return order
+
+
+def _apart(swaps: IntArray, first: int) -> bool:
+    """Whether the swaps of the items from number `first` on share no item."""
+    partners = np.sort(swaps)
+    unique = bool((partners[1:] != partners[:-1]).all())
+    return len(swaps) == 1 or (unique and int(partners[-1]) < first)
+
+
+def _swaps(size: int, engine: WordSource, bits: int) -> IntArray:
+    """int64[size - 1]: each item but the first is swapped in turn with this one, not behind it."""
+    if (2**bits - 1) // size < size:
+        return draw_below(engine, bits, np.arange(2, size + 1, dtype=np.uint64)).astype(np.int64)
+    # One output decides two swaps where the product of their ranges fits; an even size leaves one.
+    alone = 1 - size % 2
+    second = np.arange(2 + alone + 1, size + 1, 2, dtype=np.uint64)
+    bounds = np.concatenate([np.full(alone, 2, np.uint64), second * (second - np.uint64(1))])
+    numbers = draw_below(engine, bits, bounds)
+    pairs = np.stack(np.divmod(numbers[alone:], second), axis=1).ravel()
+    return np.concatenate([numbers[:alone], pairs]).astype(np.int64)

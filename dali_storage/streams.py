@@ -1,0 +1,226 @@
+"""The endless stream of the entries that `fn.readers.file` of DALI 2.4 reads, without padding.
+
+With `random_shuffle` the stream passes through a window of `initial_fill` entries, and each sample
+is drawn from it (DALI, dali/operators/reader/loader/loader.h, ReadOne). A draw is only made among
+the entries of the current epoch. This is a Fisher-Yates shuffle of limited reach: at position p,
+swap entry p with entry p + draw(0 to min(initial_fill, end of the epoch - p) - 1). So an epoch
+depends on those before it through the state of the random engine only, and can be begun anywhere.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from .engines import Minstd, Mt19937_64, mt19937, shuffled
+from .reader import IntArray
+
+if TYPE_CHECKING:
+    from .order import OrderOptions
+
+_DEFAULT_SEED = 524287  # DALI's, for the shuffles of the whole list
+_CHUNK = 8192  # entries of the stream made at a time
+_MARKS = 1024  # states of the random engine remembered, at most
+_STRIDE = 65536  # draws from one remembered state to the next, at first
+
+_Places = TypeVar("_Places", int, IntArray)
+
+
+class Shards:
+    """Where the shards lie in the list, and where the positions of the endless stream do.
+
+    A place is an index into the list; a position, one into the stream. Shard k is the places from
+    size * k // count on (DALI, loader.h, start_index).
+    """
+
+    def __init__(self, size: int, options: OrderOptions) -> None:
+        if options.num_shards > size:
+            raise ValueError(f"num_shards={options.num_shards}: there are only {size} samples")
+        self.size, self._count, self._shard = size, options.num_shards, options.shard_id
+        self.largest = -(-size // self._count)
+        self.sticks = options.stick_to_shard or options.shuffle_after_epoch
+        # The stream runs round the whole list, or round one shard of it.
+        first = self.start(self._shard)
+        self._origin, self._phase, self._cycle = 0, first, size
+        if self.sticks:
+            self._origin, self._phase, self._cycle = first, 0, self.start(self._shard + 1) - first
+
+    def start(self, shard: _Places) -> _Places:
+        """The place where a shard starts; for as many shards as there are, the list's end."""
+        return self.size * shard // self._count
+
+    def epoch_start(self, epoch: int) -> int:
+        """The position at which an epoch starts."""
+        if self.sticks:
+            return epoch * self._cycle
+        rounds, shard = divmod(self._shard + epoch, self._count)
+        return rounds * self.size + self.start(shard) - self._phase
+
+    def place(self, position: int) -> int:
+        """The place that is read at a position."""
+        return self._origin + (self._phase + position) % self._cycle
+
+    def places(self, start: int, stop: int) -> IntArray:
+        """int64[stop - start], the places of the positions start to stop - 1."""
+        first = (self._phase + start) % self._cycle  # Python's integers have no end, int64 has
+        return self._origin + np.arange(first, first + stop - start) % self._cycle
+
+    def since_start(self, place: int) -> int:
+        """How many entries of its shard come before a place."""
+        return place - self.start(self._shard_of(place))
+
+    def until_end(self, place: _Places) -> _Places:
+        """How many entries of its shard come from a place on."""
+        return self.start(self._shard_of(place) + 1) - place
+
+    def _shard_of(self, place: _Places) -> _Places:
+        return ((place + 1) * self._count - 1) // self.size
+
+
+class Stream(Protocol):
+    """The endless stream of catalog indices, without padding."""
+
+    def chunk(self, position: int) -> tuple[int, IntArray]:
+        """Some run of the stream that contains `position`: where it starts, and its entries."""
+
+
+def make_stream(shards: Shards, options: OrderOptions) -> Stream:
+    """The stream that `options` ask for."""
+    if options.shuffle_after_epoch:
+        return _Reshuffled(shards, options)
+    listed = _Listed(shards, options.random_shuffle)
+    window = min(options.initial_fill, shards.largest) if options.random_shuffle else 1
+    return _Windowed(shards, listed, window, options.seed) if window > 1 else listed
+
+
+class _Listed:
+    """The list itself, or with random_shuffle the list in an order that is always the same."""
+
+    def __init__(self, shards: Shards, shuffle: bool) -> None:
+        self._shards, self._shuffle = shards, shuffle
+
+    def chunk(self, position: int) -> tuple[int, IntArray]:
+        return position, self.entries(position, position + _CHUNK)
+
+    def entries(self, start: int, stop: int) -> IntArray:
+        """int64[stop - start], the positions start to stop - 1 of the stream."""
+        places = self._shards.places(start, stop)
+        return self._list[places] if self._shuffle else places
+
+    @cached_property
+    def _list(self) -> IntArray:
+        return shuffled(np.arange(self._shards.size), mt19937(_DEFAULT_SEED), 32)
+
+
+class _Reshuffled:
+    """The list, shuffled anew before each epoch (DALI, file_label_loader.h, Reset)."""
+
+    def __init__(self, shards: Shards, options: OrderOptions) -> None:
+        given = options.shuffle_after_epoch_seed
+        self._seed = _DEFAULT_SEED if given is None else given
+        self._cumulative = not options.checkpointing
+        self._original = self._list = np.arange(shards.size)
+        self._epoch = -1  # the one that `_list` has been shuffled for
+        self._first, self._count = shards.place(0), shards.epoch_start(1)
+
+    def chunk(self, position: int) -> tuple[int, IntArray]:
+        epoch = position // self._count
+        if epoch != self._epoch:
+            self._go_to(epoch)
+        return epoch * self._count, self._list[self._first : self._first + self._count]
+
+    def _go_to(self, epoch: int) -> None:
+        if not self._cumulative:
+            self._epoch, self._list = epoch - 1, self._original
+        elif epoch < self._epoch:
+            self._epoch, self._list = -1, self._original
+        while self._epoch < epoch:
+            engine = Mt19937_64(self._seed + (self._epoch + 2 << 32))  # DALI counts epochs from 1
+            self._list = shuffled(self._list, engine, 64)
+            self._epoch += 1
+
+
+class _Windowed:
+    """A stream drawn from a window that moves along it, as the module's docstring says.
+
+    Args:
+        shards: where the epochs end.
+        listed: the stream to draw from.
+        window: entries to draw from, at most the size of the largest shard.
+        seed: of the draws.
+    """
+
+    def __init__(self, shards: Shards, listed: _Listed, window: int, seed: int) -> None:
+        self._shards, self._listed, self._window = shards, listed, window
+        self._engine = Minstd(seed)
+        self._marks, self._stride = [(0, self._engine.state)], _STRIDE
+        self._begin(0)
+
+    def chunk(self, position: int) -> tuple[int, IntArray]:
+        start = position - self._shards.since_start(self._shards.place(position))
+        if not start <= self._position <= position:
+            self._wind(start)
+            self._begin(start)
+        while self._position + _CHUNK <= position:
+            self._advance()
+        return self._position, self._advance()
+
+    def _begin(self, position: int) -> None:
+        """Start at an epoch's start, where no draw has touched the entries of the window yet.
+
+        From `_head` on, `_pending` has the entries from `_position` on.
+        """
+        self._position, self._pending, self._head = position, array("q"), 0
+
+    def _advance(self) -> IntArray:
+        """The next chunk, int64[_CHUNK]; an epoch's end within it is in its bounds only."""
+        places = self._shards.places(self._position, self._position + _CHUNK)
+        bounds = np.minimum(self._shards.until_end(places), self._window)
+        self._load()
+        head, pending = self._head, self._pending
+        drawn = np.arange(head, head + _CHUNK) + self._engine.draw(bounds)
+        for here, there in enumerate(drawn.tolist(), head):
+            pending[here], pending[there] = pending[there], pending[here]
+        self._head += _CHUNK
+        self._position += _CHUNK
+        self._remember(self._position)
+        return np.array(pending[head : self._head], np.int64)
+
+    def _load(self) -> None:
+        """Have every entry that the next chunk may swap."""
+        # Moving what is left to the front costs as much as the window: done once in its length.
+        if self._head >= self._window:
+            del self._pending[: self._head]
+            self._head = 0
+        loaded = self._position + len(self._pending) - self._head
+        wanted = self._position + _CHUNK + self._window
+        self._pending.frombytes(self._listed.entries(loaded, wanted).tobytes())
+
+    def _wind(self, goal: int) -> None:
+        """Bring the engine to its state at the position `goal`, from the nearest known one."""
+        found = bisect_right(self._marks, goal, key=itemgetter(0)) - 1
+        position, self._engine.state = self._marks[found]
+        while position < goal:
+            count = min(self._stride, goal - position)
+            self._skip(position, count)
+            position += count
+            self._remember(position)
+
+    def _skip(self, position: int, count: int) -> None:
+        def bound(index: int) -> int:
+            return min(self._window, self._shards.until_end(self._shards.place(position + index)))
+
+        self._engine.skip(count, self._window, bound)
+
+    def _remember(self, position: int) -> None:
+        """Keep the engine's state if it is far from the last; of too many, drop every other."""
+        if position >= self._marks[-1][0] + self._stride:
+            self._marks.append((position, self._engine.state))
+        if len(self._marks) > _MARKS:
+            self._marks = self._marks[::2]
+            self._stride *= 2
