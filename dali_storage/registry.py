@@ -1,0 +1,86 @@
+"""Backends by name. A backend is a string until it is used.
+
+A distribution offers backends by entry points of the group `dali_storage.backends`, name =
+"module:ReaderClass"; ours does the same, in pyproject.toml. From a checkout that is not installed,
+pyproject.toml itself is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from pathlib import Path
+from typing import Any
+
+from .catalog import Catalog
+from .reader import Reader
+
+GROUP = "dali_storage.backends"
+
+
+def names() -> list[str]:
+    """The names of all backends, sorted. Nothing is imported."""
+    return sorted({point.name for point in _entry_points()})
+
+
+def load(name: str) -> type[Reader]:
+    """The class of backend `name`, imported now.
+
+    Raises:
+        ValueError: there is none of this name, or several distributions offer one.
+        TypeError: what is offered is not a Reader.
+        ImportError: the backend's module cannot be imported; passed through as it is.
+    """
+    offers = {point.value: point for point in _entry_points() if point.name == name}
+    if not offers:
+        raise ValueError(f"unknown backend {name!r}; known are {', '.join(names())}")
+    if len(offers) > 1:
+        raise ValueError(f"backend {name!r} is offered more than once: {', '.join(sorted(offers))}")
+    (point,) = offers.values()
+    backend = point.load()
+    if not (isinstance(backend, type) and issubclass(backend, Reader)) or inspect.isabstract(
+        backend
+    ):
+        raise TypeError(
+            f"backend {name!r}: {point.value} is not a concrete subclass of dali_storage.Reader"
+        )
+    return backend
+
+
+def open_reader(name: str, catalog: Catalog, options: Mapping[str, Any]) -> Reader:
+    """Open backend `name` on `catalog`.
+
+    Raises:
+        TypeError: an option that the backend does not have; names it and those that it has.
+        ValueError, OSError, BackendUnavailable: as the backend says.
+    """
+    backend = load(name)
+    check_options(name, backend, options)
+    return backend(catalog, **options)
+
+
+def check_options(name: str, backend: type[Reader], options: Mapping[str, Any]) -> None:
+    """Refuse options that the backend's constructor does not take, before anything is opened."""
+    parameters = inspect.signature(backend).parameters.values()
+    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    unknown = [str(option) for option in options if option not in known]
+    if unknown:
+        has = f"its options are {', '.join(known)}" if known else "it has no options"
+        raise TypeError(f"backend {name!r} has no option {', '.join(unknown)}; {has}")
+
+
+def _entry_points() -> list[EntryPoint]:
+    installed = list(entry_points(group=GROUP))
+    try:
+        distribution("dali-storage")
+    except PackageNotFoundError:
+        installed += _of_checkout()
+    return installed
+
+
+def _of_checkout() -> list[EntryPoint]:
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    table = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
+    return [EntryPoint(name, value, GROUP) for name, value in table.items()]

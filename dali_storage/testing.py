@@ -1,0 +1,295 @@
+"""What every backend must pass, ours or not: subclass `ReaderTests`, open a reader, run pytest.
+
+    class TestMyReader(ReaderTests):
+        def open(self, catalog: Catalog) -> Reader:
+            return MyReader(catalog)
+
+The expected bytes are made here and written to files by Python itself; no code under test has a
+part in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from .catalog import Catalog, from_directory
+from .errors import SampleSizeChanged
+from .reader import Batch, IntArray, Reader
+
+SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
+"""Bytes: the edges of sectors, blocks, pages and commands."""
+
+_GUARD = 0xA5  # what the memory holds where no sample may be written
+
+
+class SnapshotReaderTests:
+    """One test a promise of `dali_storage.reader`, but for those about files that change.
+
+    For a reader that keeps the bytes it was opened with; all others take `ReaderTests`.
+    """
+
+    def open(self, catalog: Catalog) -> Reader:
+        """A reader of the backend under test on `catalog`; overridden by every subclass."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def contents(self) -> list[bytes]:
+        """The bytes of every sample, by its index."""
+        random = np.random.default_rng(20)
+        return [random.bytes(size) for size in SIZES]
+
+    @pytest.fixture
+    def catalog(self, tmp_path: Path, contents: list[bytes]) -> Catalog:
+        """The same bytes as files in a directory that the test may change."""
+        (tmp_path / "class").mkdir()
+        for index, content in enumerate(contents):
+            (tmp_path / "class" / f"{index:03d}").write_bytes(content)
+        return from_directory(tmp_path, file_filters="*")
+
+    @pytest.fixture
+    def reader(self, catalog: Catalog) -> Iterator[Reader]:
+        """An open reader, closed when the test ends."""
+        with self.open(catalog) as reader:
+            yield reader
+
+    def test_sizes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = np.arange(len(contents))[::-1]
+        sizes = reader.sizes(samples)
+        assert sizes.dtype == np.int64
+        assert sizes.tolist() == [len(content) for content in contents[::-1]]
+
+    def test_bytes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
+        assert read(reader, np.arange(len(contents))) == contents
+
+    def test_samples_come_in_any_order_and_more_than_once(
+        self, reader: Reader, contents: list[bytes]
+    ) -> None:
+        samples = np.array([5, 0, 12, 5, 5, 1, 12, 0])
+        assert read(reader, samples) == [contents[sample] for sample in samples]
+
+    def test_every_sample_alone(self, reader: Reader, contents: list[bytes]) -> None:
+        assert [read(reader, np.array([sample]))[0] for sample in range(len(contents))] == contents
+
+    def test_a_batch_of_many_samples(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = np.tile(np.arange(12), 100)  # all but the largest
+        assert read(reader, samples) == [contents[sample] for sample in samples]
+
+    def test_an_empty_batch(self, reader: Reader) -> None:
+        assert read(reader, np.empty(0, np.int64)) == []
+
+    def test_a_buffer_may_hold_older_bytes(self, reader: Reader, contents: list[bytes]) -> None:
+        buffer = reader.allocate(8 << 20)
+        for samples in (np.arange(12), np.arange(12)[::-1], np.array([12, 0])):
+            assert read(reader, samples, buffer=buffer) == [contents[sample] for sample in samples]
+
+    def test_nothing_is_written_outside_of_the_samples(
+        self, reader: Reader, contents: list[bytes]
+    ) -> None:
+        samples = np.arange(len(contents))
+        batch = make_batch(reader, samples, gap=3 * reader.alignment)
+        batch.buffer[:] = _GUARD
+        reader.read(batch, 0)
+        outside = np.ones(batch.buffer.size, bool)
+        for start, size in zip(batch.offsets.tolist(), batch.sizes.tolist(), strict=True):
+            outside[start : start + -(-size // reader.alignment) * reader.alignment] = False
+        assert outside.any()
+        assert (batch.buffer[outside] == _GUARD).all()
+
+    def test_alignment_and_lanes_are_sound(self, reader: Reader) -> None:
+        assert reader.alignment > 0
+        assert reader.alignment & (reader.alignment - 1) == 0
+        assert reader.lanes >= 1
+        assert reader.device in ("cpu", "gpu")
+
+    @pytest.mark.parametrize("nbytes", [0, 1, 4097, 5 << 20])
+    def test_allocate_gives_aligned_memory_that_can_be_written(
+        self, reader: Reader, nbytes: int
+    ) -> None:
+        buffer = reader.allocate(nbytes)
+        assert buffer.ndim == 1
+        assert buffer.dtype == np.dtype(np.uint8)
+        assert buffer.size >= nbytes
+        assert buffer.ctypes.data % reader.alignment == 0
+        buffer[:] = _GUARD
+        assert (buffer == _GUARD).all()
+
+    def test_all_lanes_read_at_once(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = [
+            np.random.default_rng(lane).integers(0, len(contents), 50)
+            for lane in range(reader.lanes)
+        ]
+        barrier = threading.Barrier(reader.lanes)
+
+        def run(lane: int) -> list[list[bytes]]:
+            barrier.wait()
+            return [read(reader, samples[lane], lane=lane) for _ in range(5)]
+
+        with ThreadPoolExecutor(reader.lanes) as threads:
+            for lane, results in enumerate(threads.map(run, range(reader.lanes))):
+                assert results == [[contents[sample] for sample in samples[lane]]] * 5
+
+    def test_closing_twice_is_fine(self, catalog: Catalog) -> None:
+        reader = self.open(catalog)
+        read(reader, np.array([3]))
+        reader.close()
+        reader.close()
+
+    def test_nothing_stays_open(self, catalog: Catalog, contents: list[bytes]) -> None:
+        with self.open(catalog) as reader:  # what a library opens once and for all is not counted
+            read(reader, np.arange(len(contents)))
+        before = _open_files(), threading.active_count()
+        for _ in range(3):
+            with self.open(catalog) as reader:
+                read(reader, np.arange(len(contents)))
+        assert (_open_files(), threading.active_count()) == before
+
+    def test_files_are_opened_for_reading_only(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        opened: list[int] = []
+        active = [True]
+
+        def watch(event: str, arguments: tuple[object, ...]) -> None:
+            if active[0] and event == "open" and isinstance(arguments[2], int):
+                opened.append(arguments[2])
+
+        sys.addaudithook(watch)  # there is no way to take a hook out again
+        with self.open(catalog) as reader:
+            read(reader, np.arange(len(contents)))
+        active[0] = False
+        assert all(
+            flags & os.O_ACCMODE == os.O_RDONLY and not flags & os.O_CREAT for flags in opened
+        )
+
+    def test_an_unknown_option_is_refused(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            backend = type(reader)
+        with pytest.raises(TypeError, match="no_such_option"):
+            backend(catalog, no_such_option=1)  # type: ignore[call-arg]
+
+
+class ReaderTests(SnapshotReaderTests):
+    """Every promise of `dali_storage.reader`."""
+
+    def test_a_missing_file_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
+        with self.open(catalog) as reader:
+            os.unlink(catalog.path(4))
+            self.fails(reader, catalog, 4, errno.ENOENT)
+            self.others_are_right(reader, contents, broken=4)
+
+    def test_a_file_that_goes_missing_after_it_was_sized_is_named(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, 4, 6]))
+            os.unlink(catalog.path(4))
+            with pytest.raises(OSError) as caught:
+                reader.read(batch, 0)
+            assert _names(caught.value, catalog.path(4))
+            self.others_are_right(reader, contents, broken=4)
+
+    def test_the_first_failing_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, 9, 4, 6]))
+            os.unlink(catalog.path(9))
+            os.unlink(catalog.path(4))
+            with pytest.raises(OSError) as caught:
+                reader.read(batch, 0)
+            assert _names(caught.value, catalog.path(9))
+
+    def test_a_directory_in_place_of_a_file_is_named(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, 4, 6]))
+            os.unlink(catalog.path(4))
+            os.mkdir(catalog.path(4))
+            with pytest.raises(IsADirectoryError) as caught:
+                reader.read(batch, 0)
+            assert _names(caught.value, catalog.path(4))
+            self.others_are_right(reader, contents, broken=4)
+
+    @pytest.mark.parametrize("new_size", [0, 1, 4095, 4096, 4097, 8192, 70000])
+    def test_a_changed_size_is_told_and_then_known(
+        self, catalog: Catalog, contents: list[bytes], new_size: int
+    ) -> None:
+        changed = 6 if new_size != len(contents[6]) else 7
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, changed, 4]))
+            content = bytes(range(1, 252)) * 300
+            Path(os.fsdecode(catalog.path(changed))).write_bytes(content[:new_size])
+            with pytest.raises(SampleSizeChanged) as caught:
+                reader.read(batch, 0)
+            assert caught.value.samples.tolist() == [changed]
+            assert read(reader, np.array([2, changed, 4])) == [
+                contents[2],
+                content[:new_size],
+                contents[4],
+            ]
+
+    def fails(self, reader: Reader, catalog: Catalog, sample: int, number: int) -> None:
+        """Reading `sample` raises OSError `number` and names its path."""
+        with pytest.raises(OSError) as caught:
+            read(reader, np.array([sample]))
+        assert caught.value.errno == number
+        assert _names(caught.value, catalog.path(sample))
+
+    def others_are_right(self, reader: Reader, contents: list[bytes], broken: int) -> None:
+        """Nothing of a failure is left in the reader."""
+        samples = np.array([sample for sample in range(len(contents)) if sample != broken])
+        assert read(reader, samples) == [contents[sample] for sample in samples]
+
+
+def make_batch(
+    reader: Reader,
+    samples: IntArray,
+    *,
+    gap: int = 0,
+    buffer: npt.NDArray[np.uint8] | None = None,
+) -> Batch:
+    """A batch of `samples` with `gap` bytes before each, in a new buffer or in `buffer`."""
+    sizes = reader.sizes(samples)
+    slots = -(-sizes // reader.alignment) * reader.alignment + gap
+    offsets = np.cumsum(slots) - slots + gap
+    if buffer is None:
+        buffer = reader.allocate(int(slots.sum()) + gap)
+    return Batch(samples, sizes, offsets, buffer)
+
+
+def make_known_batch(reader: Reader, samples: IntArray) -> Batch:
+    """The same of samples that have been read before: nothing of them is open any more."""
+    read(reader, samples)
+    return make_batch(reader, samples)
+
+
+def read(
+    reader: Reader,
+    samples: IntArray,
+    *,
+    lane: int = 0,
+    buffer: npt.NDArray[np.uint8] | None = None,
+) -> list[bytes]:
+    """The bytes of `samples`, sized, laid out and read as a prefetcher would."""
+    batch = make_batch(reader, samples, buffer=buffer)
+    reader.read(batch, lane)
+    ends = batch.offsets + batch.sizes
+    pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)
+    return [batch.buffer[start:end].tobytes() for start, end in pieces]
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _names(error: OSError, path: bytes) -> bool:
+    return isinstance(error.filename, str) and os.fsencode(error.filename) == path

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dali_storage import registry
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.catalog import from_files
+
+ROOT = Path(registry.__file__).parent.parent
+
+PLUGIN = """
+from dali_storage import Reader
+import numpy as np
+
+class OnesReader(Reader):
+    def __init__(self, catalog, *, ones: int = 1):
+        self.ones = ones
+    def sizes(self, samples):
+        return np.full(samples.shape, self.ones)
+    def read(self, batch, lane):
+        for start in batch.offsets:
+            batch.buffer[start : start + self.ones] = 1
+    def close(self):
+        pass
+
+class Half(Reader):
+    pass
+"""
+
+RUN = """
+import numpy as np
+from nvidia.dali import Pipeline
+from dali_storage import readers
+pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+with pipeline:
+    pipeline.set_outputs(*readers.file(files=["x"], backend="ones", backend_options={"ones": 3}))
+print(np.asarray(pipeline.run()[0][1]).tolist())
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> dict[str, str]:
+    """The environment with a real distribution installed in a folder of its own, by pip."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "ones_backend.py").write_text(PLUGIN)
+    (project / "pyproject.toml").write_text(
+        "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'setuptools.build_meta'\n"
+        "[project]\nname = 'ones-backend'\nversion = '1'\n"
+        "[tool.setuptools]\npy-modules = ['ones_backend']\n"
+        "[project.entry-points.'dali_storage.backends']\n"
+        "ones = 'ones_backend:OnesReader'\nhalf = 'ones_backend:Half'\n"
+        "broken = 'no_such_module_of_mine:X'\nmemory = 'ones_backend:OnesReader'\n"
+    )
+    target = tmp_path / "installed"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"),
+            *("--no-build-isolation", "--disable-pip-version-check"),
+            *("--root-user-action=ignore", "--target", str(target), str(project)),
+        ],
+        check=True,
+    )
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(target), str(ROOT)])}
+
+
+def python(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_backend_of_another_distribution(plugin: dict[str, str]) -> None:
+    run = python(plugin, "-c", RUN)
+    assert (run.returncode, run.stdout) == (0, "[1, 1, 1]\n"), run.stderr
+    listing = python(plugin, "-m", "dali_storage").stdout
+    assert [line.split()[:2] for line in listing.splitlines() if line.startswith("ones")] == [
+        ["ones", "works"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("half", TypeError, "not a concrete subclass"),
+        ("broken", ImportError, "no_such_module_of_mine"),
+        ("memory", ValueError, "offered more than once"),
+    ],
+)
+def test_a_wrong_plugin_is_refused(
+    plugin: dict[str, str], name: str, error: type[Exception], message: str
+) -> None:
+    run = python(plugin, "-c", f"from dali_storage import registry; registry.load({name!r})")
+    assert run.stderr.splitlines()[-1].startswith((error.__name__, "ModuleNotFoundError"))
+    assert message in run.stderr
+
+
+def test_a_wrong_plugin_does_not_hide_the_others(plugin: dict[str, str]) -> None:
+    run = python(plugin, "-m", "dali_storage")
+    lines = {line.split()[0]: line for line in run.stdout.splitlines()}
+    assert "pip install no_such_module_of_mine" in lines["broken"]
+    assert "not a concrete subclass" in lines["half"]
+    assert lines["python-file"].endswith("works")
+    assert run.returncode == 0
+
+
+def test_the_backends_that_ship() -> None:
+    assert registry.names() == ["memory", "python-file"]
+    assert registry.load("memory") is MemoryReader
+    assert registry.load("python-file") is PythonFileReader
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'blok'; known are memory, python-file"):
+        registry.load("blok")
+
+
+def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> None:
+    (tmp_path / "dali_storage").symlink_to(ROOT / "dali_storage")
+    script = (
+        "from importlib import metadata\n"
+        "def missing(name): raise metadata.PackageNotFoundError(name)\n"
+        "metadata.distribution = missing\nmetadata.entry_points = lambda group: []\n"
+        "from dali_storage import registry; print(registry.names())"
+    )
+    assert python(dict(os.environ), "-c", script).stdout == "['memory', 'python-file']\n"
+
+
+def test_options_are_checked_before_anything_is_opened() -> None:
+    with pytest.raises(
+        TypeError, match="'python-file' has no option lane; its options are direct, lanes"
+    ):
+        registry.open_reader("python-file", from_files(["missing"]), {"lane": 1})
+
+
+def test_it_is_typed() -> None:
+    assert (ROOT / "dali_storage" / "py.typed").exists()
