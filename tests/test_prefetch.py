@@ -1,0 +1,426 @@
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dali_storage.catalog import Catalog, from_files
+from dali_storage.errors import SampleChangedError, SampleSizeChanged
+from dali_storage.order import Order, OrderOptions
+from dali_storage.prefetch import LoadedBatch, Prefetcher, layout
+from dali_storage.reader import Batch, Buffer, IntArray, Reader
+
+SAMPLES = 40
+BATCH = 4
+
+
+class Model(Reader):
+    """Sample i is i + 1 bytes of value i. Fails, waits and changes sizes as told."""
+
+    alignment = 16
+
+    def __init__(self, catalog: Catalog, *, lanes: int = 2) -> None:
+        self.lanes = lanes
+        self.broken: set[int] = set()
+        self.growths: dict[int, int] = {}
+        self.go = threading.Event()
+        self.go.set()
+        self.read_batches: list[list[int]] = []
+        self.under_way: set[int] = set()
+        self.most_at_once = 0
+        self.closed = 0
+        self.allocated = 0
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return samples + 1
+
+    def read(self, batch: Batch, lane: int) -> None:
+        assert lane not in self.under_way, "one lane, two reads"
+        assert not self.closed
+        self.under_way.add(lane)
+        self.most_at_once = max(self.most_at_once, len(self.under_way))
+        try:
+            self.go.wait()
+            self.fill(batch)
+        finally:
+            self.under_way.remove(lane)
+
+    def fill(self, batch: Batch) -> None:
+        self.read_batches.append(batch.samples.tolist())
+        for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
+            if sample in self.broken:
+                raise FileNotFoundError(2, "gone", f"path/{sample}")
+            if self.growths.get(sample, 0):
+                self.growths[sample] -= 1
+                raise SampleSizeChanged(np.array([sample]))
+            batch.buffer[start : start + sample + 1] = sample
+
+    def allocate(self, nbytes: int) -> Buffer:
+        self.allocated += 1
+        return super().allocate(nbytes)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Stream:
+    """The bytes of the batches of a prefetcher."""
+
+    def __init__(self, ahead: Prefetcher) -> None:
+        self.ahead = ahead
+        self.close = ahead.close
+
+    def get(self, index: int) -> list[bytes]:
+        batch = self.ahead.get(index)
+        assert len(batch.samples) == len(batch.contents)
+        return [content.tobytes() for content in batch.contents]
+
+
+@contextmanager
+def prefetcher(reader: Model, depth: int = 1) -> Iterator[Stream]:
+    catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
+    order = Order(SAMPLES, BATCH, OrderOptions())
+    ahead = Stream(Prefetcher(catalog, reader, order, depth))
+    yield ahead
+    reader.go.set()
+    ahead.close()
+
+
+def expected(index: int) -> list[bytes]:
+    samples = [(index * BATCH + place) % SAMPLES for place in range(BATCH)]
+    return [bytes([sample]) * (sample + 1) for sample in samples]
+
+
+def wait_for(condition: object) -> None:
+    assert callable(condition)
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited 5 s in vain")
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("depth", [1, 3, 10])
+def test_batches_come_in_order(lanes: int, depth: int) -> None:
+    reader = Model(from_files(["x"]), lanes=lanes)
+    with prefetcher(reader, depth) as ahead:
+        assert [ahead.get(index) for index in range(50)] == [expected(index) for index in range(50)]
+    assert reader.most_at_once <= lanes
+
+
+def test_any_batch_can_be_asked_for() -> None:
+    with prefetcher(Model(from_files(["x"]))) as ahead:
+        for index in (0, 1, 7, 8, 3, 3, 1_000_000, 0, 2, 1, 0):
+            assert ahead.get(index) == expected(index)
+
+
+def test_a_plain_run_reads_every_batch_once() -> None:
+    reader = Model(from_files(["x"]), lanes=2)
+    with prefetcher(reader, 3) as ahead:
+        for index in range(20):
+            ahead.get(index)
+    batches = [tuple(batch) for batch in reader.read_batches]
+    assert 20 <= len(batches) <= 20 + 3
+    firsts = sorted(batch[0] for batch in batches[:10])
+    assert firsts == [index * BATCH for index in range(10)]
+
+
+def test_it_reads_as_far_ahead_as_told_and_no_further() -> None:
+    reader = Model(from_files(["x"]), lanes=1)
+    with prefetcher(reader, 3) as ahead:
+        ahead.get(0)
+        wait_for(lambda: len(reader.read_batches) == 4)
+        time.sleep(0.05)
+        assert len(reader.read_batches) == 4
+
+
+def test_every_lane_has_something_to_read() -> None:
+    reader = Model(from_files(["x"]), lanes=3)
+    with prefetcher(reader, 1) as ahead:
+        ahead.get(0)
+        wait_for(lambda: len(reader.read_batches) == 4 and not reader.under_way)
+        reader.go.clear()
+        for index in (1, 2, 3):
+            ahead.get(index)
+        wait_for(lambda: len(reader.under_way) == 3)
+
+
+def test_an_error_comes_with_its_batch_and_not_before() -> None:
+    reader = Model(from_files(["x"]))
+    reader.broken = {2 * BATCH + 1}
+    with prefetcher(reader, 5) as ahead:
+        assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
+        for _ in range(3):
+            with pytest.raises(FileNotFoundError) as caught:
+                ahead.get(2)
+            assert caught.value.filename == f"path/{2 * BATCH + 1}"
+        assert ahead.get(3) == expected(3)
+        reader.broken = set()
+        assert ahead.get(2) == expected(2)
+
+
+def test_a_size_that_changed_once_is_read_again() -> None:
+    reader = Model(from_files(["x"]))
+    reader.growths = {5: 1}
+    with prefetcher(reader) as ahead:
+        assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
+
+
+def test_a_size_that_keeps_changing_is_refused_by_name() -> None:
+    reader = Model(from_files(["x"]))
+    reader.growths = {5: 2}
+    with prefetcher(reader) as ahead:
+        assert ahead.get(0) == expected(0)
+        with pytest.raises(SampleChangedError) as caught:
+            ahead.get(1)
+        assert caught.value.filename == "path/5"
+        assert ahead.get(1) == expected(1)
+
+
+def test_buffers_are_as_few_as_the_batches_in_flight_and_held() -> None:
+    reader = Model(from_files(["x"]), lanes=2)
+    catalog = from_files(["x"] * SAMPLES)
+    order = Order(SAMPLES, BATCH, OrderOptions())
+    held: list[LoadedBatch] = []
+    ahead = Prefetcher(catalog, reader, order, 3)
+    for index in range(200):
+        held.append(ahead.get(index))
+        del held[:-2]
+    ahead.close()
+    assert reader.allocated <= 3 + 1 + 2
+
+
+def test_a_batch_that_is_held_is_never_overwritten() -> None:
+    catalog = from_files(["x"] * SAMPLES)
+    order = Order(SAMPLES, BATCH, OrderOptions())
+    ahead = Prefetcher(catalog, Model(catalog), order, 2)
+    held = {index: ahead.get(index).contents for index in range(60)}
+    for index, contents in held.items():
+        assert [content.tobytes() for content in contents] == expected(index)
+    ahead.close()
+
+
+def test_closing_ends_the_threads_and_the_reader() -> None:
+    before = threading.active_count()
+    reader = Model(from_files(["x"]), lanes=4)
+    with prefetcher(reader, 8) as ahead:
+        ahead.get(0)
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+    ahead.close()
+    assert reader.closed
+
+
+def test_closing_waits_for_the_reads_under_way() -> None:
+    reader = Model(from_files(["x"]))
+    with prefetcher(reader) as ahead:
+        ahead.get(0)
+        wait_for(lambda: len(reader.read_batches) == 3 and not reader.under_way)
+        reader.go.clear()
+        ahead.get(1)
+        wait_for(lambda: reader.under_way)
+        threading.Timer(0.05, reader.go.set).start()
+        ahead.close()
+        assert not reader.under_way
+
+
+def test_closing_from_a_lane_does_not_wait_for_itself() -> None:
+    catalog = from_files(["x"] * SAMPLES)
+
+    class Closing(Model):
+        def fill(self, batch: Batch) -> None:
+            super().fill(batch)
+            ahead.close()
+
+    reader = Closing(catalog)
+    ahead = Prefetcher(catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 1)
+    assert len(ahead.get(0).samples) == BATCH
+    wait_for(lambda: reader.closed)
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_reader_that_tells_when_it_waits_has_one_lane_at_work_until_it_does(tells: bool) -> None:
+    reader = Model(from_files(["x"]), lanes=3)
+    reader.tells_when_it_waits = tells
+    reader.go.clear()
+    with prefetcher(reader) as ahead:
+        threading.Timer(0.2, reader.go.set).start()
+        assert ahead.get(0) == expected(0)
+    assert reader.most_at_once == (1 if tells else 3)
+
+
+def test_lanes_begin_when_those_before_them_wait() -> None:
+    class Waiting(Model):
+        tells_when_it_waits = True
+
+        def fill(self, batch: Batch) -> None:
+            self.waiting()
+            self.waiting()  # twice is once
+            self.go.wait()
+            super().fill(batch)
+
+        def read(self, batch: Batch, lane: int) -> None:
+            self.under_way.add(lane)
+            self.most_at_once = max(self.most_at_once, len(self.under_way))
+            self.fill(batch)
+            self.under_way.remove(lane)
+
+    reader = Waiting(from_files(["x"]), lanes=3)
+    reader.go.clear()
+    with prefetcher(reader) as ahead:
+        threading.Timer(0.2, reader.go.set).start()
+        assert [ahead.get(index) for index in range(9)] == [expected(index) for index in range(9)]
+    assert reader.most_at_once == 3
+
+
+def test_a_hot_reader_works_in_one_thread() -> None:
+    threads: set[int] = set()
+
+    class Hot(Model):
+        tells_when_it_waits = True
+
+        def fill(self, batch: Batch) -> None:
+            threads.add(threading.get_ident())
+            super().fill(batch)
+
+    with prefetcher(Hot(from_files(["x"]), lanes=8)) as ahead:
+        for index in range(50):
+            assert ahead.get(index) == expected(index)
+    assert len(threads) == 1
+
+
+def test_ctrl_c_while_waiting_loses_nothing() -> None:
+    reader = Model(from_files(["x"]))
+    with prefetcher(reader) as ahead:
+        reader.go.clear()
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(0.1, lambda: signal_thread(main)).start()
+        with pytest.raises(KeyboardInterrupt):
+            ahead.get(0)
+        reader.go.set()
+        assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
+
+
+def signal_thread(thread: int) -> None:
+    import signal
+
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 1 << 40), max_size=50),
+    alignment=st.sampled_from([1, 16, 512, 4096]),
+)
+def test_the_layout_gives_every_sample_its_own_aligned_place(
+    sizes: list[int], alignment: int
+) -> None:
+    offsets, nbytes = layout(np.array(sizes, np.int64), alignment)
+    end = 0
+    for offset, size in zip(offsets.tolist(), sizes, strict=True):
+        assert offset % alignment == 0
+        assert offset >= end
+        end = offset + -(-size // alignment) * alignment
+    assert nbytes == end
+
+
+def test_nothing_is_left_of_dropped_prefetchers() -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+    for _ in range(20):
+        with prefetcher(Model(from_files(["x"]))) as ahead:
+            ahead.get(0)
+    gc.collect()
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (files, threads)
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_and_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader = Model(from_files(["x"]))
+    with prefetcher(reader) as ahead:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="start new thread"):
+                    ahead.get(0)
+        assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
+    assert reader.closed
+
+
+def test_lanes_that_cannot_be_started_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_one(self: threading.Thread) -> None:
+        if self.name != "dali_storage-0":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    class Waiting(Model):
+        tells_when_it_waits = True
+
+        def fill(self, batch: Batch) -> None:
+            self.waiting()
+            super().fill(batch)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    catalog = from_files(["x"] * SAMPLES)
+    ahead = Prefetcher(catalog, Waiting(catalog), Order(SAMPLES, BATCH, OrderOptions()), 1)
+    seen = 0
+    for _ in range(200):  # some calls fail while the only lane is busy; none hangs
+        try:
+            ahead.get(seen)
+            seen += 1
+        except RuntimeError:
+            time.sleep(0.001)
+    assert seen > 20
+    ahead.close()
+
+
+def test_batches_that_fail_keep_no_buffers() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        reader = Model(from_files(["x"]))
+        reader.broken = {1}
+        with prefetcher(reader) as ahead:
+            for _ in range(50):
+                with pytest.raises(FileNotFoundError):
+                    ahead.get(0)
+            assert reader.allocated <= 5
+    finally:
+        gc.enable()
+
+
+def test_a_closed_prefetcher_keeps_no_buffers() -> None:
+    buffers: list[weakref.ref[Buffer]] = []
+
+    class Watched(Model):
+        def allocate(self, nbytes: int) -> Buffer:
+            buffer = super().allocate(nbytes)
+            buffers.append(weakref.ref(buffer))
+            return buffer
+
+    gc.collect()
+    gc.disable()
+    try:
+        with prefetcher(Watched(from_files(["x"]))) as ahead:
+            for index in range(10):
+                ahead.get(index)
+        assert buffers
+        assert [buffer for buffer in buffers if buffer() is not None] == []
+    finally:
+        gc.enable()
