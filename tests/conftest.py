@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline
+
+Tree = Callable[..., Path]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Makes a tree of `classes` directories with files of random bytes, of `sizes` in turn."""
+
+    def make(
+        files: int, classes: int = 3, sizes: tuple[int, ...] = (700, 0, 4096, 1, 5000)
+    ) -> Path:
+        root = tmp_path / "root"
+        random = np.random.default_rng(files)
+        for index in range(files):
+            folder = root / f"class{index % classes}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{index:04d}.jpg").write_bytes(random.bytes(sizes[index % len(sizes)]))
+        return root
+
+    return make
+
+
+@pytest.fixture
+def pipelines_end() -> Iterator[None]:
+    """A pipeline that one test leaves behind does not live on in the next."""
+    gc.collect()
+    gc.freeze()  # what is here already need not be looked at again
+    yield
+    gc.collect()
+
+
+def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -> Pipeline:
+    """A pipeline that gives out what `operator` (a readers.file) reads."""
+    pipeline = Pipeline(
+        batch_size=batch_size, num_threads=1, device_id=None, **arguments.pop("pipeline", {})
+    )
+    with pipeline:
+        data, labels = operator(**arguments)
+        pipeline.set_outputs(data, labels)
+    return pipeline
+
+
+def take(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:
+    """The samples of some batches: their bytes and labels."""
+    samples: list[tuple[bytes, int]] = []
+    for _ in range(batches):
+        data, labels = pipeline.run()
+        assert str(data.dtype) == "DALIDataType.UINT8"
+        assert str(labels.dtype) == "DALIDataType.INT32"
+        for position in range(len(data)):
+            sample, label = np.asarray(data[position]), np.asarray(labels[position])
+            assert sample.ndim == 1
+            assert label.shape == (1,)
+            samples.append((sample.tobytes(), int(label[0])))
+    return samples

@@ -1,0 +1,814 @@
+"""dali_storage.readers.file beside the real fn.readers.file, which is the oracle of all here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nvidia.dali import Pipeline, fn, pipeline_def, types
+from nvidia.dali.pipeline import experimental
+
+from dali_storage import readers
+
+from .conftest import Tree, build, take
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+
+
+def both(batches: int, batch_size: int = 4, **arguments: Any) -> None:
+    ours = build(readers.file, batch_size, name="R", **arguments)
+    real = build(fn.readers.file, batch_size, name="R", **arguments)
+    assert ours.reader_meta("R") == real.reader_meta("R")
+    assert take(ours, batches) == take(real, batches)
+
+
+# --- parity -------------------------------------------------------------------------------------
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[str, bytes]:
+    """Relative path -> content; a path that ends with / is an empty directory."""
+    folders = st.sampled_from(["0", "10", "9", "a", "a b", "B", ".hid", "é", "empty"])
+    names = st.sampled_from(
+        ["x.jpg", "Y.JPEG", "z z.png", ".h.bmp", "n.txt", "w.wav", "[b].jpg", "ü.tif"]
+    )
+    files = draw(st.dictionaries(st.tuples(folders, names), st.binary(max_size=9), min_size=3))
+    tree = {f"{folder}/{name}": content for (folder, name), content in files.items()}
+    tree["kept/one.jpg"] = b"one"
+    tree |= {f"{folder}/": b"" for folder in draw(st.lists(folders, max_size=3))}
+    if draw(st.booleans()):
+        tree |= {"loose.jpg": b"loose", "kept/deeper/two.jpg": b"two"}
+    return tree
+
+
+def plant(tree: dict[str, bytes], root: str) -> None:
+    for path, content in tree.items():
+        os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
+        if not path.endswith("/"):
+            Path(f"{root}/{path}").write_bytes(content)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> dict[str, Any]:
+    shards = draw(st.integers(1, 3))
+    order: dict[str, Any] = {
+        "num_shards": shards,
+        "shard_id": draw(st.integers(0, shards - 1)),
+        "pad_last_batch": draw(st.booleans()),
+        "prefetch_queue_depth": draw(st.integers(1, 4)),
+        "dont_use_mmap": True,  # so that DALI, too, serves files without bytes
+    }
+    shuffle = draw(st.sampled_from(["none", "window", "epoch"]))
+    if shuffle == "window":
+        order |= {"random_shuffle": True, "initial_fill": draw(st.integers(1, 20))}
+    if shuffle == "epoch":
+        order |= {"shuffle_after_epoch": True}
+        order |= draw(
+            st.sampled_from([{}, {"shuffle_after_epoch_seed": 5}, {"shuffle_after_epoch_seed": -3}])
+        )
+    else:
+        order |= {"stick_to_shard": draw(st.booleans())}
+    seed = draw(st.one_of(st.none(), st.integers(-1, 2**40)))
+    order |= {} if seed is None else {"seed": seed}
+    order["pipeline"] = {
+        "seed": draw(st.integers(0, 2**31)),
+        "enable_checkpointing": draw(st.booleans()),
+        "prefetch_queue_depth": draw(st.integers(1, 3)),
+        "exec_dynamic": draw(st.booleans()),
+    }
+    return order
+
+
+filters = st.sampled_from(
+    [
+        {},
+        {"file_filters": "*"},
+        {"file_filters": ["*.jp*g", "[!x]*.png"]},
+        {"file_filters": ["*.JPG", "*.JPEG"], "case_sensitive_filter": True},
+        {"dir_filters": ["[!a]*"]},
+        {"dir_filters": ["?", "kept"], "file_filters": "*.jpg"},
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tree=trees(), order=orders(), chosen=filters, batch_size=st.integers(1, 9))
+def test_a_directory_gives_the_same_samples(
+    tree: dict[str, bytes], order: dict[str, Any], chosen: dict[str, Any], batch_size: int
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        plant(tree, root)
+        try:
+            real = build(
+                fn.readers.file, batch_size, file_root=root, name="R", **chosen, **clone(order)
+            )
+            meta = real.reader_meta("R")
+        except RuntimeError:  # no files, or more shards than files
+            with pytest.raises((ValueError, OSError)):
+                build(readers.file, batch_size, file_root=root, **chosen, **clone(order))
+            return
+        ours = build(readers.file, batch_size, file_root=root, name="R", **chosen, **clone(order))
+        assert ours.reader_meta("R") == meta
+        assert ours.epoch_size("R") == real.epoch_size("R")
+        batches = 3 * -(-meta["epoch_size_padded"] // (meta["number_of_shards"] * batch_size)) + 2
+        assert take(ours, batches) == take(real, batches)
+
+
+def clone(order: dict[str, Any]) -> dict[str, Any]:
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in order.items()}
+
+
+@pytest.mark.parametrize("root", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_file_list_gives_the_same_samples(tree: Tree, root: bool, shuffle: bool) -> None:
+    folder = tree(9)
+    lines = [f"class{index % 3}/{index:04d}.jpg {index * 7}\r\n" for index in range(9)]
+    (folder / "list.txt").write_text("\n".join(lines) + "\n\nclass0/0000.jpg\t 4294967299")
+    arguments: dict[str, Any] = {"file_root": str(folder)} if root else {}
+    both(
+        8,
+        file_list=str(folder / "list.txt"),
+        random_shuffle=shuffle,
+        seed=3,
+        dont_use_mmap=True,
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("labels", [None, [5, -1, 5, 2**31 + 1]])
+def test_named_files_give_the_same_samples(tree: Tree, labels: list[int] | None) -> None:
+    root = tree(4)
+    files = [f"class{index % 3}/{index:04d}.jpg" for index in (3, 0, 0, 2)]
+    both(5, files=files, labels=labels, file_root=str(root), dont_use_mmap=True)
+    both(5, files=[f"{root}/{file}" for file in files], labels=labels, dont_use_mmap=True)
+
+
+def test_arguments_that_cannot_change_the_output_are_taken(tree: Tree) -> None:
+    root = tree(6, sizes=(10,))
+    for change in (
+        {"dont_use_mmap": True},
+        {"read_ahead": True},
+        {"tensor_init_bytes": 1},
+        {"bytes_per_sample_hint": 9},
+        {"bytes_per_sample_hint": [9, 4]},
+        {"preserve": True},
+        {"lazy_init": True},
+        {"prefetch_queue_depth": 7},
+        {"device": "cpu"},
+    ):
+        both(4, file_root=str(root), **change)
+
+
+@pytest.mark.parametrize(
+    "loose",
+    [
+        {"pad_last_batch": 1, "num_shards": 2.0, "stick_to_shard": 0},
+        {"random_shuffle": np.True_, "seed": np.int64(3), "initial_fill": np.int32(4)},
+        {"num_shards": None, "pad_last_batch": None, "random_shuffle": None, "shard_id": None},
+        {"prefetch_queue_depth": None, "lazy_init": None, "case_sensitive_filter": None},
+    ],
+    ids=str,
+)
+def test_types_are_taken_as_loosely_as_dali_does(tree: Tree, loose: dict[str, Any]) -> None:
+    both(8, file_root=str(tree(9, sizes=(10, 20))), **loose)
+
+
+def test_it_takes_every_argument_of_the_real_one() -> None:
+    import inspect
+
+    real = inspect.signature(fn.readers.file).parameters
+    ours = inspect.signature(readers.file).parameters
+    assert set(real) <= set(ours)
+    assert set(ours) - set(real) == {"backend", "backend_options"}
+    for name in set(real) - {"seed", "bytes_per_sample_hint", "file_filters"}:
+        assert ours[name].default == real[name].default, name
+    assert list(ours["file_filters"].default) == real["file_filters"].default
+
+
+@pytest.mark.parametrize("backend", ["memory", "python-file"])
+def test_every_backend_gives_the_same_samples(tree: Tree, backend: str) -> None:
+    root = str(tree(23, sizes=(100, 3, 0, 70_000)))
+    ours = build(readers.file, 5, file_root=root, random_shuffle=True, seed=1, backend=backend)
+    real = build(
+        fn.readers.file, 5, file_root=root, random_shuffle=True, seed=1, dont_use_mmap=True
+    )
+    assert take(ours, 12) == take(real, 12)
+
+
+def test_direct_gives_the_same_samples(tree: Tree) -> None:
+    root = str(tree(23, sizes=(100, 3, 0, 70_000, 4096)))
+    ours = build(readers.file, 5, file_root=root, backend_options={"direct": True, "lanes": 3})
+    assert take(ours, 12) == take(build(fn.readers.file, 5, file_root=root, dont_use_mmap=True), 12)
+
+
+# --- seeds --------------------------------------------------------------------------------------
+
+
+def shuffled(file: Callable[..., Any], root: str, **arguments: Any) -> Any:
+    return file(
+        file_root=root, random_shuffle=True, initial_fill=5, dont_use_mmap=True, **arguments
+    )
+
+
+@pytest.mark.parametrize("others_first", [0, 1, 3])
+def test_without_a_seed_it_takes_the_one_the_pipeline_deals(tree: Tree, others_first: int) -> None:
+    root = str(tree(20))
+
+    def run(file: Callable[..., Any]) -> list[tuple[bytes, int]]:
+        pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None, seed=11)
+        with pipeline:
+            numbers = [
+                fn.random.uniform(seed=seed) for seed in ([None, 5, None] * 3)[:others_first]
+            ]
+            data, labels = shuffled(file, root)
+            second, more = shuffled(file, root)
+            pipeline.set_outputs(*numbers, fn.copy(data), second, labels, more)
+        outputs = [pipeline.run() for _ in range(12)]
+        keep = slice(others_first, None)
+        return [
+            (np.asarray(out[place]).tobytes(), number)
+            for batch in outputs
+            for number, out in enumerate(batch[keep])
+            for place in range(4)
+        ]
+
+    assert run(readers.file) == run(fn.readers.file)
+
+
+def test_without_any_seed_two_pipelines_differ_and_give_the_same_epoch(tree: Tree) -> None:
+    root = str(tree(40, sizes=(9,)))
+    first, second = (take(build(shuffled_ours, 4, root=root), 10) for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second)
+
+
+def shuffled_ours(root: str, **arguments: Any) -> Any:
+    return readers.file(file_root=root, random_shuffle=True, **arguments)
+
+
+# --- metadata, styles of definition -------------------------------------------------------------
+
+
+def test_reader_meta_next_to_real_readers(tree: Tree) -> None:
+    root = str(tree(7))
+
+    def metas(file: Callable[..., Any]) -> tuple[Any, ...]:
+        pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+        with pipeline:
+            a, _ = file(file_root=root)
+            b, _ = fn.readers.file(file_root=root, name="real", num_shards=2)
+            c, _ = file(file_root=root, name="named", num_shards=3, shard_id=1, pad_last_batch=True)
+            d, _ = file(file_root=root, shuffle_after_epoch=True)
+            pipeline.set_outputs(a, b, c, d)
+        return (
+            pipeline.reader_meta(),
+            pipeline.reader_meta("named"),
+            pipeline.epoch_size(),
+            pipeline.epoch_size("named"),
+        )
+
+    ours, real = metas(readers.file), metas(fn.readers.file)
+    assert ours[0]["named"] == real[0]["named"]
+    assert ours[0]["real"] == real[0]["real"]
+    assert ours[0]["__File_0"] == real[0]["__File_0"]
+    assert sorted(map(str, ours[0].values())) == sorted(map(str, real[0].values()))
+    assert ours[1] == real[1]
+    assert ours[2]["named"] == real[2]["named"]
+    assert ours[3] == real[3] == 9
+
+
+def test_generated_names_are_those_of_the_real_reader(tree: Tree) -> None:
+    root = str(tree(3))
+
+    def names(file: Callable[..., Any]) -> list[str]:
+        pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+        with pipeline:
+            pipeline.set_outputs(*(file(file_root=root)[0] for _ in range(3)))
+        return sorted(pipeline.reader_meta())
+
+    assert names(readers.file) == names(fn.readers.file)
+
+
+def test_an_unknown_name_is_dalis_own_error(tree: Tree) -> None:
+    with pytest.raises(RuntimeError, match="zz"):
+        build(readers.file, file_root=str(tree(3))).reader_meta("zz")
+
+
+def test_one_name_for_two_readers_is_refused(tree: Tree) -> None:
+    root = str(tree(3))
+    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    with pipeline:
+        first, _ = readers.file(file_root=root, name="R")
+        second, _ = readers.file(file_root=root, name="R")
+        pipeline.set_outputs(first, second)
+    with pytest.raises(ValueError, match="'R'"):
+        pipeline.reader_meta()
+    with pytest.raises(ValueError, match="'R'"):
+        pipeline.run()
+
+
+def expected_of(root: str, batches: int = 5) -> list[tuple[bytes, int]]:
+    return take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), batches)
+
+
+def test_operators_made_outside_of_the_pipeline(tree: Tree) -> None:
+    root = str(tree(10))
+    data, labels = readers.file(file_root=root, name="R")
+    data = fn.copy(data)
+    for_meta = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    for_meta.set_outputs(data, labels)
+    assert for_meta.epoch_size("R") == 10
+    assert take(for_meta, 5) == expected_of(root)
+
+
+def test_define_graph(tree: Tree) -> None:
+    root = str(tree(10))
+
+    class Old(Pipeline):
+        def define_graph(self) -> Any:
+            return readers.file(file_root=root, name="R")
+
+    assert Old(batch_size=4, num_threads=1, device_id=None).epoch_size("R") == 10
+    assert take(Old(batch_size=4, num_threads=1, device_id=None), 5) == expected_of(root)
+
+
+def test_pipeline_def_and_conditionals(tree: Tree) -> None:
+    root = str(tree(10))
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
+    def definition(file: Callable[..., Any]) -> Any:
+        data, labels = file(file_root=root, dont_use_mmap=True)
+        if labels[0] % 2 == 1:  # noqa: SIM108  (what AutoGraph rewrites)
+            out = labels + 100
+        else:
+            out = -labels
+        return data, fn.cast(out, dtype=types.INT32)
+
+    assert take(definition(readers.file), 5) == take(definition(fn.readers.file), 5)
+
+
+def test_an_output_that_is_not_used_is_no_cause_for_a_warning(tree: Tree) -> None:
+    root = str(tree(10))
+    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with pipeline, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data, _ = readers.file(file_root=root)
+        pipeline.set_outputs(data)
+        pipeline.build()
+    assert [str(warning.message) for warning in caught] == []
+    (batch,) = pipeline.run()
+    assert np.asarray(batch[0]).tobytes() == expected_of(root, 1)[0][0]
+
+
+def test_the_snippet_with_decoded_images(jpegs: Path) -> None:
+    @pipeline_def(batch_size=8, num_threads=2, device_id=None, seed=5)
+    def train(file: Callable[..., Any]) -> Any:
+        data, labels = file(file_root=str(jpegs), random_shuffle=True, name="Reader")
+        return fn.decoders.image(data), labels
+
+    ours, real = train(readers.file), train(fn.readers.file)
+    for _ in range(9):
+        (images, labels), (expected, expected_labels) = ours.run(), real.run()
+        for place in range(8):
+            assert np.array_equal(images.at(place), expected.at(place))
+        assert np.array_equal(labels.as_array(), expected_labels.as_array())
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("jpegs")
+    random = np.random.default_rng(0)
+    for index in range(30):
+        (root / f"c{index % 3}").mkdir(exist_ok=True)
+        pixels = random.integers(0, 255, (40 + index, 60, 3), np.uint8)
+        Image.fromarray(pixels).save(root / f"c{index % 3}" / f"{index}.jpg", quality=95)
+    return root
+
+
+# --- lifetimes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exec_dynamic", [False, True])
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_no_batch_is_overwritten_while_dali_holds_it(
+    jpegs: Path, exec_dynamic: bool, depth: int
+) -> None:
+    """Many reads ahead, few buffers, images decoded late, outputs kept: all stay right."""
+
+    @pipeline_def(batch_size=5, num_threads=3, device_id=None)
+    def train(file: Callable[..., Any]) -> Any:
+        data, labels = file(file_root=str(jpegs), random_shuffle=True, seed=depth)
+        return fn.decoders.image(data), data, labels
+
+    options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
+    ours, real = train(readers.file, **options), train(fn.readers.file, **options)
+    kept: list[tuple[Any, list[bytes]]] = []
+    for _ in range(40):
+        (images, data, _), (expected, expected_data, _) = ours.run(), real.run()
+        for place in range(5):
+            assert np.array_equal(images.at(place), expected.at(place))
+        kept.append((data, [expected_data.at(place).tobytes() for place in range(5)]))
+        if exec_dynamic:  # the other executors use the memory of an output again
+            for held, contents in kept[-7:]:
+                assert [held.at(place).tobytes() for place in range(5)] == contents
+
+
+def test_in_the_steady_state_no_page_is_faulted_in(tree: Tree) -> None:
+    import resource
+
+    root = str(tree(64, sizes=(50_000, 60_000)))
+    pipeline = build(peeked(root), 16)
+    for _ in range(30):
+        pipeline.run()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        pipeline.run()
+    faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 50
+    assert faults < 20  # a batch has 220 pages
+
+
+def peeked(root: str) -> Callable[..., Any]:
+    def operator() -> Any:
+        data, labels = readers.file(file_root=root)
+        return fn.slice(data, 0, 10, axes=[0]), labels
+
+    return operator
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_dropped_pipeline_leaves_nothing_behind(tree: Tree) -> None:
+    import gc
+
+    root = str(tree(20))
+    take(build(readers.file, file_root=root), 3)
+    gc.collect()
+    before = open_files(), threading.active_count()
+    for run in (0, 0, 1, 3):
+        pipeline = build(readers.file, file_root=root, backend_options={"direct": bool(run)})
+        for _ in range(run):
+            pipeline.run()
+        del pipeline
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("Thread-", "dali_storage")):
+            thread.join(5)
+    assert (open_files(), threading.active_count()) == before
+
+
+def test_a_fork_is_refused(tree: Tree) -> None:
+    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    root = str(tree(5))
+    with pipeline:
+        data, _ = readers.file(file_root=root)
+        pipeline.set_outputs(data)
+    source = data.source._callback
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # fork with threads: the point of this test
+        child = os.fork()
+    if child == 0:
+        try:
+            source(types.BatchInfo(0, 0))
+        except RuntimeError as error:
+            os._exit(17 if "fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_pickling_is_refused(tree: Tree) -> None:
+    import pickle
+
+    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    root = str(tree(5))
+    with pipeline:
+        data, _ = readers.file(file_root=root)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(data.source._callback)
+
+
+def test_debug_mode_is_refused(tree: Tree) -> None:
+    root = str(tree(5))
+
+    @experimental.pipeline_def(batch_size=4, num_threads=1, device_id=None, debug=True)
+    def definition() -> Any:
+        return readers.file(file_root=root)
+
+    with pytest.raises(RuntimeError, match="debug"):
+        definition().run()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from nvidia.dali import Pipeline, fn
+from dali_storage import readers
+pipeline = Pipeline(batch_size=64, num_threads=2, device_id=None)
+with pipeline:
+    data, labels = readers.file(file_root=sys.argv[1])
+    pipeline.set_outputs(fn.copy(data), labels)
+pipeline.run()
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        pipeline.run()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+for _ in range(3):
+    pipeline.run()  # still good for use
+del pipeline, data, labels
+import gc; gc.collect()
+def ours():
+    return [t.name for t in threading.enumerate() if t.name.startswith("dali_storage")]
+deadline = time.time() + 5
+while ours() and time.time() < deadline:
+    time.sleep(0.01)
+print(ours())
+"""
+
+
+def test_ctrl_c_ends_at_once_and_leaves_no_threads(tree: Tree) -> None:
+    root = tree(200, sizes=(90_000,))
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(root)], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split("\n")[:2] == ["interrupted", "[]"]
+
+
+def test_a_script_that_just_ends_ends(tree: Tree) -> None:
+    script = INTERRUPTED.split("pipeline.run()\n")[0] + "pipeline.run()\nprint('end')"
+    root = tree(200, sizes=(90_000,))
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(root)], capture_output=True, text=True, timeout=60
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "end\n", "")
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"backend": "no-such"}, ValueError, "no-such.*memory.*python-file"),
+        ({"backend_options": {"dirct": True}}, TypeError, "dirct.*direct"),
+        ({"backend": "memory", "backend_options": {"lanes": 2}}, TypeError, "lanes.*no options"),
+        ({"backend_options": {"lanes": 0}}, ValueError, "lanes"),
+        ({"skip_cached_images": True}, ValueError, "skip_cached_images"),
+        ({"device": "gpu"}, ValueError, "device"),
+        ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth"),
+        ({"num_shards": 2, "shard_id": 2}, ValueError, "shard_id"),
+        ({"num_shards": 99}, ValueError, "num_shards"),
+        ({"random_shuffle": True, "initial_fill": 0}, ValueError, "initial_fill"),
+        ({"random_shuffle": True, "initial_fill": -1}, ValueError, "initial_fill"),
+        ({"shuffle_after_epoch": True, "random_shuffle": True}, ValueError, "shuffle_after_epoch"),
+        ({"shuffle_after_epoch": True, "stick_to_shard": True}, ValueError, "shuffle_after_epoch"),
+        ({"labels": [1]}, ValueError, "labels"),
+        ({"file_filters": []}, ValueError, "file_filters"),
+        ({"file_filters": "*.nothing"}, ValueError, "nothing"),
+        ({"no_such_argument": 1}, TypeError, "no_such_argument"),
+        ({"shard_id": "0"}, TypeError, "shard_id"),
+        ({"num_shards": 2.5}, TypeError, "num_shards"),
+        ({"seed": "x"}, TypeError, "seed"),
+        ({"seed": 2**63}, ValueError, "seed"),
+        ({"random_shuffle": "yes"}, TypeError, "random_shuffle"),
+        ({"prefetch_queue_depth": "2"}, TypeError, "prefetch_queue_depth"),
+        ({"backend_options": 5}, TypeError, "backend_options"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(
+    tree: Tree, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    before = open_files()
+    with pytest.raises(error, match=message):
+        build(readers.file, file_root=str(tree(5)), **arguments)
+    assert open_files() == before
+
+
+def test_a_missing_root_is_named_at_once_or_with_lazy_init_at_the_first_run(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError) as caught:
+        build(readers.file, file_root=missing)
+    assert caught.value.filename == missing
+    lazy = build(readers.file, file_root=missing, lazy_init=True, name="R")
+    for attempt in (lazy.run, lambda: lazy.reader_meta("R")):
+        with pytest.raises(FileNotFoundError):
+            attempt()
+    (tmp_path / "missing" / "class").mkdir(parents=True)
+    (tmp_path / "missing" / "class" / "a.jpg").write_bytes(b"a")
+    assert lazy.epoch_size("R") == 1
+    assert take(lazy, 1) == [(b"a", 0)] * 4
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (remove, FileNotFoundError),
+        (replace_by_directory, IsADirectoryError),
+        (replace_by_dangling_link, FileNotFoundError),
+    ],
+)
+@pytest.mark.parametrize("sized_before", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_file_that_goes_bad_in_mid_epoch(
+    tree: Tree, spoil: Callable[[Path], None], error: type[OSError], sized_before: bool, depth: int
+) -> None:
+    root = tree(40, classes=1, sizes=(5000,))
+    good = {path.name: path.read_bytes() for path in sorted((root / "class0").iterdir())}
+    pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": depth})
+    expected = [(content, 0) for content in good.values()]
+    epoch = 10
+    if sized_before:
+        assert take(pipeline, epoch) == expected
+    bad = root / "class0" / "0035.jpg"  # batch 8
+    spoil(bad)
+    delivered: list[tuple[bytes, int]] = []
+    with pytest.raises(error) as caught:
+        while True:
+            delivered += take(pipeline, 1)
+    assert caught.value.filename == str(bad)
+    assert delivered == expected[: len(delivered)]
+    # Not before DALI schedules batch 8, which run() number 8 - (depth - 1) does.
+    assert len(delivered) == 4 * (8 - (depth - 1))
+    for _ in range(2):
+        with pytest.raises(error):
+            pipeline.run()
+    if bad.is_dir() and not bad.is_symlink():
+        bad.rmdir()
+    bad.unlink(missing_ok=True)
+    bad.write_bytes(good[bad.name])
+    delivered += take(pipeline, 20)
+    assert delivered == (expected * 4)[: len(delivered)]
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="tests as root drop to nobody; other users see PermissionError anyway"
+)
+def test_a_file_without_permission_is_named(tree: Tree) -> None:
+    root = tree(8, classes=1)
+    for folder in (root.parents[0], *root.parents[0].parents):
+        if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
+            folder.chmod(0o755)
+    (root / "class0" / "0005.jpg").chmod(0)
+    pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": 1})
+    take(pipeline, 0)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError) as caught:
+            take(pipeline, 3)
+    finally:
+        os.seteuid(0)
+    assert caught.value.filename == str(root / "class0" / "0005.jpg")
+
+
+@pytest.mark.parametrize("new_size", [0, 10, 9000])
+@pytest.mark.parametrize("options", [{}, {"direct": True}])
+def test_a_file_that_changes_its_size_is_served_as_it_is(
+    tree: Tree, new_size: int, options: dict[str, Any]
+) -> None:
+    root = tree(40, classes=1, sizes=(5000,))
+    pipeline = build(readers.file, 4, file_root=str(root), backend_options=options)
+    first = take(pipeline, 10)
+    content = b"x" * new_size
+    (root / "class0" / "0035.jpg").write_bytes(content)
+    second = take(pipeline, 10)
+    assert second[:35] == first[:35]
+    assert second[35] == (content, 0)
+    assert second[36:] == first[36:]
+
+
+def test_two_readers_stay_together_when_one_of_them_fails(tmp_path: Path) -> None:
+    for name in ("images", "masks"):
+        (tmp_path / name / "c").mkdir(parents=True)
+        for index in range(40):
+            (tmp_path / name / "c" / f"{index:02d}.jpg").write_bytes(f"{name}{index}".encode())
+    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with pipeline:
+        outputs = [readers.file(file_root=str(tmp_path / name))[0] for name in ("images", "masks")]
+        pipeline.set_outputs(*outputs)
+    for spoilt in ("images/c/30.jpg", "masks/c/30.jpg", "images/c/09.jpg"):
+        (tmp_path / spoilt).rename(tmp_path / "away")
+        with pytest.raises(FileNotFoundError):
+            while True:
+                check_pairs(pipeline.run())
+        (tmp_path / "away").rename(tmp_path / spoilt)
+        for _ in range(5):
+            check_pairs(pipeline.run())
+
+
+def check_pairs(outputs: tuple[Any, Any]) -> None:
+    images, masks = ([np.asarray(sample).tobytes() for sample in out] for out in outputs)
+    assert [image.removeprefix(b"images") for image in images] == [
+        mask.removeprefix(b"masks") for mask in masks
+    ]
+
+
+def test_an_epoch_that_another_source_ends_does_not_restart_the_reader(tree: Tree) -> None:
+    root = str(tree(40, sizes=(9,)))
+
+    def stream(file: Callable[..., Any]) -> list[bytes]:
+        pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+        with pipeline:
+            numbers = fn.external_source(three_batches, batch=True)
+            data, _ = file(file_root=root)
+            pipeline.set_outputs(data, numbers)
+        samples: list[bytes] = []
+        for _ in range(4):
+            for _ in range(3):
+                samples += [np.asarray(sample).tobytes() for sample in pipeline.run()[0]]
+            with pytest.raises(StopIteration):
+                pipeline.run()
+            pipeline.reset()
+        return samples
+
+    assert stream(readers.file) == stream(fn.readers.file)
+
+
+def three_batches(index: int) -> np.ndarray:
+    if index == 3:
+        raise StopIteration
+    return np.zeros((4, 1), np.float32)
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 6, 13])
+@pytest.mark.parametrize(
+    "order",
+    [
+        {},
+        {"random_shuffle": True, "initial_fill": 7, "seed": 4},
+        {"random_shuffle": True},
+        {"shuffle_after_epoch": True},
+        {"num_shards": 3, "shard_id": 1, "pad_last_batch": True},
+        {"num_shards": 3, "shard_id": 2, "stick_to_shard": True, "random_shuffle": True, "seed": 1},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_restores_the_stream(tree: Tree, order: dict[str, Any], cut: int) -> None:
+    root = str(tree(22))
+    checkpointing = {"enable_checkpointing": True}
+    pipeline = build(readers.file, 4, file_root=root, **order, pipeline=dict(checkpointing))
+    first = take(pipeline, cut)
+    restored = build(
+        readers.file,
+        4,
+        file_root=root,
+        **order,
+        pipeline=checkpointing | {"checkpoint": pipeline.checkpoint()},
+    )
+    rest = take(restored, 15)
+    assert take(pipeline, 15) == rest
+    if order.get("random_shuffle") and "seed" not in order:
+        return  # DALI takes the time for a seed
+    real = build(
+        fn.readers.file,
+        4,
+        file_root=root,
+        dont_use_mmap=True,
+        **order,
+        pipeline=dict(checkpointing),
+    )
+    assert take(real, cut + 15) == first + rest
+
+
+def test_a_checkpoint_of_an_epoch_that_another_source_ended_is_refused(tree: Tree) -> None:
+    root = str(tree(8))
+    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    with pipeline:
+        data, _ = readers.file(file_root=root)
+        pipeline.set_outputs(data)
+    pipeline.build()
+    with pytest.raises(RuntimeError, match="epoch 2"):
+        data.source._callback(types.BatchInfo(3, 2))
