@@ -1,0 +1,1 @@
+"""The parts of benchmark.py, which is run from the repository and never installed."""

@@ -1,0 +1,90 @@
+"""What the commands do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from . import arguments, environment, report
+from .legs import LEGS, Leg
+from .measure import Result, Results, measure
+from .progress import Display
+from .verify import verify
+from .work import BadInputError, Settings, Work, prepare
+
+_DEMO_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo")
+
+
+def run(command_line: Sequence[str] | None) -> int:
+    """Parse the command line and do what it says; answer the exit status."""
+    options = arguments.parser().parse_args(command_line)
+    try:
+        if options.command == "demo":
+            _make_demo(options)
+        return _compare(options)
+    except BadInputError as error:
+        print(f"benchmark: {error}", file=sys.stderr)
+        return 2
+
+
+def _make_demo(options: argparse.Namespace) -> None:
+    from . import dataset  # here: nothing else needs matplotlib and Pillow
+
+    if options.datadir is not None:
+        raise BadInputError("demo makes its own data; to measure yours: compare --datadir DIR")
+    with Display() as display:
+        step = f"{dataset.IMAGES} images in {_DEMO_DIRECTORY}"
+        dataset.make(_DEMO_DIRECTORY, display.start(step, dataset.IMAGES))
+        display.say(step)
+    options.datadir, options.verify = _DEMO_DIRECTORY, True
+
+
+def _compare(options: argparse.Namespace) -> int:
+    settings = arguments.settings(options)
+    legs, work = _check(options, settings)
+    results = {leg.name: Result(leg.name, skipped=leg.obstacle(work)) for leg in legs}
+    if not any(result.runs for result in results.values()):
+        reasons = "; ".join(f"{result.name}: {result.skipped}" for result in results.values())
+        raise BadInputError(f"no leg can run here: {reasons}")
+    interrupted = False
+    try:
+        with Display() as display:
+            if options.verify:
+                verify(legs, work, results, display)
+            if not settings.cold:
+                environment.fill_page_cache(work, display)
+            measure(legs, work, results, display)
+    except KeyboardInterrupt:
+        interrupted = True
+    _report(options, work, results, interrupted)
+    if interrupted:
+        return 130
+    return int(any(result.failed is not None for result in results.values()))
+
+
+def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Work]:
+    """Refuse whatever can be refused before the first measurement."""
+    if options.datadir is None:
+        raise BadInputError(f"{options.command} needs --datadir DIR")
+    if settings.cold:
+        environment.check_can_drop_caches()
+    work = prepare(options.datadir, settings)
+    report.check_outputs(options.json, options.plot)
+    names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
+    return [leg for leg in LEGS if names is None or leg.name in names], work
+
+
+def _report(options: argparse.Namespace, work: Work, results: Results, interrupted: bool) -> None:
+    machine = environment.describe(work.root, work.settings)
+    if interrupted:
+        print("interrupted: what follows is what was measured until then", file=sys.stderr)
+    report.show_table(results, machine, work.settings)
+    try:
+        if options.json is not None:
+            report.write_json(options.json, results, machine, work.settings, interrupted)
+        if options.plot is not None:
+            report.plot(options.plot, results, machine)
+    except OSError as error:
+        raise BadInputError(f"the results could not be written: {error}") from error

@@ -1,0 +1,99 @@
+"""The data set of the demonstration: JPEGs of a real photograph, in the sizes of ImageNet's."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from matplotlib.cbook import get_sample_data
+from PIL import Image
+
+from .environment import usable_cores
+from .work import Tick
+
+IMAGES = 2000
+CLASSES = 10
+SMALLEST_BYTES = 40_000
+LARGEST_BYTES = 180_000
+
+_ATTEMPTS = 100
+
+
+def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
+    """Make `directory/train`, unless it is complete; the same pictures every time.
+
+    It is made elsewhere and renamed, so that it is either complete or not there.
+
+    Returns:
+        The directory that holds the class directories.
+    """
+    train = os.path.join(directory, "train")
+    if _is_complete(train, images):
+        return train
+    os.makedirs(directory, exist_ok=True)
+    making = tempfile.mkdtemp(prefix=".making-", dir=directory)
+    try:
+        _fill(making, tick, images)
+        os.chmod(making, 0o755)  # mkdtemp's own mode would shut others out
+        shutil.rmtree(train, ignore_errors=True)
+        os.rename(making, train)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return train
+
+
+def encode(photograph: Image.Image, number: int) -> bytes:
+    """Picture `number`: some part of the photograph, in some size and quality."""
+    generator = random.Random(number)
+    for _ in range(_ATTEMPTS):
+        encoded = _draw(photograph, generator)
+        if SMALLEST_BYTES <= len(encoded) <= LARGEST_BYTES:
+            return encoded
+    raise ValueError(f"no picture {number} of {SMALLEST_BYTES} to {LARGEST_BYTES} bytes was found")
+
+
+def load_photograph() -> Image.Image:
+    """Grace Hopper, as matplotlib ships her."""
+    with Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)) as image:
+        return image.convert("RGB")
+
+
+def _names(images: int) -> list[str]:
+    """The files, relative to the root, in equal classes."""
+    return [f"class_{i * CLASSES // images}/{i:05d}.jpg" for i in range(images)]
+
+
+def _is_complete(train: str, images: int) -> bool:
+    return all(os.path.isfile(os.path.join(train, name)) for name in _names(images))
+
+
+def _fill(root: str, tick: Tick, images: int) -> None:
+    for label in range(CLASSES):
+        os.mkdir(os.path.join(root, f"class_{label}"))
+    # Threads do: Pillow scales and encodes without the interpreter lock.
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        encoded = pool.map(partial(encode, load_photograph()), range(images))
+        for done, (name, contents) in enumerate(zip(_names(images), encoded, strict=True), 1):
+            with open(os.path.join(root, name), "wb") as file:
+                file.write(contents)
+            tick(done)
+
+
+def _draw(photograph: Image.Image, generator: random.Random) -> bytes:
+    width, height = (round(side * generator.uniform(0.6, 1)) for side in photograph.size)
+    left = generator.randint(0, photograph.width - width)
+    top = generator.randint(0, photograph.height - height)
+    scale = generator.uniform(1, 2)
+    picture = photograph.resize(
+        (round(width * scale), round(height * scale)),
+        Image.Resampling.BICUBIC,
+        box=(left, top, left + width, top + height),
+    )
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=generator.randint(80, 95))
+    return file.getvalue()

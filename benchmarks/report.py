@@ -1,0 +1,172 @@
+"""What comes out: a table, a JSON file, a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .legs import BASELINES
+from .measure import Results, Round, summarize
+from .work import BadInputError, Settings
+
+Environment = Mapping[str, Any]
+_PLAIN_WIDTH = 130
+_COLUMNS = {
+    "img/s": "img_per_s",
+    "min": "img_per_s_min",
+    "max": "img_per_s_max",
+    "GB/s": "gb_per_s",
+    "CPU s/GB": "cpu_s_per_gb",
+    "wait p50 ms": "wait_p50_ms",
+    "p99 ms": "wait_p99_ms",
+    "x dali": "ratio",
+}
+
+
+def check_outputs(json_path: str | None, plot_path: str | None) -> None:
+    """Find out before the measurement, not after it, whether its results can be kept.
+
+    Raises:
+        BadInputError: a file cannot be written, or matplotlib is missing.
+    """
+    for option, path in (("--json", json_path), ("--plot", plot_path)):
+        if path is not None:
+            existed = os.path.lexists(path)
+            try:
+                with open(path, "ab"):
+                    pass
+                if not existed:
+                    os.remove(path)
+            except OSError as error:
+                raise BadInputError(f"{option}: cannot write {path!r}: {error.strerror}") from error
+    if plot_path is not None:
+        import matplotlib.figure  # noqa: F401  (its absence shall show now)
+
+
+def show_table(results: Results, environment: Environment, settings: Settings) -> None:
+    """Print the table on the standard output."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    console.print(_describe(environment, settings), soft_wrap=True)
+    console.print(_table(results))
+    # Below the figures and not beside them: a reason is a sentence, and a terminal is narrow.
+    for result in results.values():
+        if not result.runs:
+            state = "not run" if result.failed is None else "failed"
+            reason = result.skipped or result.failed
+            console.print(f"{result.name}: {state}: {reason}", soft_wrap=True)
+    if any(results[name].rounds for name in BASELINES if name in results):
+        console.print(
+            "img/s: median over the rounds, then their smallest and largest; "
+            f"x dali: against the better of {' and '.join(BASELINES)} in the same round",
+            soft_wrap=True,
+        )
+
+
+def _describe(environment: Environment, settings: Settings) -> str:
+    batches = "one epoch in batches" if settings.batches is None else f"{settings.batches} batches"
+    return (
+        f"{environment['cpu']}, {environment['cores']} cores, "
+        f"{environment['memory_bytes'] / 2**30:.0f} GiB, Linux {environment['kernel']}, "
+        f"{environment['file_system']}, page cache {environment['page_cache']}\n"
+        f"Python {environment['python']}, DALI {environment['dali']}, "
+        f"numpy {environment['numpy']}\n"
+        f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
+        f"{settings.threads} threads, "
+        f"{'decoding' if settings.decode else 'reading the image headers'}, "
+        f"{'in list order' if settings.seed is None else f'shuffled with seed {settings.seed}'}"
+    )
+
+
+def _table(results: Results) -> Table:
+    figures = summarize(results)
+    columns = {
+        title: key for title, key in _COLUMNS.items() if any(key in row for row in figures.values())
+    } or {"img/s": "img_per_s"}
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
+    table.add_column("leg", no_wrap=True)
+    for title, key in columns.items():
+        # A title can be broken over lines, a number not.
+        widths = [len(_cell(key, row)) for row in figures.values()]
+        table.add_column(title, justify="right", min_width=max(widths, default=0))
+    for name in results:
+        row = figures.get(name)
+        cells = ["-"] if row is None else [_cell(key, row) for key in columns.values()]
+        table.add_row(name, *cells)
+    return table
+
+
+def _cell(key: str, row: Mapping[str, float]) -> str:
+    if key not in row:
+        return ""
+    value = row[key]
+    return f"{value:,.0f}" if key.startswith("img") else f"{value:,.2f}"
+
+
+def write_json(
+    path: str, results: Results, environment: Environment, settings: Settings, interrupted: bool
+) -> None:
+    """Write everything that was measured, round by round, for programs."""
+    figures = summarize(results)
+    legs = {
+        name: {
+            "skipped": result.skipped,
+            "failed": result.failed,
+            "summary": figures.get(name),
+            "rounds": [_round(one) for one in result.rounds],
+        }
+        for name, result in results.items()
+    }
+    document = {
+        "environment": dict(environment),
+        "settings": asdict(settings),
+        "interrupted": interrupted,
+        "legs": legs,
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=2)
+        file.write("\n")
+
+
+def _round(one: Round) -> dict[str, Any]:
+    return {
+        "seconds": one.seconds,
+        "cpu_seconds": one.cpu_seconds,
+        "samples": one.samples,
+        "bytes": one.size_bytes,
+        "waits_seconds": one.waits.tolist(),
+    }
+
+
+def plot(path: str, results: Results, environment: Environment) -> None:
+    """Write a PNG: the speed of every leg with its spread, and what it costs."""
+    from matplotlib.figure import Figure
+
+    figures = summarize(results)
+    names = list(figures)[::-1]  # the first leg on top
+    rows = [figures[name] for name in names]
+    speed = [row["img_per_s"] for row in rows]
+    spread = [
+        [row["img_per_s"] - row["img_per_s_min"] for row in rows],
+        [row["img_per_s_max"] - row["img_per_s"] for row in rows],
+    ]
+    picture = Figure(figsize=(10, 1.5 + 0.45 * len(names)), layout="constrained")
+    left, right = picture.subplots(1, 2, sharey=True)
+    left.barh(names, speed, xerr=spread, capsize=3, color="tab:green")
+    left.set_xlabel("images/s: median, smallest, largest of the rounds")
+    right.barh(names, [row["cpu_s_per_gb"] for row in rows], color="tab:gray")
+    right.set_xlabel("CPU seconds per GB")
+    picture.suptitle(
+        f"{environment['cpu']}, {environment['cores']} cores, {environment['file_system']}, "
+        f"page cache {environment['page_cache']}, DALI {environment['dali']}",
+        fontsize="medium",
+    )
+    picture.savefig(path, format="png", dpi=120)
