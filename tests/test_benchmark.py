@@ -68,8 +68,10 @@ def run(*arguments: object) -> int:
 
 
 def start(*arguments: object, program: Sequence[str] = ()) -> subprocess.Popen[str]:
+    # A shell that starts a command in the background has it ignore SIGINT; env mends that.
+    python = ["env", "--default-signal=INT", sys.executable]
     return subprocess.Popen(
-        [sys.executable, *(program or [str(ROOT / "benchmark.py")]), *map(str, arguments)],
+        [*python, *(program or [str(ROOT / "benchmark.py")]), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -523,6 +523,7 @@ with pipeline:
     data, labels = readers.file(file_root=sys.argv[1])
     pipeline.set_outputs(fn.copy(data), labels)
 pipeline.run()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     while True:
