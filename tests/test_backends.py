@@ -49,6 +49,20 @@ class TestPythonFileDirect(ReaderTests):
         return PythonFileReader(catalog, direct=True, lanes=3)
 
 
+def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path: Path) -> None:
+    class Writing(ReaderTests):
+        def open(self, catalog: Catalog) -> Reader:
+            reader = PythonFileReader(catalog)
+            reader._flags |= os.O_RDWR
+            return reader
+
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "file").write_bytes(b"bytes")
+    catalog = from_directory(tmp_path, file_filters="*")
+    with pytest.raises(AssertionError):
+        Writing().test_files_are_opened_for_reading_only(catalog, [b"bytes"])
+
+
 def drop_caches() -> None:
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
