@@ -64,6 +64,7 @@ class AioContext:
         self.depth = depth
         self._context = ctypes.c_ulong(0)
         self._events = np.zeros(depth, IO_EVENT)
+        self._iocbs = np.zeros(0, IOCB)
         self._make_room(depth)
         self._open()
 
@@ -122,9 +123,8 @@ class AioContext:
         self.close()
 
     def _make_room(self, n: int) -> None:
-        if n <= getattr(self, "_room", 0):
+        if n <= self._iocbs.size:
             return
-        self._room = n
         self._iocbs = np.zeros(n, IOCB)
         self._iocbs["data"] = np.arange(n)
         self._iocbs["opcode"] = PREADV

@@ -127,12 +127,13 @@ class PythonFileReader(Reader):
         reads = _Reads(batch.sizes[part], self._iovecs(batch, part, unit), unit, context)
         fds = self._opened.take(batch.samples[part])
         try:
-            if self._open_cached(fds, paths) and not self._direct:
+            all_open = self._open_cached(fds, paths)
+            if all_open and not self._direct:
                 reads.read_cached(fds)
             if not reads.done.all():
                 self.waiting()
                 open_missing(fds, paths, self._flags)
-                if not self._direct:
+                if not all_open and not self._direct:
                     reads.read_cached(fds)
                 reads.read_rest(fds)
             for failed in np.flatnonzero(reads.errors)[:1].tolist():

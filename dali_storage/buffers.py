@@ -7,6 +7,7 @@ every prefetch depth, with every executor of DALI, and for a user who keeps an o
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -55,13 +56,10 @@ class BufferPool:
         self._idle.clear()
 
     def _take(self, nbytes: int) -> Buffer:
-        while self._idle:
-            try:
-                arena = self._idle.pop()
-            except IndexError:  # another lane was faster
-                break
-            if arena.size >= nbytes:
-                return arena  # one that is too small is dropped
+        with contextlib.suppress(IndexError):  # none is idle
+            while (arena := self._idle.pop()).size < nbytes:
+                pass  # one that is too small is dropped
+            return arena
         capacity = self._capacity  # once: another lane may change it meanwhile
         if nbytes > capacity:
             # An eighth more than needed, so that a slightly larger batch does not replace every

@@ -27,9 +27,7 @@ class Lanes(Generic[Job]):
         self._lock = threading.Lock()
         self._jobs: deque[Job] = deque()
         self._turn_is_free = True
-        self._idle = list(
-            range(count)
-        )  # a heap: the lowest number works, so that it is always warm
+        self._idle = list(range(count))  # a heap: the lowest number, which is warm, works
         self._bells = [threading.Semaphore(0) for _ in range(count)]
         self._threads: dict[int, threading.Thread] = {}
         self._mine = threading.local()

@@ -41,19 +41,13 @@ class _Job:
 
 
 class Prefetcher:
-    """Reads batches ahead of the caller, in as many threads as the reader has lanes.
+    """Reads batches ahead of the caller, in at most as many threads as the reader has lanes.
 
     The batches of a plain run through the order are read once each, in their order. A caller who
     asks for any other batch gets it: what was read ahead for nothing is dropped.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        reader: Reader,
-        order: Order,
-        depth: int,
-    ) -> None:
+    def __init__(self, catalog: Catalog, reader: Reader, order: Order, depth: int) -> None:
         """Take over `reader`: it is closed by `close()`.
 
         Args:

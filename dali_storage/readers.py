@@ -92,8 +92,6 @@ def file(
     """
     pipelines.refuse_debug_mode()
     _check(device, skip_cached_images)
-    options = dict(_options(backend_options))
-    registry.check_options(backend, registry.load(backend), options)
     source = Source(
         name=name,
         discover=partial(
@@ -106,7 +104,7 @@ def file(
             dir_filters=dir_filters,
             case_sensitive_filter=case_sensitive_filter,
         ),
-        open_reader=partial(registry.open_reader, backend, options=options),
+        open_reader=registry.opener(backend, _options(backend_options)),
         order=OrderOptions(
             seed=-1 if seed is None else seed,
             random_shuffle=random_shuffle,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
@@ -49,26 +50,21 @@ def load(name: str) -> type[Reader]:
     return backend
 
 
-def open_reader(name: str, catalog: Catalog, options: Mapping[str, Any]) -> Reader:
-    """Open backend `name` on `catalog`.
+def opener(name: str, options: Mapping[str, Any]) -> Callable[[Catalog], Reader]:
+    """What opens backend `name` with `options` on a catalog. Nothing is opened here.
 
     Raises:
         TypeError: an option that the backend does not have; names it and those that it has.
-        ValueError, OSError, BackendUnavailable: as the backend says.
+        ValueError, ImportError: as `load()`.
     """
     backend = load(name)
-    check_options(name, backend, options)
-    return backend(catalog, **options)
-
-
-def check_options(name: str, backend: type[Reader], options: Mapping[str, Any]) -> None:
-    """Refuse options that the backend's constructor does not take, before anything is opened."""
     parameters = inspect.signature(backend).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     unknown = [str(option) for option in options if option not in known]
     if unknown:
         has = f"its options are {', '.join(known)}" if known else "it has no options"
         raise TypeError(f"backend {name!r} has no option {', '.join(unknown)}; {has}")
+    return partial(backend, **options)
 
 
 def _entry_points() -> list[EntryPoint]:

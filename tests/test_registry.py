@@ -10,7 +10,6 @@ import pytest
 from dali_storage import registry
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.catalog import from_files
 
 ROOT = Path(registry.__file__).parent.parent
 
@@ -136,7 +135,7 @@ def test_options_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(
         TypeError, match="'python-file' has no option lane; its options are direct, lanes"
     ):
-        registry.open_reader("python-file", from_files(["missing"]), {"lane": 1})
+        registry.opener("python-file", {"lane": 1})
 
 
 def test_it_is_typed() -> None:
