@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EIO
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +120,22 @@ def from_names(
     return columns.catalog(root)
 
 
+class Tree(Protocol):
+    """A directory of class directories, wherever it is known from: what samples are chosen from."""
+
+    @property
+    def root(self) -> bytes:
+        """The path of the directory."""
+
+    def directories(self) -> list[bytes]:
+        """The names of all directories directly in the root, in any order; links to one count."""
+
+    def files(self, directory: bytes) -> list[bytes]:
+        """The names of all files directly in one of `directories()`, in any order; links count."""
+
+
 def discover(
+    tree: Tree | None = None,
     *,
     file_root: Path | None = None,
     files: Path | Iterable[Path] | None = None,
@@ -132,19 +147,23 @@ def discover(
 ) -> Catalog:
     """The samples that `fn.readers.file` finds with these arguments; None is an argument not given.
 
+    Without file_root, files and file_list they are those of `tree`, if there is one.
+
     Raises:
         ValueError: the arguments do not go together (FileLabelLoaderBase's rules).
-        ValueError, OSError, TypeError: as from_files(), from_file_list() or from_directory().
+        ValueError, OSError, TypeError: as from_files(), from_file_list() or from_tree().
     """
     if files is not None and file_list is not None:
         raise ValueError("files and file_list cannot both be given")
     if labels is not None and files is None:
         raise ValueError("labels can be given only together with files")
     if files is None and file_list is None:
-        if file_root is None:
+        if file_root is not None:
+            tree = _Directory(path_bytes("file_root", file_root))
+        if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
-        return from_directory(
-            file_root,
+        return from_tree(
+            tree,
             file_filters=file_filters,
             dir_filters=dir_filters,
             case_sensitive_filter=case_sensitive_filter,
@@ -164,54 +183,80 @@ def from_directory(
     dir_filters: Filters | None = None,
     case_sensitive_filter: bool = False,
 ) -> Catalog:
-    """The samples `file_root/<class>/<file>`, neither higher nor deeper, as discover_files() does.
+    """The samples of `from_tree()`, in the directory `file_root` as the operating system lists it.
+
+    Where a file system does not tell types DALI takes every entry for a file; this function looks.
+
+    Raises:
+        OSError: file_root, one of its entries or a class cannot be accessed; names it.
+        ValueError: as from_tree().
+    """
+    return from_tree(
+        _Directory(path_bytes("file_root", file_root)),
+        file_filters=file_filters,
+        dir_filters=dir_filters,
+        case_sensitive_filter=case_sensitive_filter,
+    )
+
+
+def from_tree(
+    tree: Tree,
+    *,
+    file_filters: Filters | None = DEFAULT_FILE_FILTERS,
+    dir_filters: Filters | None = None,
+    case_sensitive_filter: bool = False,
+) -> Catalog:
+    """The samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() does.
 
     A class is a directory, or a link to one, that passes `dir_filters`; hidden ones too. Its label
     is its place among these in byte order, whether it has samples or not. A sample is a regular
     file, or a link to whatever, that passes `file_filters`; in byte order within its class.
-    Where a file system does not tell types DALI takes every entry for a file; this function looks.
 
     Args:
-        file_root: the directory.
+        tree: the directory.
         file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
             match; None is the default.
         dir_filters: the same for classes; None is all.
         case_sensitive_filter: whether the case of letters counts, for both.
 
     Raises:
-        OSError: file_root, one of its entries or a class cannot be accessed; names it.
         ValueError: there are no samples, or a list of filters is empty.
     """
-    root = path_bytes("file_root", file_root)
     file_filters = DEFAULT_FILE_FILTERS if file_filters is None else file_filters
     choose_files = choice("file_filters", file_filters, case_sensitive_filter)
-    classes = choice("dir_filters", dir_filters, case_sensitive_filter)(_directories(root))
+    classes = choice("dir_filters", dir_filters, case_sensitive_filter)(tree.directories())
     columns = _Columns()
     for label, directory in enumerate(sorted(classes)):
-        names = sorted(choose_files(_files(_join(_prefix(root), directory))))
+        names = sorted(choose_files(tree.files(directory)))
         columns.extend(directory + b"/", names, array("q", [label]) * len(names))
     if not columns.labels:
         raise ValueError(
-            f"no files found under {os.fsdecode(root)!r}: {len(classes)} of its sub-directories "
-            f"pass dir_filters={dir_filters!r}, and no file directly in these passes "
-            f"file_filters={file_filters!r}"
+            f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its "
+            f"sub-directories pass dir_filters={dir_filters!r}, and no file directly in these "
+            f"passes file_filters={file_filters!r}"
         )
-    return columns.catalog(root)
+    return columns.catalog(tree.root)
 
 
-def _directories(root: bytes) -> list[bytes]:
-    """The directories in `root`. As in DALI, any entry that cannot be looked at is an error."""
-    with _errors_named_as_text(), os.scandir(root) as entries:
-        return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The tree that the operating system lists."""
 
+    root: bytes
 
-def _files(directory: bytes) -> list[bytes]:
-    with _errors_named_as_text(), os.scandir(directory) as entries:
-        return [
-            entry.name
-            for entry in entries
-            if entry.is_file(follow_symlinks=False) or entry.is_symlink()
-        ]
+    def directories(self) -> list[bytes]:
+        """As in DALI, any entry that cannot be looked at is an error."""
+        with _errors_named_as_text(), os.scandir(self.root) as entries:
+            return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
+
+    def files(self, directory: bytes) -> list[bytes]:
+        """Regular files and links."""
+        with _errors_named_as_text(), os.scandir(_join(_prefix(self.root), directory)) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) or entry.is_symlink()
+            ]
 
 
 @contextmanager

@@ -2,10 +2,14 @@
 
     Exception
     ├── OSError
-    │   └── SampleChangedError      a file kept changing its size while it was read
+    │   ├── SampleChangedError      a file kept changing its size while it was read
+    │   └── StaleMapError           an extent map does not describe what is there (any more)
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
     ├── ValueError, TypeError       an option is wrong, or unknown; named in the message
+    │   └── bmap_tools.MapFormatError   a bmap.json that cannot be believed
+    ├── UserWarning
+    │   └── MapNotChecked           nobody can tell whether an extent map is stale; said once
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
 Everything else that fails is the operating system's, and arrives as the OSError that Python itself
@@ -33,6 +37,21 @@ class SampleChangedError(OSError):
         super().__init__(
             errno.ESTALE, "the file keeps changing its size while it is read", os.fsdecode(path)
         )
+
+
+class StaleMapError(OSError):
+    """An extent map and what it describes have parted company; nothing of the sample was given out.
+
+    `filename` is the path of the sample, or of the device where that is not the mapped one.
+    """
+
+    def __init__(self, path: bytes, what: str, remedy: str) -> None:
+        """`what` differs; `remedy` is the command or the option that helps."""
+        super().__init__(errno.ESTALE, f"{what}; {remedy}", os.fsdecode(path))
+
+
+class MapNotChecked(UserWarning):
+    """The mapped file system is not mounted: if its files were changed, nothing here can see it."""
 
 
 class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who reads again)

@@ -17,6 +17,9 @@ For the implementer:
 * Errors are those a Python user knows: `OSError(errno, strerror, path)` naming the sample's path.
 * A wait (a system call, a queue) must not hold the interpreter lock.
 
+A storage that knows by itself which samples it holds says so in `tree()`; then a user need not name
+a directory. What is chosen from it, and the labels, are not its business either.
+
 For the caller: sample numbers are indices into the catalog, and may repeat within a batch.
 """
 
@@ -27,13 +30,13 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from .catalog import Catalog
+    from .catalog import Catalog, Tree
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Buffer: TypeAlias = npt.NDArray[np.uint8]
@@ -120,6 +123,21 @@ class Reader(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back everything the constructor opened. Closing twice is fine."""
+
+    @classmethod
+    def tree(cls, **options: Any) -> Tree | None:
+        """The samples that the storage itself knows, for when the user names no directory.
+
+        Args:
+            options: those that the constructor will be given.
+
+        Returns:
+            None from a storage that does not know.
+
+        Raises:
+            ValueError, TypeError, OSError: an option is wrong, or what it names cannot be read.
+        """
+        return None
 
     @classmethod
     def unavailable(cls) -> str | None:

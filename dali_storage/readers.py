@@ -62,6 +62,8 @@ def file(
         device: "cpu" or None.
         bytes_per_sample_hint, dont_use_mmap, read_ahead, tensor_init_bytes: accepted; there is
             nothing they change.
+        file_root: may be left out, with files and file_list, where the backend knows the samples by
+            itself. They are then chosen, labelled and ordered as if its root were `file_root`.
         lazy_init: look for the files and open the backend at the first run or the first
             `reader_meta`, not here.
         prefetch_queue_depth: batches read ahead of DALI, which itself asks the pipeline's
@@ -92,8 +94,11 @@ def file(
     """
     pipelines.refuse_debug_mode()
     _check(device, skip_cached_images)
+    storage = registry.configure(backend, _options(backend_options))
+    named = any(given is not None for given in (file_root, files, file_list))
     source = Source(
         name=name,
+        tree=_no_tree if named else storage.tree,
         discover=partial(
             catalog.discover,
             file_root=file_root,
@@ -104,7 +109,7 @@ def file(
             dir_filters=dir_filters,
             case_sensitive_filter=case_sensitive_filter,
         ),
-        open_reader=registry.opener(backend, _options(backend_options)),
+        open_reader=storage.open,
         order=OrderOptions(
             seed=-1 if seed is None else seed,
             random_shuffle=random_shuffle,
@@ -135,6 +140,10 @@ def file(
         preserve=bool(preserve),
     )
     return data, label
+
+
+def _no_tree() -> None:
+    """The user names the samples; the storage is not asked."""
 
 
 def _options(backend_options: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
-from .catalog import Catalog
+from .catalog import Catalog, Tree
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
@@ -50,21 +50,42 @@ def load(name: str) -> type[Reader]:
     return backend
 
 
-def opener(name: str, options: Mapping[str, Any]) -> Callable[[Catalog], Reader]:
-    """What opens backend `name` with `options` on a catalog. Nothing is opened here.
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A backend and the options for it. Nothing is open yet."""
+
+    reader: type[Reader]
+    options: Mapping[str, Any]
+
+    def open(self, catalog: Catalog) -> Reader:
+        """The reader of a catalog's samples; raises what the backend's constructor raises."""
+        return self.reader(catalog, **self.options)
+
+    def tree(self) -> Tree | None:
+        """The samples that the storage itself knows, as `Reader.tree()`."""
+        return self.reader.tree(**self.options)
+
+
+def configure(name: str, options: Mapping[str, Any]) -> Backend:
+    """Backend `name` with `options`. Nothing is opened here.
 
     Raises:
-        TypeError: an option that the backend does not have; names it and those that it has.
+        TypeError: an option that the backend does not have, or one that it needs is missing; names
+            it and those that it has.
         ValueError, ImportError: as `load()`.
     """
     backend = load(name)
     parameters = inspect.signature(backend).parameters.values()
-    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    unknown = [str(option) for option in options if option not in known]
+    known = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    names = [parameter.name for parameter in known]
+    has = f"its options are {', '.join(names)}" if names else "it has no options"
+    unknown = [str(option) for option in options if option not in names]
     if unknown:
-        has = f"its options are {', '.join(known)}" if known else "it has no options"
         raise TypeError(f"backend {name!r} has no option {', '.join(unknown)}; {has}")
-    return partial(backend, **options)
+    missing = [p.name for p in known if p.default is p.empty and p.name not in options]
+    if missing:
+        raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
+    return Backend(backend, dict(options))
 
 
 def _entry_points() -> list[EntryPoint]:

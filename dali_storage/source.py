@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from nvidia.dali.types import BatchInfo
 
-from .catalog import Catalog
+from .catalog import Catalog, Tree
 from .order import Order, OrderOptions, reader_meta
 from .prefetch import LoadedBatch, Prefetcher
 from .reader import Reader
@@ -48,7 +48,8 @@ class Source:
         self,
         *,
         name: str | None,
-        discover: Callable[[], Catalog],
+        tree: Callable[[], Tree | None],
+        discover: Callable[[Tree | None], Catalog],
         open_reader: Callable[[Catalog], Reader],
         order: OrderOptions,
         deal_seed: bool,
@@ -59,6 +60,7 @@ class Source:
 
         Args:
             name: the reader's name in `pipe.reader_meta()`; None for a generated one.
+            tree: gives the samples that the storage knows by itself, where they are asked for.
             discover: makes the catalog.
             open_reader: opens the backend.
             order: shards and shuffles; what the pipeline has to say of them is filled in later.
@@ -69,6 +71,7 @@ class Source:
         """
         self.name = name
         self.wants_seed = deal_seed
+        self._tree = tree
         self._discover = discover
         self._open_reader = open_reader
         self._order = order
@@ -76,21 +79,21 @@ class Source:
         self._settings = settings
         self._process = os.getpid()
         self._position = 0
-        self._catalog: Catalog | None = None
-        self._reader: Reader | None = None
+        self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     def open(self) -> tuple[Catalog, Reader]:
         """Find the samples and open the backend, unless it is done; raises what these raise."""
-        if self._catalog is None:
-            catalog = self._discover()
+        if self._opened is None:
+            # Kept until the reader is open, which then need not load again what both are made of.
+            tree = self._tree()
+            catalog = self._discover(tree)
             reader_meta(len(catalog), self._order)  # refuses more shards than samples
-            self._catalog = catalog
-        if self._reader is None:
-            self._reader = self._open_reader(self._catalog)
-            self._close_when_collected(self._reader.close)
-        return self._catalog, self._reader
+            reader = self._open_reader(catalog)
+            self._close_when_collected(reader.close)
+            self._opened = catalog, reader
+        return self._opened
 
     @property
     def meta(self) -> dict[str, int]:

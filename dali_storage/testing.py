@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pytest
 
 from .catalog import Catalog, from_directory
-from .errors import SampleSizeChanged
+from .errors import SampleSizeChanged, StaleMapError
 from .reader import Batch, IntArray, Reader
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
@@ -46,18 +46,23 @@ class SnapshotReaderTests:
         raise NotImplementedError
 
     @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        """Where the files of a test are made; overridden where they must be on a certain disk."""
+        return tmp_path
+
+    @pytest.fixture
     def contents(self) -> list[bytes]:
         """The bytes of every sample, by its index."""
         random = np.random.default_rng(20)
         return [random.bytes(size) for size in SIZES]
 
     @pytest.fixture
-    def catalog(self, tmp_path: Path, contents: list[bytes]) -> Catalog:
+    def catalog(self, directory: Path, contents: list[bytes]) -> Catalog:
         """The same bytes as files in a directory that the test may change."""
-        (tmp_path / "class").mkdir()
+        (directory / "class").mkdir()
         for index, content in enumerate(contents):
-            (tmp_path / "class" / f"{index:03d}").write_bytes(content)
-        return from_directory(tmp_path, file_filters="*")
+            (directory / "class" / f"{index:03d}").write_bytes(content)
+        return from_directory(directory, file_filters="*")
 
     @pytest.fixture
     def reader(self, catalog: Catalog) -> Iterator[Reader]:
@@ -241,6 +246,91 @@ class ReaderTests(SnapshotReaderTests):
         """Nothing of a failure is left in the reader."""
         samples = np.array([sample for sample in range(len(contents)) if sample != broken])
         assert read(reader, samples) == [contents[sample] for sample in samples]
+
+
+def _rewrite(path: Path) -> None:
+    with open(path, "r+b") as file:  # in place, as long as it was
+        file.write(b"other")
+
+
+def _append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def _replace(path: Path) -> None:
+    twin = path.with_name("twin")
+    twin.write_bytes(path.read_bytes())
+    os.replace(twin, path)
+
+
+def _make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+class MappedReaderTests(SnapshotReaderTests):
+    """The promises about files that change, of a reader that goes by an extent map.
+
+    It gives out the bytes that were mapped or none: whatever was done to a file since is refused.
+    `open()` makes the map of the catalog's root as it is then.
+    """
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            *(_rewrite, _append, _replace, _make_directory, os.unlink, os.utime),
+            lambda path: os.truncate(path, 5),
+            lambda path: os.truncate(path, 0),
+        ],
+        ids=["rewrite", "append", "replace", "mkdir", "unlink", "touch", "truncate", "empty"],
+    )
+    @pytest.mark.parametrize("known", [False, True], ids=["at first use", "later"])
+    def test_a_file_that_is_changed_is_refused(
+        self, catalog: Catalog, contents: list[bytes], change: Callable[[Path], None], known: bool
+    ) -> None:
+        changed = 6
+        with self.open(catalog) as reader:
+            if known:
+                read(reader, np.arange(len(contents)))
+            change(Path(os.fsdecode(catalog.path(changed))))
+            for _ in range(2):  # it is not believed the second time
+                with pytest.raises(StaleMapError) as caught:
+                    read(reader, np.array([2, changed, 4]))
+                assert _names(caught.value, catalog.path(changed))
+            samples = np.delete(np.arange(len(contents)), changed)
+            assert read(reader, samples) == [contents[sample] for sample in samples]
+
+    def test_a_file_that_is_changed_between_its_sizing_and_its_reading_is_refused(
+        self, catalog: Catalog
+    ) -> None:
+        with self.open(catalog) as reader:
+            batch = make_batch(reader, np.array([2, 6, 4]))
+            _append(Path(os.fsdecode(catalog.path(6))))
+            with pytest.raises(StaleMapError) as caught:
+                reader.read(batch, 0)
+            assert _names(caught.value, catalog.path(6))
+
+    def test_the_first_changed_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            for changed in (4, 9):
+                _append(Path(os.fsdecode(catalog.path(changed))))
+            with pytest.raises(StaleMapError) as caught:
+                read(reader, np.array([2, 9, 4, 6]))
+            assert _names(caught.value, catalog.path(9))
+
+    def test_a_sample_that_was_not_there_when_it_was_mapped_is_refused(
+        self, catalog: Catalog, directory: Path
+    ) -> None:
+        with self.open(catalog) as reader:
+            (directory / "class" / "new").write_bytes(b"bytes")
+            grown = from_directory(directory, file_filters="*")
+            with pytest.raises(StaleMapError, match="1 of 14 samples are not in the map"):
+                self.reopen(reader, grown)
+
+    def reopen(self, reader: Reader, catalog: Catalog) -> Reader:
+        """Another reader with the map of `reader`, on `catalog`; overridden by every subclass."""
+        raise NotImplementedError
 
 
 def make_batch(

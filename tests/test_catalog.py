@@ -6,14 +6,18 @@ import errno
 import os
 import random
 import re
+import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nvidia.dali import fn, pipeline_def
 
 from dali_storage import catalog
@@ -261,6 +265,79 @@ def test_nothing_found_tells_where_and_with_which_filters(tmp_path: Path) -> Non
     message = f"no files found under '{tmp_path}'.* 1 .*dir_filters=None.*file_filters=.*jpg"
     with pytest.raises(ValueError, match=message):
         catalog.from_directory(tmp_path, file_filters=["*.jpg"])
+
+
+# --- a tree that is known from elsewhere ---
+
+
+@dataclass(frozen=True)
+class MemoryTree:
+    root: bytes
+    classes: dict[bytes, list[bytes]]
+
+    def directories(self) -> list[bytes]:
+        return list(self.classes)
+
+    def files(self, directory: bytes) -> list[bytes]:
+        return self.classes[directory]
+
+
+file_names = st.one_of(
+    st.builds(bytes.__add__, st.sampled_from(STEMS), st.sampled_from(SUFFIXES)),
+    st.binary(min_size=1, max_size=6).filter(
+        lambda name: not set(name) & set(b"/\0") and name not in (b".", b"..")
+    ),
+)
+classes_of_files = st.dictionaries(file_names, st.lists(file_names, unique=True), max_size=5)
+chosen = st.fixed_dictionaries(
+    {},
+    optional={
+        "file_filters": st.sampled_from(FILTERS),
+        "dir_filters": st.sampled_from(FILTERS),
+        "case_sensitive_filter": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(classes=classes_of_files, arguments=chosen)
+def test_a_tree_gives_what_dali_finds_in_its_directory(
+    classes: dict[bytes, list[bytes]], arguments: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = os.fsencode(directory)
+        for name, files in classes.items():
+            os.mkdir(os.path.join(root, name))
+            for file in files:
+                os.mknod(os.path.join(root, name, file))
+        expected = dali_entries_or_refusal(file_root=directory, **arguments)
+        listed = entries_or_refusal(file_root=directory, **arguments)
+    tree = MemoryTree(root, classes)
+    assert listed == entries_or_refusal(tree=tree, **arguments) == expected
+
+
+def test_names_of_a_tree_belong_to_its_root() -> None:
+    found = catalog.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}))
+    assert (found.root, found.path(0)) == (b"/data", b"/data/c/a.jpg")
+    with pytest.raises(ValueError, match=r"no files found under '/data': 0 of its .*'x'"):
+        catalog.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}), dir_filters="x")
+
+
+def test_a_tree_counts_only_where_the_user_names_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "class/on disk.jpg")
+    write(tmp_path, "list.txt", content=b"class/listed.jpg 3")
+    tree = MemoryTree(b"/nowhere", {b"c": [b"b.jpg", b"a.jpg", b"a.txt"], b"b": []})
+    assert entries(catalog.discover(tree)) == [(b"c/a.jpg", 1), (b"c/b.jpg", 1)]
+    for arguments, expected in (
+        ({"file_root": tmp_path}, (b"class/on disk.jpg", 0)),
+        ({"files": ["named"], "labels": 5}, (b"named", 5)),
+        ({"file_list": tmp_path / "list.txt"}, (b"class/listed.jpg", 3)),
+    ):
+        assert entries(catalog.discover(tree, **arguments)) == [expected]
+    with pytest.raises(ValueError, match=r"labels .* files"):
+        catalog.discover(tree, labels=[1, 2])
+    with pytest.raises(ValueError, match="file_filters"):
+        catalog.discover(tree, file_filters=[])
 
 
 # --- a list ---

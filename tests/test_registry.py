@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dali_storage import registry
+from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
 
@@ -110,13 +111,14 @@ def test_a_wrong_plugin_does_not_hide_the_others(plugin: dict[str, str]) -> None
 
 
 def test_the_backends_that_ship() -> None:
-    assert registry.names() == ["memory", "python-file"]
+    assert registry.names() == ["block", "memory", "python-file"]
+    assert registry.load("block") is BlockReader
     assert registry.load("memory") is MemoryReader
     assert registry.load("python-file") is PythonFileReader
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'blok'; known are memory, python-file"):
+    with pytest.raises(ValueError, match="'blok'; known are block, memory, python-file"):
         registry.load("blok")
 
 
@@ -128,14 +130,16 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
         "metadata.distribution = missing\nmetadata.entry_points = lambda group: []\n"
         "from dali_storage import registry; print(registry.names())"
     )
-    assert python(dict(os.environ), "-c", script).stdout == "['memory', 'python-file']\n"
+    assert python(dict(os.environ), "-c", script).stdout == "['block', 'memory', 'python-file']\n"
 
 
 def test_options_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(
         TypeError, match="'python-file' has no option lane; its options are direct, lanes"
     ):
-        registry.opener("python-file", {"lane": 1})
+        registry.configure("python-file", {"lane": 1})
+    with pytest.raises(TypeError, match="'block' needs the option bmap; its options are bmap, uri"):
+        registry.configure("block", {"lanes": 1})
 
 
 def test_it_is_typed() -> None:
