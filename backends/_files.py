@@ -14,7 +14,9 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +24,18 @@ import numpy.typing as npt
 from ..errors import os_error
 from ..reader import IntArray
 
+T = TypeVar("T")
+
 _OPENAT2 = 437  # on every machine: system calls of later than 2019 have one number everywhere
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _RESOLVE_CACHED = 0x20
-_STATX_TYPE_AND_SIZE = 0x1 | 0x200
-_STATX = np.dtype(  # the first fields of struct statx, <linux/stat.h>; the same on every machine
+_STATX_BASIC_STATS = 0x7FF
+STATX = np.dtype(  # of struct statx, <linux/stat.h>; the same on every machine
     {
-        "names": ["mode", "size"],
-        "formats": ["<u2", "<i8"],
-        "offsets": [28, 40],
+        "names": ["mode", "inode", "size", "ctime_s", "ctime_ns", "mtime_s", "mtime_ns"],
+        "formats": ["<u2", "<i8", "<i8", "<i8", "<u4", "<i8", "<u4"],
+        "offsets": [28, 32, 40, 96, 104, 112, 120],
         "itemsize": 256,
     }
 )
@@ -58,7 +62,8 @@ _openat2.argtypes = [
 ]
 _openat2.restype = ctypes.c_long
 _statx = _libc.statx
-_statx.argtypes = [
+_waiting_statx = ctypes.CDLL(None).statx
+_statx.argtypes = _waiting_statx.argtypes = [
     *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
     *(ctypes.c_uint, ctypes.c_void_p),
 ]
@@ -78,10 +83,11 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
         in a sandbox that forbids it.
     """
     how = np.array([flags | os.O_CLOEXEC, 0, _RESOLVE_CACHED], np.uint64)  # struct open_how
-    address, size = how.ctypes.data, how.nbytes
-    for place, path in enumerate(paths):
-        if fds[place] < 0:
-            fds[place] = _openat2(_OPENAT2, _AT_FDCWD, path, address, size)
+    places = [place for place, fd in enumerate(fds) if fd < 0]
+    arguments = (repeat(_OPENAT2), repeat(_AT_FDCWD), (paths[place] for place in places))
+    opened = map(_openat2, *arguments, repeat(how.ctypes.data), repeat(how.nbytes))
+    for place, fd in zip(places, opened, strict=True):
+        fds[place] = fd
     return min(fds, default=0) >= 0
 
 
@@ -98,18 +104,45 @@ def open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
             raise _open_failure(error, paths[place], flags) from None
 
 
+def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDArray[np.void]:
+    """What the file system says of n open files, STATX[n]; `local` as `is_local()` says.
+
+    Raises:
+        OSError: one of them cannot be asked about; names its path.
+    """
+    status = np.zeros(len(fds), STATX)
+    unknown: list[int] = list(range(len(fds)))
+    if local:
+        addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
+        arguments = (repeat(b""), repeat(_AT_EMPTY_PATH), repeat(_STATX_BASIC_STATS), addresses)
+        unknown = [place for place, failed in enumerate(map(_statx, fds, *arguments)) if failed]
+    for place in unknown:
+        status[place] = _columns(_named(os.fstat, fds[place], paths[place]))
+    return status
+
+
+def statuses_of_paths(paths: Sequence[bytes]) -> npt.NDArray[np.void]:
+    """What the file system says of n paths, following links: STATX[n]. Waits as long as it takes.
+
+    Raises:
+        OSError: the first of them that cannot be asked about; names its path.
+    """
+    status = np.zeros(len(paths), STATX)
+    addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
+    arguments = (repeat(0), repeat(_STATX_BASIC_STATS), addresses)
+    results = list(map(_waiting_statx, repeat(_AT_FDCWD), paths, *arguments))
+    for place in [place for place, failed in enumerate(results) if failed]:
+        status[place] = _columns(_named(os.stat, paths[place], paths[place]))
+    return status
+
+
 def regular_sizes(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> IntArray:
     """The sizes of n open files in bytes, int64[n]; `local` as `is_local()` says.
 
     Raises:
         OSError: one of them is not a regular file, or cannot be sized; names its path.
     """
-    status = np.zeros(len(fds), _STATX)
-    first = status.ctypes.data
-    for place, fd in enumerate(fds):
-        address = first + place * _STATX.itemsize
-        if not local or _statx(fd, b"", _AT_EMPTY_PATH, _STATX_TYPE_AND_SIZE, address) != 0:
-            status[place] = _fstat(fd, paths[place])
+    status = statuses(fds, paths, local)
     odd = np.flatnonzero(status["mode"] & 0o170000 != stat.S_IFREG)
     for place in odd[:1].tolist():
         if stat.S_ISDIR(int(status["mode"][place])):
@@ -129,12 +162,17 @@ def close_all(fds: Iterable[int]) -> None:
             os.closerange(first, last + 1)
 
 
-def _fstat(fd: int, path: bytes) -> tuple[int, int]:
+def _named(stat: Callable[[T], os.stat_result], target: T, path: bytes) -> os.stat_result:
     try:
-        status = os.fstat(fd)
+        return stat(target)
     except OSError as error:
         raise os_error(error.errno or errno.EIO, path) from None
-    return status.st_mode & 0xFFFF, status.st_size
+
+
+def _columns(status: os.stat_result) -> tuple[int, ...]:
+    """A row of STATX."""
+    ctime, mtime = divmod(status.st_ctime_ns, 10**9), divmod(status.st_mtime_ns, 10**9)
+    return status.st_mode & 0xFFFF, status.st_ino, status.st_size, *ctime, *mtime
 
 
 def _open_failure(error: OSError, path: bytes, flags: int) -> OSError:

@@ -1,0 +1,168 @@
+"""Whether files are still those that were mapped.
+
+Their state (inode, size, times) shows that a file was written to, replaced or deleted. It does not
+show that its data was moved: e4defrag(8) and xfs_fsr(8) leave the times alone. These move what is
+in several extents, or has space reserved beyond its end; of such files the extents are compared as
+well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from bmap_tools import fiemap
+from bmap_tools.extent_map import ExtentMap
+
+from ..errors import StaleMapError
+from ..reader import IntArray
+from ._files import close_all, open_cached, open_missing, statuses_of_paths
+
+_IOC_FIEMAP = 0xC020660B
+_ROOM = 2  # extents: enough to see one, and that there is no other
+_EXTENT = [
+    ("logical", "<i8"),
+    ("physical", "<i8"),
+    ("length", "<i8"),
+    ("reserved64", "<u8", 2),
+    ("flags", "<u4"),
+    ("reserved", "<u4", 3),
+]
+_FIEMAP = np.dtype(  # struct fiemap, <linux/fiemap.h>
+    [
+        ("start", "<u8"),
+        ("length", "<u8"),
+        ("flags", "<u4"),
+        ("mapped", "<u4"),
+        ("room", "<u4"),
+        ("reserved", "<u4"),
+        ("extents", _EXTENT, _ROOM),
+    ]
+)
+_HARMLESS = np.uint32(0x1 | 0x1000 | 0x2000)  # LAST, MERGED, SHARED say nothing of the place
+
+_ioctl = ctypes.PyDLL(None).ioctl  # PyDLL: keeps the interpreter lock; see _files
+_ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+
+
+class Freshness:
+    """Compares files with their map. Can be used from several threads."""
+
+    def __init__(self, mapped: ExtentMap, remedy: str, *, all_extents: bool) -> None:
+        """Take the columns out of a map.
+
+        Args:
+            mapped: the map.
+            remedy: what the user is told to do about a stale map.
+            all_extents: compare the extents of every file.
+        """
+        self._map = mapped
+        self._remedy = remedy
+        self._counts = np.diff(mapped.extent_offsets)
+        # Not empty, because what has no extents is looked up in it as well.
+        self._extents = mapped.extents if len(mapped.extents) else np.zeros((1, 3), np.int64)
+        self._compared = (self._counts > 1) | all_extents
+        self._compared[list(mapped.unmapped)] = False
+
+    def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
+        """Refuse files that are not as they were mapped.
+
+        Args:
+            files: int64[n], of the map.
+            paths: where they are now.
+
+        Raises:
+            StaleMapError: the first of them that differs.
+            OSError: one of them cannot be asked about; names its path.
+        """
+        with self._missing_is_stale():
+            self._check_state(files, paths, statuses_of_paths(paths))
+            places = np.flatnonzero(self._compared[files])
+            if places.size:
+                self._check_extents(files[places], [paths[place] for place in places.tolist()])
+
+    @contextmanager
+    def _missing_is_stale(self) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            path = os.fsencode(error.filename)
+            what = "the file that was mapped is not there any more"
+            raise StaleMapError(path, what, self._remedy) from None
+
+    def _check_state(
+        self, files: IntArray, paths: Sequence[bytes], status: npt.NDArray[np.void]
+    ) -> None:
+        mtimes = status["mtime_s"] * 10**9 + status["mtime_ns"]
+        ctimes = status["ctime_s"] * 10**9 + status["ctime_ns"]
+        mapped = self._map
+        columns = (
+            ("inode", mapped.inodes[files], status["inode"]),
+            ("size", mapped.sizes[files], status["size"]),
+            ("mtime", mapped.mtimes_ns[files], mtimes),
+            ("ctime", mapped.ctimes_ns[files], ctimes),
+        )
+        differs = np.logical_or.reduce([then != now for _, then, now in columns])
+        for place in np.flatnonzero(differs)[:1].tolist():
+            name, then, now = next(c for c in columns if c[1][place] != c[2][place])
+            what = f"its {name} was {then[place]} and is {now[place]}"
+            raise StaleMapError(
+                paths[place], f"the file has changed since it was mapped: {what}", self._remedy
+            )
+
+    def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
+        fds = [-1] * len(paths)
+        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
+        try:
+            if not open_cached(fds, paths, flags):
+                open_missing(fds, paths, flags)
+            for place in np.flatnonzero(~self._are_simply_same(files, fds)).tolist():
+                if not self._are_same(int(files[place]), fds[place]):
+                    what = "the file's data was moved since it was mapped"
+                    raise StaleMapError(paths[place], what, self._remedy)
+        finally:
+            close_all(fds)
+
+    def _are_simply_same(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """bool[n]: files of no or one extent, in the map and now, that is the same."""
+        counts, sizes = self._counts[files], self._map.sizes[files]
+        answers = np.zeros(len(fds), _FIEMAP)
+        answers["length"] = np.maximum(sizes, 1)  # what lies beyond its end is of no interest
+        answers["room"] = _ROOM
+        # Of so few extents the kernel knows without reading the disk, which would take the lock.
+        places = np.flatnonzero(counts <= 1)
+        addresses = (answers.ctypes.data + places * _FIEMAP.itemsize).tolist()
+        asked = map(fds.__getitem__, places.tolist())
+        told = np.zeros(len(fds), bool)
+        told[places] = [not failed for failed in map(_ioctl, asked, repeat(_IOC_FIEMAP), addresses)]
+        first = np.minimum(self._map.extent_offsets[files], len(self._extents) - 1)
+        same = self._is_same(answers["extents"][:, 0], self._extents[first], sizes)
+        told &= (answers["mapped"] == counts) & (same | (counts == 0))
+        return told
+
+    def _is_same(
+        self, found: npt.NDArray[np.void], expected: IntArray, sizes: IntArray
+    ) -> npt.NDArray[np.bool_]:
+        block = self._map.file_system.block_size
+        ends = np.minimum(found["logical"] + found["length"], -(-sizes // block) * block)
+        same: npt.NDArray[np.bool_] = (
+            (found["logical"] == expected[:, 0])
+            & (found["physical"] == expected[:, 1])
+            & (ends == expected[:, 0] + expected[:, 2])
+            & (found["flags"] & ~_HARMLESS == 0)
+        )
+        return same
+
+    def _are_same(self, file: int, fd: int) -> bool:
+        mapped = self._map
+        raw = fiemap.Fiemap().raw_extents(fd, sync=False)
+        found = fiemap.mapped(raw, int(mapped.sizes[file]), mapped.file_system.block_size)
+        first, last = mapped.extent_offsets[file : file + 2].tolist()
+        expected = list(map(tuple, mapped.extents[first:last].tolist()))
+        return found == expected

@@ -1,0 +1,144 @@
+"""Extents of a block device or image: a whole batch in one submission, without the file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import numpy as np
+
+from ..catalog import Catalog
+from ..errors import BackendUnavailable
+from ..reader import Batch, IntArray, Reader
+from . import _devices, _maps
+from ._aio import IOVEC, AioContext
+from ._extents import Reads
+from ._mapped import CHECKS, Check, MappedSamples
+from ._maps import MapTree, PathLike
+
+_PAGE = 4096  # bytes; a device is handed memory in these
+
+
+class BlockReader(Reader):
+    """Reads the extents of a map (`python -m bmap_tools create`) with O_DIRECT and kernel AIO.
+
+    The reads of a batch are computed as numpy columns and submitted by one system call. While the
+    mapped file system is mounted, each sample is compared with the map after its bytes were read
+    and before they are given out: what was written, replaced, moved or deleted since is refused.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        bmap: PathLike,
+        uri: PathLike | None = None,
+        check: Check = "state",
+        queue_depth: int = 128,
+        lanes: int = 2,
+        max_transfer: int = 128 << 10,
+    ) -> None:
+        """Load the map, open the device and compare the two.
+
+        Args:
+            catalog: the samples; all of them must be in the map.
+            bmap: the path of the map.
+            uri: the disk, partition, loop device or image file that holds the mapped file system.
+                None: the one it is mounted from, else the one that the map names.
+            check: what of a sample is compared with the map whenever it is read, while the file
+                system is mounted. "state": its inode, size and times (one system call), and, if it
+                is in several extents, these as well. "extents": also the one extent of a file that
+                has no more (five system calls), which no known tool moves without a trace in the
+                times. "off": nothing; a file that was changed after it was mapped gives wrong
+                bytes.
+            queue_depth: reads under way at once in a lane, 1 to 4096.
+            lanes: batches read at once, 1 to 64.
+            max_transfer: bytes, the most that one read asks for; a multiple of 4096.
+
+        Raises:
+            ValueError, TypeError: a wrong option.
+            MapFormatError: the map cannot be believed.
+            StaleMapError: the device is not the mapped one, or samples are not in the map.
+            BackendUnavailable: no permission to read the device, no O_DIRECT, no kernel AIO; or
+                samples that can be read as files only, whose file system is not mounted.
+            OSError: the map or the device cannot be opened.
+        """
+        if check not in CHECKS:
+            raise ValueError(f"block: check must be one of {', '.join(CHECKS)}, not {check!r}")
+        _require("queue_depth", queue_depth, range(1, 4097))
+        _require("lanes", lanes, range(1, 65))
+        _require("max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
+        self.lanes = lanes
+        self._max_transfer = max_transfer
+        self._samples = MappedSamples(catalog, bmap)
+        self._contexts: list[AioContext] = []
+        mapped, remedy = self._samples.map, self._samples.remedy
+        uri = _devices.find(mapped) if uri is None else uri
+        self._storage = _devices.open_storage(uri, mapped, remedy)
+        self._is_open = True
+        try:
+            self.alignment = max(_PAGE, self._storage.block)
+            self._samples.attach(self._storage, self.alignment, check)
+            for _ in range(lanes):
+                self._contexts.append(AioContext(queue_depth))
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        try:
+            AioContext(1).close()
+        except BackendUnavailable as reason:
+            return str(reason)
+        return None
+
+    @classmethod
+    def tree(cls, **options: Any) -> MapTree:
+        return MapTree(_maps.load(options["bmap"]))
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return self._samples.sizes(samples)
+
+    def read(self, batch: Batch, lane: int) -> None:
+        context = self._contexts[lane]
+        pieces, places = self._samples.reads(batch)
+        commands = pieces.merged().split(self._max_transfer)
+        failed = self._submit(commands, context) != commands.lengths
+        if failed.any():
+            # A command may be for several samples. Whose bytes are bad, each of them alone tells.
+            for piece in pieces.among(commands, failed).tolist():
+                self._read_alone(batch, int(places[piece]), pieces[piece], context)
+        self._samples.finish(batch)
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        if self._is_open:
+            self._is_open = False
+            os.close(self._storage.fd)
+
+    def _submit(self, reads: Reads, context: AioContext) -> IntArray:
+        iovecs = np.empty((len(reads), 1), IOVEC)
+        iovecs["base"][:, 0] = reads.memory
+        iovecs["len"][:, 0] = reads.lengths
+        return context.read(self._storage.fd, iovecs, reads.positions)
+
+    def _read_alone(self, batch: Batch, place: int, piece: Reads, context: AioContext) -> None:
+        parts = piece.split(self._max_transfer)
+        for part in (parts[number] for number in range(len(parts))):
+            got = int(self._submit(part, context)[0])
+            if got < 0:
+                self._samples.fail(batch, place, -got, part, "cannot read")
+            if got < int(part.lengths[0]):
+                self._samples.fail(batch, place, errno.EIO, part, f"only {got} bytes came of")
+
+
+def _require(option: str, value: int, known: range) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in known:
+        step = f", a multiple of {known.step}" if known.step > 1 else ""
+        raise ValueError(
+            f"block: {option} must be an integer from {known[0]} to {known[-1]}{step}, "
+            f"not {value!r}"
+        )

@@ -1,0 +1,733 @@
+"""The block backend, on loop devices and their images. What is expected is what was written."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from nvidia.dali import fn
+
+from bmap_tools import create, extent_map
+from dali_storage import readers
+from dali_storage.backends import _maps
+from dali_storage.backends._aio import AioContext
+from dali_storage.backends.block import BlockReader
+from dali_storage.catalog import Catalog, from_directory, from_file_list, from_files, from_tree
+from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.reader import Reader
+from dali_storage.testing import SIZES, MappedReaderTests, read
+
+from .conftest import build, take
+from .devices import Disk, disk, drop_caches, loop_device, mounted, require, run
+
+_BLOCK = 4096
+_NEEDS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="loop devices and mounting need root: run the tests as root"
+)
+pytestmark = _NEEDS_ROOT
+
+
+def make_map(root: Path | bytes, bmap: Path) -> Path:
+    assert create.run(os.fsdecode(root), str(bmap), threads=1) == 0
+    return bmap
+
+
+@pytest.fixture(scope="module")
+def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    with disk(tmp_path_factory.mktemp("ext4"), "ext4") as made:
+        yield made
+
+
+@pytest.fixture
+def root(ext4: Disk, request: pytest.FixtureRequest) -> Path:
+    """A new directory on the ext4 disk."""
+    name = f"{abs(hash(request.node.nodeid)):x}"
+    (ext4.mount / name).mkdir()
+    return ext4.mount / name
+
+
+class OnDisk(MappedReaderTests):
+    """The promises, on a disk of its own; `uri` says what is opened."""
+
+    file_system = "ext4"
+    sector = 512
+    partition = False
+    options: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def disk(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+        directory = tmp_path_factory.mktemp("disk")
+        with disk(directory, cls.file_system, sector=cls.sector, partition=cls.partition) as made:
+            yield made
+
+    @pytest.fixture
+    def directory(self, disk: Disk, tmp_path: Path) -> Path:
+        self.disk_used, self.bmap = disk, tmp_path / "bmap.json"
+        directory = disk.mount / tmp_path.name
+        directory.mkdir()
+        return directory
+
+    def uri(self) -> str | Path | None:
+        return None
+
+    def open(self, catalog: Catalog) -> Reader:
+        make_map(catalog.root, self.bmap)
+        return BlockReader(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
+
+    def reopen(self, reader: Reader, catalog: Catalog) -> Reader:
+        return BlockReader(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
+
+
+class TestOnExt4(OnDisk):
+    pass
+
+
+class TestOnXfs(OnDisk):
+    file_system = "xfs"
+
+
+class TestOnXfsOf4096ByteSectorsByItsImage(OnDisk):
+    file_system, sector, partition = "xfs", 4096, True
+
+    def uri(self) -> Path:
+        return self.disk_used.image
+
+
+class TestOnExt4PartitionByItsDiskInManySmallReads(OnDisk):
+    sector, partition = 4096, True
+    options: ClassVar[dict[str, Any]] = {"queue_depth": 3, "lanes": 3, "max_transfer": 4096}
+
+    def uri(self) -> str:
+        return self.disk_used.disk
+
+
+def write_interleaved(directory: Path, names: list[str], pieces: int, random: Any) -> None:
+    """Files whose blocks get their places in turn: they have an extent a block."""
+    for piece in range(pieces):
+        for name in names:
+            fd = os.open(directory / name, os.O_CREAT | os.O_WRONLY)
+            os.posix_fallocate(fd, piece * _BLOCK, _BLOCK)
+            os.pwrite(fd, random.bytes(_BLOCK), piece * _BLOCK)
+            os.close(fd)  # and with it the space that was reserved behind the block
+    for name in names:
+        os.truncate(directory / name, pieces * _BLOCK - 99)
+
+
+def write_sparse(path: Path, size: int, ranges: list[tuple[int, int]], random: Any) -> None:
+    with open(path, "wb") as file:
+        for start, end in ranges:
+            file.seek(start)
+            file.write(random.bytes(end - start))
+        file.truncate(size)
+
+
+def fill_free_space(directory: Path, random: Any) -> None:
+    """Leave other data on the medium where files will be preallocated."""
+    for index in range(40):
+        (directory / f"junk{index}").write_bytes(random.bytes(1 << 20))
+    os.sync()
+    for index in range(40):
+        (directory / f"junk{index}").unlink()
+    os.sync()
+
+
+def preallocate(path: Path, size: int, ranges: list[tuple[int, int]], random: Any) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_RDWR)
+    os.posix_fallocate(fd, 0, size)
+    os.fsync(fd)
+    for start, end in ranges:
+        os.pwrite(fd, random.bytes(end - start), start)
+    os.close(fd)
+
+
+def make_hostile_files(directory: Path) -> None:
+    """One of each kind that the earlier prototype read wrong, none of them synced."""
+    random = np.random.default_rng(7)
+    directory.mkdir()
+    fill_free_space(directory, random)
+    for size in SIZES:
+        (directory / f"size{size}").write_bytes(random.bytes(size))
+    write_interleaved(directory, ["interleaved1", "interleaved2", "interleaved3"], 200, random)
+    hole, end = 10 * _BLOCK, 30 * _BLOCK
+    write_sparse(directory / "hole-first", end + 7, [(hole, end + 7)], random)
+    write_sparse(directory / "hole-middle", end + 7, [(0, 100), (hole, end + 7)], random)
+    write_sparse(directory / "hole-last", end + 7, [(0, hole + 100)], random)
+    write_sparse(directory / "hole-only", end + 7, [], random)
+    write_sparse(
+        directory / "holes", 99 * _BLOCK, [(i * _BLOCK, i * _BLOCK + 9) for i in range(0, 90, 3)],
+        random,
+    )  # fmt: skip
+    preallocate(directory / "preallocated", end + 7, [], random)
+    preallocate(directory / "preallocated-partly", end + 7, [(hole, hole + 5000)], random)
+    run("fallocate", "--keep-size", "--length", "1MiB", str(directory / "size4097"))
+    os.link(directory / "size131073", directory / "hard-link")
+    os.symlink("size513", directory / "symbolic-link")
+
+
+def contents_of(catalog: Catalog) -> list[bytes]:
+    return [Path(os.fsdecode(catalog.path(i))).read_bytes() for i in range(len(catalog))]
+
+
+@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
+@pytest.mark.parametrize("sector", [512, 4096])
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_hostile_layouts_are_read_right(
+    tmp_path: Path, file_system: str, sector: int, partition: bool
+) -> None:
+    with disk(tmp_path, file_system, sector=sector, partition=partition) as made:
+        make_hostile_files(made.mount / "class")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        catalog = from_directory(made.mount, file_filters="*")
+        contents = contents_of(catalog)
+        assert len(extent_map.load(bmap).extents) > 400
+        for uri in (None, made.device, made.disk, made.image):
+            with BlockReader(catalog, bmap=bmap, uri=uri, max_transfer=64 << 10) as reader:
+                assert read(reader, np.arange(len(catalog))) == contents
+    with loop_device(made.image, sector=sector), pytest.warns(MapNotChecked, match="not mounted"):
+        unmounted = BlockReader(catalog, bmap=bmap, uri=made.image)
+    with unmounted:
+        assert read(unmounted, np.arange(len(catalog))) == contents
+
+
+def test_holes_of_an_older_buffer_are_zeros(root: Path, tmp_path: Path) -> None:
+    (root / "class").mkdir()
+    write_sparse(root / "class" / "a", 40_000, [(8192, 9000)], np.random.default_rng(0))
+    catalog = from_directory(root, file_filters="*")
+    with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap")) as reader:
+        buffer = reader.allocate(1 << 20)
+        buffer[:] = 0xFF
+        assert read(reader, np.array([0]), buffer=buffer) == contents_of(catalog)
+
+
+def test_a_file_beyond_2_tib(tmp_path: Path) -> None:
+    small_log = ("-l", "size=64m")
+    with disk(tmp_path, "xfs", size=5 << 40, mkfs=small_log) as made:
+        random = np.random.default_rng(0)
+        for group in range(16):  # XFS puts directories into its allocation groups in turn
+            (made.mount / f"{group:02d}").mkdir()
+            (made.mount / f"{group:02d}" / "file").write_bytes(random.bytes(100_000 + group))
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        assert extent_map.load(bmap).extents[:, 1].max() > 2 << 40
+        catalog = from_directory(made.mount, file_filters="*")
+        for uri in (made.disk, made.image):
+            with BlockReader(catalog, bmap=bmap, uri=uri) as reader:
+                assert read(reader, np.arange(16)) == contents_of(catalog)
+
+
+def test_files_that_share_their_extents(tmp_path: Path) -> None:
+    with disk(tmp_path, "xfs") as made:
+        folder = made.mount / "class"
+        folder.mkdir()
+        (folder / "a").write_bytes(np.random.default_rng(0).bytes(500_000))
+        for copy in ("b", "c"):
+            run("cp", "--reflink=always", str(folder / "a"), str(folder / copy))
+        with open(folder / "b", "r+b") as file:
+            file.seek(100_000)
+            file.write(b"copied on write" * 1000)
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        catalog = from_directory(made.mount, file_filters="*")
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, np.arange(3)) == contents_of(catalog)
+
+
+@pytest.mark.parametrize(("file_system", "tool"), [("ext4", "e4defrag"), ("xfs", "xfs_fsr")])
+def test_a_defragmented_file_is_refused(tmp_path: Path, file_system: str, tool: str) -> None:
+    require(tool)
+    with disk(tmp_path, file_system) as made:
+        folder = made.mount / "class"
+        folder.mkdir()
+        write_interleaved(folder, ["a", "b"], 20, np.random.default_rng(0))
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        catalog = from_directory(made.mount, file_filters="*")
+        contents = contents_of(catalog)
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, np.arange(2)) == contents
+            before = os.stat(folder / "a")
+            run(tool, *(["-v"] if tool == "xfs_fsr" else []), str(folder / "a"))
+            after = os.stat(folder / "a")
+            assert (before.st_mtime_ns, before.st_ctime_ns) == (
+                after.st_mtime_ns,
+                after.st_ctime_ns,
+            )
+            with pytest.raises(StaleMapError, match=r"data was moved.*bmap_tools create") as caught:
+                read(reader, np.arange(2))
+            assert caught.value.filename == str(folder / "a")
+            assert read(reader, np.array([1])) == contents[1:]
+
+
+def test_a_file_that_is_defragmented_into_one_extent_of_another_place_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
+    (root / "class").mkdir()
+    for name in "ab":
+        (root / "class" / name).write_bytes(np.random.default_rng(0).bytes(100_000))
+    catalog = from_directory(root, file_filters="*")
+    with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap"), check="extents") as reader:
+        exchange_data(root / "class" / "a", root / "class" / "b")
+        for sample, name in enumerate("ab"):
+            with pytest.raises(StaleMapError, match="data was moved") as caught:
+                read(reader, np.array([sample]))
+            assert caught.value.filename == str(root / "class" / name)
+
+
+def exchange_data(one: Path, other: Path) -> None:
+    """Exchange the blocks of two files of 100,000 equal bytes by EXT4_IOC_MOVE_EXT (e4defrag's)."""
+    with open(one, "r+b") as a, open(other, "r+b") as b:
+        blocks = -(-100_000 // os.fstatvfs(a.fileno()).f_bsize)
+        move = np.zeros(1, [("r", "<u4"), ("fd", "<u4"), ("from", "<u8", 2), ("n", "<u8", 2)])
+        move["fd"], move["n"][0, 0] = b.fileno(), blocks
+        argument = bytearray(move.tobytes())
+        fcntl.ioctl(a.fileno(), 0xC028660F, argument)
+        assert np.frombuffer(argument, move.dtype)["n"][0, 1] == blocks
+
+
+def test_a_file_that_is_being_appended_to_is_refused_or_right(root: Path, tmp_path: Path) -> None:
+    (root / "class").mkdir()
+    path = root / "class" / "a"
+    path.write_bytes(b"0" * 10_000)
+    catalog = from_directory(root, file_filters="*")
+    stop = threading.Event()
+
+    def append() -> None:
+        with open(path, "ab", buffering=0) as file:
+            while not stop.is_set():
+                file.write(b"1" * 777)
+                time.sleep(0.02)
+
+    with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap")) as reader:
+        writer = threading.Thread(target=append)
+        outcomes = []
+        for attempt in range(60):
+            if attempt == 20:
+                writer.start()
+            try:
+                outcomes.append(read(reader, np.array([0])) == [b"0" * 10_000])
+            except StaleMapError:
+                outcomes.append(None)
+            time.sleep(0.002 if attempt >= 20 else 0)
+        stop.set()
+        writer.join()
+    assert outcomes[:20] == [True] * 20
+    assert False not in outcomes
+    assert outcomes[-1] is None
+
+
+def test_without_the_check_nobody_looks(root: Path, tmp_path: Path) -> None:
+    (root / "class").mkdir()
+    (root / "class" / "a").write_bytes(b"bytes")
+    catalog = from_directory(root, file_filters="*")
+    with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap"), check="off") as reader:
+        os.utime(root / "class" / "a")
+        assert read(reader, np.array([0])) == [b"bytes"]
+
+
+# Files that have no extents
+
+
+@pytest.fixture
+def inline(tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
+    """A disk whose smallest file lies in its inode, and its map."""
+    with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
+        (made.mount / "class").mkdir()
+        (made.mount / "class" / "a").write_bytes(b"inline")
+        (made.mount / "class" / "b").write_bytes(b"b" * 10_000)
+        bmap = tmp_path / "bmap.json"
+        assert create.run(str(made.mount), str(bmap), threads=1) == 1
+        yield made, bmap
+
+
+def test_what_has_no_extents_is_read_as_a_file(inline: tuple[Disk, Path]) -> None:
+    made, bmap = inline
+    catalog = from_directory(made.mount, file_filters="*")
+    with BlockReader(catalog, bmap=bmap) as reader:
+        assert read(reader, np.array([1, 0, 1, 0])) == [b"b" * 10_000, b"inline"] * 2
+        (made.mount / "class" / "a").write_bytes(b"Inline")
+        with pytest.raises(StaleMapError) as caught:
+            read(reader, np.array([1, 0]))
+        assert caught.value.filename == str(made.mount / "class" / "a")
+
+
+def test_what_is_read_as_a_file_changes_its_size(inline: tuple[Disk, Path]) -> None:
+    made, bmap = inline
+    catalog = from_directory(made.mount, file_filters="*")
+    with BlockReader(catalog, bmap=bmap, check="off") as reader:
+        for content in (b"in", b"inline and more"):
+            (made.mount / "class" / "a").write_bytes(content)
+            with pytest.raises(StaleMapError, match="its size was 6"):
+                read(reader, np.array([1, 0]))
+
+
+def test_what_has_no_extents_needs_the_file_system(inline: tuple[Disk, Path]) -> None:
+    made, bmap = inline
+    tree = BlockReader.tree(bmap=bmap)
+    run("umount", str(made.mount))
+    try:
+        with pytest.raises(
+            BackendUnavailable, match=r"1 samples can only be read as files.*class/a"
+        ):
+            BlockReader(from_tree(tree, file_filters="*"), bmap=bmap, uri=made.image)
+        with (
+            pytest.warns(MapNotChecked),
+            BlockReader(from_tree(tree, file_filters="b"), bmap=bmap, uri=made.image) as reader,
+        ):
+            assert read(reader, np.array([0])) == [b"b" * 10_000]
+    finally:
+        run("mount", made.device, str(made.mount))
+
+
+# Which device
+
+
+@pytest.fixture
+def mapped(root: Path, tmp_path: Path) -> tuple[Catalog, Path]:
+    """A few files and their map."""
+    for name in ("class/a", "class/b", "other/c"):
+        path = root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode() * 3000)
+    return from_directory(root, file_filters="*"), make_map(root, tmp_path / "bmap.json")
+
+
+def test_another_file_system_is_refused(mapped: tuple[Catalog, Path], tmp_path: Path) -> None:
+    catalog, bmap = mapped
+    with disk(tmp_path, "ext4") as other:
+        for uri in (other.device, other.image):
+            with pytest.raises(StaleMapError, match="not the mapped device: its file system is"):
+                BlockReader(catalog, bmap=bmap, uri=uri)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 321 << 20])
+def test_a_device_of_another_size_is_refused(
+    mapped: tuple[Catalog, Path], tmp_path: Path, size: int
+) -> None:
+    catalog, bmap = mapped
+    (tmp_path / "other").touch()
+    os.truncate(tmp_path / "other", size)
+    with pytest.raises(StaleMapError, match=f"it has {size} bytes"):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
+    with (
+        loop_device(tmp_path / "other") as device,
+        pytest.raises(StaleMapError, match=f"it has {size} bytes"),
+    ):
+        BlockReader(catalog, bmap=bmap, uri=device)
+
+
+def test_a_device_without_a_file_system_is_refused(
+    mapped: tuple[Catalog, Path], tmp_path: Path
+) -> None:
+    catalog, bmap = mapped
+    (tmp_path / "other").touch()
+    os.truncate(tmp_path / "other", 320 << 20)
+    with pytest.raises(StaleMapError, match="not the mapped device"):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
+
+
+def test_a_device_of_another_block_size_is_refused(
+    mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
+) -> None:
+    catalog, bmap = mapped
+    with (
+        loop_device(ext4.image, sector=4096) as device,
+        pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512"),
+    ):
+        BlockReader(catalog, bmap=bmap, uri=device)
+
+
+def test_a_copy_of_what_is_mounted_is_refused(
+    mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
+) -> None:
+    catalog, bmap = mapped
+    run("cp", "--sparse=always", str(ext4.image), str(tmp_path / "copy"))
+    with pytest.raises(StaleMapError, match=r"is mounted from /dev/loop.*, not from .*copy"):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "copy")
+
+
+def test_a_directory_that_is_not_on_the_mapped_file_system_is_refused(
+    mapped: tuple[Catalog, Path], root: Path, tmp_path: Path, ext4: Disk
+) -> None:
+    _, bmap = mapped
+    run("cp", "-a", str(root), str(tmp_path / "copy"))
+    with pytest.raises(StaleMapError, match="is not on the mapped file system"):
+        BlockReader(from_directory(tmp_path / "copy", file_filters="*"), bmap=bmap, uri=ext4.device)
+
+
+def test_where_the_file_system_is_mounted_elsewhere(
+    mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
+) -> None:
+    _, bmap = mapped
+    with mounted(ext4.device, tmp_path / "elsewhere"):
+        catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, np.arange(3)) == contents_of(catalog)
+            os.utime(catalog.path(1))
+            with pytest.raises(StaleMapError) as caught:
+                read(reader, np.arange(3))
+            assert caught.value.filename == os.fsdecode(catalog.path(1))
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "message"),
+    [
+        ("/no/such/device", FileNotFoundError, "option uri"),
+        ("/", ValueError, "neither a block device nor an image"),
+        ("/dev/null", ValueError, "NVMe character devices are for xnvme-block"),
+        (5, TypeError, "uri"),
+    ],
+)
+def test_what_is_no_device(
+    mapped: tuple[Catalog, Path], uri: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        BlockReader(mapped[0], bmap=mapped[1], uri=uri)
+
+
+def test_a_user_who_may_not_read_the_device(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
+    script = (
+        "import os, sys; from dali_storage.backends.block import BlockReader\n"
+        "from dali_storage.catalog import from_directory\n"
+        "catalog = from_directory(sys.argv[1], file_filters='*')\n"
+        "import bmap_tools.extent_map; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "BlockReader(catalog, bmap=sys.argv[2], uri=sys.argv[3])"
+    )
+    for directory in Path(mapped[1]).parents[:3]:
+        os.chmod(directory, 0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", script, os.fsdecode(mapped[0].root), mapped[1], ext4.device],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("dali_storage.errors.BackendUnavailable: no permission to read /dev/")
+    assert "run as root" in last
+    assert "setfacl" in last
+    assert "image file" in last
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("check", 1), ("check", "all"), ("lanes", 0), ("lanes", 65), ("lanes", "2")),
+        *(("queue_depth", 0), ("queue_depth", 4097), ("queue_depth", 1.5), ("queue_depth", True)),
+        *(("max_transfer", 0), ("max_transfer", 512), ("max_transfer", 5000)),
+        *(("max_transfer", 2 << 30), ("max_transfer", "128k"), ("bmap", None)),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(
+    mapped: tuple[Catalog, Path], option: str, value: Any
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=option):
+        BlockReader(mapped[0], **{"bmap": mapped[1], option: value})
+
+
+def test_nothing_stays_open_when_it_is_refused(
+    mapped: tuple[Catalog, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(depth: int) -> None:
+        raise BackendUnavailable("no contexts")
+
+    catalog, bmap = mapped
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr("dali_storage.backends.block.AioContext", refuse)
+    with pytest.raises(BackendUnavailable):
+        BlockReader(catalog, bmap=bmap)
+    (tmp_path / "other").touch()
+    os.truncate(tmp_path / "other", 320 << 20)
+    with pytest.raises(StaleMapError):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
+    assert os.listdir("/proc/self/fd") == before
+
+
+# Which samples
+
+
+def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
+    catalog, bmap = mapped
+    with BlockReader(catalog, bmap=bmap), BlockReader(catalog, bmap=str(bmap)):
+        assert BlockReader.tree(bmap=bmap).extent_map is _maps.load(bmap)
+        before = _maps.load(bmap)
+        make_map(catalog.root, bmap)
+        assert _maps.load(bmap) is not before
+
+
+def test_a_part_of_the_mapped_directory(mapped: tuple[Catalog, Path], root: Path) -> None:
+    _, bmap = mapped
+    (root / "list").write_text("b 5\n../other/c 6\n./a 7\n")
+    catalogs = [
+        from_file_list(root / "list", file_root=root / "class"),
+        from_files([root / "other" / "c", root / "class" / "b"]),
+        from_files(["class/../class//b"], file_root=root),
+    ]
+    for catalog in catalogs:
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, np.arange(len(catalog))) == contents_of(catalog)
+
+
+def test_samples_that_are_not_in_the_map_are_counted_and_named(
+    mapped: tuple[Catalog, Path], root: Path
+) -> None:
+    catalog = from_files([f"class/{name}" for name in "axbyzw"], file_root=root)
+    message = "4 of 6 samples are not in the map: 'class/x', 'class/y', 'class/z', ...;"
+    with pytest.raises(StaleMapError, match=message) as caught:
+        BlockReader(catalog, bmap=mapped[1])
+    assert caught.value.filename == str(root / "class" / "x")
+
+
+# Reads that fail
+
+
+class FailingAio(AioContext):
+    """A device with a bad sector: what covers it fails, or comes short."""
+
+    bad = -1
+    outcome = -errno.EIO
+    times = 10**9
+
+    def read(self, fds: Any, iovecs: Any, offsets: Any, rw_flags: int = 0) -> Any:
+        results = super().read(fds, iovecs, offsets, rw_flags)
+        hit = (offsets <= self.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > self.bad)
+        if hit.any() and self.times:
+            type(self).times -= 1
+            results[hit] = self.outcome
+        return results
+
+
+@pytest.fixture
+def failing(
+    mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Reader, list[bytes]]]:
+    """A reader of a device whose third block of the second sample is bad."""
+    catalog, bmap = mapped
+    contents = contents_of(catalog)
+    monkeypatch.setattr("dali_storage.backends.block.AioContext", FailingAio)
+    physical = int(extent_map.load(bmap).extents[1, 1])
+    monkeypatch.setattr(FailingAio, "bad", physical + 2 * 4096 + 512)
+    monkeypatch.setattr(FailingAio, "times", 10**9)
+    with BlockReader(catalog, bmap=bmap, max_transfer=1 << 20) as reader:
+        yield reader, contents
+
+
+@pytest.mark.parametrize("outcome", [-errno.EIO, 512, 0])
+def test_a_bad_sector_is_told_with_sample_extent_and_lba(
+    failing: tuple[Reader, list[bytes]],
+    mapped: tuple[Catalog, Path],
+    outcome: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FailingAio, "outcome", outcome)
+    reader, contents = failing
+    logical, physical, length = extent_map.load(mapped[1]).extents[1].tolist()
+    with pytest.raises(OSError) as caught:
+        read(reader, np.arange(3))
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == os.fsdecode(mapped[0].path(1))
+    assert f"at LBA {physical // 512} of /dev/loop" in str(caught.value)
+    assert f"(logical {logical}, physical {physical}, length {length})" in str(caught.value)
+    assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
+
+
+def test_a_read_that_fails_once_is_made_again(
+    failing: tuple[Reader, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FailingAio, "times", 1)
+    reader, contents = failing
+    assert read(reader, np.arange(3)) == contents
+    assert FailingAio.times == 0
+
+
+# In a pipeline
+
+
+@pytest.fixture
+def images(ext4: Disk, root: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Classes, one of them empty, and their map."""
+    random = np.random.default_rng(3)
+    for index in range(40):
+        folder = root / f"class{index % 4}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{index:02d}.jpg").write_bytes(random.bytes(int(random.integers(1, 99_999))))
+    (root / "class1b").mkdir()
+    (root / "class2" / "notes.txt").write_bytes(b"no sample")
+    (root / "class2" / "deeper").mkdir()
+    (root / "class2" / "deeper" / "x.jpg").write_bytes(b"no sample")
+    (root / "x.jpg").write_bytes(b"no sample")
+    return root, make_map(root, tmp_path / "bmap.json")
+
+
+ORDERS: list[dict[str, Any]] = [
+    {},
+    {"random_shuffle": True, "seed": 5, "initial_fill": 16},
+    {"shuffle_after_epoch": True, "num_shards": 3, "shard_id": 1, "pad_last_batch": True},
+]
+
+
+@pytest.mark.usefixtures("pipelines_end")
+@pytest.mark.parametrize("order", ORDERS, ids=["list", "shuffled", "sharded"])
+@pytest.mark.parametrize("from_map", [False, True])
+def test_samples_labels_and_order_are_those_of_fn_readers_file(
+    images: tuple[Path, Path], order: dict[str, Any], from_map: bool
+) -> None:
+    root, bmap = images
+    expected = take(build(fn.readers.file, file_root=str(root), **order), 35)
+    where = {} if from_map else {"file_root": str(root)}
+    ours = build(
+        readers.file, **where, **order, backend="block", backend_options={"bmap": str(bmap)}
+    )
+    drop_caches()
+    assert take(ours, 35) == expected
+    assert {label for _, label in expected} == {0, 1, 3, 4}
+
+
+@pytest.mark.usefixtures("pipelines_end")
+def test_a_pipeline_where_the_file_system_is_not_mounted(tmp_path: Path) -> None:
+    with disk(tmp_path, "xfs", partition=True) as made:
+        for index in range(20):
+            folder = made.mount / f"class{index % 3}"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{index}.jpg").write_bytes(bytes([index]) * 30_000)
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        expected = take(build(fn.readers.file, file_root=str(made.mount)), 10)
+    options = {"bmap": str(bmap), "uri": str(made.image)}
+    with pytest.warns(MapNotChecked, match="cannot be checked"):
+        ours = build(readers.file, backend="block", backend_options=options)
+    assert take(ours, 10) == expected
+
+
+@pytest.mark.usefixtures("pipelines_end")
+def test_a_stale_sample_reaches_the_user_of_a_pipeline(images: tuple[Path, Path]) -> None:
+    root, bmap = images
+    ours = build(
+        readers.file, file_root=str(root), backend="block", backend_options={"bmap": str(bmap)}
+    )
+    take(ours, 1)
+    changed = root / "class1" / "01.jpg"
+    changed.write_bytes(b"changed")
+    with pytest.raises(StaleMapError, match="python -m bmap_tools create") as caught:
+        take(ours, 30)
+    assert caught.value.filename == str(changed)
+
+
+def test_a_map_that_was_edited_gives_nobody_the_bytes_of_others(
+    mapped: tuple[Catalog, Path],
+) -> None:
+    catalog, bmap = mapped
+    document = json.loads(bmap.read_text())
+    first, second = document["files"][0], document["files"][1]
+    first[5], second[5] = second[5], first[5]
+    bmap.write_text(json.dumps(document))
+    with BlockReader(catalog, bmap=bmap) as reader:
+        for sample in range(2):
+            with pytest.raises(StaleMapError, match="data was moved"):
+                read(reader, np.array([sample]))

@@ -1,0 +1,162 @@
+"""The arithmetic of extents, on a device that is a numpy array."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmap_tools.extent_map import Device, ExtentMap, FileSystem
+from dali_storage.backends._extents import Extents, Reads
+from dali_storage.reader import Batch
+
+DEVICE_BLOCKS = 64
+START_BLOCKS = 3  # where the file system begins on the disk
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files whose extents, in blocks, are (logical, physical or -1, length), and their sizes."""
+
+    block: int
+    files: list[tuple[int, list[tuple[int, int, int]]]]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    block = draw(st.sampled_from([512, 1024, 4096, 16384]))
+    files = []
+    for _ in range(draw(st.integers(1, 6))):
+        extents, logical = [], 0
+        for _ in range(draw(st.integers(0, 6))):
+            logical += draw(st.integers(0, 3))  # a hole, or none
+            length = draw(st.integers(1, 4))
+            physical = draw(st.integers(-1, DEVICE_BLOCKS - length))
+            if extents and physical >= 0 and draw(st.booleans()):  # just behind the one before
+                behind = extents[-1][1] + extents[-1][2]
+                physical = behind if behind + length <= DEVICE_BLOCKS else physical
+            extents.append((logical, physical, length))
+            logical += length
+        blocks = logical + draw(st.integers(0, 2))
+        size = max(0, blocks * block - draw(st.integers(0, block - 1)))
+        # No extent begins beyond the last block.
+        last = -(-size // block)
+        kept = [(lo, ph, min(le, last - lo)) for lo, ph, le in extents if lo < last]
+        files.append((size, kept))
+    return Layout(block, files)
+
+
+def extent_map(layout: Layout) -> ExtentMap:
+    counts = [len(extents) for _, extents in layout.files]
+    rows = [
+        (lo * layout.block, ph * layout.block if ph >= 0 else -1, le * layout.block)
+        for _, extents in layout.files
+        for lo, ph, le in extents
+    ]
+    n, size = len(layout.files), DEVICE_BLOCKS * layout.block
+    start = START_BLOCKS * layout.block
+    device = Device("/dev/x1", size, 512, "/dev/x", start + size, start, None, None, None)
+    zeros = np.zeros(n, np.int64)
+    return ExtentMap(
+        root=b"/root",
+        created="",
+        file_system=FileSystem("ext4", "", layout.block),
+        device=device,
+        directories=(),
+        names=b"",
+        name_offsets=np.zeros(n + 1, np.int64),
+        sizes=np.array([size for size, _ in layout.files], np.int64),
+        inodes=zeros,
+        mtimes_ns=zeros,
+        ctimes_ns=zeros,
+        extent_offsets=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+        extents=np.array(rows, np.int64).reshape(-1, 3),
+        unmapped={},
+    )
+
+
+def expected(layout: Layout, file: int, disk: bytes) -> bytes:
+    """A file's content, byte range by byte range, from what an extent is."""
+    size, extents = layout.files[file]
+    content = bytearray(-(-size // layout.block) * layout.block)
+    for logical, physical, length in extents:
+        if physical >= 0:
+            for place in range(length):
+                source = (START_BLOCKS + physical + place) * layout.block
+                target = (logical + place) * layout.block
+                content[target : target + layout.block] = disk[source : source + layout.block]
+    return bytes(content[:size])
+
+
+def perform(reads: Reads, disk: bytes, most: int) -> None:
+    for position, memory, length in zip(
+        reads.positions.tolist(), reads.memory.tolist(), reads.lengths.tolist(), strict=True
+    ):
+        assert 0 < length <= most
+        assert 0 <= position <= len(disk) - length
+        assert position % 512 == memory % 512 == length % 512 == 0
+        ctypes.memmove(memory, disk[position : position + length], length)
+
+
+@settings(max_examples=300)
+@given(layout=layouts(), data=st.data(), most=st.sampled_from([512, 1024, 4096, 12288, 1 << 20]))
+def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int) -> None:
+    disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
+    extents = Extents(extent_map(layout), START_BLOCKS * layout.block, 4096)
+    files = np.array(
+        data.draw(st.lists(st.integers(0, len(layout.files) - 1), max_size=8)), np.int64
+    )
+    sizes = extents.sizes[files]
+    slots = -(-sizes // 4096) * 4096
+    offsets = np.cumsum(slots) - slots
+    memory = np.full(int(slots.sum()) + 8192, 0xA5, np.uint8)
+    memory = memory[-memory.ctypes.data % 4096 :][: int(slots.sum()) + 4096]
+    batch = Batch(files, sizes, offsets, memory)
+
+    pieces, places = extents.reads(batch, files)
+    assert ((places >= 0) & (places < len(files))).all()
+    perform(pieces.merged().split(most), disk, most)
+    extents.fill_gaps(batch, files)
+
+    for file, offset, size in zip(files.tolist(), offsets.tolist(), sizes.tolist(), strict=True):
+        assert memory[offset : offset + size].tobytes() == expected(layout, file, disk)
+    assert (memory[int(slots.sum()) :] == 0xA5).all()
+
+
+def columns(*rows: tuple[int, int, int]) -> Reads:
+    return Reads(*np.array(rows, np.int64).reshape(-1, 3).T)
+
+
+def rows(reads: Reads) -> list[tuple[int, ...]]:
+    return list(map(tuple, np.stack([reads.positions, reads.memory, reads.lengths], 1).tolist()))
+
+
+def test_what_follows_on_the_device_and_in_memory_is_merged() -> None:
+    assert rows(
+        columns((0, 100, 10), (10, 110, 5), (15, 116, 5), (21, 121, 5), (26, 126, 1)).merged()
+    ) == [(0, 100, 15), (15, 116, 5), (21, 121, 6)]
+
+
+def test_nothing_is_merged_and_split_to_nothing() -> None:
+    assert rows(columns().merged().split(4096)) == []
+
+
+def test_pieces_have_a_largest_size() -> None:
+    assert rows(columns((0, 100, 10), (50, 200, 4), (60, 300, 8)).split(4)) == [
+        *((0, 100, 4), (4, 104, 4), (8, 108, 2)),
+        *((50, 200, 4), (60, 300, 4), (64, 304, 4)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failed", "culprits"), [([0], [0, 1]), ([1], [1, 2]), ([2], [3]), ([0, 2], [0, 1, 3])]
+)
+def test_which_pieces_a_failed_command_was_for(failed: list[int], culprits: list[int]) -> None:
+    pieces = columns((0, 0, 10), (10, 10, 10), (20, 20, 10), (100, 30, 10))
+    commands = columns((0, 0, 15), (15, 15, 15), (100, 30, 10))
+    flags = np.isin(np.arange(3), failed)
+    assert pieces.among(commands, flags).tolist() == culprits
