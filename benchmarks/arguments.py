@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
         cold=False,
         decode=False,
         verify=False,
+        bmap=None,
+        uri=None,
         json=None,
         plot=None,
     )
@@ -89,6 +91,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--cold", action="store_true", help="drop the page cache before every pass; needs root")
     add("--decode", action="store_true", help="decode the images (only their headers are read)")
     add("--verify", action="store_true", help="first compare bytes and labels with fn.readers.file")
+    add("--bmap", metavar="FILE", help="extent map for the leg block (one is made for the run)")
+    add("--uri", metavar="PATH", help="device or image that the map is of (found by the map)")
     add("--json", metavar="FILE", help="write all figures to FILE")
     add("--plot", metavar="FILE", help="write a picture of them, a PNG")
 
@@ -130,4 +134,6 @@ def settings(options: argparse.Namespace) -> Settings:
         threads=options.threads or min(usable_cores(), _MOST_THREADS),
         prefetch=options.prefetch,
         device_id=options.device_id,
+        bmap=options.bmap,
+        uri=options.uri,
     )

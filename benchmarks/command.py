@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import arguments, environment, report
-from .legs import LEGS, Leg
+from . import arguments, environment, fio, maps, report
+from .legs import BLOCK, LEGS, Leg
 from .measure import Result, Results, measure
 from .progress import Display
 from .verify import verify
@@ -42,23 +42,23 @@ def _make_demo(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    settings = arguments.settings(options)
-    legs, work = _check(options, settings)
+    legs, work = _check(options, arguments.settings(options))
     results = {leg.name: Result(leg.name, skipped=leg.obstacle(work)) for leg in legs}
-    if not any(result.runs for result in results.values()):
-        reasons = "; ".join(f"{result.name}: {result.skipped}" for result in results.values())
-        raise BadInputError(f"no leg can run here: {reasons}")
-    interrupted = False
-    try:
-        with Display() as display:
+    with maps.mapped(work, results) as work, Display() as display:
+        if not any(result.runs for result in results.values()):
+            reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
+            raise BadInputError(f"no leg can run here: {reasons}")
+        storage = fio.prepare(work, results)
+        try:
             if options.verify:
                 verify(legs, work, results, display)
-            if not settings.cold:
+            if not work.settings.cold:
                 environment.fill_page_cache(work, display)
-            measure(legs, work, results, display)
-    except KeyboardInterrupt:
-        interrupted = True
-    _report(options, work, results, interrupted)
+            measure(legs, work, results, display, fio.turns(storage, results))
+            interrupted = False
+        except KeyboardInterrupt:
+            interrupted = True
+    _report(options, work, results, storage, interrupted)
     if interrupted:
         return 130
     return int(any(result.failed is not None for result in results.values()))
@@ -73,17 +73,30 @@ def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Le
     work = prepare(options.datadir, settings)
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
-    return [leg for leg in LEGS if names is None or leg.name in names], work
+    legs = [leg for leg in LEGS if names is None or leg.name in names]
+    if (settings.bmap or settings.uri) and BLOCK not in legs:
+        raise BadInputError("--bmap and --uri are for the leg block, which is not to run")
+    return legs, work
 
 
-def _report(options: argparse.Namespace, work: Work, results: Results, interrupted: bool) -> None:
+def _report(
+    options: argparse.Namespace,
+    work: Work,
+    results: Results,
+    storage: fio.Fio | None,
+    interrupted: bool,
+) -> None:
     machine = environment.describe(work.root, work.settings)
     if interrupted:
         print("interrupted: what follows is what was measured until then", file=sys.stderr)
     report.show_table(results, machine, work.settings)
+    if storage is not None:
+        print(fio.describe(storage, results))
     try:
         if options.json is not None:
-            report.write_json(options.json, results, machine, work.settings, interrupted)
+            document = report.document(results, machine, work.settings, interrupted)
+            kept = None if storage is None else fio.as_json(storage, results)
+            report.write_json(options.json, document | {"fio": kept})
         if options.plot is not None:
             report.plot(options.plot, results, machine)
     except OSError as error:

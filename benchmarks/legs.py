@@ -99,6 +99,16 @@ def _read_with_backend(work: Work, backend: str, options: dict[str, Any]) -> Nod
     return data, labels
 
 
+def block_options(work: Work) -> dict[str, Any]:
+    """The options of the backend `block`, for a work with an extent map."""
+    uri = work.settings.uri
+    return {"bmap": work.bmap} | ({} if uri is None else {"uri": uri})
+
+
+def _read_extents(work: Work) -> Nodes:
+    return _read_with_backend(work, "block", block_options(work))
+
+
 def _read_with_io_file(work: Work) -> Nodes:
     """DALI's own threads read what Python names; the names are made before the clock runs."""
     names = [np.frombuffer(path, np.uint8) for path in paths(work.catalog)]
@@ -181,6 +191,13 @@ _NO_MMAP = Leg(
 )
 BASELINES = (_MMAP.name, _NO_MMAP.name)
 """The better of these is what the others are measured against."""
+BLOCK = Leg(
+    "block",
+    "extents of the block device, through a map (--bmap)",
+    _read_extents,
+    partial(_backend_obstacle, backend="block"),
+)
+"""Needs an extent map, which is found or made after the others have been looked at."""
 REFERENCE = _NO_MMAP
 """What the others are verified against; not the mapped one, which refuses files without a byte."""
 
@@ -195,6 +212,7 @@ LEGS = (
         partial(_read_with_backend, backend="python-file", options={"direct": True}),
         _direct_obstacle,
     ),
+    BLOCK,
     Leg(
         "memory",
         "our files, all in memory beforehand: the ceiling",

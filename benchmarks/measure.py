@@ -6,8 +6,9 @@ import gc
 import re
 import resource
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ class Round:
 
     Attributes:
         cpu_seconds: user and system time of the whole process.
-        samples: how many samples were really delivered.
+        samples: how many samples were really delivered; none by what reads no samples.
         size_bytes: their true bytes.
         waits: float64[batches], seconds that each `Pipeline.run()` took.
     """
@@ -40,6 +41,21 @@ class Round:
     def img_per_s(self) -> float:
         """Samples a second; the samples are images."""
         return self.samples / self.seconds
+
+    @property
+    def gb_per_s(self) -> float:
+        """10^9 bytes a second."""
+        return self.size_bytes / self.seconds / 1e9
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        """Processor time a 10^9 bytes."""
+        return self.cpu_seconds / self.size_bytes * 1e9
+
+    @property
+    def speed(self) -> str:
+        """For the log."""
+        return f"{self.img_per_s:,.0f} img/s" if self.samples else f"{self.gb_per_s:.2f} GB/s"
 
 
 @dataclass(slots=True)
@@ -58,26 +74,37 @@ class Result:
 
 
 Results: TypeAlias = dict[str, Result]
+Turn: TypeAlias = tuple[Result, Callable[[Tick], Round]]
+"""What is measured in each round, and where its rounds are kept."""
 
 
-def measure(legs: Sequence[Leg], work: Work, results: Results, display: Display) -> None:
+def measure(
+    legs: Sequence[Leg],
+    work: Work,
+    results: Results,
+    display: Display,
+    others: Sequence[Turn] = (),
+) -> None:
     """Add the rounds of every leg that runs to `results`, which an interrupt leaves as they are.
+
+    `others` have their turns among the legs.
 
     Raises:
         BadInputError: a sample is no image, so that no leg can go on.
     """
     _load_codecs(work)
+    turns: list[Turn] = [(results[leg.name], partial(_run_round, leg, work)) for leg in legs]
+    turns += others
     for number in range(work.settings.rounds):
         # Each leg has a turn in every place, so that drift hits all alike.
-        first = number % len(legs)
-        for leg in (*legs[first:], *legs[:first]):
-            result = results[leg.name]
+        first = number % len(turns)
+        for result, run in (*turns[first:], *turns[:first]):
             if not result.runs:
                 continue
-            step = f"round {number + 1}/{work.settings.rounds} {leg.name}"
+            step = f"round {number + 1}/{work.settings.rounds} {result.name}"
             try:
-                result.rounds.append(_run_round(leg, work, display.start(step, work.order.size)))
-                display.say(f"{step}: {result.rounds[-1].img_per_s:,.0f} img/s")
+                result.rounds.append(run(display.start(step, work.order.size)))
+                display.say(f"{step}: {result.rounds[-1].speed}")
             except Exception as error:  # whatever one raises, the others shall be measured
                 _refuse_what_is_no_image(error, work)
                 result.failed = explain(error)
@@ -145,10 +172,8 @@ def _figures(rounds: Sequence[Round]) -> dict[str, float]:
         "img_per_s": float(np.median(speeds)),
         "img_per_s_min": min(speeds),
         "img_per_s_max": max(speeds),
-        "gb_per_s": float(np.median([one.size_bytes / one.seconds / 1e9 for one in rounds])),
-        "cpu_s_per_gb": float(
-            np.median([one.cpu_seconds / one.size_bytes * 1e9 for one in rounds])
-        ),
+        "gb_per_s": float(np.median([one.gb_per_s for one in rounds])),
+        "cpu_s_per_gb": float(np.median([one.cpu_s_per_gb for one in rounds])),
         "wait_p50_ms": 1e3 * float(np.percentile(waits, 50)),
         "wait_p99_ms": 1e3 * float(np.percentile(waits, 99)),
     }

@@ -111,10 +111,10 @@ def _cell(key: str, row: Mapping[str, float]) -> str:
     return f"{value:,.0f}" if key.startswith("img") else f"{value:,.2f}"
 
 
-def write_json(
-    path: str, results: Results, environment: Environment, settings: Settings, interrupted: bool
-) -> None:
-    """Write everything that was measured, round by round, for programs."""
+def document(
+    results: Results, environment: Environment, settings: Settings, interrupted: bool
+) -> dict[str, Any]:
+    """Everything that was measured of the legs, round by round, for programs."""
     figures = summarize(results)
     legs = {
         name: {
@@ -125,12 +125,16 @@ def write_json(
         }
         for name, result in results.items()
     }
-    document = {
+    return {
         "environment": dict(environment),
         "settings": asdict(settings),
         "interrupted": interrupted,
         "legs": legs,
     }
+
+
+def write_json(path: str, document: Mapping[str, Any]) -> None:
+    """Write a document to a file."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=2)
         file.write("\n")

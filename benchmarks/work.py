@@ -37,6 +37,8 @@ class Settings:
     threads: int = 1
     prefetch: int = 2
     device_id: int | None = None
+    bmap: str | None = None
+    uri: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +50,7 @@ class Work:
         catalog: its samples.
         sizes: int64[n], bytes of every sample of the catalog.
         order: int64[batches, batch size], the catalog indices that every leg must deliver.
+        bmap: the path of an extent map of the root, if there is one.
     """
 
     settings: Settings
@@ -55,6 +58,7 @@ class Work:
     catalog: Catalog
     sizes: IntArray
     order: IntArray
+    bmap: str | None = None
 
     def batch(self, iteration: int) -> IntArray:
         """Which samples a leg that is fed with paths reads.

@@ -1,0 +1,220 @@
+"""benchmark.py's leg `block`, its extent map, and fio beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from . import devices
+from .devices import Disk
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
+
+import benchmark  # noqa: E402
+from bmap_tools import create  # noqa: E402
+
+IMAGES = 24
+FIO_OUTPUT = """note: a remark
+{ "jobs": [{"read": {"io_bytes": 2000000000, "runtime": 500}, "job_runtime": 1000,
+            "usr_cpu": 5.0, "sys_cpu": 35.0}] }
+"""
+
+
+def plant(directory: Path) -> Path:
+    """24 JPEGs, of sizes of their own, in three classes."""
+    generator = np.random.default_rng(1)
+    for number in range(IMAGES):
+        pixels = generator.integers(0, 256, (32 + number, 40, 3), np.uint8)
+        path = directory / "data" / f"c{number // 8}" / f"{number:02d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return directory / "data"
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """A disk whose first partition has the images."""
+    with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20, partition=True) as made:
+        plant(made.mount)
+        os.sync()
+        yield made
+
+
+@pytest.fixture
+def data(disk: Disk) -> Path:
+    return disk.mount / "data"
+
+
+@pytest.fixture
+def bmap(data: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "bmap.json"
+    assert create.run(str(data), str(path), threads=1) == 0
+    return path
+
+
+@pytest.fixture
+def no_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+@pytest.fixture
+def fake_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file: what fio says, after a line with its exit status."""
+    program, words = tmp_path / "bin" / "fio", tmp_path / "words"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nread status < "{words}"\ntail -n +2 "{words}"\nexit $status\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return words
+
+
+def run(*arguments: object) -> int:
+    return benchmark.main([str(argument) for argument in arguments])
+
+
+# The leg
+
+
+def test_it_is_compared_by_a_map_made_for_the_run_with_fio_beside_it(
+    data: Path, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices.require("fio")
+    kept = tmp_path / "result.json"
+    names = ("--legs", "dali-nommap,block", "--rounds", 2, "--batchsize", 8, "--json", kept)
+    assert run("compare", "--datadir", data, "--verify", "--cold", *names) == 0
+    shown = capsys.readouterr()
+    document = json.loads(kept.read_text())
+    assert "verifying block: the same as fn.readers.file" in shown.err
+    assert [len(leg["rounds"]) for leg in document["legs"].values()] == [2, 2]
+    turns = re.findall(r"round \d/2 (\S+): [\d.,]+ (\S+)", shown.err)
+    first = [("dali-nommap", "img/s"), ("block", "img/s"), ("fio", "GB/s")]
+    assert turns == first + first[1:] + first[:1]
+
+    rounds, figures = document["fio"]["rounds"], document["fio"]["summary"]
+    ours = [one["bytes"] / one["seconds"] for one in document["legs"]["block"]["rounds"]]
+    its = [one["bytes"] / one["seconds"] for one in rounds]
+    assert figures["gb_per_s"] == pytest.approx(np.median(its) / 1e9)
+    assert figures["block_share"] == pytest.approx(np.median(np.array(ours) / its))
+    assert f"--filename={disk.device}" in document["fio"]["command"]
+    assert f"from {disk.device}, 32 at once" in shown.out
+    assert not list(tmp_path.glob("*bmap*"))
+
+
+@pytest.mark.parametrize("place", ["image", "disk", "device"])
+def test_it_goes_by_the_users_map_and_device(
+    data: Path, disk: Disk, bmap: Path, place: str, no_fio: None,
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:  # fmt: skip
+    kept = tmp_path / "result.json"
+    options = ("--datadir", data, "--bmap", bmap, "--uri", getattr(disk, place), "--json", kept)
+    assert run("block", "--verify", *options) == 0
+    shown = capsys.readouterr()
+    assert "verifying block: the same as fn.readers.file" in shown.err
+    assert "fio: not installed (apt-get install fio)" in shown.out
+    document = json.loads(kept.read_text())
+    assert document["settings"]["bmap"] == str(bmap)
+    assert document["fio"]["skipped"] == "not installed (apt-get install fio)"
+    assert (document["fio"]["summary"], document["fio"]["rounds"]) == (None, [])
+    options = dict(re.findall(r"--(\w+)=(\d+)", " ".join(document["fio"]["command"])))
+    with open(getattr(disk, place), "rb") as storage:
+        storage.seek(int(options["offset"]))
+        read_by_fio = storage.read(int(options["size"]))
+    assert all(path.read_bytes() in read_by_fio for path in data.glob("*/*"))
+    assert len(read_by_fio) < 4 << 20  # and not the whole device
+
+
+def test_a_map_that_does_not_fit_is_refused(
+    data: Path, bmap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = plant(tmp_path)
+    (tmp_path / "empty.json").write_text("{}")
+    for directory, path, said in (
+        (data, tmp_path / "missing.json", "No such file or directory"),
+        (data, tmp_path / "empty.json", "MapFormatError"),
+        (other, bmap, "StaleMapError"),
+    ):
+        assert run("compare", "--datadir", directory, "--bmap", path) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"benchmark: --bmap {path}: ")
+        assert said in message
+
+
+def test_a_map_is_not_left_unused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("dali", "--datadir", data, "--bmap", "bmap.json") == 2
+    assert "for the leg block, which is not to run" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no writable tmpfs at /dev/shm")
+def test_it_cannot_run_on_a_file_system_that_is_not_on_a_disk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    directory = Path("/dev/shm") / f"test_benchmark_block.{os.getpid()}"
+    try:
+        data = plant(directory)
+        assert run("compare", "--legs", "dali,block", "--rounds", 1, "--datadir", data) == 0
+        shown = capsys.readouterr().out
+        assert re.search(r"^block: not run: .*tmpfs", shown, re.MULTILINE)
+        assert "fio" not in shown
+        assert run("block", "--datadir", data) == 2
+        assert "no leg can run here: block: " in capsys.readouterr().err
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_it_cannot_run_without_permission(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: str, flags: int, *rest: object, **more: object) -> int:
+        if str(path).startswith("/dev/loop"):
+            raise PermissionError(13, "Permission denied", path)
+        return really(path, flags, *rest, **more)
+
+    really = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    assert run("compare", "--legs", "dali,block", "--rounds", 1, "--datadir", data) == 0
+    assert "block: not run: no permission to read /dev/loop" in capsys.readouterr().out
+
+
+# fio
+
+
+def test_what_fio_says_is_understood(
+    data: Path, bmap: Path, fake_fio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_fio.write_text(f"0\n{FIO_OUTPUT}")
+    kept = tmp_path / "result.json"
+    assert run("block", "--datadir", data, "--bmap", bmap, "--json", kept) == 0
+    line = r"fio: 4.00 GB/s, 0.20 CPU s/GB: .*; GB/s of block against .* round: \d+%\n"
+    assert re.search(line, capsys.readouterr().out)
+    document = json.loads(kept.read_text())
+    assert document["fio"]["rounds"] == [
+        {"seconds": 0.5, "cpu_seconds": pytest.approx(0.4), "bytes": 2 * 10**9}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "said"),
+    [
+        (1, "fio: engine libaio not loadable\nmore", "RuntimeError: fio: engine libaio not"),
+        (3, "", "RuntimeError: exit status 3"),
+        (0, "{}", "KeyError"),
+    ],
+)
+def test_fio_that_fails_does_not_fail_the_benchmark(
+    data: Path, bmap: Path, fake_fio: Path, status: int, words: str, said: str,
+    capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    fake_fio.write_text(f"{status}\n{words}\n")
+    assert run("block", "--datadir", data, "--bmap", bmap) == 0
+    assert f"fio: failed: {said}" in capsys.readouterr().out
