@@ -190,7 +190,7 @@ class Document:
         try:
             while data := self._file.read(size):
                 text = self._decode(data)
-                # Ten times as fast as to let bytes or str count, which are made for longer needles.
+                # Many times as fast as bytes.count(), which is made for longer needles.
                 self._line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
                 if text:
                     self._text += text

@@ -498,7 +498,8 @@ def test_a_user_who_may_not_read_the_device(mapped: tuple[Catalog, Path], ext4: 
         "import os, sys; from dali_storage.backends.block import BlockReader\n"
         "from dali_storage.catalog import from_directory\n"
         "catalog = from_directory(sys.argv[1], file_filters='*')\n"
-        "import bmap_tools.extent_map; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "mapped = BlockReader.tree(bmap=sys.argv[2])\n"  # Python may be out of reach from then on
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "BlockReader(catalog, bmap=sys.argv[2], uri=sys.argv[3])"
     )
     for directory in Path(mapped[1]).parents[:3]:
