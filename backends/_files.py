@@ -63,6 +63,8 @@ _openat2.argtypes = [
 _openat2.restype = ctypes.c_long
 _statx = _libc.statx
 _waiting_statx = ctypes.CDLL(None).statx
+_open = ctypes.CDLL(None).open
+_open.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _statx.argtypes = _waiting_statx.argtypes = [
     *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
     *(ctypes.c_uint, ctypes.c_void_p),
@@ -97,11 +99,20 @@ def open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
     Raises:
         OSError: the first of them that cannot be opened, by its path; the others stay in `fds`.
     """
-    for place in [place for place, fd in enumerate(fds) if fd < 0]:
-        try:
-            fds[place] = os.open(paths[place], flags)
-        except OSError as error:
-            raise _open_failure(error, paths[place], flags) from None
+    places = [place for place, fd in enumerate(fds) if fd < 0]
+    wanted = (paths[place] for place in places)
+    for place, fd in zip(places, map(_open, wanted, repeat(flags | os.O_CLOEXEC)), strict=True):
+        fds[place] = fd
+    for place in places:
+        if fds[place] < 0:
+            fds[place] = _open_or_say_why(paths[place], flags)
+
+
+def _open_or_say_why(path: bytes, flags: int) -> int:
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        raise _open_failure(error, path, flags) from None
 
 
 def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDArray[np.void]:

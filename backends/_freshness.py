@@ -1,9 +1,9 @@
 """Whether files are still those that were mapped.
 
 Their state (inode, size, times) shows that a file was written to, replaced or deleted. It does not
-show that its data was moved: e4defrag(8) and xfs_fsr(8) leave the times alone. These move what is
-in several extents, or has space reserved beyond its end; of such files the extents are compared as
-well.
+show that its data was moved: e4defrag(8) and xfs_fsr(8) leave the times alone; nor that a map was
+edited. So a file's extents are compared as well when it is first used, and every time if it is one
+that these tools move: of several extents, or with space reserved beyond its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bmap_tools.extent_map import ExtentMap
 
 from ..errors import StaleMapError
 from ..reader import IntArray
-from ._files import close_all, open_cached, open_missing, statuses_of_paths
+from ._files import close_all, open_cached, open_missing, statuses, statuses_of_paths
 
 _IOC_FIEMAP = 0xC020660B
 _ROOM = 2  # extents: enough to see one, and that there is no other
@@ -54,21 +54,16 @@ _ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 class Freshness:
     """Compares files with their map. Can be used from several threads."""
 
-    def __init__(self, mapped: ExtentMap, remedy: str, *, all_extents: bool) -> None:
-        """Take the columns out of a map.
-
-        Args:
-            mapped: the map.
-            remedy: what the user is told to do about a stale map.
-            all_extents: compare the extents of every file.
-        """
+    def __init__(self, mapped: ExtentMap, remedy: str) -> None:
+        """`remedy` is what the user is told to do about a stale map."""
         self._map = mapped
         self._remedy = remedy
         self._counts = np.diff(mapped.extent_offsets)
         # Not empty, because what has no extents is looked up in it as well.
         self._extents = mapped.extents if len(mapped.extents) else np.zeros((1, 3), np.int64)
-        self._compared = (self._counts > 1) | all_extents
-        self._compared[list(mapped.unmapped)] = False
+        self._is_mapped = np.ones(len(mapped), bool)
+        self._is_mapped[list(mapped.unmapped)] = False
+        self._wants_extents = self._is_mapped.copy()
 
     def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
         """Refuse files that are not as they were mapped.
@@ -78,14 +73,17 @@ class Freshness:
             paths: where they are now.
 
         Raises:
-            StaleMapError: the first of them that differs.
+            StaleMapError: one of them differs; of several that differ alike, it is the first.
             OSError: one of them cannot be asked about; names its path.
         """
+        wanted = self._wants_extents[files]
+        thorough, quick = np.flatnonzero(wanted), np.flatnonzero(~wanted)
         with self._missing_is_stale():
-            self._check_state(files, paths, statuses_of_paths(paths))
-            places = np.flatnonzero(self._compared[files])
-            if places.size:
-                self._check_extents(files[places], [paths[place] for place in places.tolist()])
+            if thorough.size:
+                self._check_extents(files[thorough], [paths[place] for place in thorough.tolist()])
+            if quick.size:
+                chosen = [paths[place] for place in quick.tolist()]
+                self._check_state(files[quick], chosen, statuses_of_paths(chosen))
 
     @contextmanager
     def _missing_is_stale(self) -> Iterator[None]:
@@ -118,16 +116,27 @@ class Freshness:
 
     def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
         fds = [-1] * len(paths)
-        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
         try:
-            if not open_cached(fds, paths, flags):
-                open_missing(fds, paths, flags)
+            self._open(fds, paths)
+            self._check_state(files, paths, statuses(fds, paths, local=True))
             for place in np.flatnonzero(~self._are_simply_same(files, fds)).tolist():
                 if not self._are_same(int(files[place]), fds[place]):
-                    what = "the file's data was moved since it was mapped"
+                    what = "the file's data is not, or no longer, where the map says"
                     raise StaleMapError(paths[place], what, self._remedy)
         finally:
             close_all(fds)
+        self._wants_extents[files] = self._counts[files] > 1
+
+    def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
+        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
+        # Where the first is not cached the others will not be, and to ask for each is a waste.
+        first = fds[:1]
+        try:
+            is_cached = open_cached(first, paths[:1], flags)
+        finally:
+            close_all(first)
+        if not (is_cached and open_cached(fds, paths, flags)):
+            open_missing(fds, paths, flags)
 
     def _are_simply_same(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
         """bool[n]: files of no or one extent, in the map and now, that is the same."""
@@ -162,7 +171,15 @@ class Freshness:
     def _are_same(self, file: int, fd: int) -> bool:
         mapped = self._map
         raw = fiemap.Fiemap().raw_extents(fd, sync=False)
-        found = fiemap.mapped(raw, int(mapped.sizes[file]), mapped.file_system.block_size)
+        size = int(mapped.sizes[file])
+        found = fiemap.mapped(raw, size, mapped.file_system.block_size)
+        if isinstance(found, str):
+            return False
         first, last = mapped.extent_offsets[file : file + 2].tolist()
         expected = list(map(tuple, mapped.extents[first:last].tolist()))
-        return found == expected
+        return _within(found, size) == _within(expected, size)
+
+
+def _within(extents: list[fiemap.Extent], size: int) -> list[fiemap.Extent]:
+    """Without space reserved beyond the end, which a file system gives back when it likes to."""
+    return [extent for extent in extents if extent[0] < size]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from typing import Literal, NoReturn, TypeAlias
+from typing import NoReturn
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from ._devices import Storage
 from ._extents import Extents, Reads
 from ._freshness import Freshness
 from ._maps import PathLike
-
-Check: TypeAlias = Literal["state", "extents", "off"]
-CHECKS: tuple[Check, ...] = ("state", "extents", "off")
 
 
 class MappedSamples:
@@ -43,13 +40,13 @@ class MappedSamples:
         self._catalog = catalog
         self._files = _maps.files_of(catalog, self.map, self.remedy)
 
-    def attach(self, storage: Storage, unit: int, check: Check) -> None:
+    def attach(self, storage: Storage, unit: int, check: bool) -> None:
         """Say what the bytes are read from.
 
         Args:
             storage: the device, which stays the caller's.
             unit: bytes, as in `Extents`.
-            check: what is compared with the map while the file system is mounted.
+            check: compare samples with the map while the file system is mounted.
 
         Raises:
             StaleMapError: the directory of the catalog is not what was mapped.
@@ -58,12 +55,9 @@ class MappedSamples:
         self._storage = storage
         self._extents = Extents(self.map, storage.start, unit)
         mounted = self._is_mounted(storage)
-        self._freshness: Freshness | None = None
-        if mounted and check != "off":
-            all_extents = check == "extents"
-            self._freshness = Freshness(self.map, self.remedy, all_extents=all_extents)
+        self._freshness = Freshness(self.map, self.remedy) if mounted and check else None
         self._as_files = self._find_unmapped(mounted)
-        if not mounted and check != "off":
+        if check and not mounted:
             warnings.warn(
                 f"{self._where()} is not mounted from {storage.path}: whether files were changed "
                 f"after they were mapped ({self.map.created}) cannot be checked",

@@ -14,7 +14,7 @@ from ..reader import Batch, IntArray, Reader
 from . import _devices, _maps
 from ._aio import IOVEC, AioContext
 from ._extents import Reads
-from ._mapped import CHECKS, Check, MappedSamples
+from ._mapped import MappedSamples
 from ._maps import MapTree, PathLike
 
 _PAGE = 4096  # bytes; a device is handed memory in these
@@ -34,7 +34,7 @@ class BlockReader(Reader):
         *,
         bmap: PathLike,
         uri: PathLike | None = None,
-        check: Check = "state",
+        check: bool = True,
         queue_depth: int = 128,
         lanes: int = 2,
         max_transfer: int = 128 << 10,
@@ -46,12 +46,10 @@ class BlockReader(Reader):
             bmap: the path of the map.
             uri: the disk, partition, loop device or image file that holds the mapped file system.
                 None: the one it is mounted from, else the one that the map names.
-            check: what of a sample is compared with the map whenever it is read, while the file
-                system is mounted. "state": its inode, size and times (one system call), and, if it
-                is in several extents, these as well. "extents": also the one extent of a file that
-                has no more (five system calls), which no known tool moves without a trace in the
-                times. "off": nothing; a file that was changed after it was mapped gives wrong
-                bytes.
+            check: compare samples with the map whenever they are read, while the file system is
+                mounted: inode, size and times, and at their first use, or if they are in several
+                extents, these as well. Costs one system call a sample, five at the first use.
+                Without it, a file that was changed after it was mapped gives wrong bytes.
             queue_depth: reads under way at once in a lane, 1 to 4096.
             lanes: batches read at once, 1 to 64.
             max_transfer: bytes, the most that one read asks for; a multiple of 4096.
@@ -64,8 +62,8 @@ class BlockReader(Reader):
                 samples that can be read as files only, whose file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
-        if check not in CHECKS:
-            raise ValueError(f"block: check must be one of {', '.join(CHECKS)}, not {check!r}")
+        if not isinstance(check, bool):
+            raise TypeError(f"block: check must be True or False, not {check!r}")
         _require("queue_depth", queue_depth, range(1, 4097))
         _require("lanes", lanes, range(1, 65))
         _require("max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))

@@ -29,6 +29,7 @@ MAX_FILE_BYTES = 2**48
 
 _IntArray = npt.NDArray[np.int64]
 
+_FARTHEST = 2**62  # bytes: sums of two are within 64 bits
 _FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs")
 _BLOCK_SIZES = [2**power for power in range(9, 17)]
 _CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
@@ -151,8 +152,11 @@ def _check_extents(extent_map: ExtentMap) -> None:
         (physical != UNWRITTEN) & (physical > device.size - length),
         f"ends beyond the device's {device.size} bytes",
     )
+    refuse((logical > _FARTHEST) | (length > _FARTHEST), "is larger than a file can be")
+    # Space may be reserved beyond the end. It is not read.
     refuse(
-        length > mapped_size[file] - logical, "ends beyond the last file system block of the file"
+        (physical != UNWRITTEN) & (length > mapped_size[file] - logical),
+        "ends beyond the last file system block of the file",
     )
     overlapping = np.zeros(len(file), bool)
     overlapping[1:] = (np.diff(file) == 0) & (np.diff(logical) < length[:-1])

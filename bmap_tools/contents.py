@@ -139,6 +139,8 @@ def _pieces(extents: Iterable[Extent], size: int) -> Iterator[Extent]:
     """The whole file in its order, holes too, which are as unwritten extents: physical is -1."""
     end = 0
     for logical, physical, length in extents:
+        if logical >= size:  # space reserved beyond the end
+            break
         if logical > end:
             yield end, -1, logical - end
         end = min(logical + length, size)

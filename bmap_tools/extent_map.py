@@ -98,7 +98,8 @@ class ExtentMap:
         extents: int64[m, 3], bytes: logical (in the file), physical (on the device; -1 where
             nothing was written, which reads as zeros), length. In each file in the order of
             `logical`, without overlap. What no extent covers is a hole and reads as zeros. The last
-            one ends with a block of the file system, so mostly beyond the file's size.
+            one ends with a block of the file system, so mostly beyond the file's size. Space that
+            is reserved beyond that block is an unwritten extent as well.
         unmapped: file -> why it has no extents and must be read as a file.
     """
 

@@ -88,7 +88,7 @@ def extents(fd: int, *, sync: bool = True) -> IntArray:
 def mapped(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent] | str:
     """What a map holds of a file: its extents, or in words why it cannot have any.
 
-    What lies beyond the file's last block is left out: space that was only reserved. Neighbours
+    Space that is reserved beyond the file's last block is unwritten, whatever it holds. Neighbours
     become one where both their logical and their physical ranges touch.
 
     Args:
@@ -99,14 +99,13 @@ def mapped(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent]
     end = -(-size // block_size) * block_size
     merged: list[Extent] = []
     for logical, physical, length, flags in raw:
-        length = min(length, end - logical)
-        if length <= 0:
-            continue
-        if flags & _ANY_OBSTACLE:
-            return next(reason for flag, reason in _OBSTACLES.items() if flags & flag)
-        if flags & _UNWRITTEN:
+        if logical < end:
+            if flags & _ANY_OBSTACLE:
+                return next(reason for flag, reason in _OBSTACLES.items() if flags & flag)
+            length = min(length, end - logical)
+        if logical >= end or flags & _UNWRITTEN:
             physical = -1
-        if merged and _touch(merged[-1], logical, physical):
+        if merged and logical != end and _touch(merged[-1], logical, physical):
             logical, physical, before = merged.pop()
             length += before
         merged.append((logical, physical, length))

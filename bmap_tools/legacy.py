@@ -111,6 +111,7 @@ def check(path: str, blocks: Blocks, survey: Survey) -> None:
     for file, (name, (first, last)) in enumerate(blocks.items()):
         rows = survey.extents[first_row : first_row + int(survey.counts[file])]
         first_row += len(rows)
+        rows = rows[rows[:, 0] < survey.status[file, 0]]  # what is reserved beyond its end
         why = survey.unmapped.get(file) or _difference(rows.tolist(), first, last)
         if why:
             wrong.append((name, why))

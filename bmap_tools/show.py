@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from . import extent_map
-from .extent_map import ExtentMap
+from .extent_map import ExtentMap, IntArray
 from .report import BadInputError, put, text
 
 _BAR = 40  # characters
@@ -72,16 +73,18 @@ def _geometry(loaded: ExtentMap) -> Iterator[str]:
 
 
 def _amounts(loaded: ExtentMap) -> Iterator[str]:
-    counts = np.diff(loaded.extent_offsets)
-    contiguous = counts == 1
-    some = np.flatnonzero(counts)
+    within = _within(loaded)
+    counts = _counts(loaded, within)
+    contiguous, some = counts == 1, np.flatnonzero(counts)
     _, physical, length = loaded.extents.T
-    unwritten = int(length[physical < 0].sum())
+    written, beyond = int(length[physical >= 0].sum()), int(length[~within].sum())
+    unwritten = int(length.sum()) - written - beyond
     yield f"classes      {len(loaded.directories):,}"
     yield f"files        {len(loaded):,}, {int(loaded.sizes.sum()):,} bytes"
-    yield f"extents      {len(loaded.extents):,}, {int(length.sum()) - unwritten:,} bytes written"
+    yield f"extents      {counts.sum():,}, {written:,} bytes written"
     yield f"unwritten    {unwritten:,} bytes, which read as zeros"
-    yield f"holes        {_hole_bytes(loaded):,} bytes, which read as zeros"
+    yield f"holes        {_ends(loaded).sum() - written - unwritten:,} bytes, which read as zeros"
+    yield f"reserved     {beyond:,} bytes beyond the ends of files"
     if some.size:
         yield (
             f"contiguous   {contiguous.sum() / some.size:.1%} of the files that have extents, "
@@ -90,18 +93,31 @@ def _amounts(loaded: ExtentMap) -> Iterator[str]:
         )
 
 
-def _hole_bytes(loaded: ExtentMap) -> int:
-    """What neither an extent nor a file's last, partial block covers, in whole blocks."""
+def _ends(loaded: ExtentMap) -> IntArray:
+    """The sizes of the files in whole blocks, 0 for those that are not mapped: int64[n]."""
     block = loaded.file_system.block_size
-    whole = -(-loaded.sizes // block) * block
-    whole[list(loaded.unmapped)] = 0
-    return int(whole.sum() - loaded.extents[:, 2].sum())
+    ends: IntArray = -(-loaded.sizes // block) * block
+    ends[list(loaded.unmapped)] = 0
+    return ends
+
+
+def _within(loaded: ExtentMap) -> npt.NDArray[np.bool_]:
+    """Which extents are not merely space reserved beyond the end of their file: bool[m]."""
+    within: npt.NDArray[np.bool_] = loaded.extents[:, 0] < np.repeat(
+        _ends(loaded), np.diff(loaded.extent_offsets)
+    )
+    return within
+
+
+def _counts(loaded: ExtentMap, within: npt.NDArray[np.bool_]) -> IntArray:
+    """How many of these extents each file has: int64[n]."""
+    file = np.repeat(np.arange(len(loaded)), np.diff(loaded.extent_offsets))
+    return np.bincount(file[within], minlength=len(loaded))
 
 
 def _histogram(loaded: ExtentMap) -> Iterator[str]:
     """How many files have 0, 1, 2, 3 to 4, 5 to 8 ... extents."""
-    counts = np.diff(loaded.extent_offsets)
-    counts = np.delete(counts, list(loaded.unmapped))
+    counts = np.delete(_counts(loaded, _within(loaded)), list(loaded.unmapped))
     if not counts.size:
         return
     yield "extents a file:"

@@ -124,14 +124,23 @@ def _in_words(was: list[int], now: list[int]) -> list[str]:
 
 def _moved(loaded: ExtentMap, files: IntArray, survey: Survey) -> npt.NDArray[np.bool_]:
     """Which files have other extents than in the map, or none where the map has some: bool[k]."""
+    ends = -(-loaded.sizes[files] // loaded.file_system.block_size) * loaded.file_system.block_size
     starts = loaded.extent_offsets[files]
     counts = loaded.extent_offsets[files + 1] - starts
-    moved: npt.NDArray[np.bool_] = counts != survey.counts
+    before, counts = _within(loaded.extents[csr.rows(starts, counts)], counts, ends)
+    after, now_counts = _within(survey.extents, survey.counts, ends)
+    moved: npt.NDArray[np.bool_] = counts != now_counts
     alike = np.flatnonzero(~moved)
-    counts = counts[alike]
-    before = loaded.extents[csr.rows(starts[alike], counts)]
-    now = survey.extents[csr.rows(csr.offsets(survey.counts)[alike], counts)]
-    moved[np.repeat(alike, counts)[(before != now).any(axis=1)]] = True
+    then = before[csr.rows(csr.offsets(counts)[alike], counts[alike])]
+    now = after[csr.rows(csr.offsets(now_counts)[alike], counts[alike])]
+    moved[np.repeat(alike, counts[alike])[(then != now).any(axis=1)]] = True
     for place in survey.unmapped:
         moved[place] |= int(files[place]) not in loaded.unmapped
     return moved
+
+
+def _within(extents: IntArray, counts: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
+    """Without what is reserved beyond the ends of the files: XFS gives it back when it likes to."""
+    file = np.repeat(np.arange(len(counts)), counts)
+    within = extents[:, 0] < ends[file]
+    return extents[within], np.bincount(file[within], minlength=len(counts))

@@ -328,7 +328,9 @@ def are_extents(value: Any, size: int, plain: Json) -> bool:
         if physical is not None and physical + length > plain["device"]["size"]:
             return False
         end = logical + length
-        if end > (size + block - 1) // block * block:
+        if max(logical, length) > 2**62:
+            return False
+        if physical is not None and end > (size + block - 1) // block * block:
             return False
     return True
 
@@ -725,8 +727,9 @@ REFUSALS: list[tuple[str, Edit]] = [
     ("'a/one': .* beyond the device", put(*EXTENTS, [[0, HUGE, HUGE]])),
     ("'a/one': .* last file system block", put(*EXTENTS, [[0, 4096, 8704]])),
     ("'a/one': .* last file system block", put(*EXTENTS, [[8192, 4096, 512]])),
-    ("'a/one': .* last file system block", put(*EXTENTS, [[HUGE, 4096, 512]])),
-    ("'a/one': .* last file system block", put(*EXTENTS, [[HUGE, None, HUGE]])),
+    ("'a/one': .* larger than a file", put(*EXTENTS, [[HUGE, 4096, 512]])),
+    ("'a/one': .* larger than a file", put(*EXTENTS, [[HUGE, None, 512]])),
+    ("'a/one': .* larger than a file", put(*EXTENTS, [[0, None, HUGE]])),
     ("'a/one': .* before the end of", put(*EXTENTS, [[0, 0, 4096], [3584, 0, 512]])),
     ("'a/one': .* before the end of", put(*EXTENTS, [[0, None, 512], [0, None, 512]])),
     ("'a/one': .* before the end of", put(*EXTENTS, [[4096, 0, 512], [0, 0, 512]])),
