@@ -47,9 +47,9 @@ class BlockReader(Reader):
             uri: the disk, partition, loop device or image file that holds the mapped file system.
                 None: the one it is mounted from, else the one that the map names.
             check: compare samples with the map whenever they are read, while the file system is
-                mounted: inode, size and times, and at their first use, or if they are in several
-                extents, these as well. Costs one system call a sample, five at the first use.
-                Without it, a file that was changed after it was mapped gives wrong bytes.
+                mounted: inode, size and times (one system call a sample), and where they are in
+                several extents these as well. Without it, a file that was changed after it was
+                mapped gives wrong bytes.
             queue_depth: reads under way at once in a lane, 1 to 4096.
             lanes: batches read at once, 1 to 64.
             max_transfer: bytes, the most that one read asks for; a multiple of 4096.

@@ -21,6 +21,7 @@ from .bmap_json import Document, MapFormatError
 from .bmap_members import Members, to_text
 from .checks import check
 from .columns import COLUMNS, Columns, as_array, lines, path_checks
+from .digest import digest
 from .replacing import replacing
 
 __all__ = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"]
@@ -179,6 +180,7 @@ def _header(extent_map: ExtentMap) -> list[tuple[str, Any]]:
         ("file_system", dataclasses.asdict(extent_map.file_system)),
         ("device", dataclasses.asdict(extent_map.device)),
         ("directories", to_text(extent_map.directories)),
+        ("digest", digest(extent_map)),
     ]
 
 
@@ -201,6 +203,8 @@ def _read(document: Document) -> ExtentMap:
         raise MapFormatError("the map has no member 'files'")
     extent_map = _extent_map(members, columns)
     check(extent_map, columns.paths)
+    if members["digest"] != digest(extent_map):
+        raise MapFormatError("its digest is another: the map was damaged or edited; make it anew")
     return extent_map
 
 

@@ -8,9 +8,13 @@ import json
 import os
 import re
 import stat
+import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
+from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -41,41 +45,72 @@ in_a_shared_directory = settings(
 
 def document() -> Json:
     """A map with everything in it, as JSON objects."""
-    return {
-        "format": "bmap",
-        "version": 1,
-        "columns": COLUMNS.copy(),
-        "created": "2026-11-21T15:00:00Z",
-        "creator": "somebody",
-        "root": "/data/train",
-        "file_system": {"type": "ext4", "uuid": UUID, "block_size": 4096},
-        "device": {
-            "path": "/dev/sdx2",
-            "size": GIB,
-            "logical_block_size": 512,
-            "disk": "/dev/sdx",
-            "disk_size": 2 * GIB,
-            "start": 1 << 20,
-            "serial": "S5GX",
-            "wwid": None,
-            "backing_file": None,
-        },
-        "directories": ["a", "b", "empty"],
-        "files": [
-            ["in the root", 0, 1, 0, -1, []],
-            ["a/one", 5000, 2**63 - 1, 2**63 - 1, -(2**63), [[0, 4096, 8192]]],
-            ["a/two", 12288, 3, 3, 3, [[0, 0, 4096], [4096, None, 4096], [8192, 81920, 4096]]],
-            ["a/hole", 2**48, 4, 4, 4, [[1 << 20, GIB - 512, 512]]],
-            ["b/inline", 100, 5, 5, 5, "its data lies inside of its inode"],
-            ["b/deep/\udcff é 日本", 1, 6, 6, 6, [[0, 4096, 512]]],
-        ],
+    return sealed(
+        {
+            "digest": "",
+            "format": "bmap",
+            "version": 1,
+            "columns": COLUMNS.copy(),
+            "created": "2026-11-21T15:00:00Z",
+            "creator": "somebody",
+            "root": "/data/train",
+            "file_system": {"type": "ext4", "uuid": UUID, "block_size": 4096},
+            "device": {
+                "path": "/dev/sdx2",
+                "size": GIB,
+                "logical_block_size": 512,
+                "disk": "/dev/sdx",
+                "disk_size": 2 * GIB,
+                "start": 1 << 20,
+                "serial": "S5GX",
+                "wwid": None,
+                "backing_file": None,
+            },
+            "directories": ["a", "b", "empty"],
+            "files": [
+                ["in the root", 0, 1, 0, -1, []],
+                ["a/one", 5000, 2**63 - 1, 2**63 - 1, -(2**63), [[0, 4096, 8192]]],
+                ["a/two", 12288, 3, 3, 3, [[0, 0, 4096], [4096, None, 4096], [8192, 81920, 4096]]],
+                ["a/hole", 2**48, 4, 4, 4, [[1 << 20, GIB - 512, 512]]],
+                ["b/inline", 100, 5, 5, 5, "its data lies inside of its inode"],
+                ["b/deep/\udcff é 日本", 1, 6, 6, 6, [[0, 4096, 512]]],
+            ],
+        }
+    )
+
+
+def digest(plain: Json) -> str:
+    """Of a map, as docs/bmap.md says, number by number."""
+    files = plain["files"]
+    names = [to_bytes(row[0]) for row in files]
+    extents = [row[5] if isinstance(row[5], list) else [] for row in files]
+    header = {name: plain[name] for name in ("created", "root", "directories")} | {
+        "file_system": {slot: plain["file_system"][slot] for slot in FileSystem.__slots__},
+        "device": {slot: plain["device"][slot] for slot in Device.__slots__},
+        "unmapped": [[i, row[5]] for i, row in enumerate(files) if isinstance(row[5], str)],
     }
+    numbers = [
+        *accumulate(map(len, names), initial=0),
+        *(row[column] for column in (1, 2, 3, 4) for row in files),
+        *accumulate(map(len, extents), initial=0),
+        *(-1 if number is None else number for row in extents for ext in row for number in ext),
+    ]
+    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+    packed = struct.pack(f"<{len(numbers)}q", *numbers)
+    return blake2b(text.encode() + b"".join(names) + packed, digest_size=16).hexdigest()
+
+
+def sealed(plain: Json) -> Json:
+    """The same with its digest, if it has what that is made of."""
+    with suppress(KeyError, TypeError, IndexError, ValueError, AttributeError, struct.error):
+        return plain | {"digest": digest(plain)}
+    return plain
 
 
 def write(directory: Path, content: Json | str | bytes) -> Path:
     path = directory / "bmap.json"
     if isinstance(content, dict):
-        content = json.dumps(content)
+        content = json.dumps(sealed(content) if "digest" in content else content)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
@@ -238,7 +273,7 @@ def documents(draw: st.DrawFn) -> Json:
 def test_what_is_saved_is_what_plain_json_reads_and_load_too(tmp_path: Path, plain: Json) -> None:
     path = tmp_path / "bmap.json"
     save(map_of(plain), path)
-    assert json.loads(path.read_bytes()) == plain | {"creator": "bmap_tools"}
+    assert json.loads(path.read_bytes()) == sealed(plain) | {"creator": "bmap_tools"}
     assert contents(load(path)) == expected(plain)
 
 
@@ -511,7 +546,8 @@ def mangled(draw: st.DrawFn) -> bytes:
 @given(mangled())
 def test_mangled_text_is_refused_or_is_what_plain_json_says(tmp_path: Path, data: bytes) -> None:
     path, plain = write(tmp_path, data), plain_json(data)
-    assert load_or_none(path) == (expected(plain) if is_valid(plain) else None)
+    right = is_valid(plain) and plain.get("digest") == digest(plain)
+    assert load_or_none(path) == (expected(plain) if right else None)
 
 
 # --- formatting ---
@@ -531,8 +567,34 @@ def test_any_formatting_is_read(
 def test_names_may_be_written_without_escapes(tmp_path: Path) -> None:
     plain = document()
     plain["files"][-1][0] = "b/é 日本 \U0001f600"
-    path = write(tmp_path, json.dumps(plain, ensure_ascii=False))
+    path = write(tmp_path, json.dumps(sealed(plain), ensure_ascii=False))
     assert contents(load(path)) == expected(plain)
+
+
+EDITS: list[tuple[Any, ...]] = [
+    *(("created", "2026-11-21T15:00:01Z"), ("root", "/data/test"), ("digest", "0" * 32)),
+    *(("device", "serial", None), ("file_system", "type", "ext3")),
+    *(("directories", ["a", "b"]), ("files", 0, 0, "in the Root"), ("files", 1, 1, 5001)),
+    *(("files", 1, 2, 9), ("files", 1, 3, 9), ("files", 1, 4, 9), ("files", 4, 5, "because")),
+    *(("files", 1, 5, [[0, 8192, 8192]]), ("files", 2, 5, 1, 1, 0), ("files", 3, 5, [])),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=str)
+def test_a_map_that_was_edited_is_refused(tmp_path: Path, edit: tuple[Any, ...]) -> None:
+    plain = document()
+    put(*edit)(plain)
+    assert is_valid(plain)
+    with pytest.raises(MapFormatError, match="digest is another"):
+        load(write(tmp_path, json.dumps(plain)))
+    load(write(tmp_path, plain))  # with the digest of what it says now
+
+
+def test_a_map_without_its_digest_is_refused(tmp_path: Path) -> None:
+    plain = document()
+    del plain["digest"]
+    with pytest.raises(MapFormatError, match="no member 'digest'"):
+        load(write(tmp_path, plain))
 
 
 def test_a_map_without_files_is_a_map(tmp_path: Path) -> None:
