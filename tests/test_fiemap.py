@@ -1,0 +1,247 @@
+"""bmap_tools.fiemap: filefrag's extents, and those of a map against a model byte by byte."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmap_tools import fiemap
+from bmap_tools.fiemap import Fiemap, RawExtent
+
+from .devices import disk, require, run
+
+LAST, UNKNOWN, DELALLOC, UNWRITTEN, MERGED, SHARED = 0x1, 0x2, 0x4, 0x800, 0x1000, 0x2000
+FLAGS = {
+    "last": LAST,
+    "unknown_loc": UNKNOWN,
+    "delalloc": DELALLOC,
+    "unwritten": UNWRITTEN,
+    "merged": MERGED,
+    "shared": SHARED,
+    "inline": 0x200,
+    "not_aligned": 0x100,
+}
+OBSTACLES = {  # flag -> a word of the reason
+    UNKNOWN: "does not tell",
+    DELALLOC: "no place",
+    0x8: "encoded",
+    0x80: "encrypted",
+    0x100: "not aligned",
+    0x200: "inode",
+    0x400: "shared with other files",
+}
+BLOCK = 4  # bytes, in the model
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def filefrag(path: Path) -> list[list[int]]:
+    """Logical, physical, length and flags of each extent, as filefrag prints them."""
+    rows = []
+    for line in run("filefrag", "-v", "-s", "-b1", str(path)).splitlines():
+        if match := re.match(r" *\d+: *(\d+)\.\. *\d+: *(\d+)\.\. *\d+: *(\d+):(.*)", line):
+            names = re.split(r"[, ]+", match[4].rpartition(":")[2].strip())
+            flags = sum(FLAGS[name] for name in names if name not in ("eof", ""))
+            rows.append([int(match[1]), int(match[2]), int(match[3]), flags])
+    return rows
+
+
+@pytest.fixture(scope="module", params=["ext4-512", "ext4-4096", "xfs-512", "xfs-4096"])
+def mount(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    file_system, sector = request.param.split("-")
+    require("filefrag")
+    with disk(tmp_path_factory.mktemp("disk"), file_system, sector=int(sector)) as made:
+        yield made.mount
+
+
+def fragment(path: Path, pieces: int) -> None:
+    """Write a file, and take every other of its blocks out: `pieces` extents without a hole."""
+    path.write_bytes(os.urandom(2 * pieces * 4096 - 100))
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+        for piece in range(1, pieces):
+            collapsed = _fallocate(file.fileno(), 0x8, piece * 4096, 4096)
+            assert collapsed == 0, os.strerror(ctypes.get_errno())
+
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def test_the_layouts_are_the_kernels() -> None:
+    # struct fiemap: u64 start, length, u32 flags, mapped_extents, extent_count, reserved
+    # struct fiemap_extent: u64 logical, physical, length, reserved[2], u32 flags, reserved[3]
+    assert fiemap._HEADER.size == struct.calcsize("=QQIIII") == 32
+    assert fiemap._EXTENT.size == struct.calcsize("=QQQ2QI3I") == 56
+    read_write, size, kind, number = fiemap._IOCTL >> 30, 0x20, ord("f"), 11  # _IOWR('f', 11, …)
+    assert read_write << 30 | size << 16 | kind << 8 | number == fiemap._IOCTL
+    assert 32 + fiemap._ROOM * 56 <= 1024
+
+
+def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
+    for size in (0, 1, 4095, 4096, 4097, 3 << 20):
+        (mount / f"{size}").write_bytes(os.urandom(size))
+    with open(mount / "holes", "wb") as file:
+        for place in (40_960, 81_920):
+            file.seek(place)
+            file.write(b"data")
+        file.truncate(200_000)
+    with open(mount / "reserved", "wb") as file:
+        file.write(b"data" * 1000)
+        os.posix_fallocate(file.fileno(), 0, 100_000)
+    run("fallocate", "--keep-size", "--length", "1MiB", str(mount / "4097"))
+    compared = 0
+    for path in sorted(mount.iterdir()):
+        if path.is_file():
+            with opened(path) as fd:
+                assert fiemap.extents(fd).tolist() == filefrag(path), path.name
+            compared += 1
+    assert compared == 8
+
+
+def test_hundreds_of_extents_are_all_found(mount: Path) -> None:
+    fragment(mount / "many", 300)
+    with opened(mount / "many") as fd:
+        found = fiemap.extents(fd)
+    assert len(found) >= 300
+    assert found.tolist() == filefrag(mount / "many")
+
+
+def test_a_file_that_was_not_yet_written_gets_its_place_by_sync(mount: Path) -> None:
+    (mount / "fresh").write_bytes(b"x" * 50_000)
+    with opened(mount / "fresh") as fd:
+        before = fiemap.extents(fd, sync=False)
+        after = fiemap.extents(fd)
+    assert (before[:, 3] & DELALLOC).any()
+    assert not (after[:, 3] & (DELALLOC | UNKNOWN)).any()
+    assert after.tolist() == filefrag(mount / "fresh")
+
+
+def test_a_reflink_is_shared_and_no_obstacle(tmp_path: Path) -> None:
+    require("filefrag")
+    with disk(tmp_path, "xfs") as made:
+        (made.mount / "file").write_bytes(os.urandom(100_000))
+        run("cp", "--reflink=always", str(made.mount / "file"), str(made.mount / "copy"))
+        found = []
+        for name in ("file", "copy"):
+            with opened(made.mount / name) as fd:
+                found.append(fiemap.extents(fd))
+            assert found[-1].tolist() == filefrag(made.mount / name)
+    assert found[0].tolist() == found[1].tolist()
+    assert (found[0][:, 3] & SHARED).all()
+    (logical, physical, length, _), *_ = found[0].tolist()
+    assert fiemap.mapped(found[0].tolist(), 100_000, 4096) == [(logical, physical, length)]
+
+
+def test_a_file_system_that_does_not_know_fiemap_says_so() -> None:
+    with opened(Path("/proc/self/maps")) as fd, pytest.raises(OSError) as raised:
+        fiemap.extents(fd)
+    assert raised.value.errno in (errno.EOPNOTSUPP, errno.ENOTTY)
+
+
+def test_the_buffer_can_be_used_again(mount: Path) -> None:
+    many = mount / "many"
+    fragment(many, 60)
+    (mount / "small").write_bytes(b"x")
+    reader = Fiemap()
+    with opened(many) as first, opened(mount / "small") as second, opened(mount / "small") as third:
+        lengths = [len(reader.raw_extents(fd)) for fd in (first, second, first, third)]
+    assert lengths == [lengths[0], 1, lengths[0], 1]
+    assert lengths[0] > 40
+
+
+@st.composite
+def raw_extents(draw: st.DrawFn) -> list[RawExtent]:
+    """Extents as a file system could give them: by logical offset, without overlap."""
+    found: list[RawExtent] = []
+    logical, physical = 0, 1000 * BLOCK
+    for _ in range(draw(st.integers(0, 6))):
+        logical += draw(st.sampled_from([0, 0, 1, 3])) * BLOCK
+        physical += draw(st.sampled_from([0, 0, 0, 5, -7])) * BLOCK
+        length = draw(st.integers(1, 4)) * BLOCK
+        flags = draw(st.sampled_from([0, 0, 0, UNWRITTEN, UNWRITTEN, SHARED, MERGED]))
+        if draw(st.integers(0, 15)) == 0:
+            flags |= draw(st.sampled_from(sorted(OBSTACLES)))
+        found.append((logical, physical, length, flags))
+        logical, physical = logical + length, physical + length
+    if found:
+        found[-1] = (*found[-1][:3], found[-1][3] | LAST)
+    return found
+
+
+@given(raw_extents(), st.integers(0, 30 * BLOCK))
+def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int) -> None:
+    end = size
+    while end % BLOCK:
+        end += 1
+    model: list[object] = ["hole"] * end
+    obstacles = set()
+    for logical, physical, length, flags in raw:
+        for byte in range(length):
+            if logical + byte < end:
+                unwritten = flags & UNWRITTEN
+                model[logical + byte] = "unwritten" if unwritten else physical + byte
+                obstacles |= {flag for flag in OBSTACLES if flags & flag}
+    mapped = fiemap.mapped(raw, size, BLOCK)
+    if obstacles:
+        assert isinstance(mapped, str)
+        assert any(OBSTACLES[flag] in mapped for flag in obstacles)
+        return
+    assert isinstance(mapped, list)
+    seen: list[object] = ["hole"] * end
+    for logical, physical, length in mapped:
+        assert length > 0
+        if logical >= end:
+            assert physical == -1
+            continue
+        for byte in range(length):
+            assert seen[logical + byte] == "hole"
+            seen[logical + byte] = "unwritten" if physical == -1 else physical + byte
+    assert seen == model
+    assert mapped == sorted(mapped)
+    for (logical, physical, length), (next_logical, next_physical, _) in pairwise(mapped):
+        continues = -1 if physical == -1 else physical + length
+        assert (logical + length, continues) != (next_logical, next_physical) or next_logical == end
+
+
+@pytest.mark.parametrize("flag", sorted(OBSTACLES))
+def test_every_obstacle_has_its_reason_unless_it_lies_beyond_the_end(flag: int) -> None:
+    raw = [(0, 8192, 4096, 0), (4096, 0, 4096, flag | LAST)]
+    assert OBSTACLES[flag] in str(fiemap.mapped(raw, 4097, 4096))
+    assert fiemap.mapped(raw, 4096, 4096) == [(0, 8192, 4096), (4096, -1, 4096)]
+
+
+def test_the_flags_that_come_together_give_the_special_reason() -> None:
+    assert fiemap.mapped([(0, 0, 4096, DELALLOC | UNKNOWN)], 1, 4096) == (
+        "its data has no place on the device yet"
+    )
+    assert "inode" in str(fiemap.mapped([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
+
+
+def test_extents_without_any_are_an_empty_table(mount: Path) -> None:
+    (mount / "empty").touch()
+    with opened(mount / "empty") as fd:
+        found = fiemap.extents(fd)
+    assert found.shape == (0, 4)
+    assert found.dtype == np.int64
