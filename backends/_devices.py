@@ -126,10 +126,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except PermissionError:
-        raise BackendUnavailable(
-            f"no permission to read {path}: run as root, or let this user read it with "
-            f"`setfacl -m u:$USER:r {path}` (or the group disk), or give an image file as uri"
-        ) from None
+        raise BackendUnavailable(f"no permission to read {path}: {_remedy(path)}") from None
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise BackendUnavailable(
@@ -137,6 +134,15 @@ def _open(path: str) -> int:
                 f"`losetup --find --show --read-only {path}` and give the loop device as uri"
             ) from None
         raise os_error(error.errno or errno.EIO, os.fsencode(path)) from None
+
+
+def _remedy(path: str) -> str:
+    if os.geteuid() == 0:
+        return "not even root may here; let the container have the device, or give an image as uri"
+    return (
+        "run as root, or let this user read it with "
+        f"`setfacl -m u:$USER:r {path}` (or the group disk), or give an image file as uri"
+    )
 
 
 def _place_on_device(path: str, mapped: ExtentMap, remedy: str) -> tuple[int, int]:
