@@ -95,7 +95,10 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--threads", type=_count, default=4, help="how many look at files (default: %(default)s)"
+        "--threads",
+        type=_count,
+        default=2,  # each wants the interpreter lock: more are slower where storage answers at once
+        help="how many look at files (default: %(default)s; more on storage that answers slowly)",
     )
 
 
