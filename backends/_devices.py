@@ -15,6 +15,8 @@ from bmap_tools.extent_map import Device, ExtentMap
 from ..errors import BackendUnavailable, StaleMapError, os_error
 from ._maps import PathLike
 
+_SECTOR = 512  # bytes; the unit of a block device's size
+
 
 @dataclass(frozen=True, slots=True)
 class Storage:
@@ -33,37 +35,56 @@ class Storage:
     block: int
 
 
-def find(mapped: ExtentMap) -> str:
-    """The device that the mapped file system is on: where it is mounted from, else as recorded."""
-    on = mounted_device(mapped, mapped.root)
-    if on is not None:
-        return on.path
-    by_uuid = f"/dev/disk/by-uuid/{mapped.file_system.uuid}"
-    return by_uuid if os.path.exists(by_uuid) else mapped.device.path
+def find(mapped: ExtentMap, root: bytes) -> list[str]:
+    """Where the mapped file system may be, most likely first.
+
+    That is what it is mounted from, at `root` or where it was; else what has its UUID, or the name
+    that its device or image had.
+    """
+    for directory in (root, mapped.root):
+        on = mounted_device(mapped, directory)
+        if isinstance(on, Device):
+            return [on.path]
+    there = mapped.device
+    places = [f"/dev/disk/by-uuid/{mapped.file_system.uuid}", there.path, there.backing_file]
+    known = [place for place in places if place is not None and os.path.exists(place)]
+    return known or [there.path]
 
 
-def mounted_device(mapped: ExtentMap, root: bytes) -> Device | None:
-    """The device of the file system that `root` is on, if that is the mapped one."""
+def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
+    """The device of the file system that `root` is on, if that is the mapped one; else why not."""
     try:
         file_system, on = device.find(root)
-    except (OSError, UnsupportedStorage):  # there is no such directory, or something else is there
-        return None
-    same = (file_system.uuid, on.size, on.start) == (
-        *(mapped.file_system.uuid, mapped.device.size, mapped.device.start),
-    )
-    return on if same else None
+    except (OSError, UnsupportedStorage) as reason:
+        return str(reason)
+    if file_system.uuid != mapped.file_system.uuid or on.size != mapped.device.size:
+        return f"{os.fsdecode(root)!r} is on another file system, of {on.path}"
+    return on
 
 
-def is_mounted(mapped: ExtentMap, root: bytes, storage: Storage, remedy: str) -> bool:
-    """Whether the mapped file system is mounted at `root`, from this very storage.
+def open_first(uris: list[str], mapped: ExtentMap, remedy: str) -> Storage:
+    """The first that holds the mapped file system.
 
     Raises:
-        StaleMapError: a file system is mounted at `root`, but from other storage, a copy perhaps:
-            what is changed in its files is not changed on this.
+        What `open_storage()` says of the first, if none does.
     """
-    on = mounted_device(mapped, root)
-    if on is None:
-        return False
+    refusals: list[Exception] = []
+    for uri in uris:
+        try:
+            return open_storage(uri, mapped, remedy)
+        except (OSError, ValueError, BackendUnavailable) as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
+
+
+def require_same(on: Device, root: bytes, storage: Storage, remedy: str) -> None:
+    """Refuse storage that a directory is not mounted from, a copy perhaps.
+
+    What is changed in the files of the one is not changed on the other.
+
+    Raises:
+        StaleMapError: it is another.
+    """
     places = [place for place in (on.path, on.disk, on.backing_file) if place is not None]
     ours = [storage.path]
     if stat.S_ISBLK(os.stat(storage.path).st_mode):
@@ -71,7 +92,6 @@ def is_mounted(mapped: ExtentMap, root: bytes, storage: Storage, remedy: str) ->
     if not any(_is_same_file(place, our) for place in places for our in ours):
         what = f"{os.fsdecode(root)!r} is mounted from {on.path}, not from {storage.path}"
         raise StaleMapError(os.fsencode(storage.path), what, remedy)
-    return True
 
 
 def _is_same_file(one: str, other: str) -> bool:
@@ -89,7 +109,7 @@ def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> Storage:
     Raises:
         StaleMapError: it is another one than that which was mapped.
         BackendUnavailable: it cannot be read here: no permission, no O_DIRECT, too large blocks.
-        ValueError: it is neither a block device nor a file.
+        ValueError: it is neither a file nor a plain block device.
         OSError: it cannot be opened.
     """
     try:
@@ -152,7 +172,7 @@ def _place_on_device(path: str, mapped: ExtentMap, remedy: str) -> tuple[int, in
         now, then = getattr(here, name), getattr(there, name)
         if now != then and now is not None and then is not None:
             raise _other_device(path, f"its {name} is {now} and was {then}", remedy)
-    if (here.size, here.start) == (there.size, there.start):
+    if here.size == there.size:
         return 0, here.logical_block_size
     if here.path == here.disk and here.size == there.disk_size:
         return there.start, here.logical_block_size
@@ -161,9 +181,10 @@ def _place_on_device(path: str, mapped: ExtentMap, remedy: str) -> tuple[int, in
 
 def _place_on_image(path: str, mapped: ExtentMap, remedy: str) -> int:
     size, there = os.stat(path).st_size, mapped.device
-    if size == there.disk_size:
+    whole = size // _SECTOR * _SECTOR  # as a loop device has it
+    if whole == there.disk_size:
         return there.start
-    if size == there.size:
+    if whole == there.size:
         return 0
     raise _other_device(path, _sizes(size, mapped), remedy)
 
@@ -174,7 +195,7 @@ def _sizes(size: int, mapped: ExtentMap) -> str:
 
 
 def _block_of_image(fd: int, path: str) -> int:
-    """What O_DIRECT asks of addresses here, in bytes; the kernel tells only by refusing."""
+    """What O_DIRECT asks of addresses here, in bytes; before Linux 6.1 only a refusal tells."""
     with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory:
         for block in (512, 1024, 2048, 4096):
             try:

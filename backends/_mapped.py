@@ -8,6 +8,9 @@ import warnings
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
+
+from bmap_tools.extent_map import Device
 
 from ..catalog import Catalog
 from ..errors import BackendUnavailable, MapNotChecked, StaleMapError, os_error
@@ -15,6 +18,7 @@ from ..reader import Batch, IntArray
 from . import _devices, _maps
 from ._devices import Storage
 from ._extents import Extents, Reads
+from ._files import close_all, open_missing, regular_sizes
 from ._freshness import Freshness
 from ._maps import PathLike
 
@@ -54,16 +58,21 @@ class MappedSamples:
         """
         self._storage = storage
         self._extents = Extents(self.map, storage.start, unit)
-        mounted = self._is_mounted(storage)
-        self._freshness = Freshness(self.map, self.remedy) if mounted and check else None
-        self._as_files = self._find_unmapped(mounted)
-        if check and not mounted:
+        obstacle = self._look_for_mount(storage)
+        self._freshness = Freshness(self.map, self.remedy) if check and not obstacle else None
+        self._as_files = self._find_unmapped(obstacle)
+        if check and obstacle:
             warnings.warn(
-                f"{self._where()} is not mounted from {storage.path}: whether files were changed "
-                f"after they were mapped ({self.map.created}) cannot be checked",
+                f"whether files were changed after they were mapped ({self.map.created}) cannot be "
+                f"checked: the file system of {storage.path} is not mounted: {obstacle}",
                 MapNotChecked,
                 stacklevel=2,
             )
+
+    @property
+    def root(self) -> bytes:
+        """The directory of the catalog."""
+        return self._catalog.root or os.path.dirname(self._catalog.path(0)) or b"."
 
     def sizes(self, samples: IntArray) -> IntArray:
         """Their sizes in bytes, int64[n]."""
@@ -106,44 +115,52 @@ class MappedSamples:
         start, physical, length = extents[number].tolist()
         return f"extent {number} (logical {start}, physical {physical}, length {length})"
 
-    def _is_mounted(self, storage: Storage) -> bool:
+    def _look_for_mount(self, storage: Storage) -> str:
+        """Why the files are not there; empty if they are, and are those of the map."""
+        on = _devices.mounted_device(self.map, self.root)
         first = self._catalog.path(0)
-        root = self._catalog.root or os.path.dirname(first) or b"."
-        if _devices.is_mounted(self.map, root, storage, self.remedy):
-            return True
+        if isinstance(on, Device):
+            _devices.require_same(on, self.root, storage, self.remedy)
+            # Another directory of the same names must be found out even by those who do not check.
+            Freshness(self.map, self.remedy).check(self._files[:1], [first])
+            return ""
         if os.path.lexists(first):
-            what = f"the directory {self._where()} is not on the mapped file system"
-            raise StaleMapError(first, what, self.remedy)
-        return False
+            raise StaleMapError(first, f"this is not the file that was mapped: {on}", self.remedy)
+        return on
 
-    def _where(self) -> str:
-        return repr(os.fsdecode(self._catalog.root or os.path.dirname(self._catalog.path(0))))
-
-    def _find_unmapped(self, mounted: bool) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _find_unmapped(self, obstacle: str) -> npt.NDArray[np.bool_]:
         unmapped = np.zeros(len(self.map), bool)
         unmapped[list(self.map.unmapped)] = True
         samples = np.flatnonzero(unmapped[self._files])
-        if samples.size and not mounted:
+        if samples.size and obstacle:
             path = os.fsdecode(self._catalog.path(int(samples[0])))
             reason = self.map.unmapped[int(self._files[samples[0]])]
             raise BackendUnavailable(
                 f"{samples.size} samples can only be read as files, {path!r} first ({reason}), and "
-                f"{self._where()} is not mounted: mount it"
+                f"their file system is not mounted: {obstacle}"
             )
         return unmapped
 
     def _read_as_file(self, batch: Batch, place: int) -> None:
         path = self._catalog.path(int(batch.samples[place]))
         size, start = int(batch.sizes[place]), int(batch.offsets[place])
+        fds = [-1]
         try:
-            with open(path, "rb", buffering=0) as file:
-                whole = os.fstat(file.fileno()).st_size == size
-                memory = batch.buffer.data[start : start + size]
-                while whole and memory.nbytes:
-                    got = file.readinto(memory) or 0
-                    whole, memory = got > 0, memory[got:]
-        except OSError as error:
-            raise os_error(error.errno or errno.EIO, path) from None
+            open_missing(fds, [path], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            whole = int(regular_sizes(fds, [path], local=False)[0]) == size
+            memory = batch.buffer.data[start : start + size]
+            while whole and memory.nbytes:
+                got = _readv(fds[0], memory, path)
+                whole, memory = got > 0, memory[got:]
+        finally:
+            close_all(fds)
         if not whole:
             what = f"the file has changed since it was mapped: its size was {size}"
             raise StaleMapError(path, what, self.remedy)
+
+
+def _readv(fd: int, memory: memoryview, path: bytes) -> int:
+    try:
+        return os.readv(fd, [memory])
+    except OSError as error:
+        raise os_error(error.errno or errno.EIO, path) from None

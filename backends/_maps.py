@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from array import array
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -94,11 +95,9 @@ def files_of(catalog: Catalog, mapped: ExtentMap, remedy: str) -> IntArray:
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
         return np.arange(len(catalog))
     known = {mapped.name(file): file for file in range(len(mapped))}
-    prefix = _place(catalog.root, mapped.root)
+    find = _finder(known, catalog, os.path.realpath(mapped.root))
     names = map(catalog.name, range(len(catalog)))
-    files = np.fromiter(
-        (_find(known, prefix, name, mapped.root) for name in names), np.int64, len(catalog)
-    )
+    files = np.fromiter(map(find, names), np.int64, len(catalog))
     missing = np.flatnonzero(files < 0)
     if missing.size:
         few = ", ".join(repr(os.fsdecode(catalog.name(sample))) for sample in missing[:3].tolist())
@@ -109,20 +108,48 @@ def files_of(catalog: Catalog, mapped: ExtentMap, remedy: str) -> IntArray:
     return files
 
 
-def _place(root: bytes, mapped_root: bytes) -> bytes:
-    """What stands before the names of a catalog in the map: the way from one root to the other.
+def _finder(
+    known: dict[bytes, int], catalog: Catalog, mapped_root: bytes
+) -> Callable[[bytes], int]:
+    """Tells by a sample's name which file of the map it is; -1 where it is none."""
+    root = os.path.realpath(catalog.root or b".")
+    prefix = _place(root, mapped_root)
+    if prefix is None:  # it may be mounted elsewhere; the end of its path is what they share
+        parts = root.split(b"/")
+        ends = (b"/".join(parts[start:]) for start in range(len(parts), 0, -1))
+        prefixes = (end + b"/" if end else b"" for end in ends)
+        first = catalog.name(0)
+        prefix = next((prefix for prefix in prefixes if prefix + first in known), b"")
 
-    A catalog's root that is not below the map's is taken for the same tree, mounted elsewhere.
+    def find(name: bytes) -> int:
+        file = known.get(prefix + name)
+        if file is None:  # "./a/b", "a//b", or an absolute path
+            file = known.get(_way(os.path.join(mapped_root, prefix, name), mapped_root))
+        if file is None:  # from a directory above the mapped one, or through a link
+            directory, base = os.path.split(os.path.join(root, name))
+            file = known.get(_way(os.path.join(os.path.realpath(directory), base), mapped_root))
+        return -1 if file is None else file
+
+    return find
+
+
+def _way(path: bytes, root: bytes) -> bytes:
+    return os.path.relpath(os.path.normpath(path), root)
+
+
+def _place(root: bytes, mapped_root: bytes) -> bytes | None:
+    """What stands before the names of a catalog in the map, where its root is in the mapped one.
+
+    It is the same directory that counts, not its path: it may be mounted in several places.
     """
-    real = os.path.realpath(root or b".")
-    if real.startswith(mapped_root.rstrip(b"/") + b"/"):
-        return real[len(mapped_root.rstrip(b"/")) + 1 :] + b"/"
-    return b""
-
-
-def _find(known: dict[bytes, int], prefix: bytes, name: bytes, mapped_root: bytes) -> int:
-    found = known.get(prefix + name)
-    if found is None:  # "./a/b", "a//b", or an absolute path
-        path = os.path.normpath(os.path.join(mapped_root, prefix, name))
-        found = known.get(os.path.relpath(path, mapped_root), -1)
-    return found
+    try:
+        wanted = os.stat(mapped_root)
+        above = root
+        while not os.path.samestat(os.stat(above), wanted):
+            if above == b"/":
+                return None
+            above = os.path.dirname(above)
+    except OSError:
+        return None
+    way = _way(root, above)
+    return b"" if way == b"." else way + b"/"

@@ -47,9 +47,9 @@ class BlockReader(Reader):
             uri: the disk, partition, loop device or image file that holds the mapped file system.
                 None: the one it is mounted from, else the one that the map names.
             check: compare samples with the map whenever they are read, while the file system is
-                mounted: inode, size and times (one system call a sample), and where they are in
-                several extents these as well. Without it, a file that was changed after it was
-                mapped gives wrong bytes.
+                mounted: inode, size and times, and, at the first use, on XFS, or where there are
+                several, their extents. Costs one to four system calls a sample. Without it, a file
+                that was changed after it was mapped gives wrong bytes.
             queue_depth: reads under way at once in a lane, 1 to 4096.
             lanes: batches read at once, 1 to 64.
             max_transfer: bytes, the most that one read asks for; a multiple of 4096.
@@ -72,8 +72,11 @@ class BlockReader(Reader):
         self._samples = MappedSamples(catalog, bmap)
         self._contexts: list[AioContext] = []
         mapped, remedy = self._samples.map, self._samples.remedy
-        uri = _devices.find(mapped) if uri is None else uri
-        self._storage = _devices.open_storage(uri, mapped, remedy)
+        if uri is None:
+            places = _devices.find(mapped, self._samples.root)
+            self._storage = _devices.open_first(places, mapped, remedy)
+        else:
+            self._storage = _devices.open_storage(uri, mapped, remedy)
         self._is_open = True
         try:
             self.alignment = max(_PAGE, self._storage.block)

@@ -67,7 +67,7 @@ def prepare(work: Work, results: Results) -> Fio | None:
     if BLOCK.name not in results or not results[BLOCK.name].runs:
         return None
     mapped = extent_map.load(str(work.bmap))
-    path = work.settings.uri or _devices.find(mapped)
+    path = work.settings.uri or _devices.find(mapped, os.fsencode(work.root))[0]
     result = Result("fio")
     if shutil.which("fio") is None:
         result.skipped = "not installed (apt-get install fio)"

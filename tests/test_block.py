@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -304,6 +305,45 @@ def test_reserved_space_that_is_given_back_is_no_change(root: Path, tmp_path: Pa
         assert read(reader, np.array([0])) == [b"a" * 8192]
 
 
+def test_a_file_whose_blocks_were_exchanged_for_those_of_another_is_refused(tmp_path: Path) -> None:
+    """Deduplication on XFS: of one extent, and without a trace in its times."""
+    require("xfs_io")
+    with disk(tmp_path, "xfs") as made:
+        (made.mount / "class").mkdir()
+        for name in "ab":
+            (made.mount / "class" / name).write_bytes(b"same" * (1 << 18))
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        with BlockReader(from_directory(made.mount, file_filters="*"), bmap=bmap) as reader:
+            assert read(reader, np.arange(2)) == [b"same" * (1 << 18)] * 2
+            other, path = str(made.mount / "class" / "a"), str(made.mount / "class" / "b")
+            run("xfs_io", "-c", f"dedupe {other} 0 0 1m", path)
+            with pytest.raises(StaleMapError, match="data was moved") as caught:
+                read(reader, np.arange(2))
+            assert caught.value.filename == path
+
+
+def test_files_that_were_moved_by_resizing_the_file_system_are_refused(tmp_path: Path) -> None:
+    require("resize2fs", "e2fsck")
+    mkfs = ("-b", "4096", "-O", "^has_journal")
+    with disk(tmp_path, "ext4", size=400 << 20, mkfs=mkfs) as made:
+        (made.mount / "class").mkdir()
+        run("fallocate", "--length", "150MiB", str(made.mount / "filler"))
+        for name in "abcd":
+            (made.mount / "class" / name).write_bytes(name.encode() * (1 << 20))
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        before = extent_map.load(bmap).extents[:4, 1].tolist()
+        (made.mount / "filler").unlink()
+        run("umount", str(made.mount))
+        run("e2fsck", "-fy", made.device)
+        run("resize2fs", made.device, "128M")
+        run("resize2fs", made.device)
+        run("mount", made.device, str(made.mount))
+        moved = extent_map.load(make_map(made.mount, tmp_path / "new.json")).extents[:4, 1].tolist()
+        assert before != moved
+        with pytest.raises(StaleMapError, match="data was moved"):
+            read(BlockReader(from_directory(made.mount, file_filters="*"), bmap=bmap), np.arange(4))
+
+
 def test_a_file_that_is_being_appended_to_is_refused_or_right(root: Path, tmp_path: Path) -> None:
     (root / "class").mkdir()
     path = root / "class" / "a"
@@ -470,8 +510,47 @@ def test_a_directory_that_is_not_on_the_mapped_file_system_is_refused(
 ) -> None:
     _, bmap = mapped
     run("cp", "-a", str(root), str(tmp_path / "copy"))
-    with pytest.raises(StaleMapError, match="is not on the mapped file system"):
+    with pytest.raises(StaleMapError, match="is on another file system"):
         BlockReader(from_directory(tmp_path / "copy", file_filters="*"), bmap=bmap, uri=ext4.device)
+
+
+def test_a_directory_with_the_same_names_is_refused_without_the_check_too(
+    mapped: tuple[Catalog, Path], root: Path
+) -> None:
+    twin = root.with_name(root.name + "-twin")
+    run("cp", "-a", str(root), str(twin))
+    with pytest.raises(StaleMapError, match="its inode was"):
+        BlockReader(from_directory(twin, file_filters="*"), bmap=mapped[1], check=False)
+
+
+def test_where_the_device_has_another_name_now(tmp_path: Path) -> None:
+    with disk(tmp_path, "ext4") as made:
+        (made.mount / "class").mkdir()
+        (made.mount / "class" / "a").write_bytes(b"bytes")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        run("umount", str(made.mount))
+        # The old name is that of a copy now; the image has another, and is mounted elsewhere.
+        run("losetup", "--detach", made.device)
+        (tmp_path / "copy").write_bytes(made.image.read_bytes())
+        run("losetup", "--sector-size", "512", made.device, str(tmp_path / "copy"))
+        with loop_device(made.image) as device, mounted(device, tmp_path / "elsewhere"):
+            assert device != made.device
+            catalog = from_directory(tmp_path / "elsewhere", file_filters="*")
+            with BlockReader(catalog, bmap=bmap) as reader:
+                assert read(reader, np.arange(1)) == [b"bytes"]
+        with pytest.warns(MapNotChecked):
+            BlockReader(catalog_of(bmap), bmap=bmap).close()
+        run("mount", made.device, str(made.mount))
+
+
+def catalog_of(bmap: Path) -> Catalog:
+    return from_tree(BlockReader.tree(bmap=bmap), file_filters="*")
+
+
+def test_an_image_by_a_relative_path(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
+    catalog, bmap = mapped
+    with BlockReader(catalog, bmap=bmap, uri=os.path.relpath(ext4.image)) as reader:
+        assert read(reader, np.arange(3)) == contents_of(catalog)
 
 
 def test_where_the_file_system_is_mounted_elsewhere(
@@ -574,10 +653,17 @@ def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
         assert _maps.load(bmap) is not before
 
 
-def test_a_part_of_the_mapped_directory(mapped: tuple[Catalog, Path], root: Path) -> None:
+def test_a_part_of_the_mapped_directory(
+    mapped: tuple[Catalog, Path], root: Path, tmp_path: Path
+) -> None:
     _, bmap = mapped
     (root / "list").write_text("b 5\n../other/c 6\n./a 7\n")
+    (tmp_path / "link").symlink_to(root)
     catalogs = [
+        from_directory(tmp_path / "link", file_filters="*"),
+        from_files(["a", "b"], file_root=tmp_path / "link" / "class"),
+        from_files([f"{root.name}/class/a"], file_root=root.parent),
+        from_files([tmp_path / "link" / "class" / "a"]),
         from_file_list(root / "list", file_root=root / "class"),
         from_files([root / "other" / "c", root / "class" / "b"]),
         from_files(["class/../class//b"], file_root=root),
@@ -595,6 +681,67 @@ def test_samples_that_are_not_in_the_map_are_counted_and_named(
     with pytest.raises(StaleMapError, match=message) as caught:
         BlockReader(catalog, bmap=mapped[1])
     assert caught.value.filename == str(root / "class" / "x")
+
+
+def test_a_part_of_what_is_mounted_elsewhere(
+    mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
+) -> None:
+    bmap = make_map(ext4.mount, tmp_path / "all.json")
+    with mounted(ext4.device, tmp_path / "elsewhere"):
+        catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, np.arange(3)) == contents_of(catalog)
+
+
+def test_a_map_that_was_made_through_a_link(root: Path, tmp_path: Path) -> None:
+    (root / "sub" / "class").mkdir(parents=True)
+    (root / "sub" / "class" / "a").write_bytes(b"bytes")
+    (tmp_path / "link").symlink_to(root)
+    bmap = make_map(tmp_path / "link", tmp_path / "bmap.json")
+    for directory in (root / "sub", tmp_path / "link" / "sub"):
+        with BlockReader(from_directory(directory, file_filters="*"), bmap=bmap) as reader:
+            assert read(reader, np.arange(1)) == [b"bytes"]
+
+
+def test_a_fifo_behind_a_link_is_no_reason_to_wait(root: Path, tmp_path: Path) -> None:
+    (root / "class").mkdir()
+    (root / "class" / "a").write_bytes(b"bytes")
+    os.mkfifo(root / "fifo")
+    (root / "class" / "b").symlink_to("../fifo")
+    assert create.run(str(root), str(tmp_path / "bmap"), threads=1) == 1
+    with BlockReader(from_directory(root, file_filters="*"), bmap=tmp_path / "bmap") as reader:
+        assert read(reader, np.array([0])) == [b"bytes"]
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            read(reader, np.arange(2))
+        assert caught.value.filename == str(root / "class" / "b")
+
+
+def test_a_batch_of_more_files_than_a_process_may_open(root: Path, tmp_path: Path) -> None:
+    (root / "class").mkdir()
+    for index in range(300):
+        (root / "class" / f"{index:03d}").write_bytes(b"%d" % index)
+    catalog = from_directory(root, file_filters="*")
+    with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap")) as reader:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
+        try:
+            got = read(reader, np.arange(300))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert got == [b"%d" % index for index in range(300)]
+
+
+@pytest.mark.parametrize("when", ["1960-01-01", "2037-12-31", "2250-01-01", "2400-01-01"])
+def test_times_of_any_century(tmp_path: Path, when: str) -> None:
+    with disk(tmp_path, "xfs") as made:
+        (made.mount / "class").mkdir()
+        for name in "ab":
+            (made.mount / "class" / name).write_bytes(name.encode())
+        run("touch", "-d", when, str(made.mount / "class" / "a"))
+        create.run(str(made.mount), str(tmp_path / "bmap"), threads=1)
+        catalog = from_directory(made.mount, file_filters="*")
+        with BlockReader(catalog, bmap=tmp_path / "bmap") as reader:
+            assert read(reader, np.arange(2)) == [b"a", b"b"]
 
 
 # Reads that fail
