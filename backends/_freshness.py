@@ -1,17 +1,18 @@
 """Whether files are still those that were mapped.
 
 Their state (inode, size, times) shows that a file was written to, replaced or deleted. It does not
-show that its data was moved: e4defrag(8), xfs_fsr(8), duperemove(8) and resize2fs(8) leave all that
-as it is. So a file's extents are compared as well: when it is first used; and every time, if it is
-on XFS, which can share the blocks of any file with another, or if it is one that a defragmenter
-moves: of several extents, or with space reserved beyond its end.
+show that its data was moved, by e4defrag(8), xfs_fsr(8), duperemove(8), or resize2fs(8) while it
+was not mounted: these leave all that as it is. So the extents of all files are compared once, at
+the beginning, and again at every use of what can be moved while it is mounted: all files on XFS,
+which can make any two share their blocks, and elsewhere those of several extents, or with space
+reserved beyond their end.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 
@@ -66,8 +67,25 @@ class Freshness:
         self._extents = mapped.extents if len(mapped.extents) else np.zeros((1, 3), np.int64)
         self._is_mapped = np.ones(len(mapped), bool)
         self._is_mapped[list(mapped.unmapped)] = False
-        self._wants_extents = self._is_mapped.copy()
-        self._always_wants_them = (self._counts > 1) | (mapped.file_system.type == "xfs")
+        self._can_be_moved = (self._counts > 1) | (mapped.file_system.type == "xfs")
+        self._can_be_moved &= self._is_mapped
+
+    def check_all(self, files: IntArray, paths: Callable[[IntArray], Sequence[bytes]]) -> None:
+        """Refuse files that are not as they were mapped, before the first of them is used.
+
+        Args:
+            files: int64[n], of the map.
+            paths: where some of them (int64[k], indices into `files`) are now.
+
+        Raises:
+            As `check()`.
+        """
+        # What is looked at whenever it is used, need not be looked at now.
+        unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_be_moved[files])
+        with self._missing_is_stale():
+            for start in range(0, len(unseen), _FILES_AT_ONCE):
+                some = unseen[start : start + _FILES_AT_ONCE]
+                self._check_extents(files[some], paths(some))
 
     def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
         """Refuse files that are not as they were mapped.
@@ -86,7 +104,7 @@ class Freshness:
                 self._check(files[part], paths[part])
 
     def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        wanted = self._wants_extents[files]
+        wanted = self._can_be_moved[files]
         thorough, quick = np.flatnonzero(wanted), np.flatnonzero(~wanted)
         if thorough.size:
             self._check_extents(files[thorough], [paths[place] for place in thorough.tolist()])
@@ -132,7 +150,6 @@ class Freshness:
                     raise StaleMapError(paths[place], what, self._remedy)
         finally:
             close_all(fds)
-        self._wants_extents[files] = self._always_wants_them[files]
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK

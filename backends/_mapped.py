@@ -60,6 +60,8 @@ class MappedSamples:
         self._extents = Extents(self.map, storage.start, unit)
         obstacle = self._look_for_mount(storage)
         self._freshness = Freshness(self.map, self.remedy) if check and not obstacle else None
+        if self._freshness is not None:
+            self._freshness.check_all(self._files, self._catalog.paths)
         self._as_files = self._find_unmapped(obstacle)
         if check and obstacle:
             warnings.warn(

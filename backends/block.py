@@ -46,10 +46,11 @@ class BlockReader(Reader):
             bmap: the path of the map.
             uri: the disk, partition, loop device or image file that holds the mapped file system.
                 None: the one it is mounted from, else the one that the map names.
-            check: compare samples with the map whenever they are read, while the file system is
-                mounted: inode, size and times, and, at the first use, on XFS, or where there are
-                several, their extents. Costs one to four system calls a sample. Without it, a file
-                that was changed after it was mapped gives wrong bytes.
+            check: compare samples with the map, while the file system is mounted: the extents of
+                all of them here (8 us a file, 15 where its inode is not in memory), and inode, size
+                and times whenever one is read; then its extents as well, if it can be moved while
+                it is mounted. Without it, a file that was changed after it was mapped gives wrong
+                bytes.
             queue_depth: reads under way at once in a lane, 1 to 4096.
             lanes: batches read at once, 1 to 64.
             max_transfer: bytes, the most that one read asks for; a multiple of 4096.
@@ -57,7 +58,8 @@ class BlockReader(Reader):
         Raises:
             ValueError, TypeError: a wrong option.
             MapFormatError: the map cannot be believed.
-            StaleMapError: the device is not the mapped one, or samples are not in the map.
+            StaleMapError: the device is not the mapped one; samples are not in the map, or not as
+                they were mapped.
             BackendUnavailable: no permission to read the device, no O_DIRECT, no kernel AIO; or
                 samples that can be read as files only, whose file system is not mounted.
             OSError: the map or the device cannot be opened.

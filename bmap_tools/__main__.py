@@ -80,7 +80,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "--bytes", action="store_true", help="read the extents and the files, and compare"
     )
     parser.add_argument(
-        "--uri", help="what --bytes reads: the device, its disk, or an image (default: the map's)"
+        "--uri", help="what --bytes reads: the device, its disk, or an image (default: the device)"
     )
     parser.add_argument("--sample", type=_count, metavar="N", help="only N files, by chance")
     parser.add_argument("--seed", type=int, default=0, help="of the chance (default: 0)")

@@ -22,7 +22,7 @@ _FILES_PER_TASK = 16
 
 
 def compare(
-    loaded: ExtentMap, files: IntArray, root: bytes, uri: str | None, threads: int, tick: Tick
+    loaded: ExtentMap, files: IntArray, root: bytes, path: str, threads: int, tick: Tick
 ) -> dict[int, str]:
     """File -> where the device holds something else, for those of `files` where it does.
 
@@ -30,16 +30,15 @@ def compare(
         loaded: the map.
         files: int64[k]; they are mapped, and what has no extent is compared with zeros.
         root: where the files are.
-        uri: what to read the extents from, around the page cache: the map's device, the disk that
-            it is a part of, or an image of one of them; None is the map's device.
+        path: what to read the extents from, around the page cache: the device that the file system
+            is on, the disk that this is a part of, or an image of one of them.
         threads: how many read.
         tick: is told how many files are done.
 
     Raises:
-        BadInputError: `uri` may not be read, or does not hold the map's file system.
+        BadInputError: `path` may not be read, or does not hold the map's file system.
         OSError: the device cannot be opened or read.
     """
-    path = loaded.device.path if uri is None else uri
     wrong: dict[int, str] = {}
     tasks = [files[at : at + _FILES_PER_TASK] for at in range(0, len(files), _FILES_PER_TASK)]
     with (

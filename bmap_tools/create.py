@@ -26,7 +26,7 @@ def run(root: str, output: str, *, threads: int, old: str | None = None) -> int:
         old: a map of the earlier prototype; then only its files are mapped, and it must be right.
 
     Returns:
-        0, or 1 if something below `root` is not mapped.
+        0, or 1 if a file in the map is not mapped.
 
     Raises:
         BadInputError, UnsupportedStorage, MapFormatError, OSError: there is no new map.
@@ -61,7 +61,7 @@ def run(root: str, output: str, *, threads: int, old: str | None = None) -> int:
         unmapped=survey.unmapped,
     )
     extent_map.save(made, output)
-    return _report(made, output, tree)
+    return _report(made, output)
 
 
 def _check_output(output: str) -> None:
@@ -77,9 +77,14 @@ def _check_output(output: str) -> None:
 
 def _walk(root: bytes, output: bytes) -> Tree:
     tree = walk.walk(root, without=output)
+    if tree.unreadable:
+        lines = (f"{text(name)}/: {why}" for name, why in sorted(tree.unreadable.items()))
+        say_files("these directories could not be listed:", lines, len(tree.unreadable))
+        raise BadInputError(
+            f"nothing was written: without what is in these directories below {text(root)} samples "
+            "would be missing; get the right to list them, or move them elsewhere"
+        )
     if not tree.folders:
-        if tree.unreadable:
-            _report_unreadable(tree)
         raise BadInputError(f"there are no files below {text(root)}")
     return tree
 
@@ -99,8 +104,7 @@ def _names(folders: Sequence[Folder]) -> tuple[bytes, IntArray]:
     return b"".join(joined), csr.offsets(np.concatenate(lengths))
 
 
-def _report(made: ExtentMap, output: str, tree: Tree) -> int:
-    _report_unreadable(tree)
+def _report(made: ExtentMap, output: str) -> int:
     if made.unmapped:
         say_files(
             f"{len(made.unmapped):,} of {len(made):,} files are not mapped; the map marks them, "
@@ -112,10 +116,4 @@ def _report(made: ExtentMap, output: str, tree: Tree) -> int:
         f"{output}: {len(made):,} files, {int(made.sizes.sum()):,} bytes, "
         f"{len(made.extents):,} extents"
     )
-    return int(bool(made.unmapped or tree.unreadable))
-
-
-def _report_unreadable(tree: Tree) -> None:
-    if tree.unreadable:
-        lines = (f"{text(name)}/: {why}" for name, why in sorted(tree.unreadable.items()))
-        say_files("these directories could not be listed:", lines, len(tree.unreadable))
+    return int(bool(made.unmapped))

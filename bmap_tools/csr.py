@@ -18,3 +18,19 @@ def rows(starts: IntArray, counts: IntArray) -> IntArray:
     """`counts[0]` numbers from `starts[0]` on, then those of the next owner: int64[m]."""
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
+
+
+def within(extents: IntArray, counts: IntArray, sizes: IntArray) -> tuple[IntArray, IntArray]:
+    """The extents that hold bytes of their file, without space merely reserved beyond its end.
+
+    Args:
+        extents: int64[m, 3], as in an ExtentMap.
+        counts: int64[n], how many each file has.
+        sizes: int64[n], of the files, bytes.
+
+    Returns:
+        Those extents, int64[k, 3], and how many of them each file has, int64[n].
+    """
+    file = np.repeat(np.arange(len(counts)), counts)
+    inside = extents[:, 0] < sizes[file]
+    return extents[inside], np.bincount(file[inside], minlength=len(counts))

@@ -20,6 +20,7 @@ from .extent_map import Device, FileSystem
 _SECTOR = 512  # bytes, the unit of sysfs whatever the device's own
 _GETFSUUID = 0x80111500  # FS_IOC_GETFSUUID: _IOR(0x15, 0, struct fsuuid2 {u8 len; u8 uuid[16]})
 _SUPERBLOCK_BYTES = 4096
+_LARGEST_LOGICAL_BLOCK = 4096  # bytes
 
 _PLAIN_DISK = re.compile(
     r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|mmcblk\d+|loop\d+",
@@ -88,10 +89,16 @@ def _describe(directory: str) -> Device:
     path, name = _node(directory), os.path.basename(disk)
     if not _PLAIN_DISK.fullmatch(name):
         raise UnsupportedStorage(f"{path} is on {_what_it_is(name)}")
+    logical_block_size = int(_required(disk, "queue/logical_block_size"))
+    if logical_block_size > _LARGEST_LOGICAL_BLOCK:
+        raise UnsupportedStorage(
+            f"{path} has logical blocks of {logical_block_size} bytes; only devices whose logical "
+            f"blocks have at most {_LARGEST_LOGICAL_BLOCK} bytes can be mapped"
+        )
     return Device(
         path=path,
         size=int(_required(directory, "size")) * _SECTOR,
-        logical_block_size=int(_required(disk, "queue/logical_block_size")),
+        logical_block_size=logical_block_size,
         disk=_node(disk),
         disk_size=int(_required(disk, "size")) * _SECTOR,
         start=int(start or 0) * _SECTOR,

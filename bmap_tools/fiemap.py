@@ -11,10 +11,6 @@ import struct
 from collections.abc import Iterable
 from typing import TypeAlias
 
-import numpy as np
-
-from .extent_map import IntArray
-
 RawExtent: TypeAlias = tuple[int, int, int, int]
 """Of an extent as the kernel tells it: logical, physical and length in bytes, and its flags."""
 Extent: TypeAlias = tuple[int, int, int]
@@ -74,15 +70,6 @@ class Fiemap:
             if last_flags & _LAST:
                 return found
             start, flags = logical + length, 0
-
-
-def extents(fd: int, *, sync: bool = True) -> IntArray:
-    """All extents of an open file: int64[k, 4], logical, physical, length (bytes) and flags.
-
-    Raises:
-        OSError: as `Fiemap.raw_extents()`.
-    """
-    return np.array(Fiemap().raw_extents(fd, sync=sync), np.int64).reshape(-1, 4)
 
 
 def mapped(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent] | str:

@@ -11,9 +11,10 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
-from . import walk
+from . import csr, walk
 from .extent_map import MapFormatError
 from .paths import is_plain
 from .report import BadInputError, say_files, text
@@ -107,12 +108,12 @@ def check(path: str, blocks: Blocks, survey: Survey) -> None:
         BadInputError: it is wrong; the first files, with what is wrong, have been shown.
     """
     wrong: list[tuple[bytes, str]] = []
-    first_row = 0
-    for file, (name, (first, last)) in enumerate(blocks.items()):
-        rows = survey.extents[first_row : first_row + int(survey.counts[file])]
-        first_row += len(rows)
-        rows = rows[rows[:, 0] < survey.status[file, 0]]  # what is reserved beyond its end
-        why = survey.unmapped.get(file) or _difference(rows.tolist(), first, last)
+    extents, counts = csr.within(survey.extents, survey.counts, survey.status[:, 0])
+    rows = pairwise(csr.offsets(counts).tolist())
+    for file, ((name, (first, last)), (start, stop)) in enumerate(
+        zip(blocks.items(), rows, strict=True)
+    ):
+        why = survey.unmapped.get(file) or _difference(extents[start:stop].tolist(), first, last)
         if why:
             wrong.append((name, why))
     if wrong:

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from . import extent_map
+from . import csr, extent_map
 from .extent_map import ExtentMap, IntArray
 from .report import BadInputError, put, text
 
@@ -73,18 +72,16 @@ def _geometry(loaded: ExtentMap) -> Iterator[str]:
 
 
 def _amounts(loaded: ExtentMap) -> Iterator[str]:
-    within = _within(loaded)
-    counts = _counts(loaded, within)
+    extents, counts = _within(loaded)
     contiguous, some = counts == 1, np.flatnonzero(counts)
-    _, physical, length = loaded.extents.T
-    written, beyond = int(length[physical >= 0].sum()), int(length[~within].sum())
-    unwritten = int(length.sum()) - written - beyond
+    _, physical, length = extents.T
+    written, total = int(length[physical >= 0].sum()), int(length.sum())
     yield f"classes      {len(loaded.directories):,}"
     yield f"files        {len(loaded):,}, {int(loaded.sizes.sum()):,} bytes"
     yield f"extents      {counts.sum():,}, {written:,} bytes written"
-    yield f"unwritten    {unwritten:,} bytes, which read as zeros"
-    yield f"holes        {_ends(loaded).sum() - written - unwritten:,} bytes, which read as zeros"
-    yield f"reserved     {beyond:,} bytes beyond the ends of files"
+    yield f"unwritten    {total - written:,} bytes, which read as zeros"
+    yield f"holes        {_ends(loaded).sum() - total:,} bytes, which read as zeros"
+    yield f"reserved     {loaded.extents[:, 2].sum() - total:,} bytes beyond the ends of files"
     if some.size:
         yield (
             f"contiguous   {contiguous.sum() / some.size:.1%} of the files that have extents, "
@@ -101,23 +98,13 @@ def _ends(loaded: ExtentMap) -> IntArray:
     return ends
 
 
-def _within(loaded: ExtentMap) -> npt.NDArray[np.bool_]:
-    """Which extents are not merely space reserved beyond the end of their file: bool[m]."""
-    within: npt.NDArray[np.bool_] = loaded.extents[:, 0] < np.repeat(
-        _ends(loaded), np.diff(loaded.extent_offsets)
-    )
-    return within
-
-
-def _counts(loaded: ExtentMap, within: npt.NDArray[np.bool_]) -> IntArray:
-    """How many of these extents each file has: int64[n]."""
-    file = np.repeat(np.arange(len(loaded)), np.diff(loaded.extent_offsets))
-    return np.bincount(file[within], minlength=len(loaded))
+def _within(loaded: ExtentMap) -> tuple[IntArray, IntArray]:
+    return csr.within(loaded.extents, np.diff(loaded.extent_offsets), loaded.sizes)
 
 
 def _histogram(loaded: ExtentMap) -> Iterator[str]:
     """How many files have 0, 1, 2, 3 to 4, 5 to 8 ... extents."""
-    counts = np.delete(_counts(loaded, _within(loaded)), list(loaded.unmapped))
+    counts = np.delete(_within(loaded)[1], list(loaded.unmapped))
     if not counts.size:
         return
     yield "extents a file:"

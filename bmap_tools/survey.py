@@ -13,7 +13,14 @@ from typing import TypeAlias
 import numpy as np
 
 from .extent_map import FileSystem, IntArray
-from .inspection import TICK_NS, UNKNOWN_STATUS, Inspector, Outcome, Status, inspect_closed
+from .inspection import (
+    UNKNOWN_STATUS,
+    Inspector,
+    Outcome,
+    Status,
+    inspect_closed,
+    settling_ns,
+)
 from .parallel import in_threads
 from .report import reason
 from .walk import Folder
@@ -73,10 +80,11 @@ class Surveyor:
         if attempts == 1:
             columns.unmapped.update(dict.fromkeys(columns.again, KEPT_CHANGING))
             return columns.survey()
-        time.sleep(TICK_NS / 1e9)
         again = np.array(columns.again, np.int64)
+        first = columns.survey()
+        time.sleep(max(map(settling_ns, first.status[again, 3].tolist())) / 1e9)
         second = self.survey(_chosen(folders, again), lambda _: None, attempts - 1)
-        return _merge(columns.survey(), again, second)
+        return _merge(first, again, second)
 
 
 class _Columns:

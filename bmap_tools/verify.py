@@ -39,7 +39,8 @@ def run(
         sample: so many files, by chance; None is all.
         seed: of the chance.
         compare_bytes: compare what the extents hold on the device with the files, too.
-        uri: the device, its disk or an image of one of them, to read that from; None is the map's.
+        uri: the device, its disk or an image of one of them, to read that from; None is the device
+            that the files are on now.
 
     Returns:
         0 if all is as mapped, else 1.
@@ -60,8 +61,9 @@ def run(
     wrong = _changes(loaded, files, Surveyor(directory, file_system, threads))
     if compare_bytes:
         same = files[~np.isin(files, [*wrong, *loaded.unmapped])]
+        source = disk.path if uri is None else uri
         with progress("reading", len(same)) as tick:
-            wrong |= contents.compare(loaded, same, directory, uri, threads, tick)
+            wrong |= contents.compare(loaded, same, directory, source, threads, tick)
     if not wrong:
         say(f"{path}: {len(files):,} of {len(loaded):,} files are as mapped")
         return 0
@@ -123,12 +125,15 @@ def _in_words(was: list[int], now: list[int]) -> list[str]:
 
 
 def _moved(loaded: ExtentMap, files: IntArray, survey: Survey) -> npt.NDArray[np.bool_]:
-    """Which files have other extents than in the map, or none where the map has some: bool[k]."""
-    ends = -(-loaded.sizes[files] // loaded.file_system.block_size) * loaded.file_system.block_size
+    """Which files have other extents than in the map, or none where the map has some: bool[k].
+
+    What is reserved beyond their ends does not count: XFS gives it back when it likes to.
+    """
+    sizes = loaded.sizes[files]
     starts = loaded.extent_offsets[files]
     counts = loaded.extent_offsets[files + 1] - starts
-    before, counts = _within(loaded.extents[csr.rows(starts, counts)], counts, ends)
-    after, now_counts = _within(survey.extents, survey.counts, ends)
+    before, counts = csr.within(loaded.extents[csr.rows(starts, counts)], counts, sizes)
+    after, now_counts = csr.within(survey.extents, survey.counts, sizes)
     moved: npt.NDArray[np.bool_] = counts != now_counts
     alike = np.flatnonzero(~moved)
     then = before[csr.rows(csr.offsets(counts)[alike], counts[alike])]
@@ -137,10 +142,3 @@ def _moved(loaded: ExtentMap, files: IntArray, survey: Survey) -> npt.NDArray[np
     for place in survey.unmapped:
         moved[place] |= int(files[place]) not in loaded.unmapped
     return moved
-
-
-def _within(extents: IntArray, counts: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
-    """Without what is reserved beyond the ends of the files: XFS gives it back when it likes to."""
-    file = np.repeat(np.arange(len(counts)), counts)
-    within = extents[:, 0] < ends[file]
-    return extents[within], np.bincount(file[within], minlength=len(counts))

@@ -79,6 +79,9 @@ def directories(root: bytes) -> tuple[bytes, ...]:
 def walk(root: bytes, *, without: bytes | None = None) -> Tree:
     """Find all files below a directory. Links to directories are followed, but never in a circle.
 
+    FIFOs, sockets and devices are no samples and left out. Links to them are in it, not to be
+    opened.
+
     A directory directly in the root is always listed, for its files are samples of a class of its
     own even where it is a link to the root.
 
@@ -149,18 +152,18 @@ def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
             if entry.is_file(follow_symlinks=False):
                 names.append(entry.name)
                 continue
-            kind = _kind(entry)
+            kind = stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else _target(entry)
             if kind == stat.S_IFDIR:
                 directories.append(entry.name)
-                continue
-            names.append(entry.name)
-            if kind != stat.S_IFREG:
-                closed.append(entry.name)
+            elif entry.is_symlink():  # FIFOs, sockets and devices are no samples, links to them are
+                names.append(entry.name)
+                if kind != stat.S_IFREG:
+                    closed.append(entry.name)
     return names, closed, directories
 
 
-def _kind(entry: os.DirEntry[bytes]) -> int | None:
-    """What an entry, or the target of a link, is; None where that cannot be said."""
+def _target(entry: os.DirEntry[bytes]) -> int | None:
+    """What the target of a link is; None where that cannot be said."""
     try:
         return stat.S_IFMT(entry.stat().st_mode)
     except OSError:

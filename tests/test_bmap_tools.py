@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -28,10 +29,10 @@ import pytest
 
 import bmap_tools
 from bmap_tools import __main__ as program
-from bmap_tools import contents, inspection, plot, progress, survey, walk
+from bmap_tools import contents, inspection, plot, progress, walk
 from bmap_tools.fiemap import Fiemap
 
-from .devices import Disk, disk, mounted, require, run
+from .devices import Disk, disk, loop_device, mounted, require, run
 from .test_device import as_nobody, set_flags
 from .test_fiemap import filefrag, fragment
 
@@ -167,7 +168,7 @@ def test_a_map_says_of_each_file_what_it_is_and_where(made: Disk, root: Path, bm
 def test_extents_are_filefrags(made: Disk, root: Path, bmap: Path) -> None:
     fragment(root / "many", 200)
     assert tool("create", root, "-o", bmap) == 0
-    expected = [row[:3] for row in filefrag(root / "many")]
+    expected = [list(row[:3]) for row in filefrag(root / "many")]
     assert entries(bmap)["many"][4] == expected
     assert len(expected) >= 200
     assert through_the_image(made, bmap, "many") == (root / "many").read_bytes()
@@ -338,34 +339,50 @@ def test_what_cannot_be_mapped_is_listed_and_marked(
     root: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(root, (5000, 5000))
-    os.mkfifo(root / "c0" / "fifo")
+    os.mkfifo(root / ".fifo")
+    (root / "c0" / "fifo").symlink_to("../.fifo")
     (root / "c0" / "dangling").symlink_to("nowhere")
     (root / "c0" / "circle").symlink_to("circle")
     (root / "c1" / "device").symlink_to("/dev/null")
-    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(root):
-        server.bind("socket")
     assert tool("create", root, "-o", bmap) == 1
     files = entries(bmap)
     reasons = {name: rest[4] for name, rest in files.items() if isinstance(rest[4], str)}
     assert reasons == {
-        "socket": "it is not a regular file",
         "c0/fifo": "it is not a regular file",
         "c0/dangling": "No such file or directory",
         "c0/circle": "Too many levels of symbolic links",
         "c1/device": "it is not a regular file",
     }
-    assert files["c0/fifo"][1] == (root / "c0" / "fifo").stat().st_ino
+    assert files["c0/fifo"][1] == (root / ".fifo").stat().st_ino
     assert files["c0/dangling"][:4] == [0, 0, 0, 0]
     assert len(files["c0/00.jpg"][4]) == 1
     said = complaints(capsys)
-    assert "5 of 7 files are not mapped" in said
+    assert "4 of 6 files are not mapped" in said
     assert all(f"  {name}: {why}\n" in said for name, why in reasons.items())
     assert tool("verify", bmap) == 0  # they are as the map says
     assert tool("verify", bmap, "--bytes") == 0
 
 
+def test_fifos_sockets_and_devices_are_no_samples(
+    root: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = fill(root, (5000,))
+    os.mkfifo(path.parent / "fifo")
+    os.mknod(path.parent / "zero", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    os.mknod(path.parent / "block", stat.S_IFBLK | 0o600, os.makedev(7, 0))
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(root):
+        server.bind("socket")
+    settle()
+    assert tool("create", root, "-o", bmap) == 0
+    assert list(entries(bmap)) == ["c0/00.jpg"]
+    said = complaints(capsys)
+    assert not any(words in said for words in ("c0/", "  socket", "not mapped"))
+    assert tool("verify", bmap) == 0
+
+
 def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root: Path, bmap: Path) -> None:
     os.mkfifo(ext4_root / "fifo")
+    (ext4_root / "link").symlink_to("fifo")
     woken = threading.Event()
 
     def write() -> None:
@@ -376,6 +393,8 @@ def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root: Path, bmap: Path)
     writer.start()
     settle()
     assert tool("create", ext4_root, "-o", bmap) == 1
+    assert list(entries(bmap)) == ["link"]
+    assert tool("verify", bmap) == 0
     assert not woken.is_set()
     os.close(os.open(ext4_root / "fifo", os.O_RDONLY))
     writer.join(10)
@@ -438,7 +457,6 @@ def test_what_may_not_be_read_is_not_mapped(
     fill(public, (5000, 5000))
     (public / "c0" / "secret").write_bytes(b"x" * 77)
     (public / "c0" / "secret").chmod(0)
-    (public / "closed").mkdir(mode=0)
     bmap = public / "out" / "bmap.json"
     with as_nobody():
         assert tool("create", public, "-o", public / "bmap.json") == 2
@@ -450,10 +468,28 @@ def test_what_may_not_be_read_is_not_mapped(
     assert list(files) == ["c0/00.jpg", "c0/secret", "c1/01.jpg"]
     assert files["c0/secret"][::4] == [77, "Permission denied"]
     assert len(files["c0/00.jpg"][4]) == 1
-    assert load(bmap)["directories"] == ["c0", "c1", "closed", "out"]
+    assert load(bmap)["directories"] == ["c0", "c1", "out"]
+    assert "  c0/secret: Permission denied\n" in complaints(capsys)
+
+
+def test_without_a_directory_that_may_not_be_listed_there_is_no_map(
+    public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(public, (5000, 5000))
+    (public / "closed").mkdir(mode=0)
+    (public / "c1" / "deep").mkdir()
+    (public / "c1").chmod(0o744)  # it may be listed, but nothing in it be looked at
+    bmap = public / "out" / "bmap.json"
+    bmap.write_text("the old one")
+    bmap.chmod(0o666)
+    capsys.readouterr()
+    with as_nobody():
+        assert tool("create", public, "-o", bmap) == 2
     said = complaints(capsys)
-    assert "  c0/secret: Permission denied\n" in said
-    assert "these directories could not be listed:\n  closed/: Permission denied\n" in said
+    denied = "  c1/deep/: Permission denied\n  closed/: Permission denied\n"
+    assert f"these directories could not be listed:\n{denied}bmap_tools: nothing was wri" in said
+    assert bmap.read_text() == "the old one"
+    assert [path.name for path in bmap.parent.iterdir()] == ["bmap.json"]
 
 
 def test_nobody_may_not_compare_bytes_and_is_told_what_helps(
@@ -538,8 +574,7 @@ def test_a_file_whose_extents_cannot_be_read_is_not_mapped(
 def test_a_file_that_changed_a_moment_ago_is_looked_at_again(
     ext4_root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (inspection, survey):
-        monkeypatch.setattr(module, "TICK_NS", 400_000_000)  # this test may be held up
+    monkeypatch.setattr(inspection, "TICK_NS", 400_000_000)  # this test may be held up
     (ext4_root / "old").write_bytes(b"x")
     time.sleep(0.45)
     (ext4_root / "fresh").write_bytes(b"x")
@@ -547,6 +582,28 @@ def test_a_file_that_changed_a_moment_ago_is_looked_at_again(
     assert tool("create", ext4_root, "-o", bmap) == 0
     assert looked.count((ext4_root / "old").stat().st_ino) == 1
     assert looked.count((ext4_root / "fresh").stat().st_ino) >= 2
+
+
+def test_where_time_stamps_are_whole_seconds_a_map_waits_for_the_next_one(
+    tmp_path: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk(tmp_path, "ext4", size=32 << 20, mkfs=("-I", "128")) as made:
+        paths = fill(made.mount, (5000, 5000, 5000))
+        time.sleep(max(0, 1.02 - time.time() % 1))  # the second has just begun: the longest wait
+        for path in paths:
+            path.write_bytes(b"x" * 5000)
+        looked = spy(monkeypatch, lambda fd, count: None)
+        assert tool("create", made.mount, "-o", bmap) == 0
+        created = time.time()
+        for path in paths:
+            rewrite(path)
+            status, row = path.stat(), entries(bmap)[str(path.relative_to(made.mount))]
+            assert row[3] % 10**9 == 0  # or it would be the other test once more
+            assert row[3] // 10**9 < int(created)
+            assert [status.st_size, status.st_ino] == row[:2]
+            assert [status.st_mtime_ns, status.st_ctime_ns] != row[2:4]
+            assert looked.count(status.st_ino) <= 2  # one wait is enough
+        assert tool("verify", bmap) == 1
 
 
 def test_a_file_that_changes_once_while_it_is_mapped_is_mapped_as_it_became(
@@ -952,6 +1009,14 @@ def test_defragmenting_is_found_though_it_leaves_no_trace_in_the_status(
         assert other.exists()
 
 
+def flip(image: Path, place: int) -> None:
+    with open(image, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte[0] ^ 1]))
+
+
 def test_a_byte_changed_behind_the_file_systems_back_is_found(
     mapped: tuple[Path, Path], made: Disk, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -959,11 +1024,7 @@ def test_a_byte_changed_behind_the_file_systems_back_is_found(
     (root / "c0" / "00.jpg").read_bytes()  # the page cache holds the right bytes
     [[_, physical, _]] = entries(bmap)["c0/00.jpg"][4]
     # In the image: the device's own page cache may hold neighbours from before the file was there.
-    with open(made.image, "r+b") as image:
-        image.seek(physical + 12_345)
-        byte = image.read(1)
-        image.seek(physical + 12_345)
-        image.write(bytes([byte[0] ^ 1]))
+    flip(made.image, physical + 12_345)
     assert tool("verify", bmap) == 0
     capsys.readouterr()
     assert tool("verify", bmap, "--bytes") == 1
@@ -972,6 +1033,38 @@ def test_a_byte_changed_behind_the_file_systems_back_is_found(
         said
     )
     assert "1 of 12 files" in said
+
+
+def test_the_bytes_are_those_of_the_device_that_the_files_are_on_now(
+    tmp_path: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require("mkfs.ext4", "losetup")
+    image, copy, mount = tmp_path / "image", tmp_path / "copy", tmp_path / "mnt"
+    with open(image, "wb") as file:
+        file.truncate(32 << 20)
+    with loop_device(image) as old:
+        run("mkfs.ext4", "-q", "-F", old)
+        with mounted(old, mount):
+            fill(mount, (50_000,))
+            assert tool("create", mount, "-o", bmap) == 0
+    [[_, physical, _]] = entries(bmap)["c0/00.jpg"][4]
+    run("cp", str(image), str(copy))
+    run("losetup", old, str(copy))  # the same UUID at the name that the map has
+    try:
+        with loop_device(image) as new, mounted(new, mount):
+            assert load(bmap)["device"]["path"] == old != new
+            flip(copy, physical + 77)
+            assert tool("verify", bmap, "--bytes") == 0
+            assert tool("verify", bmap, "--bytes", "--uri", old) == 1
+            (mount / "c0" / "00.jpg").read_bytes()  # the page cache holds the right bytes
+            flip(image, physical + 99)
+            capsys.readouterr()
+            assert tool("verify", bmap, "--bytes") == 1
+            assert f"byte 99 is another on the device (byte {physical + 99} of {new})" in (
+                complaints(capsys)
+            )
+    finally:
+        run("losetup", "--detach", old)
 
 
 def content_of(loaded: bmap_tools.ExtentMap, file: int) -> bytes:
@@ -993,7 +1086,9 @@ def test_a_map_that_takes_data_for_a_hole_is_found(
     bmap_tools.save(loaded, bmap)
     assert tool("verify", bmap) == 1
     assert complaints(capsys).count("extents: they are elsewhere") == 2
-    differences = contents.compare(loaded, np.arange(12), loaded.root, None, 2, lambda done: None)
+    differences = contents.compare(
+        loaded, np.arange(12), loaded.root, loaded.device.path, 2, lambda done: None
+    )
     assert differences.keys() == {0, 1}
     for file, why in differences.items():
         first = content_of(loaded, file).translate(None, b"\0")[0]

@@ -342,6 +342,25 @@ def test_disks_of_other_kinds(
     assert (found.serial, found.wwid) == (serial, wwid)
 
 
+def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> None:
+    described = sysfs(tmp_path / "nvme0n1", {}, sector=8192)
+    with pytest.raises(UnsupportedStorage, match=r"/dev/nvme0n1 has logical blocks of 8192 bytes"):
+        device._describe(str(described))
+    require("losetup")
+    with open(tmp_path / "image", "wb") as image:
+        image.truncate(1 << 20)
+    try:
+        with (
+            loop_device(tmp_path / "image", sector=8192) as node,
+            pytest.raises(UnsupportedStorage, match=f"{node} has logical blocks of 8192 bytes"),
+        ):
+            device.examine(node)
+    except AssertionError as error:
+        if "losetup" not in str(error):
+            raise
+        pytest.skip("this kernel makes no loop devices with blocks of 8192 bytes: Linux 6.15 does")
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
