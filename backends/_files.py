@@ -191,5 +191,5 @@ def _open_failure(error: OSError, path: bytes, flags: int) -> OSError:
         return os_error(error.errno or errno.EIO, path)
     if os.path.isdir(path):
         return os_error(errno.EISDIR, path)
-    hint = ": its file system has no O_DIRECT; use the python-file option direct=False"
+    hint = ": its file system has no O_DIRECT; use the option direct=False"
     return os_error(errno.EINVAL, path, hint)

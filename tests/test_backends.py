@@ -53,7 +53,7 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path: Path) -> None:
     class Writing(ReaderTests):
         def open(self, catalog: Catalog) -> Reader:
             reader = PythonFileReader(catalog)
-            reader._flags |= os.O_RDWR
+            reader._files.flags |= os.O_RDWR
             return reader
 
     (tmp_path / "class").mkdir()
@@ -246,11 +246,11 @@ def test_a_size_that_another_lane_finds_changed_is_asked_for_again(
         read(reader, np.array([0]))
 
         def meanwhile(fds: list[int], paths: list[bytes], local: bool) -> np.ndarray:
-            reader._sizes[0] = -1  # as read() in another lane does
+            reader._files.forget(np.array([0]))  # as read() in another lane does
             monkeypatch.undo()
             return _files.regular_sizes(fds, paths, local)
 
-        monkeypatch.setattr("dali_storage.backends.python_file.regular_sizes", meanwhile)
+        monkeypatch.setattr("dali_storage.backends._open_files.regular_sizes", meanwhile)
         assert reader.sizes(np.array([0, 1])).tolist() == [100, 100]
 
 
