@@ -6,8 +6,9 @@ import ctypes
 import errno
 import fcntl
 import os
-from abc import abstractmethod
+import platform
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -15,22 +16,18 @@ import numpy.typing as npt
 from ..errors import BackendUnavailable
 from ..reader import IntArray
 from ._files import close_all
-from ._xnvme import Device, Library
+from ._xnvme import Library
+from ._xnvme_devices import Device
 from ._xnvme_queue import NOTHING_TO_DO, Queue, Work
-from ._xnvme_status import explain
 
 IOS = ("io_uring", "libaio", "emu", "thrpool")
 """The asynchronous implementations of libxnvme that read files."""
 
 _PER_COMMAND = ("emu", "thrpool")  # read from the file of the command; the others, of the queue
-_MOST = 1 << 30  # bytes that one command asks for; the kernel reads no more than 2 GiB at once
 _NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems insist on it
 
-_libc = ctypes.PyDLL(None)  # PyDLL: keeps the interpreter lock, for calls that never wait
-_dup3 = _libc.dup3
+_dup3 = ctypes.PyDLL(None).dup3  # PyDLL: keeps the interpreter lock; it never waits
 _dup3.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
-_fcntl = _libc.fcntl
-_fcntl.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long]
 
 
 class FileQueue:
@@ -59,6 +56,8 @@ class FileQueue:
             BackendUnavailable: it reads from elsewhere.
         """
         self.io = io
+        # They were opened with O_NONBLOCK, which io_uring before Linux 5.15 takes at its word.
+        self._clears_nonblock = io == "io_uring" and _kernel() < (5, 15)
         self._flags = os.O_DIRECT if direct else 0
         self._handles: list[Device] = []
         self._moved: set[int] = set()
@@ -78,7 +77,7 @@ class FileQueue:
             self.close()
             raise
 
-    def run(self, reads: FileReads, memory: object) -> None:
+    def run(self, reads: Work, memory: object) -> None:
         """Run reads that are for this queue, as `Queue.run()`."""
         try:
             self._opened_queue().run(reads, memory)
@@ -108,14 +107,14 @@ class FileQueue:
             For each, UNDER_WAY, NOTHING_TO_DO or -errno.
         """
         queue = self._opened_queue()
-        queue.contexts["head"][contexts] = np.void(bytes(queue.contexts["head"].itemsize))
-        pread, flags, codes = queue.functions.xnvme_file_pread, self._flags, []
+        queue.heads[contexts] = np.void(bytes(queue.heads.itemsize))
+        pread, codes = queue.functions.xnvme_file_pread, []
         reads = zip(contexts, fds, memory, nbytes, offsets, strict=True)
         for context, fd, address, length, offset in reads:
             code = NOTHING_TO_DO
             if fd >= 0:
-                # It was opened with O_NONBLOCK, which io_uring before Linux 5.15 takes at its word.
-                _fcntl(fd, fcntl.F_SETFL, flags)
+                if self._clears_nonblock:
+                    fcntl.fcntl(fd, fcntl.F_SETFL, self._flags)
                 target = self._targets[context]
                 self._moved.add(target)
                 if _dup3(fd, target, os.O_CLOEXEC) < 0:
@@ -153,8 +152,7 @@ class FileQueue:
         fds = [_anonymous_file(content) for content in contents]
         memory = np.zeros((2, 8), np.uint8)
         try:
-            reads = _Trial(self, memory.ctypes.data + np.array([0, 8]), np.array([8, 8]), fds)
-            self.run(reads, memory)
+            self.run(_Trial(self, fds, memory), memory)
         finally:
             close_all(fds)
         if [row.tobytes() for row in memory] != contents:
@@ -164,76 +162,29 @@ class FileQueue:
             )
 
 
-class FileReads(Work):
-    """Reads of n files from the beginning to an expected size. Where they come from is to be added.
+class _Trial(Work):
+    """The beginnings of files."""
 
-    Attributes:
-        got: int64[n], bytes that have come of each so far.
-        errors: int64[n], errno of each, 0 where there is none.
-    """
-
-    def __init__(self, queue: FileQueue, memory: IntArray, sizes: IntArray, unit: int = 1) -> None:
-        """Begin nothing yet.
-
-        Args:
-            queue: what will run them.
-            memory: int64[n], addresses.
-            sizes: int64[n], bytes.
-            unit: bytes, what offsets and lengths must be multiples of.
-        """
-        self.count = sizes.size
-        self.got = np.zeros_like(sizes)
-        self.errors = np.zeros_like(sizes)
+    def __init__(self, queue: FileQueue, fds: list[int], memory: npt.NDArray[np.uint8]) -> None:
+        """`memory`: uint8[n, k], for k bytes of each."""
+        self.count = len(fds)
         self._queue = queue
+        self._fds = fds
         self._memory = memory
-        self._rounded = -(-sizes // unit) * unit
-        self._sizes = sizes
-        self._unit = unit
-
-    @abstractmethod
-    def open(self, numbers: list[int]) -> list[int]:
-        """The descriptors of files, which may be open already; -1 where nothing is to be read."""
-
-    @abstractmethod
-    def end(self, numbers: list[int]) -> None:
-        """Learn that files need not be open any longer: they are read, or have failed."""
 
     def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
-        fds = self.open(numbers)
-        got = self.got[numbers]
-        memory = self._memory[numbers] + got
-        nbytes = np.minimum(self._rounded[numbers] - got, _MOST)
-        return self._queue.submit(contexts, fds, memory.tolist(), nbytes.tolist(), got.tolist())
+        fds = [self._fds[number] for number in numbers]
+        memory = [self._memory[number].ctypes.data for number in numbers]
+        lengths = [self._memory.shape[1]] * len(numbers)
+        return self._queue.submit(contexts, fds, memory, lengths, [0] * len(numbers))
 
     def finish(
         self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
     ) -> list[int]:
-        failed = statuses != 0
-        self.got[numbers] += np.where(failed, 0, results)
-        for place in np.flatnonzero(failed).tolist():
-            self.errors[numbers[place]], _ = explain(int(statuses[place]), self._queue.io)
-        # A read that gives little is not yet the end; one that gives part of a unit is.
-        got = self.got[numbers]
-        more = ~failed & (results > 0) & (got < self._sizes[numbers]) & (got % self._unit == 0)
-        self.end(numbers[~more].tolist())
-        again: list[int] = numbers[more].tolist()
-        return again
+        return []
 
     def refuse(self, number: int, error: int) -> None:
-        self.errors[number] = error
-        self.end([number])
-
-
-class _Trial(FileReads):
-    def __init__(self, queue: FileQueue, memory: IntArray, sizes: IntArray, fds: list[int]) -> None:
-        super().__init__(queue, memory, sizes)
-        self._fds = fds
-
-    def open(self, numbers: list[int]) -> list[int]:
-        return [self._fds[number] for number in numbers]
-
-    def end(self, numbers: list[int]) -> None:
-        pass
+        raise OSError(error, os.strerror(error))
 
     def waiting(self) -> None:
         pass
@@ -276,3 +227,8 @@ def _descriptor(handle: Device, home: int) -> int:
     raise BackendUnavailable(
         f"{handle.library.path} keeps its descriptors in another way than 0.7.5 and main do"
     )
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = platform.release().split(".")[:2]
+    return int(major), int("".join(takewhile(str.isdigit, minor)))

@@ -21,7 +21,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ import numpy.typing as npt
 
 from ..errors import BackendUnavailable
 from ..reader import IntArray
-from ._xnvme import Device, foreign_memory
+from ._xnvme_devices import Device, foreign_memory
 
 DEPTHS = tuple(1 << power for power in range(12))  # what libxnvme takes: below 4096
 
@@ -43,27 +42,11 @@ CONTEXT = np.dtype(
 )
 """head: the NVMe command (64 bytes) and its completion (16 bytes)."""
 
-COMMAND = np.dtype(
-    [
-        ("opcode", "u1"),
-        ("flags", "u1"),
-        ("cid", "<u2"),
-        ("nsid", "<u4"),
-        ("cdw2", "V32"),
-        ("slba", "<u8"),
-        ("nlb", "<u2"),
-        ("cdw12", "V14"),
-        ("completion", "V16"),
-    ]
-)
-"""A head, with the fields of a read; nlb is one less than the number of blocks. It has no gaps,
-because numpy does not copy what is in those."""
-
-READ = 2  # the opcode, NVM command set
-
 UNDER_WAY, NOTHING_TO_DO = 0, 1
 
 _STATE_BYTES = 8
+_FREE = 0xFF  # the state of a context that has no command
+_PHASE_BITS, _SCT_AND_SC = np.uint16(1), np.uint16(0x7FF)  # of a status
 # With these, to submit is no more than to write to memory; the others make system calls.
 _QUICK = frozenset(("io_uring", "io_uring_cmd", "emu", "nil", "upcie"))
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
@@ -119,6 +102,7 @@ class Queue:
     Attributes:
         device: what it is a queue of.
         contexts: CONTEXT[depth], the command contexts: libxnvme's memory.
+        heads: their heads.
         pointers: their addresses.
         lost: the device has not answered, and is given up.
     """
@@ -157,7 +141,9 @@ class Queue:
         except BaseException:
             self.close()
             raise
+        self.heads = self.contexts["head"]
         self._states = self.contexts["state"]
+        self._results, self._statuses = self.contexts["result"], self.contexts["status"]
         self._reset()
 
     def run(self, work: Work, memory: object) -> None:
@@ -182,30 +168,6 @@ class Queue:
             if not self._settle():
                 _abandoned.append((memory, self))
             raise
-
-    def pass_commands(
-        self,
-        contexts: list[int],
-        commands: npt.NDArray[np.void],
-        memory: Sequence[int],
-        nbytes: Sequence[int],
-    ) -> list[int]:
-        """Submit NVMe commands.
-
-        Args:
-            contexts: k free contexts.
-            commands: COMMAND[k].
-            memory: k addresses.
-            nbytes: k lengths.
-
-        Returns:
-            For each, 0 or -errno.
-        """
-        self.contexts["head"][contexts] = commands.view("V80")
-        pointers = [self.pointers[context] for context in contexts]
-        return list(
-            map(self.functions.xnvme_cmd_pass, pointers, memory, nbytes, repeat(None), repeat(0))
-        )
 
     def poll(self) -> None:
         """Have libxnvme submit what is not submitted yet, and mark what has completed.
@@ -244,7 +206,8 @@ class Queue:
 
     def _reset(self) -> None:
         self._free = list(range(len(self.pointers)))
-        self._owners = np.full(len(self.pointers), -1, np.int64)  # command numbers; -1: free
+        self._owners = np.zeros(len(self.pointers), np.int64)  # numbers of commands
+        self._states[:] = _FREE
         self._pause, self._paused = _SHORTEST_PAUSE, False
 
     def _run(self, work: Work) -> None:
@@ -266,7 +229,7 @@ class Queue:
             idle = len(self._free) + len(codes) - codes.count(UNDER_WAY) == len(self.pointers)
             for number, context, code in zip(numbers, contexts, codes, strict=True):
                 if code != UNDER_WAY:
-                    self._owners[context] = -1
+                    self._states[context] = _FREE
                     self._free.append(context)
                 if code in (-errno.EAGAIN, -errno.EBUSY) and not idle:
                     todo.append(number)  # when something else has completed
@@ -275,13 +238,12 @@ class Queue:
 
     def _reap(self, work: Work) -> list[int]:
         self.poll()
-        done = np.flatnonzero((self._states == 0) & (self._owners >= 0))
+        done = (self._states == 0).nonzero()[0]
         if not done.size:
             work.waiting()
             self._wait()
             return []
-        numbers = self._owners[done]
-        self._owners[done] = -1
+        self._states[done] = _FREE
         self._free += done.tolist()
         self._progress = time.monotonic()
         if self._paused:
@@ -289,8 +251,8 @@ class Queue:
             # A look costs something: the pause doubles until an eighth of the queue is found done.
             share = 8 * done.size // self._owners.size
             self._pause = max(self._pause / (4 if share > 1 else 1 + share), _SHORTEST_PAUSE)
-        statuses = self.contexts["status"][done] >> 1 & 0x7FF  # bit 0 is the phase
-        return work.finish(numbers, self.contexts["result"][done], statuses.astype(np.uint16))
+        statuses = self._statuses[done] >> _PHASE_BITS & _SCT_AND_SC
+        return work.finish(self._owners[done], self._results[done], statuses)
 
     def _wait(self, error: int = 0) -> None:
         """Pause, after something was polled for in vain; `error` is what the polling gave."""
@@ -306,10 +268,11 @@ class Queue:
 
     def _settle(self) -> bool:
         """Wait until nothing is under way; False if the device is given up instead."""
-        self._progress = time.monotonic()
-        while not self.lost and self._outstanding(self._pointer):
+        self._progress, settled = time.monotonic(), False
+        while not settled:
             with contextlib.suppress(BaseException):  # Ctrl-C again, or it is given up now
-                found = self.poke(self._pointer, 0)
+                settled = self.lost or not self._outstanding(self._pointer)
+                found = 1 if settled else self.poke(self._pointer, 0)
                 if found <= 0:
                     self._wait(found)
         self._reset()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 
 import numpy as np
 
 from ..catalog import Catalog
 from ..errors import BackendUnavailable, SampleSizeChanged, os_error
 from ..reader import Batch, Buffer, IntArray, Reader
-from ._files import close_all
 from ._open_files import SampleFiles
-from ._xnvme import Device, Library, load
-from ._xnvme_files import IOS, FileQueue, FileReads, open_anonymous
+from ._xnvme import Library, load
+from ._xnvme_devices import Device
+from ._xnvme_files import IOS, FileQueue, open_anonymous
 from ._xnvme_queue import DEPTHS
+from ._xnvme_reads import SampleReads
 
 _REMEDIES = {
     "io_uring": "; io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "
@@ -102,7 +102,7 @@ class XnvmeFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
-        reads = _SampleReads(queue, self._files, self._catalog, batch, self._unit, self.waiting)
+        reads = SampleReads(queue, self._files, self._catalog, batch, self._unit, self.waiting)
         try:
             queue.run(reads, batch.buffer)
         finally:
@@ -128,68 +128,6 @@ class XnvmeFileReader(Reader):
         if self._allocator is not None:
             self._allocator.close()
         self._files.close()
-
-
-class _SampleReads(FileReads):
-    """The reads of a batch. Each file is opened when its turn comes, and closed when it is read."""
-
-    def __init__(
-        self,
-        queue: FileQueue,
-        files: SampleFiles,
-        catalog: Catalog,
-        batch: Batch,
-        unit: int,
-        waiting: Callable[[], None],
-    ) -> None:
-        super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, unit)
-        self._samples = batch.samples
-        self._files = files
-        self._catalog = catalog
-        self._waiting = waiting
-        self._open: dict[int, int] = {}  # number, descriptor
-
-    def open(self, numbers: list[int]) -> list[int]:
-        new = [number for number in numbers if number not in self._open]
-        found = self._open_files(new) if new else self._sizes[:0]
-        # Where nothing is to be read, it is done: the file is empty, or not what is expected.
-        empty = (found == 0) | (found != self._sizes[new])
-        for place in np.flatnonzero(empty).tolist():
-            self.got[new[place]] = found[place]
-        done = [new[place] for place in np.flatnonzero(empty).tolist()]
-        self.end(done)
-        return [self._open.get(number, -1) for number in numbers]
-
-    def end(self, numbers: list[int]) -> None:
-        for number in numbers:
-            if self.errors[number] and self._has_changed(number):
-                self.errors[number], self.got[number] = 0, -1
-        close_all([self._open.pop(number) for number in numbers])
-
-    def waiting(self) -> None:
-        self._waiting()
-
-    def close(self) -> None:
-        """Close what is still open."""
-        close_all(self._open.values())
-        self._open.clear()
-
-    def _open_files(self, numbers: list[int]) -> IntArray:
-        """Open files; their sizes in bytes, int64[k]."""
-        samples = self._samples[numbers]
-        paths = self._catalog.paths(samples)
-        fds = self._files.take(samples)
-        try:
-            if not self._files.open_cached(fds, paths):
-                self._waiting()
-                self._files.open_missing(fds, paths)
-            return self._files.sizes_now(fds, paths)
-        finally:
-            self._open.update(zip(numbers, fds, strict=True))
-
-    def _has_changed(self, number: int) -> bool:
-        """Whether a read has failed because the file is shorter now; "emu" says it like this."""
-        return os.fstat(self._open[number]).st_size != int(self._sizes[number])
 
 
 def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:

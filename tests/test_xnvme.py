@@ -9,25 +9,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from dali_storage.backends import _xnvme, _xnvme_queue
-from dali_storage.backends._xnvme import _OPTS_READ, GEOMETRY, OPTS, Device, Library
-from dali_storage.backends._xnvme_files import IOS, FileQueue, FileReads, open_anonymous
-from dali_storage.backends._xnvme_queue import (
-    COMMAND,
-    CONTEXT,
-    NOTHING_TO_DO,
-    READ,
-    Queue,
-    Work,
-)
+from dali_storage.backends._xnvme import Library
+from dali_storage.backends._xnvme_blocks import COMMAND, MOST_BLOCKS, BlockReads
+from dali_storage.backends._xnvme_devices import _OPTS_READ, GEOMETRY, OPTS, Device
+from dali_storage.backends._xnvme_files import IOS, FileQueue, open_anonymous
+from dali_storage.backends._xnvme_queue import CONTEXT, NOTHING_TO_DO, Queue
+from dali_storage.backends._xnvme_reads import FileReads
 from dali_storage.backends._xnvme_status import explain
 from dali_storage.errors import BackendUnavailable
 
@@ -332,39 +328,23 @@ def test_memory_that_is_not_there_says_what_to_do(ramdisk: Device) -> None:
 # --- queues ---
 
 
-class Commands(Work):
-    """NVMe commands, all of one opcode."""
+class Reads(BlockReads):
+    """Reads of blocks of 512 bytes, as many each, that remember in which order they ended."""
 
     def __init__(
-        self, queue: Queue, slba: np.ndarray, nlb: int, memory: np.ndarray, opcode: int = READ
+        self, queue: Queue, slba: np.ndarray, nlb: int, memory: np.ndarray, **options: Any
     ) -> None:
-        self.count = slba.size
-        self.queue = queue
-        self.commands = np.zeros(slba.size, COMMAND)
-        self.commands["opcode"], self.commands["nsid"] = opcode, queue.device.nsid
-        self.commands["slba"], self.commands["nlb"] = slba, nlb - 1
-        self.memory = (memory.ctypes.data + np.arange(slba.size) * nlb * 512).tolist()
-        self.nbytes = nlb * 512
-        self.finished: dict[int, int] = {}  # number, status
-        self.refused: dict[int, int] = {}
-        self.waits = 0
+        addresses = memory.ctypes.data + np.arange(slba.size) * nlb * 512
+        super().__init__(queue, slba, np.full(slba.size, nlb), addresses, 512, **options)
+        self.ended: list[int] = []
 
-    def submit(self, numbers: list[int], contexts: list[int]) -> Sequence[int]:
-        memory = [self.memory[number] for number in numbers]
-        nbytes = [self.nbytes] * len(numbers)
-        return self.queue.pass_commands(contexts, self.commands[numbers], memory, nbytes)
+    @property
+    def commands(self) -> np.ndarray:
+        return self._heads.view(COMMAND)
 
     def finish(self, numbers: np.ndarray, results: np.ndarray, statuses: np.ndarray) -> list[int]:
-        for number, status in zip(numbers.tolist(), statuses.tolist(), strict=True):
-            assert number not in self.finished
-            self.finished[number] = status
-        return []
-
-    def refuse(self, number: int, error: int) -> None:
-        self.refused[number] = error
-
-    def waiting(self) -> None:
-        self.waits += 1
+        self.ended += numbers.tolist()
+        return super().finish(numbers, results, statuses)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 256, 2048])
@@ -375,14 +355,16 @@ def test_nvme_reads_bring_the_right_blocks(xnvme: Library, io: str, depth: int) 
     random = np.random.default_rng(depth)
     blocks = random.integers(0, 256, (3000, 512), np.uint8)
     with device, Queue(device, depth) as queue:
-        write = Commands(queue, np.arange(3000), 1, blocks, opcode=1)  # to memory of this process
+        write = Reads(queue, np.arange(3000), 1, blocks)
+        write.commands["opcode"] = 1  # a write, to memory of this process
         queue.run(write, blocks)
-        assert write.finished == dict.fromkeys(range(3000), 0)
+        assert sorted(write.ended) == list(range(3000))
         slba = random.integers(0, 2995, 500)
         memory = device.allocate(500 * 5 * 512)
-        read = Commands(queue, slba, 5, memory)
+        read = Reads(queue, slba, 5, memory)
         queue.run(read, memory)
-        assert read.finished == dict.fromkeys(range(500), 0)
+        assert sorted(read.ended) == list(range(500))
+        assert not read.statuses.any()
         expected = np.stack([blocks[first : first + 5].reshape(-1) for first in slba.tolist()])
         assert (memory.reshape(500, 5 * 512) == expected).all()
 
@@ -390,66 +372,85 @@ def test_nvme_reads_bring_the_right_blocks(xnvme: Library, io: str, depth: int) 
 def test_blocks_far_out_are_not_wrapped(xnvme: Library) -> None:
     with open_ramdisk(xnvme, "nil") as device, Queue(device, 1) as queue:
         slba = np.array([(1 << 40) + 5])  # nil reads nothing
-        queue.run(Commands(queue, slba, 65536, slba), slba)
-        assert queue.contexts["head"].view(COMMAND)["slba"].tolist() == [(1 << 40) + 5]
-        assert queue.contexts["head"].view(COMMAND)["nlb"].tolist() == [65535]
+        queue.run(Reads(queue, slba, MOST_BLOCKS, slba), slba)
+        command = queue.heads.copy().view(COMMAND)
+        assert command["slba"].tolist() == [(1 << 40) + 5]
+        assert command["nlb"].tolist() == [0xFFFF]
 
 
 @pytest.mark.parametrize("depth", [1, 16])
 def test_an_implementation_that_writes_no_results_completes(xnvme: Library, depth: int) -> None:
     with open_ramdisk(xnvme, "nil") as device, Queue(device, depth) as queue:
-        work = Commands(queue, np.arange(100), 8, np.zeros(1))
+        work = Reads(queue, np.arange(100), 8, np.zeros(1))
+        work.statuses[:] = 9
         queue.run(work, None)
-        assert work.finished == dict.fromkeys(range(100), 0)
+        assert sorted(work.ended) == list(range(100))
+        assert not work.statuses.any()
 
 
 def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Path) -> None:
     with offered(xnvme, "io_uring"), open_file(xnvme, file, io="io_uring") as device:
         memory = np.zeros((10, 512), np.uint8)
         with Queue(device, 4) as queue:
-            work = Commands(queue, np.arange(10) * 512, 1, memory, opcode=0xDC)  # a file's read
+            work = Reads(queue, np.arange(10) * 512, 1, memory)
+            work.commands["opcode"] = 0xDC  # the read of a file, by bytes
             work.commands["opcode"][3] = 0x55
             queue.run(work, memory)
-        assert work.refused == {3: errno.ENOSYS}
-        assert sorted(work.finished) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert work.errors.tolist() == [0, 0, 0, errno.ENOSYS, 0, 0, 0, 0, 0, 0]
+        assert sorted(work.ended) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert work.results.tolist() == [512, 512, 512, 0, *[512] * 6]
         memory[3] = np.frombuffer(file.read_bytes(), np.uint8)[3 * 512 : 4 * 512]
         assert memory.tobytes() == file.read_bytes()[:5120]
 
 
-class Stubborn(Commands):
-    """Refuses each command once, for now; the first in a lone run, for good."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.seen: set[int] = set()
-
-    def submit(self, numbers: list[int], contexts: list[int]) -> Sequence[int]:
-        codes = list(super().submit(numbers[:1], contexts[:1]))
-        for number, context in zip(numbers[1:], contexts[1:], strict=True):
-            again = number in self.seen
-            self.seen.add(number)
-            codes += super().submit([number], [context]) if again else [-errno.EBUSY]
-        return codes
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_failed_command_is_retried_as_often_as_wanted(
+    xnvme: Library, file: Path, retries: int
+) -> None:
+    with offered(xnvme, "io_uring"), open_file(xnvme, file, io="io_uring") as device:
+        memory = np.zeros((6, 512), np.uint8)
+        with Queue(device, 2) as queue:
+            work = Reads(queue, np.arange(6) * 512, 1, memory, retries=retries)
+            work.commands["opcode"] = 0xDC
+            work._memory[4] = 4096  # no memory is there
+            queue.run(work, memory)
+        assert sorted(work.ended) == sorted([0, 1, 2, 3, 5, *[4] * (1 + retries)])
+        assert work.statuses.tolist() == [0, 0, 0, 0, 0x700 | errno.EFAULT, 0]
+        assert memory[5].tobytes() == file.read_bytes()[5 * 512 : 6 * 512]
 
 
 def test_a_command_that_is_refused_for_now_is_submitted_again(xnvme: Library) -> None:
+    class Stubborn(Reads):
+        """Refuses each command once, but for the first of a submission."""
+
+        seen: ClassVar[set[int]] = set()
+
+        def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
+            codes = super().submit(numbers[:1], contexts[:1])
+            for number, context in zip(numbers[1:], contexts[1:], strict=True):
+                again = number in self.seen
+                self.seen.add(number)
+                codes += super().submit([number], [context]) if again else [-errno.EBUSY]
+            return codes
+
     with open_ramdisk(xnvme, "nil") as device, Queue(device, 8) as queue:
         work = Stubborn(queue, np.arange(50), 1, np.zeros(1))
         queue.run(work, None)
-        assert work.finished == dict.fromkeys(range(50), 0)
-        assert work.refused == {}
+        assert sorted(work.ended) == list(range(50))
+        assert not work.errors.any()
+        assert len(work.seen) > 20
 
 
 def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme: Library) -> None:
-    class Never(Commands):
-        def submit(self, numbers: list[int], contexts: list[int]) -> Sequence[int]:
+    class Never(Reads):
+        def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
             return [-errno.EAGAIN if number % 2 else NOTHING_TO_DO for number in numbers]
 
     with open_ramdisk(xnvme, "nil") as device, Queue(device, 8) as queue:
         work = Never(queue, np.arange(20), 1, np.zeros(1))
         queue.run(work, None)
-        assert work.refused == dict.fromkeys(range(1, 20, 2), errno.EAGAIN)
-        assert work.finished == {}
+        assert work.errors.tolist() == [0, errno.EAGAIN] * 10
+        assert work.ended == []
 
 
 @pytest.mark.parametrize("depth", [0, 3, 4096])
@@ -525,13 +526,27 @@ def test_one_queue_reads_many_files(xnvme: Library, files: list[int], io: str, d
 def test_a_long_file_is_read_in_pieces(
     xnvme: Library, file: Path, io: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dali_storage.backends._xnvme_files._MOST", 7000)
+    monkeypatch.setattr("dali_storage.backends._xnvme_reads._MOST", 7000)
     memory = np.zeros((5, 100_000), np.uint8)
     with offered(xnvme, io), FileQueue(xnvme, io, 2) as queue, open(file, "rb") as opened:
         work = Descriptors(queue, [opened.fileno()] * 5, memory)
         queue.run(work, memory)
         assert sorted(work.ended) == list(range(5))
     assert all(row.tobytes() == file.read_bytes() for row in memory)
+
+
+@pytest.mark.parametrize(("release", "cleared"), [("5.14.0-70.el9", True), ("6.1", False)])
+def test_files_do_not_stay_nonblocking_where_io_uring_minds(
+    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch, release: str, cleared: bool
+) -> None:
+    monkeypatch.setattr("platform.release", lambda: release)
+    memory = np.zeros((1, 4096), np.uint8)
+    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 2) as queue:
+        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        queue.run(Descriptors(queue, [fd], memory), memory)
+        assert os.get_blocking(fd) == cleared
+        os.close(fd)
+    assert memory.tobytes() == file.read_bytes()[:4096]
 
 
 @pytest.mark.parametrize("io", IOS)
@@ -652,6 +667,8 @@ INTERRUPT = """
 import os, signal, sys, threading, time
 import numpy as np
 from dali_storage.backends import _xnvme
+from dali_storage.backends._xnvme_devices import _OPTS_READ, GEOMETRY, OPTS, Device
+from dali_storage.backends._xnvme_blocks import COMMAND, MOST_BLOCKS, BlockReads
 from dali_storage.backends._xnvme_files import FileQueue
 from tests.test_xnvme import Descriptors
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -715,12 +732,12 @@ def test_a_queue_that_cannot_be_polled_is_given_up(
     with Queue(ramdisk, 4) as queue:
         poke, failures = queue.poke, iter([-errno.EAGAIN] * 3)
         queue.poke = lambda *arguments: next(failures, None) or poke(*arguments)
-        work = Commands(queue, np.arange(4), 1, memory := np.zeros((4, 512), np.uint8))
+        work = Reads(queue, np.arange(4), 1, memory := np.zeros((4, 512), np.uint8))
         queue.run(work, memory)
-        assert len(work.finished) == 4
+        assert len(work.ended) == 4
         queue.poke = lambda *_: -errno.ENOMEM
         with pytest.raises(OSError, match="does not answer") as caught:
-            queue.run(Commands(queue, np.arange(4), 1, memory), memory)
+            queue.run(Reads(queue, np.arange(4), 1, memory), memory)
         assert caught.value.errno == errno.ENOMEM
         queue.poke, queue.lost = poke, False
         queue.poll()
