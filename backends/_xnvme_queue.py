@@ -49,6 +49,7 @@ _FREE = 0xFF  # the state of a context that has no command
 _PHASE_BITS, _SCT_AND_SC = np.uint16(1), np.uint16(0x7FF)  # of a status
 # With these, to submit is no more than to write to memory; the others make system calls.
 _QUICK = frozenset(("io_uring", "io_uring_cmd", "emu", "nil", "upcie"))
+_GROUPS = 4  # that the commands of a queue are submitted and looked after in
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
 _TROUBLE = 2.0  # seconds for which polling may fail, before the device is given up
 
@@ -211,10 +212,10 @@ class Queue:
         self._pause, self._paused = _SHORTEST_PAUSE, False
 
     def _run(self, work: Work) -> None:
-        todo = deque(range(work.count))
-        depth = len(self.pointers)
+        todo, depth = deque(range(work.count)), len(self.pointers)
         while todo or len(self._free) < depth:
-            if todo and self._free:
+            # A few at a time: to look after each by itself would cost several times as much.
+            if todo and len(self._free) * _GROUPS >= depth:
                 self._submit(work, todo)
             if len(self._free) < depth:
                 todo.extend(self._reap(work))
@@ -239,18 +240,20 @@ class Queue:
     def _reap(self, work: Work) -> list[int]:
         self.poll()
         done = (self._states == 0).nonzero()[0]
-        if not done.size:
+        again = self._finish(work, done) if done.size else []
+        groups = done.size * _GROUPS // len(self.pointers)
+        if self._paused:  # the pauses double until a group is found done
+            self._pause = max(self._pause / min(1 << groups, 4), _SHORTEST_PAUSE)
+            self._paused = False
+        if not groups and len(self._free) < len(self.pointers):
             work.waiting()
             self._wait()
-            return []
+        return again
+
+    def _finish(self, work: Work, done: IntArray) -> list[int]:
         self._states[done] = _FREE
         self._free += done.tolist()
         self._progress = time.monotonic()
-        if self._paused:
-            self._paused = False
-            # A look costs something: the pause doubles until an eighth of the queue is found done.
-            share = 8 * done.size // self._owners.size
-            self._pause = max(self._pause / (4 if share > 1 else 1 + share), _SHORTEST_PAUSE)
         statuses = self._statuses[done] >> _PHASE_BITS & _SCT_AND_SC
         return work.finish(self._owners[done], self._results[done], statuses)
 

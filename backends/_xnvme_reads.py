@@ -64,12 +64,15 @@ class FileReads(Work):
     def finish(
         self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
     ) -> list[int]:
+        got = self.got[numbers] + results  # 0 of what failed
+        self.got[numbers] = got
+        if not statuses.any() and (got == self._sizes[numbers]).all():
+            self.end(numbers.tolist())
+            return []
         failed = statuses != 0
-        self.got[numbers] += np.where(failed, 0, results)
         for place in np.flatnonzero(failed).tolist():
             self.errors[numbers[place]], _ = explain(int(statuses[place]), self._queue.io)
         # A read that gives little is not yet the end; one that gives part of a unit is.
-        got = self.got[numbers]
         more = ~failed & (results > 0) & (got < self._sizes[numbers]) & (got % self._unit == 0)
         self.end(numbers[~more].tolist())
         again: list[int] = numbers[more].tolist()
@@ -101,13 +104,12 @@ class SampleReads(FileReads):
 
     def open(self, numbers: list[int]) -> list[int]:
         new = [number for number in numbers if number not in self._open]
-        found = self._open_files(new) if new else self._sizes[:0]
-        # Where nothing is to be read, it is done: the file is empty, or not what is expected.
-        empty = (found == 0) | (found != self._sizes[new])
-        for place in np.flatnonzero(empty).tolist():
-            self.got[new[place]] = found[place]
-        done = [new[place] for place in np.flatnonzero(empty).tolist()]
-        self.end(done)
+        if new:
+            found = self._open_files(new)
+            # Where nothing is to be read it is done: the file is empty, or not what is expected.
+            for place in np.flatnonzero((found == 0) | (found != self._sizes[new])).tolist():
+                self.got[new[place]] = found[place]
+                self.end([new[place]])
         return [self._open.get(number, -1) for number in numbers]
 
     def end(self, numbers: list[int]) -> None:

@@ -286,6 +286,17 @@ def test_a_kernel_without_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert read(reader, np.array([0])) == [b"bytes"]
 
 
+def test_those_are_closed_that_are_to_be() -> None:
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    before, still_open = len(os.listdir("/proc/self/fd")), set(fds)
+    for closed in ([], [-1, -1], [fds[3]], [fds[0], -1, fds[7], fds[1], fds[5]]):
+        _files.close_all(closed)
+        still_open -= set(closed)
+        assert {fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")} == still_open
+        assert len(os.listdir("/proc/self/fd")) == before - len(fds) + len(still_open)
+    _files.close_all(still_open)
+
+
 def test_an_open_file_that_cannot_be_sized_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught:
         _files.regular_sizes([1_000_000], [b"the/path"], local=True)
