@@ -27,6 +27,8 @@ from dali_storage.backends._xnvme_reads import FileReads
 from dali_storage.backends._xnvme_status import explain
 from dali_storage.errors import BackendUnavailable
 
+from .devices import loop_device
+
 ROOT = Path(_xnvme.__file__).resolve().parent.parent
 
 
@@ -401,6 +403,41 @@ def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Pa
         assert work.results.tolist() == [512, 512, 512, 0, *[512] * 6]
         memory[3] = np.frombuffer(file.read_bytes(), np.uint8)[3 * 512 : 4 * 512]
         assert memory.tobytes() == file.read_bytes()[:5120]
+
+
+@pytest.mark.parametrize("sector", [512, 4096])
+@pytest.mark.parametrize("io", IOS)
+def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, sector: int) -> None:
+    content = np.random.default_rng(sector).integers(0, 256, (1000, sector), np.uint8)
+    (tmp_path / "image").write_bytes(content.tobytes())
+    with offered(xnvme, io), loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
+        with Device(xnvme, path.encode(), io=io, sync="block", direct=True) as device:
+            assert access_mode(device.descriptor) == os.O_RDONLY
+            geometry = device.geometry()
+            assert (geometry.kind, geometry.lba_bytes) == ("conventional", sector)
+            assert geometry.size == content.size
+            slba = np.random.default_rng(0).integers(0, 990, 300)
+            memory = device.allocate(300 * 10 * sector).reshape(300, -1)
+            addresses = memory.ctypes.data + np.arange(300) * memory.strides[0]
+            with Queue(device, 32) as queue:
+                reads = BlockReads(queue, slba, np.full(300, 10), addresses, sector)
+                queue.run(reads, memory)
+            assert not reads.statuses.any()
+            assert (reads.results == 10 * sector).all()
+            expected = [content[first : first + 10].reshape(-1) for first in slba.tolist()]
+            assert (memory == np.stack(expected)).all()
+
+
+def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
+    xnvme: Library, tmp_path: Path
+) -> None:
+    if xnvme.version != "main":
+        pytest.skip("libxnvme 0.7.5 finds it out by itself")
+    (tmp_path / "image").write_bytes(bytes(1 << 20))
+    with offered(xnvme, "io_uring"), loop_device(tmp_path / "image") as path:  # noqa: SIM117
+        with Device(xnvme, path.encode(), io="io_uring") as device:  # no sync="block"
+            with pytest.raises(OSError, match="geometry"):
+                device.geometry()
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
