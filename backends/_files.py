@@ -164,13 +164,12 @@ def regular_sizes(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> In
 
 def close_all(fds: Iterable[int]) -> None:
     """Close those that are open (not negative), neighbouring numbers by one system call."""
-    ordered: npt.NDArray[np.int64] = np.sort([fd for fd in fds if fd >= 0])
-    if ordered.size:
-        gaps = np.flatnonzero(np.diff(ordered) != 1)
-        firsts = ordered[np.concatenate(([0], gaps + 1))]
-        lasts = ordered[np.concatenate((gaps, [-1]))]
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            os.closerange(first, last + 1)
+    ordered = sorted(fd for fd in fds if fd >= 0)
+    first = 0
+    for place, fd in enumerate(ordered, 1):
+        if place == len(ordered) or ordered[place] != fd + 1:
+            os.closerange(ordered[first], fd + 1)
+            first = place
 
 
 def _named(stat: Callable[[T], os.stat_result], target: T, path: bytes) -> os.stat_result:
@@ -191,5 +190,5 @@ def _open_failure(error: OSError, path: bytes, flags: int) -> OSError:
         return os_error(error.errno or errno.EIO, path)
     if os.path.isdir(path):
         return os_error(errno.EISDIR, path)
-    hint = ": its file system has no O_DIRECT; use the python-file option direct=False"
+    hint = ": its file system has no O_DIRECT; use the option direct=False"
     return os_error(errno.EINVAL, path, hint)

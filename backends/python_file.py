@@ -6,8 +6,6 @@ import errno
 import mmap
 import os
 import stat
-import threading
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +14,9 @@ from ..catalog import Catalog
 from ..errors import BackendUnavailable, SampleSizeChanged, os_error
 from ..reader import Batch, IntArray, Reader
 from ._aio import IOVEC, AioContext
-from ._files import close_all, is_local, open_cached, open_missing, regular_sizes
+from ._files import close_all
+from ._open_files import FILES_AT_ONCE, SampleFiles
 
-_FILES_AT_ONCE = 64  # a lane; open files are limited, to 1,024 a process by default
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
 
@@ -59,18 +57,16 @@ class PythonFileReader(Reader):
         self.lanes = lanes
         self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
         self._catalog = catalog
-        self._flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
+        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
+        self._files = SampleFiles(catalog, flags)
         self._direct = direct
-        self._sizes = np.full(len(catalog), -1, np.int64)  # -1: not sized yet
-        self._opened = _Opened()
-        self._local = len(catalog) > 0 and is_local(os.path.dirname(catalog.path(0)) or b".")
         self._overflow = self.allocate(_DIRECT_ALIGNMENT)
         if direct and len(catalog):
-            self._require_direct()
+            self._files.require_direct()
         self._contexts: list[AioContext] = []
         try:
             for _ in range(lanes):
-                self._contexts.append(AioContext(_FILES_AT_ONCE))
+                self._contexts.append(AioContext(FILES_AT_ONCE))
         except BaseException:
             self.close()
             raise
@@ -84,55 +80,36 @@ class PythonFileReader(Reader):
         return None
 
     def sizes(self, samples: IntArray) -> IntArray:
-        self._opened.drop()
-        # Again and again, because another lane may find meanwhile that a size has changed.
-        while ((sizes := self._sizes[samples]) < 0).any():
-            unsized = np.unique(samples[sizes < 0])
-            for start in range(0, unsized.size, _FILES_AT_ONCE):
-                self._size(unsized[start : start + _FILES_AT_ONCE])
-        return sizes
+        return self._files.sizes(samples, self.waiting)
 
     def read(self, batch: Batch, lane: int) -> None:
         found = np.empty_like(batch.sizes)
-        for start in range(0, batch.samples.size, _FILES_AT_ONCE):
-            part = slice(start, start + _FILES_AT_ONCE)
+        for start in range(0, batch.samples.size, FILES_AT_ONCE):
+            part = slice(start, start + FILES_AT_ONCE)
             found[part] = self._read_files(batch, part, self._contexts[lane])
         changed = batch.samples[found != batch.sizes]
         if changed.size:
-            self._sizes[changed] = -1
+            self._files.forget(changed)
             raise SampleSizeChanged(changed)
 
     def close(self) -> None:
         for context in self._contexts:
             context.close()
-        self._opened.close()
-
-    def _size(self, samples: IntArray) -> None:
-        paths = self._catalog.paths(samples)
-        fds = [-1] * len(paths)
-        try:
-            if not self._open_cached(fds, paths):
-                self.waiting()
-                open_missing(fds, paths, self._flags)
-            self._sizes[samples] = regular_sizes(fds, paths, self._local)
-        except BaseException:
-            close_all(fds)
-            raise
-        self._opened.keep(samples, fds)
+        self._files.close()
 
     def _read_files(self, batch: Batch, part: slice, context: AioContext) -> IntArray:
         """Read files whole; int64[n], how many bytes each gave: more than its size if it grew."""
         paths = self._catalog.paths(batch.samples[part])
         unit = self.alignment if self._direct else 1
         reads = _Reads(batch.sizes[part], self._iovecs(batch, part, unit), unit, context)
-        fds = self._opened.take(batch.samples[part])
+        fds = self._files.take(batch.samples[part])
         try:
-            all_open = self._open_cached(fds, paths)
+            all_open = self._files.open_cached(fds, paths)
             if all_open and not self._direct:
                 reads.read_cached(fds)
             if not reads.done.all():
                 self.waiting()
-                open_missing(fds, paths, self._flags)
+                self._files.open_missing(fds, paths)
                 if not all_open and not self._direct:
                     reads.read_cached(fds)
                 reads.read_rest(fds)
@@ -151,25 +128,11 @@ class PythonFileReader(Reader):
         iovecs["len"][:, 1] = unit
         return iovecs
 
-    def _open_cached(self, fds: list[int], paths: Sequence[bytes]) -> bool:
-        return self._local and open_cached(fds, paths, self._flags)
-
     def _failure(self, fd: int, path: bytes, number: int) -> OSError:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             return os_error(errno.EISDIR, path)  # AIO calls it an invalid argument
         hint = "; the python-file option direct=False reads it through the page cache"
         return os_error(number, path, hint if self._direct and number == errno.EINVAL else "")
-
-    def _require_direct(self) -> None:
-        """Refuse `direct` early; other trouble with the file is told when its turn comes."""
-        fds = [-1]
-        try:
-            open_missing(fds, [self._catalog.path(0)], self._flags)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                raise
-        finally:
-            close_all(fds)
 
 
 class _Reads:
@@ -219,36 +182,3 @@ class _Reads:
         if not rw_flags & os.RWF_NOWAIT:  # what fails there will fail, or not, when waited for
             self.errors[places] = np.maximum(-more, 0)
             self.done[places] = (more <= 0) | (got > self._sizes[places]) | (got % self._unit != 0)
-
-
-class _Opened:
-    """The files that `sizes()` has opened, for the `read()` that follows it in the same thread.
-
-    They are kept no longer: a file that is replaced must be read anew.
-    """
-
-    def __init__(self) -> None:
-        self._of_thread: dict[int, dict[int, int]] = {}
-
-    def keep(self, samples: IntArray, fds: list[int]) -> None:
-        """Take over the open files of `samples`; what would be too many is closed."""
-        mine = self._of_thread.setdefault(threading.get_ident(), {})
-        room = max(_FILES_AT_ONCE - len(mine), 0)
-        mine.update(zip(samples[:room].tolist(), fds, strict=False))
-        close_all(fds[room:])
-
-    def take(self, samples: IntArray) -> list[int]:
-        """The open files of `samples`, now the caller's; -1 for those that are not here."""
-        mine = self._of_thread.get(threading.get_ident())
-        if not mine:
-            return [-1] * len(samples)
-        return [mine.pop(sample, -1) for sample in samples.tolist()]
-
-    def drop(self) -> None:
-        """Close what this thread has not taken."""
-        close_all(self._of_thread.pop(threading.get_ident(), {}).values())
-
-    def close(self) -> None:
-        """Close everything."""
-        for thread in list(self._of_thread):
-            close_all(self._of_thread.pop(thread).values())

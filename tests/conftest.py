@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from nvidia.dali import Pipeline
+
+from dali_storage.backends import _xnvme
+from dali_storage.errors import BackendUnavailable
+
+XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
+"""Paths of the libxnvme.so's to test with; an empty one is what the binding finds by itself."""
 
 Tree = Callable[..., Path]
 
@@ -28,6 +35,18 @@ def tree(tmp_path: Path) -> Tree:
         return root
 
     return make
+
+
+@pytest.fixture(params=XNVME_LIBRARIES, ids=lambda path: os.path.realpath(path) if path else "")
+def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _xnvme.Library:
+    """A libxnvme; what loads one in the test, gets this one."""
+    if request.param:
+        monkeypatch.setenv("XNVME_LIBRARY_PATH", request.param)
+    try:
+        return _xnvme.load()
+    except BackendUnavailable:
+        where = request.param or "here; conda install -c conda-forge libxnvme, or build it"
+        pytest.skip(f"no libxnvme {where}; XNVME_TEST_LIBRARIES may name several, with colons")
 
 
 @pytest.fixture

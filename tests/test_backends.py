@@ -53,7 +53,7 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path: Path) -> None:
     class Writing(ReaderTests):
         def open(self, catalog: Catalog) -> Reader:
             reader = PythonFileReader(catalog)
-            reader._flags |= os.O_RDWR
+            reader._files.flags |= os.O_RDWR
             return reader
 
     (tmp_path / "class").mkdir()
@@ -246,11 +246,11 @@ def test_a_size_that_another_lane_finds_changed_is_asked_for_again(
         read(reader, np.array([0]))
 
         def meanwhile(fds: list[int], paths: list[bytes], local: bool) -> np.ndarray:
-            reader._sizes[0] = -1  # as read() in another lane does
+            reader._files.forget(np.array([0]))  # as read() in another lane does
             monkeypatch.undo()
             return _files.regular_sizes(fds, paths, local)
 
-        monkeypatch.setattr("dali_storage.backends.python_file.regular_sizes", meanwhile)
+        monkeypatch.setattr("dali_storage.backends._open_files.regular_sizes", meanwhile)
         assert reader.sizes(np.array([0, 1])).tolist() == [100, 100]
 
 
@@ -284,6 +284,17 @@ def test_a_kernel_without_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_bytes(b"bytes")
     with PythonFileReader(from_files([str(tmp_path / "file")])) as reader:
         assert read(reader, np.array([0])) == [b"bytes"]
+
+
+def test_those_are_closed_that_are_to_be() -> None:
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    before, still_open = len(os.listdir("/proc/self/fd")), set(fds)
+    for closed in ([], [-1, -1], [fds[3]], [fds[0], -1, fds[7], fds[1], fds[5]]):
+        _files.close_all(closed)
+        still_open -= set(closed)
+        assert {fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")} == still_open
+        assert len(os.listdir("/proc/self/fd")) == before - len(fds) + len(still_open)
+    _files.close_all(still_open)
 
 
 def test_an_open_file_that_cannot_be_sized_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dali_storage import registry
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.backends.xnvme_file import XnvmeFileReader
 
 ROOT = Path(registry.__file__).parent.parent
 
@@ -111,14 +112,17 @@ def test_a_wrong_plugin_does_not_hide_the_others(plugin: dict[str, str]) -> None
 
 
 def test_the_backends_that_ship() -> None:
-    assert registry.names() == ["block", "memory", "python-file"]
+    assert registry.names() == ["block", "memory", "python-file", "xnvme-file"]
     assert registry.load("block") is BlockReader
     assert registry.load("memory") is MemoryReader
     assert registry.load("python-file") is PythonFileReader
+    assert registry.load("xnvme-file") is XnvmeFileReader
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'blok'; known are block, memory, python-file"):
+    with pytest.raises(
+        ValueError, match="'blok'; known are block, memory, python-file, xnvme-file"
+    ):
         registry.load("blok")
 
 
@@ -130,7 +134,8 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
         "metadata.distribution = missing\nmetadata.entry_points = lambda group: []\n"
         "from dali_storage import registry; print(registry.names())"
     )
-    assert python(dict(os.environ), "-c", script).stdout == "['block', 'memory', 'python-file']\n"
+    shipped = ["block", "memory", "python-file", "xnvme-file"]
+    assert python(dict(os.environ), "-c", script).stdout == f"{shipped}\n"
 
 
 def test_options_are_checked_before_anything_is_opened() -> None:

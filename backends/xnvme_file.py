@@ -1,0 +1,166 @@
+"""Files through the xNVMe file API: asynchronous reads of many files at once, by libxnvme."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+
+from ..catalog import Catalog
+from ..errors import BackendUnavailable, SampleSizeChanged, os_error
+from ..reader import Batch, Buffer, IntArray, Reader
+from ._open_files import SampleFiles
+from ._xnvme import Library, load
+from ._xnvme_devices import Device
+from ._xnvme_files import IOS, FileQueue, open_anonymous
+from ._xnvme_queue import DEPTHS
+from ._xnvme_reads import SampleReads
+
+_REMEDIES = {
+    "io_uring": "; io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "
+    "profile of a container), or libxnvme be built without liburing",
+    "libaio": "; kernel AIO may be used up (sysctl fs.aio-max-nr) or forbidden by the seccomp "
+    "profile of a container, or libxnvme be built without libaio",
+}
+_CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
+_DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
+
+
+class XnvmeFileReader(Reader):
+    """Reads each sample's file whole, with as many files under way at once as a queue is deep.
+
+    libxnvme keeps a queue for each file, which is costly to make; here one queue reads them all,
+    see `FileQueue`. Buffers are libxnvme's (xnvme_buf_alloc).
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        io: str = "io_uring",
+        queue_depth: int = 64,
+        direct: bool = False,
+        lanes: int = 3,
+    ) -> None:
+        """Load libxnvme and make its queues; files are opened when they are read.
+
+        Args:
+            catalog: the samples; their paths are opened as they are when they are read.
+            io: libxnvme's asynchronous implementation. "io_uring", the fastest, is forbidden in
+                many containers. "libaio" is asynchronous with `direct` only. "thrpool" has four
+                threads a lane. "emu" reads one file after the other.
+            queue_depth: files under way at once in a lane: a power of two from 1 to 2048.
+            direct: read around the page cache (O_DIRECT). Not with "emu" and "thrpool", which take
+                the end of a file for an error.
+            lanes: batches read at once, 1 to 64, when the disk is waited for.
+
+        Raises:
+            ValueError, TypeError: a wrong option.
+            OSError: `direct` on a file system that has no O_DIRECT.
+            BackendUnavailable: no libxnvme, or it does not offer `io` here; says what it offers.
+        """
+        _check_options(io, queue_depth, direct, lanes)
+        self.lanes = lanes
+        self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
+        # The others wait inside of a submission, where nothing can be told.
+        self.tells_when_it_waits = io in ("io_uring", "thrpool") and not direct
+        self._catalog = catalog
+        self._unit = _DIRECT_ALIGNMENT if direct else 1
+        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
+        self._files = SampleFiles(catalog, flags)
+        self._queues: list[FileQueue] = []
+        self._allocator: Device | None = None
+        library = load()
+        if direct and len(catalog):
+            self._files.require_direct()
+        try:
+            self._allocator = open_anonymous(library, io)
+            for _ in range(lanes):
+                self._queues.append(FileQueue(library, io, queue_depth, direct=direct))
+        except OSError as error:
+            self.close()
+            raise _failure(library, io, error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        try:
+            library = load()
+        except BackendUnavailable as reason:
+            return str(reason)
+        try:
+            FileQueue(library, IOS[0], 1).close()
+        except (OSError, BackendUnavailable) as error:
+            return str(_failure(library, IOS[0], error))
+        return None
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return self._files.sizes(samples, self.waiting)
+
+    def read(self, batch: Batch, lane: int) -> None:
+        queue = self._queues[lane]
+        reads = SampleReads(queue, self._files, self._catalog, batch, self._unit, self.waiting)
+        try:
+            queue.run(reads, batch.buffer)
+        finally:
+            reads.close()
+        for failed in np.flatnonzero(reads.errors)[:1].tolist():
+            number, path = int(reads.errors[failed]), self._catalog.path(int(batch.samples[failed]))
+            hint = "; the xnvme-file option direct=False reads it through the page cache"
+            direct = self._unit > 1 and number == errno.EINVAL
+            raise os_error(number, path, hint if direct else "")
+        changed = batch.samples[reads.got != batch.sizes]
+        if changed.size:
+            self._files.forget(changed)
+            raise SampleSizeChanged(changed)
+
+    def allocate(self, nbytes: int) -> Buffer:
+        if self._allocator is None:
+            raise ValueError("xnvme-file: the reader is closed")
+        return self._allocator.allocate(nbytes)
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+        if self._allocator is not None:
+            self._allocator.close()
+        self._files.close()
+
+
+def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:
+    if io not in IOS:
+        raise ValueError(f"xnvme-file: io must be one of {', '.join(IOS)}, not {io!r}")
+    if not isinstance(direct, bool):
+        raise TypeError(f"xnvme-file: direct must be True or False, not {direct!r}")
+    if direct and io not in ("io_uring", "libaio"):
+        raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
+    if type(queue_depth) is not int or queue_depth not in DEPTHS:
+        raise ValueError(
+            f"xnvme-file: queue_depth must be a power of two from {DEPTHS[0]} to {DEPTHS[-1]}, "
+            f"not {queue_depth!r}"
+        )
+    if not isinstance(lanes, int) or not 1 <= lanes <= 64:
+        raise ValueError(f"xnvme-file: lanes must be an integer from 1 to 64, not {lanes!r}")
+
+
+def _failure(library: Library, io: str, error: Exception) -> Exception:
+    """What to tell about an implementation that does not work here, and about the others."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        hint = ": raise the limit (ulimit -n), or use fewer lanes or a smaller queue_depth"
+        return OSError(error.errno, f"xnvme-file: {os.strerror(error.errno)}{hint}")
+    offered = [name for name in IOS if name != io and _works(library, name)]
+    return BackendUnavailable(
+        f"libxnvme {library.version} ({library.path}) does not offer the io {io!r} here: {error}; "
+        f"it offers {', '.join(offered) or 'no other'}{_REMEDIES.get(io, '')}"
+    )
+
+
+def _works(library: Library, io: str) -> bool:
+    try:
+        FileQueue(library, io, 1).close()
+    except (OSError, BackendUnavailable):
+        return False
+    return True
