@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import threading
@@ -138,6 +139,7 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
         return Queue(device, depth)
 
     monkeypatch.setattr(_xnvme_files, "Queue", forbidden)
+    gc.collect()  # what other tests have left open
     before = os.listdir("/proc/self/fd")
     with pytest.raises(BackendUnavailable, match="not offer the io 'io_uring' here") as caught:
         XnvmeFileReader(from_files(["x"]))
