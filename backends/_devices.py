@@ -1,4 +1,4 @@
-"""The device or image that a map's extents are read from: found, compared with the map, opened."""
+"""The device or image that a map's extents are read from: found and opened."""
 
 from __future__ import annotations
 
@@ -13,26 +13,37 @@ from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device, ExtentMap
 
 from ..errors import BackendUnavailable, StaleMapError, os_error
+from . import _identity
 from ._maps import PathLike
-
-_SECTOR = 512  # bytes; the unit of a block device's size
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """An open device or image. Whoever has it closes `fd`.
+    """A device or image that the mapped file system is on.
 
     Attributes:
-        path: of its node, or of the image.
-        fd: open for reading, with O_DIRECT.
+        path: what users know it by: of its node, or of the image.
+        places: paths of what has the same bytes: the node of its block device, or the image, and
+            what is behind a loop device. Empty where the kernel does not know the device.
         start: bytes, where the mapped file system begins on it.
         block: bytes; positions, lengths and addresses of reads are multiples of it.
     """
 
     path: str
-    fd: int
+    places: tuple[str, ...]
     start: int
     block: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStorage(Storage):
+    """The same, open. Whoever has it closes `fd`.
+
+    Attributes:
+        fd: open for reading, with O_DIRECT.
+    """
+
+    fd: int
 
 
 def find(mapped: ExtentMap, root: bytes) -> list[str]:
@@ -62,7 +73,7 @@ def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
     return on
 
 
-def open_first(uris: list[str], mapped: ExtentMap, remedy: str) -> Storage:
+def open_first(uris: list[str], mapped: ExtentMap, remedy: str) -> OpenStorage:
     """The first that holds the mapped file system.
 
     Raises:
@@ -86,10 +97,7 @@ def require_same(on: Device, root: bytes, storage: Storage, remedy: str) -> None
         StaleMapError: it is another.
     """
     places = [place for place in (on.path, on.disk, on.backing_file) if place is not None]
-    ours = [storage.path]
-    if stat.S_ISBLK(os.stat(storage.path).st_mode):
-        ours += filter(None, [device.examine(storage.path).backing_file])
-    if not any(_is_same_file(place, our) for place in places for our in ours):
+    if not any(_is_same_file(place, our) for place in places for our in storage.places):
         what = f"{os.fsdecode(root)!r} is mounted from {on.path}, not from {storage.path}"
         raise StaleMapError(os.fsencode(storage.path), what, remedy)
 
@@ -98,12 +106,12 @@ def _is_same_file(one: str, other: str) -> bool:
     try:
         a, b = os.stat(one), os.stat(other)
     except OSError:
-        return False
+        return one == other  # sysfs knows it, and it has no node here
     both_nodes = stat.S_ISBLK(a.st_mode) and stat.S_ISBLK(b.st_mode)
     return a.st_rdev == b.st_rdev if both_nodes else os.path.samestat(a, b)
 
 
-def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> Storage:
+def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> OpenStorage:
     """Open a disk, a partition, a loop device or an image that holds the mapped file system.
 
     Raises:
@@ -112,31 +120,43 @@ def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> Storage:
         ValueError: it is neither a file nor a plain block device.
         OSError: it cannot be opened.
     """
-    try:
-        path = os.fsdecode(uri)
-    except TypeError:
-        raise TypeError(f"uri must be the path of a device or an image, not {uri!r}") from None
-    mode = _stat(path).st_mode
+    path = path_of(uri)
+    mode = mode_of(path)
     if not stat.S_ISBLK(mode) and not stat.S_ISREG(mode):
         hint = "; NVMe character devices are for xnvme-block" if stat.S_ISCHR(mode) else ""
         raise ValueError(f"uri {path!r} is neither a block device nor an image file{hint}")
     fd = _open(path)
     try:
         if stat.S_ISBLK(mode):
-            start, block = _place_on_device(path, mapped, remedy)
+            here = device.examine(path)
+            start, block = (
+                _identity.place_on_device(path, here, mapped, remedy),
+                here.logical_block_size,
+            )
+            places = (path, *filter(None, [here.backing_file]))
         else:
-            start, block = _place_on_image(path, mapped, remedy), _block_of_image(fd, path)
-        _require_file_system(fd, path, start, mapped, remedy)
-        _require_alignment(path, start, block, mapped)
+            start = _identity.place_by_size(path, os.fstat(fd).st_size, mapped, remedy)
+            block, places = _block_of_image(fd, path), (path,)
+        _identity.require_file_system(device.head(fd, start), path, start, mapped, remedy)
+        _identity.require_alignment(path, start, block, mapped)
     except BaseException:
         os.close(fd)
         raise
-    return Storage(path, fd, start, block)
+    return OpenStorage(path, places, start, block, fd)
 
 
-def _stat(path: str) -> os.stat_result:
+def path_of(uri: PathLike) -> str:
+    """The option `uri` as a str."""
     try:
-        return os.stat(path)
+        return os.fsdecode(uri)
+    except TypeError:
+        raise TypeError(f"uri must be the path of a device or an image, not {uri!r}") from None
+
+
+def mode_of(path: str) -> int:
+    """The st_mode of what the option `uri` names."""
+    try:
+        return os.stat(path).st_mode
     except OSError as error:
         hint = "; give the device or image that holds the mapped files as the option uri"
         raise os_error(error.errno or errno.EIO, os.fsencode(path), hint) from None
@@ -146,7 +166,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except PermissionError:
-        raise BackendUnavailable(f"no permission to read {path}: {_remedy(path)}") from None
+        raise no_permission(path) from None
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise BackendUnavailable(
@@ -156,6 +176,11 @@ def _open(path: str) -> int:
         raise os_error(error.errno or errno.EIO, os.fsencode(path)) from None
 
 
+def no_permission(path: str) -> BackendUnavailable:
+    """What to raise where a device may not be opened."""
+    return BackendUnavailable(f"no permission to read {path}: {_remedy(path)}")
+
+
 def _remedy(path: str) -> str:
     if os.geteuid() == 0:
         return "not even root may here; let the container have the device, or give an image as uri"
@@ -163,35 +188,6 @@ def _remedy(path: str) -> str:
         "run as root, or let this user read it with "
         f"`setfacl -m u:$USER:r {path}` (or the group disk), or give an image file as uri"
     )
-
-
-def _place_on_device(path: str, mapped: ExtentMap, remedy: str) -> tuple[int, int]:
-    """Where the file system begins, and the device's block."""
-    here, there = device.examine(path), mapped.device
-    for name in ("logical_block_size", "serial", "wwid"):
-        now, then = getattr(here, name), getattr(there, name)
-        if now != then and now is not None and then is not None:
-            raise _other_device(path, f"its {name} is {now} and was {then}", remedy)
-    if here.size == there.size:
-        return 0, here.logical_block_size
-    if here.path == here.disk and here.size == there.disk_size:
-        return there.start, here.logical_block_size
-    raise _other_device(path, _sizes(here.size, mapped), remedy)
-
-
-def _place_on_image(path: str, mapped: ExtentMap, remedy: str) -> int:
-    size, there = os.stat(path).st_size, mapped.device
-    whole = size // _SECTOR * _SECTOR  # as a loop device has it
-    if whole == there.disk_size:
-        return there.start
-    if whole == there.size:
-        return 0
-    raise _other_device(path, _sizes(size, mapped), remedy)
-
-
-def _sizes(size: int, mapped: ExtentMap) -> str:
-    there = mapped.device
-    return f"it has {size} bytes, the mapped one {there.size}, its disk {there.disk_size}"
 
 
 def _block_of_image(fd: int, path: str) -> int:
@@ -206,27 +202,3 @@ def _block_of_image(fd: int, path: str) -> int:
             else:
                 return block
     raise BackendUnavailable(f"{path}: O_DIRECT reads of 4096 bytes are refused here")
-
-
-def _require_file_system(fd: int, path: str, start: int, mapped: ExtentMap, remedy: str) -> None:
-    try:
-        _, uuid = device.superblock(fd, start)
-    except UnsupportedStorage as reason:
-        raise _other_device(path, str(reason), remedy) from None
-    if uuid != mapped.file_system.uuid:
-        what = f"its file system is {uuid}, the mapped one {mapped.file_system.uuid}"
-        raise _other_device(path, what, remedy)
-
-
-def _require_alignment(path: str, start: int, block: int, mapped: ExtentMap) -> None:
-    places = mapped.extents[mapped.extents[:, 1] >= 0] % block
-    if start % block or places.any():
-        raise BackendUnavailable(
-            f"{path} is read in blocks of {block} bytes, and the mapped files do not lie at "
-            f"multiples of that: attach it with `losetup --find --show --read-only {path}` and "
-            "give the loop device as uri"
-        )
-
-
-def _other_device(path: str, what: str, remedy: str) -> StaleMapError:
-    return StaleMapError(os.fsencode(path), f"this is not the mapped device: {what}", remedy)

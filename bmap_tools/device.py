@@ -19,7 +19,8 @@ from .extent_map import Device, FileSystem
 
 _SECTOR = 512  # bytes, the unit of sysfs whatever the device's own
 _GETFSUUID = 0x80111500  # FS_IOC_GETFSUUID: _IOR(0x15, 0, struct fsuuid2 {u8 len; u8 uuid[16]})
-_SUPERBLOCK_BYTES = 4096
+SUPERBLOCK_BYTES = 4096
+"""As many from the beginning of a file system tell which one it is."""
 _LARGEST_LOGICAL_BLOCK = 4096  # bytes
 
 _PLAIN_DISK = re.compile(
@@ -76,6 +77,15 @@ def examine(node: str) -> Device:
     if not stat.S_ISBLK(status.st_mode):
         raise UnsupportedStorage(f"{node} is not a block device")
     return _describe(_sysfs_directory(status.st_rdev))
+
+
+def describe(name: str) -> Device:
+    """The same of a block device by the kernel's name for it, "nvme0n1"; it may have no node here.
+
+    Raises:
+        UnsupportedStorage, OSError: as `examine()`.
+    """
+    return _describe(os.path.realpath(f"/sys/class/block/{name}"))
 
 
 def _sysfs_directory(number: int) -> str:
@@ -181,11 +191,32 @@ def superblock(fd: int, offset: int = 0) -> tuple[str, str]:
         UnsupportedStorage: there is neither of the two.
         OSError: it cannot be read.
     """
-    with mmap.mmap(-1, _SUPERBLOCK_BYTES) as block:  # O_DIRECT wants aligned memory
+    return identify(head(fd, offset), offset)
+
+
+def head(fd: int, offset: int) -> bytes:
+    """The first SUPERBLOCK_BYTES of a file system; fewer where the device ends before.
+
+    Args:
+        fd: as of `superblock()`.
+        offset: as of `superblock()`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with mmap.mmap(-1, SUPERBLOCK_BYTES) as block:  # O_DIRECT wants aligned memory
         got = os.preadv(fd, [block], offset)
-        head = block[:]
-    if got == _SUPERBLOCK_BYTES and head[:4] == b"XFSB":
+        return block[:got]
+
+
+def identify(head: bytes, offset: int) -> tuple[str, str]:
+    """The same from the first SUPERBLOCK_BYTES of a file system, which were read at `offset`.
+
+    Raises:
+        UnsupportedStorage: as `superblock()`.
+    """
+    if len(head) == SUPERBLOCK_BYTES and head[:4] == b"XFSB":
         return "xfs", str(uuid.UUID(bytes=head[32:48]))
-    if got == _SUPERBLOCK_BYTES and head[1024 + 0x38 : 1024 + 0x3A] == b"\x53\xef":
+    if len(head) == SUPERBLOCK_BYTES and head[1024 + 0x38 : 1024 + 0x3A] == b"\x53\xef":
         return "ext", str(uuid.UUID(bytes=head[1024 + 0x68 : 1024 + 0x78]))
     raise UnsupportedStorage(f"no ext2, ext3, ext4 or XFS file system at byte {offset}")
