@@ -1,0 +1,233 @@
+"""What the mapped file system is on, opened by libxnvme: a device, its address, or an image."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+
+from bmap_tools import device
+from bmap_tools.device import UnsupportedStorage
+from bmap_tools.extent_map import ExtentMap
+
+from ..errors import BackendUnavailable
+from . import _devices, _identity, _pci
+from ._devices import Storage
+from ._maps import PathLike
+from ._xnvme import Library
+from ._xnvme_blocks import MOST_BLOCKS
+from ._xnvme_devices import Device, Geometry
+
+_PAGE = 4096  # bytes
+_PASSTHROUGH_MOST = 520_192  # bytes: 127 pages; a command of NVMe's node has no more segments
+_PATIENCE = 30.0  # seconds, the kernel's own for a command: nvme_core.io_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How libxnvme is to open a kind of device.
+
+    Attributes:
+        what: the kind, for messages.
+        be: the back end.
+        sync: the synchronous implementation.
+        ios: the asynchronous ones; the first is the default. None: the back end's own.
+        direct: with O_DIRECT.
+        tells_length: a completed read tells how many bytes have come.
+        patience: seconds, as of `Queue`.
+    """
+
+    what: str
+    be: str
+    sync: str | None
+    ios: tuple[str | None, ...]
+    direct: bool = True
+    tells_length: bool = True
+    patience: float | None = None
+
+    def choose(self, io: str | None) -> str | None:
+        """The implementation that is to be used where the option is `io`."""
+        if io is not None and io not in self.ios:
+            names = [name for name in self.ios if name is not None] or ["left out"]
+            raise ValueError(
+                f"xnvme-block: io must be one of {', '.join(names)} for {self.what}, not {io!r}"
+            )
+        return self.ios[0] if io is None else io
+
+
+_KERNEL_IOS = ("io_uring", "libaio", "emu", "thrpool")
+_BLOCK = Way("a block device", "linux", "block", _KERNEL_IOS)
+_IMAGE = Way("an image file", "linux", "psync", _KERNEL_IOS)
+_NODE = Way(
+    "an NVMe character device",
+    "linux",
+    "nvme",
+    ("io_uring_cmd", "emu", "thrpool"),
+    direct=False,
+    tells_length=False,
+)
+_PCI = Way(
+    "a PCI address", "upcie", None, (None,), direct=False, tells_length=False, patience=_PATIENCE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Logical blocks that libxnvme reads. Whoever has it closes `device`.
+
+    Attributes:
+        way: how it was opened.
+        device: open for reading.
+        storage: what it is, and where the mapped file system begins on it.
+        lba_bytes: bytes of a logical block.
+        max_transfer: bytes, the most that one command may ask for.
+    """
+
+    way: Way
+    device: Device
+    storage: Storage
+    lba_bytes: int
+    max_transfer: int
+
+
+def open_namespace(
+    library: Library, uri: PathLike, io: str | None, nsid: int, mapped: ExtentMap, remedy: str
+) -> Namespace:
+    """Open what the mapped file system is on, and compare all but the file system with the map.
+
+    Args:
+        library: libxnvme.
+        uri: a block device, an NVMe character device, a PCI address or an image.
+        io: libxnvme's asynchronous implementation; None: the usual one.
+        nsid: at a PCI address, which namespace.
+        mapped: the map.
+        remedy: what a user is told to do about another device.
+
+    Raises:
+        ValueError: no such thing can be read, or not with this `io`.
+        StaleMapError: it is another device than the mapped one.
+        BackendUnavailable: it cannot be read here.
+        OSError: it cannot be opened.
+    """
+    path = _devices.path_of(uri)
+    if _pci.ADDRESS.fullmatch(path):
+        return _open_pci(library, path, io, nsid, mapped, remedy)
+    if stat.S_ISCHR(_devices.mode_of(path)):
+        return _open_node(library, path, io, mapped, remedy)
+    storage = _devices.open_storage(path, mapped, remedy)
+    os.close(storage.fd)
+    way = _BLOCK if stat.S_ISBLK(_devices.mode_of(path)) else _IMAGE
+    return _open(library, way, storage, io, 1, remedy)
+
+
+def _open_node(
+    library: Library, path: str, io: str | None, mapped: ExtentMap, remedy: str
+) -> Namespace:
+    """Open /dev/ngXnY. What sysfs says of nvmeXnY, the same namespace, tells whether it is it."""
+    name = os.path.basename(os.path.realpath(path))
+    number = os.stat(path).st_rdev
+    known = os.path.realpath(f"/sys/dev/char/{os.major(number)}:{os.minor(number)}")
+    match = re.fullmatch(r"ng(\d+n\d+)", os.path.basename(known))
+    if match is None:
+        raise ValueError(
+            f"uri {path!r} is not the character device of an NVMe namespace (/dev/ng0n1)"
+            + ("; this is the controller's" if re.fullmatch(r"nvme\d+", name) else "")
+        )
+    if not os.access(path, os.R_OK):
+        raise _devices.no_permission(path)
+    try:
+        here = device.describe(f"nvme{match[1]}")
+    except (OSError, UnsupportedStorage) as reason:
+        raise BackendUnavailable(
+            f"{path}: the kernel has no block device for this namespace, so nobody can tell "
+            f"whether it is the mapped one ({reason})"
+        ) from None
+    start = _identity.place_on_device(path, here, mapped, remedy)
+    storage = Storage(path, (here.path,), start, here.logical_block_size)
+    return _open(library, _NODE, storage, io, 1, remedy)
+
+
+def _open_pci(
+    library: Library, address: str, io: str | None, nsid: int, mapped: ExtentMap, remedy: str
+) -> Namespace:
+    """Open a controller that the kernel does not know. Only itself tells what it is."""
+    if library.version != "main":
+        raise BackendUnavailable(
+            f"libxnvme {library.version} ({library.path}) cannot read from a PCI address: use one "
+            "of the main branch (back end upcie), or give a block device as uri"
+        )
+    _PCI.choose(io)
+    _pci.require_user_space_driver(address)
+    opened = _device(library, _PCI, address, None, nsid)
+    try:
+        geometry = opened.geometry()
+        if geometry.lba_bytes != mapped.device.logical_block_size:
+            then = mapped.device.logical_block_size
+            what = f"its logical_block_size is {geometry.lba_bytes} and was {then}"
+            raise _identity.other_device(address, what, remedy)
+        start = _identity.place_by_size(address, geometry.size, mapped, remedy)
+        storage = Storage(address, (), start, geometry.lba_bytes)
+        return _checked(_PCI, opened, geometry, storage, remedy)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _open(
+    library: Library, way: Way, storage: Storage, io: str | None, nsid: int, remedy: str
+) -> Namespace:
+    opened = _device(library, way, storage.path, way.choose(io), nsid)
+    try:
+        return _checked(way, opened, opened.geometry(), storage, remedy)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _device(library: Library, way: Way, path: str, io: str | None, nsid: int) -> Device:
+    try:
+        return Device(
+            library,
+            os.fsencode(path),
+            io=io,
+            be=way.be,
+            sync=way.sync,
+            direct=way.direct,
+            nsid=nsid,
+        )
+    except OSError as error:
+        hint = f": {_pci.needs(path)}" if way is _PCI else ""
+        raise BackendUnavailable(
+            f"libxnvme {library.version} ({library.path}) cannot open {path} with io {io!r}: "
+            f"{error.strerror}{hint}"
+        ) from None
+
+
+def _checked(
+    way: Way, opened: Device, geometry: Geometry, storage: Storage, remedy: str
+) -> Namespace:
+    """What was opened, if its blocks are as they must be.
+
+    Raises:
+        ValueError: they are not.
+        StaleMapError: libxnvme sees other blocks than the kernel.
+    """
+    if geometry.kind != "conventional":
+        raise ValueError(
+            f"uri {storage.path!r} is a {geometry.kind} namespace; only conventional ones are read"
+        )
+    if geometry.has_metadata:
+        raise ValueError(
+            f"uri {storage.path!r} has metadata between its logical blocks (extended LBAs); format "
+            "it without (`nvme format`, which erases it)"
+        )
+    lba = geometry.lba_bytes
+    if way is not _IMAGE and lba != storage.block:
+        what = f"libxnvme sees logical blocks of {lba} bytes, the kernel of {storage.block}"
+        raise _identity.other_device(storage.path, what, remedy)
+    most = min(geometry.max_transfer, MOST_BLOCKS * lba)
+    if way is _NODE:
+        most = min(most, _PASSTHROUGH_MOST)
+    unit = max(lba, _PAGE) if most >= _PAGE else lba
+    return Namespace(way, opened, storage, lba, most // unit * unit)

@@ -1,0 +1,246 @@
+"""Extents as NVMe reads by libxnvme: block devices, NVMe character devices, PCI addresses."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import numpy as np
+
+from bmap_tools.device import SUPERBLOCK_BYTES
+
+from ..catalog import Catalog
+from ..errors import BackendUnavailable
+from ..reader import Batch, Buffer, IntArray, Reader
+from . import _devices, _identity, _maps
+from ._extents import Reads
+from ._mapped import MappedSamples
+from ._maps import MapTree, PathLike
+from ._xnvme import load
+from ._xnvme_extents import ExtentReads, read_bytes
+from ._xnvme_queue import DEPTHS, Queue
+from ._xnvme_storage import Namespace, open_namespace
+
+_PAGE = 4096  # bytes
+
+
+class XnvmeBlockReader(Reader):
+    """Reads the extents of a map (`python -m bmap_tools create`) by NVMe read commands.
+
+    The commands of a batch are computed as numpy columns and kept under way in a queue. What is
+    mounted is checked as by the backend `block`. Buffers are libxnvme's (xnvme_buf_alloc).
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        bmap: PathLike,
+        uri: PathLike | None = None,
+        io: str | None = None,
+        queue_depth: int = 128,
+        queues: int = 2,
+        max_transfer: int | None = None,
+        retries: int = 1,
+        spin: bool = False,
+        mem: str = "cpu",
+        nsid: int = 1,
+        check: bool = True,
+    ) -> None:
+        """Load the map and libxnvme, open the device and compare it with the map.
+
+        Args:
+            catalog: the samples; all of them must be in the map.
+            bmap: the path of the map.
+            uri: what holds the mapped file system: a block device; an NVMe namespace's character
+                device (/dev/ng0n1); the PCI address of a controller that is bound to
+                uio_pci_generic or vfio-pci (0000:00:04.0; needs libxnvme's main branch); or an
+                image file. None: the block device it is mounted from, else the one the map names.
+            io: libxnvme's asynchronous implementation. Of a block device or image: "io_uring" (the
+                default), "libaio", "emu" or "thrpool"; of a character device: "io_uring_cmd" (the
+                default), "emu" or "thrpool"; of a PCI address there is no choice.
+            queue_depth: commands under way at once in a queue: a power of two from 1 to 2048.
+            queues: batches read at once, each by a queue of its own: 1 to 64.
+            max_transfer: bytes, the most that one command asks for; a multiple of 4096. None: what
+                the device can do.
+            retries: how often a command that has failed, or came short, is submitted again.
+            spin: ask for completions without a pause: takes a whole processor a queue.
+            mem: "cpu", where the buffers are; "gpu" is reserved.
+            nsid: which namespace, of a controller that is given by its PCI address.
+            check: compare samples with the map whenever they are read, as the backend `block`.
+
+        Raises:
+            ValueError, TypeError: a wrong option, or a device that cannot be read this way.
+            MapFormatError: the map cannot be believed.
+            StaleMapError: the device is not the mapped one, or samples are not in the map.
+            BackendUnavailable: no libxnvme; it cannot open the device here; or samples that can be
+                read as files only, whose file system is not mounted.
+            OSError: the map or the device cannot be opened.
+        """
+        _check_options(queue_depth, queues, max_transfer, retries, nsid)
+        _check_flags(mem, spin=spin, check=check)
+        self.lanes = queues
+        self._retries = retries
+        self._queues: list[Queue] = []
+        self._samples = MappedSamples(catalog, bmap)
+        mapped, remedy = self._samples.map, self._samples.remedy
+        uri = _devices.find(mapped) if uri is None else uri
+        self._namespace = open_namespace(load(), uri, io, nsid, mapped, remedy)
+        try:
+            self._max_transfer = _transfer(max_transfer, self._namespace)
+            self.alignment = max(_PAGE, self._namespace.storage.block)
+            self._open_queues(queue_depth, spin=spin)
+            self._require_file_system()
+            self._samples.attach(self._namespace.storage, self.alignment, check)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        try:
+            load()
+        except BackendUnavailable as reason:
+            return str(reason)
+        return None
+
+    @classmethod
+    def tree(cls, **options: Any) -> MapTree:
+        return MapTree(_maps.load(options["bmap"]))
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return self._samples.sizes(samples)
+
+    def read(self, batch: Batch, lane: int) -> None:
+        queue = self._queues[lane]
+        pieces, places = self._samples.reads(batch)
+        commands = pieces.merged().split(self._max_transfer)
+        done = self._run(queue, commands, batch.buffer)
+        failed = done.failed()
+        if failed.any():
+            for piece in pieces.among(commands, failed).tolist():
+                whole = np.flatnonzero(failed & _within(commands, pieces[piece]))
+                place = int(places[piece])
+                if whole.size:
+                    self._fail(batch, place, commands, done, int(whole[0]))
+                # The command is for several samples. Whose bytes are bad, each alone tells.
+                self._read_alone(queue, batch, place, pieces[piece])
+        self._samples.finish(batch)
+
+    def allocate(self, nbytes: int) -> Buffer:
+        return self._namespace.device.allocate(nbytes)
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+        self._namespace.device.close()
+
+    def _open_queues(self, depth: int, *, spin: bool) -> None:
+        device, patience = self._namespace.device, self._namespace.way.patience
+        try:
+            for _ in range(self.lanes):
+                self._queues.append(Queue(device, depth, spin=spin, patience=patience))
+        except OSError as error:
+            raise BackendUnavailable(
+                f"libxnvme {device.library.version} ({device.library.path}) cannot make "
+                f"{self.lanes} queues of {depth} commands of {self._namespace.storage.path} with "
+                f"io {device.io!r}: {error.strerror}; use fewer queues or another io"
+            ) from None
+
+    def _require_file_system(self) -> None:
+        """The superblock by a command, so that commands are known to read what was mapped."""
+        namespace, mapped = self._namespace, self._samples.map
+        path, start = namespace.storage.path, namespace.storage.start
+        _identity.require_alignment(path, start, namespace.storage.block, mapped)
+        try:
+            head = read_bytes(
+                self._queues[0],
+                start,
+                SUPERBLOCK_BYTES,
+                namespace.lba_bytes,
+                path,
+                tells_length=namespace.way.tells_length,
+            )
+        except PermissionError:
+            raise _devices.no_permission(path) from None
+        _identity.require_file_system(head, path, start, mapped, self._samples.remedy)
+
+    def _run(self, queue: Queue, commands: Reads, memory: Buffer) -> ExtentReads:
+        namespace = self._namespace
+        reads = ExtentReads(
+            queue,
+            commands,
+            namespace.lba_bytes,
+            retries=self._retries,
+            tells_length=namespace.way.tells_length,
+        )
+        try:
+            queue.run(reads, memory)
+        except OSError as error:
+            what = error.strerror or str(error)
+            raise OSError(error.errno or errno.EIO, what, namespace.storage.path) from None
+        return reads
+
+    def _read_alone(self, queue: Queue, batch: Batch, place: int, piece: Reads) -> None:
+        parts = piece.split(self._max_transfer)
+        done = self._run(queue, parts, batch.buffer)
+        for number in np.flatnonzero(done.failed())[:1].tolist():
+            self._fail(batch, place, parts, done, number)
+
+    def _fail(
+        self, batch: Batch, place: int, commands: Reads, done: ExtentReads, number: int
+    ) -> None:
+        code, what = done.reason(number)
+        self._samples.fail(batch, place, code, commands[number], what)
+
+
+def _within(commands: Reads, piece: Reads) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which commands write to no other memory than that of a piece: bool[k]."""
+    start, end = piece.memory, piece.memory + piece.lengths
+    return (commands.memory >= start) & (commands.memory + commands.lengths <= end)
+
+
+def _transfer(wanted: int | None, namespace: Namespace) -> int:
+    if wanted is not None and wanted > namespace.max_transfer:
+        raise ValueError(
+            f"xnvme-block: max_transfer {wanted} is more than the {namespace.max_transfer} bytes "
+            f"that {namespace.storage.path} takes in one command"
+        )
+    return wanted or namespace.max_transfer
+
+
+def _check_options(
+    queue_depth: int, queues: int, max_transfer: int | None, retries: int, nsid: int
+) -> None:
+    if type(queue_depth) is not int or queue_depth not in DEPTHS:
+        raise ValueError(
+            f"xnvme-block: queue_depth must be a power of two from {DEPTHS[0]} to {DEPTHS[-1]}, "
+            f"not {queue_depth!r}"
+        )
+    _require("queues", queues, range(1, 65))
+    _require("retries", retries, range(101))
+    _require("nsid", nsid, range(1, 0xFFFFFFFF))
+    if max_transfer is not None:
+        _require("max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
+
+
+def _require(option: str, value: int, known: range) -> None:
+    if type(value) is not int or value not in known:
+        step = f", a multiple of {known.step}" if known.step > 1 else ""
+        raise ValueError(
+            f"xnvme-block: {option} must be an integer from {known[0]} to {known[-1]}{step}, "
+            f"not {value!r}"
+        )
+
+
+def _check_flags(mem: str, **flags: bool) -> None:
+    if mem == "gpu":
+        raise ValueError(
+            "xnvme-block: mem='gpu' is reserved: nothing reads into the memory of a GPU yet; use "
+            "mem='cpu'"
+        )
+    if mem != "cpu":
+        raise ValueError(f"xnvme-block: mem must be 'cpu', not {mem!r}")
+    for option, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"xnvme-block: {option} must be True or False, not {value!r}")
