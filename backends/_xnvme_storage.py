@@ -117,8 +117,18 @@ def open_namespace(
         return _open_node(library, path, io, mapped, remedy)
     storage = _devices.open_storage(path, mapped, remedy)
     os.close(storage.fd)
-    way = _BLOCK if stat.S_ISBLK(_devices.mode_of(path)) else _IMAGE
-    return _open(library, way, storage, io, 1, remedy)
+    if not stat.S_ISBLK(_devices.mode_of(path)):
+        return _open(library, _IMAGE, storage, io, remedy)
+    return _open(library, _BLOCK, _on_disk(storage), io, remedy)
+
+
+def _on_disk(storage: Storage) -> Storage:
+    """The same on the whole disk: libxnvme cannot tell the geometry of a partition."""
+    here = device.examine(storage.path)
+    if here.path == here.disk:
+        return storage
+    places = (*storage.places, here.disk)
+    return Storage(here.disk, places, storage.start + here.start, storage.block)
 
 
 def _open_node(
@@ -145,7 +155,7 @@ def _open_node(
         ) from None
     start = _identity.place_on_device(path, here, mapped, remedy)
     storage = Storage(path, (here.path,), start, here.logical_block_size)
-    return _open(library, _NODE, storage, io, 1, remedy)
+    return _open(library, _NODE, storage, io, remedy)
 
 
 def _open_pci(
@@ -174,10 +184,8 @@ def _open_pci(
         raise
 
 
-def _open(
-    library: Library, way: Way, storage: Storage, io: str | None, nsid: int, remedy: str
-) -> Namespace:
-    opened = _device(library, way, storage.path, way.choose(io), nsid)
+def _open(library: Library, way: Way, storage: Storage, io: str | None, remedy: str) -> Namespace:
+    opened = _device(library, way, storage.path, way.choose(io))
     try:
         return _checked(way, opened, opened.geometry(), storage, remedy)
     except BaseException:
@@ -185,7 +193,7 @@ def _open(
         raise
 
 
-def _device(library: Library, way: Way, path: str, io: str | None, nsid: int) -> Device:
+def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1) -> Device:
     try:
         return Device(
             library,

@@ -11,7 +11,11 @@ import pytest
 from nvidia.dali import Pipeline
 
 from dali_storage.backends import _xnvme
+from dali_storage.catalog import Catalog, from_directory
 from dali_storage.errors import BackendUnavailable
+
+from .devices import Disk, disk
+from .mapped import make_map
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
 """Paths of the libxnvme.so's to test with; an empty one is what the binding finds by itself."""
@@ -47,6 +51,30 @@ def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _x
     except BackendUnavailable:
         where = request.param or "here; conda install -c conda-forge libxnvme, or build it"
         pytest.skip(f"no libxnvme {where}; XNVME_TEST_LIBRARIES may name several, with colons")
+
+
+@pytest.fixture(scope="module")
+def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    with disk(tmp_path_factory.mktemp("ext4"), "ext4") as made:
+        yield made
+
+
+@pytest.fixture
+def root(ext4: Disk, request: pytest.FixtureRequest) -> Path:
+    """A new directory on the ext4 disk."""
+    name = f"{abs(hash(request.node.nodeid)):x}"
+    (ext4.mount / name).mkdir()
+    return ext4.mount / name
+
+
+@pytest.fixture
+def mapped(root: Path, tmp_path: Path) -> tuple[Catalog, Path]:
+    """A few files and their map."""
+    for name in ("class/a", "class/b", "other/c"):
+        path = root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode() * 3000)
+    return from_directory(root, file_filters="*"), make_map(root, tmp_path / "bmap.json")
 
 
 @pytest.fixture

@@ -28,158 +28,48 @@ from dali_storage.backends.block import BlockReader
 from dali_storage.catalog import Catalog, from_directory, from_file_list, from_files, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.reader import Reader
-from dali_storage.testing import SIZES, MappedReaderTests, read
+from dali_storage.testing import read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, loop_device, mounted, require, run
-
-_BLOCK = 4096
-_NEEDS_ROOT = pytest.mark.skipif(
-    os.geteuid() != 0, reason="loop devices and mounting need root: run the tests as root"
+from .mapped import (
+    NEEDS_ROOT,
+    OnDisk,
+    contents_of,
+    make_hostile_files,
+    make_map,
+    write_interleaved,
+    write_sparse,
 )
-pytestmark = _NEEDS_ROOT
+
+pytestmark = NEEDS_ROOT
 
 
-def make_map(root: Path | bytes, bmap: Path) -> Path:
-    assert create.run(os.fsdecode(root), str(bmap), threads=1) == 0
-    return bmap
+class OfBlock(OnDisk):
+    backend = BlockReader
 
 
-@pytest.fixture(scope="module")
-def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    with disk(tmp_path_factory.mktemp("ext4"), "ext4") as made:
-        yield made
-
-
-@pytest.fixture
-def root(ext4: Disk, request: pytest.FixtureRequest) -> Path:
-    """A new directory on the ext4 disk."""
-    name = f"{abs(hash(request.node.nodeid)):x}"
-    (ext4.mount / name).mkdir()
-    return ext4.mount / name
-
-
-class OnDisk(MappedReaderTests):
-    """The promises, on a disk of its own; `uri` says what is opened."""
-
-    file_system = "ext4"
-    sector = 512
-    partition = False
-    options: ClassVar[dict[str, Any]] = {}
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def disk(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-        directory = tmp_path_factory.mktemp("disk")
-        with disk(directory, cls.file_system, sector=cls.sector, partition=cls.partition) as made:
-            yield made
-
-    @pytest.fixture
-    def directory(self, disk: Disk, tmp_path: Path) -> Path:
-        self.disk_used, self.bmap = disk, tmp_path / "bmap.json"
-        directory = disk.mount / tmp_path.name
-        directory.mkdir()
-        return directory
-
-    def uri(self) -> str | Path | None:
-        return None
-
-    def open(self, catalog: Catalog) -> Reader:
-        make_map(catalog.root, self.bmap)
-        return BlockReader(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
-
-    def reopen(self, reader: Reader, catalog: Catalog) -> Reader:
-        return BlockReader(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
-
-
-class TestOnExt4(OnDisk):
+class TestOnExt4(OfBlock):
     pass
 
 
-class TestOnXfs(OnDisk):
+class TestOnXfs(OfBlock):
     file_system = "xfs"
 
 
-class TestOnXfsOf4096ByteSectorsByItsImage(OnDisk):
+class TestOnXfsOf4096ByteSectorsByItsImage(OfBlock):
     file_system, sector, partition = "xfs", 4096, True
 
     def uri(self) -> Path:
         return self.disk_used.image
 
 
-class TestOnExt4PartitionByItsDiskInManySmallReads(OnDisk):
+class TestOnExt4PartitionByItsDiskInManySmallReads(OfBlock):
     sector, partition = 4096, True
     options: ClassVar[dict[str, Any]] = {"queue_depth": 3, "lanes": 3, "max_transfer": 4096}
 
     def uri(self) -> str:
         return self.disk_used.disk
-
-
-def write_interleaved(directory: Path, names: list[str], pieces: int, random: Any) -> None:
-    """Files whose blocks get their places in turn: they have an extent a block."""
-    for piece in range(pieces):
-        for name in names:
-            fd = os.open(directory / name, os.O_CREAT | os.O_WRONLY)
-            os.posix_fallocate(fd, piece * _BLOCK, _BLOCK)
-            os.pwrite(fd, random.bytes(_BLOCK), piece * _BLOCK)
-            os.close(fd)  # and with it the space that was reserved behind the block
-    for name in names:
-        os.truncate(directory / name, pieces * _BLOCK - 99)
-
-
-def write_sparse(path: Path, size: int, ranges: list[tuple[int, int]], random: Any) -> None:
-    with open(path, "wb") as file:
-        for start, end in ranges:
-            file.seek(start)
-            file.write(random.bytes(end - start))
-        file.truncate(size)
-
-
-def fill_free_space(directory: Path, random: Any) -> None:
-    """Leave other data on the medium where files will be preallocated."""
-    for index in range(40):
-        (directory / f"junk{index}").write_bytes(random.bytes(1 << 20))
-    os.sync()
-    for index in range(40):
-        (directory / f"junk{index}").unlink()
-    os.sync()
-
-
-def preallocate(path: Path, size: int, ranges: list[tuple[int, int]], random: Any) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_RDWR)
-    os.posix_fallocate(fd, 0, size)
-    os.fsync(fd)
-    for start, end in ranges:
-        os.pwrite(fd, random.bytes(end - start), start)
-    os.close(fd)
-
-
-def make_hostile_files(directory: Path) -> None:
-    """One of each kind that the earlier prototype read wrong, none of them synced."""
-    random = np.random.default_rng(7)
-    directory.mkdir()
-    fill_free_space(directory, random)
-    for size in SIZES:
-        (directory / f"size{size}").write_bytes(random.bytes(size))
-    write_interleaved(directory, ["interleaved1", "interleaved2", "interleaved3"], 200, random)
-    hole, end = 10 * _BLOCK, 30 * _BLOCK
-    write_sparse(directory / "hole-first", end + 7, [(hole, end + 7)], random)
-    write_sparse(directory / "hole-middle", end + 7, [(0, 100), (hole, end + 7)], random)
-    write_sparse(directory / "hole-last", end + 7, [(0, hole + 100)], random)
-    write_sparse(directory / "hole-only", end + 7, [], random)
-    write_sparse(
-        directory / "holes", 99 * _BLOCK, [(i * _BLOCK, i * _BLOCK + 9) for i in range(0, 90, 3)],
-        random,
-    )  # fmt: skip
-    preallocate(directory / "preallocated", end + 7, [], random)
-    preallocate(directory / "preallocated-partly", end + 7, [(hole, hole + 5000)], random)
-    run("fallocate", "--keep-size", "--length", "1MiB", str(directory / "size4097"))
-    os.link(directory / "size131073", directory / "hard-link")
-    os.symlink("size513", directory / "symbolic-link")
-
-
-def contents_of(catalog: Catalog) -> list[bytes]:
-    return [Path(os.fsdecode(catalog.path(i))).read_bytes() for i in range(len(catalog))]
 
 
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
@@ -439,16 +329,6 @@ def test_what_has_no_extents_needs_the_file_system(inline: tuple[Disk, Path]) ->
 
 
 # Which device
-
-
-@pytest.fixture
-def mapped(root: Path, tmp_path: Path) -> tuple[Catalog, Path]:
-    """A few files and their map."""
-    for name in ("class/a", "class/b", "other/c"):
-        path = root / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(name.encode() * 3000)
-    return from_directory(root, file_filters="*"), make_map(root, tmp_path / "bmap.json")
 
 
 def test_another_file_system_is_refused(mapped: tuple[Catalog, Path], tmp_path: Path) -> None:

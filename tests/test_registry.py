@@ -11,6 +11,7 @@ from dali_storage import registry
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 
 ROOT = Path(registry.__file__).parent.parent
@@ -112,16 +113,17 @@ def test_a_wrong_plugin_does_not_hide_the_others(plugin: dict[str, str]) -> None
 
 
 def test_the_backends_that_ship() -> None:
-    assert registry.names() == ["block", "memory", "python-file", "xnvme-file"]
+    assert registry.names() == ["block", "memory", "python-file", "xnvme-block", "xnvme-file"]
     assert registry.load("block") is BlockReader
     assert registry.load("memory") is MemoryReader
     assert registry.load("python-file") is PythonFileReader
+    assert registry.load("xnvme-block") is XnvmeBlockReader
     assert registry.load("xnvme-file") is XnvmeFileReader
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match="'blok'; known are block, memory, python-file, xnvme-file"
+        ValueError, match="known are block, memory, python-file, xnvme-block, xnvme-file"
     ):
         registry.load("blok")
 
@@ -134,8 +136,8 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
         "metadata.distribution = missing\nmetadata.entry_points = lambda group: []\n"
         "from dali_storage import registry; print(registry.names())"
     )
-    shipped = ["block", "memory", "python-file", "xnvme-file"]
-    assert python(dict(os.environ), "-c", script).stdout == f"{shipped}\n"
+    names = "['block', 'memory', 'python-file', 'xnvme-block', 'xnvme-file']\n"
+    assert python(dict(os.environ), "-c", script).stdout == names
 
 
 def test_options_are_checked_before_anything_is_opened() -> None:

@@ -1,0 +1,627 @@
+"""The xnvme-block backend, on loop devices and their images; real NVMe is tests/nvme_vm's."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from nvidia.dali import fn
+
+from bmap_tools import device, extent_map
+from dali_storage import readers
+from dali_storage.backends import _pci, _xnvme_blocks, _xnvme_storage, xnvme_block
+from dali_storage.backends._xnvme import Library
+from dali_storage.backends._xnvme_devices import Device, Geometry
+from dali_storage.backends._xnvme_extents import ExtentReads
+from dali_storage.backends._xnvme_files import FileQueue
+from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.catalog import Catalog, from_directory, from_tree
+from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.reader import IntArray, Reader
+from dali_storage.testing import read
+
+from .conftest import build, take
+from .devices import Disk, disk, drop_caches, loop_device, run
+from .mapped import NEEDS_ROOT, OnDisk, contents_of, make_hostile_files, make_map
+
+pytestmark = NEEDS_ROOT
+IOS = ("io_uring", "libaio", "emu", "thrpool")
+
+
+def offers(xnvme: Library, io: str) -> bool:
+    try:
+        FileQueue(xnvme, io, 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(params=IOS)
+def io(xnvme: Library, request: pytest.FixtureRequest) -> str:
+    """An implementation that this libxnvme offers here."""
+    name: str = request.param
+    if not offers(xnvme, name):
+        pytest.skip(f"this libxnvme does not offer {name} here")
+    return name
+
+
+class OfXnvmeBlock(OnDisk):
+    backend = XnvmeBlockReader
+
+    @pytest.fixture(autouse=True)
+    def library(self, xnvme: Library) -> None:
+        name = self.options.get("io", IOS[0])
+        if not offers(xnvme, name):
+            pytest.skip(f"this libxnvme does not offer {name} here")
+
+
+class TestIoUringOnExt4(OfXnvmeBlock):
+    pass
+
+
+class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
+    file_system, sector, partition = "xfs", 4096, True
+    options: ClassVar[dict[str, Any]] = {"queue_depth": 2, "queues": 3, "max_transfer": 4096}
+
+    def uri(self) -> str:
+        return self.disk_used.disk
+
+
+class TestIoUringOnXfsPartitionSpinning(OfXnvmeBlock):
+    file_system, partition = "xfs", True
+    options: ClassVar[dict[str, Any]] = {"spin": True, "queue_depth": 1, "queues": 1}
+
+
+class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
+    sector, partition = 4096, True
+
+    def uri(self) -> Path:
+        return self.disk_used.image
+
+
+class TestLibaioOnExt4Of4096ByteSectors(OfXnvmeBlock):
+    sector = 4096
+    options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 8}
+
+
+class TestLibaioOnXfsPartition(OfXnvmeBlock):
+    file_system, partition = "xfs", True
+    options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 16, "queues": 1}
+
+
+class TestEmuOnExt4Partition(OfXnvmeBlock):
+    partition = True
+    options: ClassVar[dict[str, Any]] = {"io": "emu"}
+
+
+class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
+    file_system, sector = "xfs", 4096
+    options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 16, "retries": 0}
+
+
+@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
+@pytest.mark.parametrize("sector", [512, 4096])
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_hostile_layouts_are_read_right(
+    xnvme: Library, tmp_path: Path, file_system: str, sector: int, partition: bool
+) -> None:
+    with disk(tmp_path, file_system, sector=sector, partition=partition) as made:
+        make_hostile_files(made.mount / "class")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        catalog = from_directory(made.mount, file_filters="*")
+        contents = contents_of(catalog)
+        everything = np.arange(len(catalog))
+        for io in (io for io in IOS if offers(xnvme, io)):
+            for uri in (None, made.device, made.disk, made.image):
+                options: dict[str, Any] = {"uri": uri, "io": io, "queue_depth": 16, "queues": 1}
+                with XnvmeBlockReader(catalog, bmap=bmap, **options) as reader:
+                    assert read(reader, everything) == contents
+        run("umount", str(made.mount))
+        try:
+            tree = XnvmeBlockReader.tree(bmap=bmap)
+            catalog = from_tree(tree, file_filters="*")
+            with (
+                pytest.warns(MapNotChecked, match="cannot be checked"),
+                XnvmeBlockReader(catalog, bmap=bmap, uri=made.device) as reader,
+            ):
+                assert read(reader, everything) == contents
+        finally:
+            run("mount", made.device, str(made.mount))
+
+
+def test_a_file_beyond_2_tib(io: str, tmp_path: Path) -> None:
+    with disk(tmp_path, "xfs", size=5 << 40, mkfs=("-l", "size=64m")) as made:
+        for group in range(16):  # XFS puts directories into its allocation groups in turn
+            (made.mount / f"{group:02d}").mkdir()
+            (made.mount / f"{group:02d}" / "file").write_bytes(bytes([group + 1]) * 100_000)
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        assert extent_map.load(bmap).extents[:, 1].max() // 512 > 1 << 32
+        catalog = from_directory(made.mount, file_filters="*")
+        with XnvmeBlockReader(catalog, bmap=bmap, io=io, queue_depth=4) as reader:
+            assert read(reader, np.arange(16)) == contents_of(catalog)
+
+
+# Options and devices that are refused
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"queue_depth": 0}, ValueError, "queue_depth must be a power of two from 1 to 2048"),
+        ({"queue_depth": 48}, ValueError, "power of two from 1 to 2048, not 48"),
+        ({"queue_depth": 4096}, ValueError, "power of two from 1 to 2048, not 4096"),
+        ({"queue_depth": True}, ValueError, "queue_depth"),
+        ({"queues": 0}, ValueError, "queues must be an integer from 1 to 64"),
+        ({"queues": 65}, ValueError, "queues"),
+        ({"queues": "2"}, ValueError, "queues"),
+        ({"retries": -1}, ValueError, "retries must be an integer from 0 to 100"),
+        ({"nsid": 0}, ValueError, "nsid"),
+        ({"max_transfer": 512}, ValueError, "max_transfer.*a multiple of 4096"),
+        ({"max_transfer": "128k"}, ValueError, "max_transfer"),
+        ({"mem": "gpu"}, ValueError, "mem='gpu' is reserved"),
+        ({"mem": "disk"}, ValueError, "mem must be 'cpu'"),
+        ({"spin": 1}, TypeError, "spin must be True or False"),
+        ({"check": "state"}, TypeError, "check must be True or False"),
+        ({"bmap": None}, TypeError, "bmap"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name_even_without_a_library(
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
+    with pytest.raises(error, match=message):
+        XnvmeBlockReader(mapped[0], **{"bmap": mapped[1], **options})
+
+
+def test_no_library_is_unavailable(
+    mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
+    assert "conda-forge" in (XnvmeBlockReader.unavailable() or "")
+    with pytest.raises(BackendUnavailable, match="conda-forge"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"io": "posix"}, ValueError, "io must be one of io_uring, libaio, emu, thrpool for a bl"),
+        ({"io": "io_uring_cmd"}, ValueError, "for a block device, not 'io_uring_cmd'"),
+        ({"max_transfer": 1 << 29}, ValueError, "max_transfer 536870912 is more than the 4194304"),
+        ({"uri": "/no/such/device"}, FileNotFoundError, "option uri"),
+        ({"uri": "/"}, ValueError, "neither a block device nor an image"),
+        ({"uri": "/dev/null"}, ValueError, "not the character device of an NVMe namespace"),
+        ({"uri": 5}, TypeError, "uri"),
+    ],
+)
+def test_what_does_not_fit_the_device_is_refused(
+    xnvme: Library,
+    mapped: tuple[Catalog, Path],
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    assert XnvmeBlockReader.unavailable() is None
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(error, match=message):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], **options)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_another_file_system_is_refused(
+    xnvme: Library, mapped: tuple[Catalog, Path], tmp_path: Path
+) -> None:
+    with disk(tmp_path, "ext4") as other:
+        for uri in (other.device, other.image):
+            with pytest.raises(StaleMapError, match="not the mapped device: its file system is"):
+                XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri)
+
+
+def test_what_commands_read_is_compared_with_the_map(
+    xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only what the kernel reads from a path: libxnvme might have opened something else."""
+    head = bytes(device.SUPERBLOCK_BYTES)
+    monkeypatch.setattr(xnvme_block, "read_bytes", lambda *_, **__: head)
+    with pytest.raises(StaleMapError, match="no ext2, ext3, ext4 or XFS file system at byte 0"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+
+
+def test_a_map_of_512_byte_blocks_on_a_device_of_4096(
+    xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
+) -> None:
+    with (
+        loop_device(ext4.image, sector=4096) as uri,
+        pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512"),
+    ):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"kind": "zoned"}, ValueError, "is a zoned namespace"),
+        ({"kind": "key-value"}, ValueError, "is a key-value namespace"),
+        ({"has_metadata": True}, ValueError, "extended LBAs"),
+        ({"lba_bytes": 4096}, StaleMapError, "blocks of 4096 bytes, the kernel of 512"),
+    ],
+)
+def test_namespaces_that_cannot_be_read(
+    xnvme: Library,
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    found = {
+        "kind": "conventional",
+        "size": 320 << 20,
+        "lba_bytes": 512,
+        "has_metadata": False,
+        "max_transfer": 1 << 20,
+    }
+    monkeypatch.setattr(Device, "geometry", lambda _: Geometry(**{**found, **changes}))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(error, match=message):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_libxnvme_does_not_offer_is_said(
+    xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: Any, **__: Any) -> Queue:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(xnvme_block, "Queue", forbidden)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(BackendUnavailable, match=r"io 'io_uring': Operation not perm.*another io"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_user_who_may_not_read_the_device(
+    xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
+) -> None:
+    script = (
+        "import os, sys; from dali_storage.backends import xnvme_block, _xnvme\n"
+        "from dali_storage.catalog import from_directory\n"
+        "catalog = from_directory(sys.argv[1], file_filters='*')\n"
+        "mapped = xnvme_block.XnvmeBlockReader.tree(bmap=sys.argv[2]); _xnvme.load()\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "xnvme_block.XnvmeBlockReader(catalog, bmap=sys.argv[2], uri=sys.argv[3])"
+    )
+    for directory in Path(mapped[1]).parents[:3]:
+        os.chmod(directory, 0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", script, os.fsdecode(mapped[0].root), mapped[1], ext4.device],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("dali_storage.errors.BackendUnavailable: no permission to read /dev/")
+    assert "setfacl" in last
+
+
+# PCI addresses, as far as there is none
+
+
+@pytest.fixture
+def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What sysfs would say of an NVMe controller at 0000:00:04.0."""
+    directory = tmp_path / "devices" / "0000:00:04.0"
+    directory.mkdir(parents=True)
+    (directory / "class").write_text("0x010802\n")
+    monkeypatch.setattr(_pci, "_DEVICES", str(tmp_path / "devices"))
+    return directory
+
+
+@pytest.mark.parametrize("driver", ["nvme", None])
+def test_a_controller_of_another_driver(pci: Path, driver: str | None) -> None:
+    has = "no driver has it"
+    if driver is not None:
+        (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
+        has = f"the driver '{driver}' has it"
+    with pytest.raises(BackendUnavailable, match=has) as caught:
+        _pci.require_user_space_driver(pci.name)
+    for words in ("unmount", "uio_pci_generic", "vfio-pci", "driverctl"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
+def test_a_controller_of_a_user_space_driver(pci: Path, driver: str) -> None:
+    (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
+    _pci.require_user_space_driver(pci.name)
+    assert _pci.driver_of(pci.name) == driver
+
+
+def test_what_is_no_controller(pci: Path) -> None:
+    (pci / "class").write_text("0x020000\n")
+    with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
+        _pci.require_user_space_driver(pci.name)
+    with pytest.raises(FileNotFoundError, match="lspci -D") as caught:
+        _pci.require_user_space_driver("0000:00:05.0")
+    assert caught.value.filename == "0000:00:05.0"
+
+
+def test_a_pci_address_needs_the_main_branch(
+    xnvme: Library, mapped: tuple[Catalog, Path], pci: Path
+) -> None:
+    kind, message = BackendUnavailable, "no driver has it"
+    if xnvme.version != "main":
+        message = "0.7.5 .* cannot read from a PCI address: use one of the main branch"
+    with pytest.raises(kind, match=message):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
+
+
+def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
+    xnvme: Library, mapped: tuple[Catalog, Path], pci: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if xnvme.version != "main":
+        pytest.skip("only libxnvme's main branch reads from PCI addresses")
+    (pci / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
+
+    def refuse(*_: Any, **__: Any) -> Device:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(_xnvme_storage, "Device", refuse)
+    with pytest.raises(BackendUnavailable, match="Cannot allocate memory") as caught:
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
+    for words in ("vm.nr_hugepages", "root", "IOMMU", "no other process"):
+        assert words in str(caught.value)
+
+
+# Reads that fail
+
+
+class BadSector:
+    """What covers `position` fails: its completion is replaced, as often as `times`.
+
+    Attributes:
+        outcome: result and status; a status is SCT << 8 | SC.
+        tries: how many completions it has replaced.
+    """
+
+    def __init__(self, position: int, outcome: tuple[int, int], times: int = 10**9) -> None:
+        self.position, self.outcome, self.times = position, outcome, times
+        self.tries = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = ExtentReads.finish
+
+        def finish(
+            reads: ExtentReads, numbers: IntArray, results: IntArray, statuses: Any
+        ) -> list[int]:
+            commands = reads._heads[numbers].view(_xnvme_blocks.COMMAND)
+            starts = commands["slba"].astype(np.int64) * 512
+            ends = starts + (commands["nlb"].astype(np.int64) + 1) * 512
+            hit = (starts <= self.position) & (ends > self.position)
+            if hit.any() and self.tries < self.times:
+                self.tries += 1
+                results, statuses = results.copy(), statuses.copy()
+                results[hit], statuses[hit] = self.outcome
+            return original(reads, numbers, results, statuses)
+
+        monkeypatch.setattr(ExtentReads, "finish", finish)
+
+
+EIO = (0, 7 << 8 | errno.EIO)
+UNRECOVERED = (0, 0x281)
+SHORT = (512, 0)
+
+
+@pytest.fixture
+def reader(
+    xnvme: Library, mapped: tuple[Catalog, Path], request: pytest.FixtureRequest
+) -> Iterator[Reader]:
+    options = getattr(request, "param", {"retries": 3})
+    with XnvmeBlockReader(mapped[0], bmap=mapped[1], **options) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize(
+    ("outcome", "what"),
+    [
+        (EIO, "cannot read"),
+        (UNRECOVERED, "cannot read, NVMe status Unrecovered Read Error (SCT 2h, SC 81h)"),
+        (SHORT, "only 512 bytes came of"),
+    ],
+    ids=["errno", "NVMe status", "short"],
+)
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_bad_sector_is_told_with_sample_extent_lba_and_status(
+    xnvme: Library,
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: tuple[int, int],
+    what: str,
+    retries: int,
+) -> None:
+    catalog, bmap = mapped
+    contents = contents_of(catalog)
+    logical, physical, length = extent_map.load(bmap).extents[1].tolist()
+    if outcome == UNRECOVERED:  # such a status is NVMe's own; a loop device cannot have it
+        monkeypatch.setattr(Device, "io", "io_uring_cmd", raising=False)
+    bad = BadSector(physical + 2 * 4096 + 512, outcome)
+    with XnvmeBlockReader(catalog, bmap=bmap, retries=retries) as reader:
+        bad.install(monkeypatch)
+        with pytest.raises(OSError) as caught:
+            read(reader, np.array([0, 2, 1]))
+        tries = bad.tries
+        assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == os.fsdecode(catalog.path(1))
+    assert f": {what}, {length} bytes at LBA {physical // 512} of /dev/loop" in str(caught.value)
+    assert f"(logical {logical}, physical {physical}, length {length})" in str(caught.value)
+    assert tries == 1 + retries
+
+
+@pytest.mark.parametrize("outcome", [EIO, SHORT], ids=["status", "short"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_fails_no_more_often_than_it_is_retried_is_right(
+    reader: Reader,
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: tuple[int, int],
+    times: int,
+) -> None:
+    bad = BadSector(int(extent_map.load(mapped[1]).extents[1, 1]), outcome, times)
+    bad.install(monkeypatch)
+    assert read(reader, np.arange(3)) == contents_of(mapped[0])
+    assert bad.tries == times
+
+
+def test_a_command_for_several_samples_fails_for_the_one_whose_bytes_are_bad(
+    reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, bmap = mapped
+    extents = extent_map.load(bmap).extents
+    ends = extents[:-1, 1] + extents[:-1, 2]
+    assert (ends == extents[1:, 1]).any(), "no two files lie side by side"
+    first = int(np.flatnonzero(ends == extents[1:, 1])[0])
+    bad = BadSector(int(extents[first + 1, 1]), EIO)
+    bad.install(monkeypatch)
+    with pytest.raises(OSError) as caught:
+        read(reader, np.array([first, first + 1]))
+    assert caught.value.filename == os.fsdecode(catalog.path(first + 1))
+    assert f"at LBA {extents[first + 1, 1] // 512} of" in str(caught.value)
+
+
+def test_of_several_bad_samples_the_first_of_the_batch_is_named(
+    reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (0, 2):
+        BadSector(int(extent_map.load(mapped[1]).extents[number, 1]), EIO).install(monkeypatch)
+    for samples, named in (([1, 2, 0], 2), ([0, 1, 2], 0)):
+        with pytest.raises(OSError) as caught:
+            read(reader, np.array(samples))
+        assert caught.value.filename == os.fsdecode(mapped[0].path(named))
+
+
+def test_what_cannot_be_submitted_is_told(
+    reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ExtentReads, "submit", lambda _, numbers, __: [-errno.EINVAL] * len(numbers)
+    )
+    with pytest.raises(OSError, match="cannot submit a read") as caught:
+        read(reader, np.array([1]))
+    assert (caught.value.errno, caught.value.filename) == (
+        errno.EINVAL,
+        os.fsdecode(mapped[0].path(1)),
+    )
+
+
+def test_a_device_that_does_not_answer_is_named(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, ext4: Disk
+) -> None:
+    def silent(*_: Any) -> None:
+        raise OSError(errno.ETIMEDOUT, "libxnvme: the device does not answer")
+
+    monkeypatch.setattr(Queue, "run", silent)
+    with pytest.raises(TimeoutError, match="does not answer") as caught:
+        read(reader, np.array([1]))
+    assert caught.value.filename == ext4.device
+
+
+# Resources
+
+
+def test_everything_is_open_for_reading_only(
+    io: str, mapped: tuple[Catalog, Path], ext4: Disk
+) -> None:
+    for uri in (ext4.device, ext4.image):
+        with XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri, io=io, queue_depth=4):
+            modes = set()
+            for fd in os.listdir("/proc/self/fd"):
+                if os.path.realpath(f"/proc/self/fd/{fd}") == os.path.realpath(uri):
+                    text = Path(f"/proc/self/fdinfo/{fd}").read_text()
+                    modes.add(int(text.split("flags:")[1].split()[0], 8))
+            assert {mode & os.O_ACCMODE for mode in modes} == {os.O_RDONLY}
+            assert {mode & os.O_DIRECT for mode in modes} == {os.O_DIRECT}
+
+
+def test_buffers_outlive_the_reader(xnvme: Library, mapped: tuple[Catalog, Path]) -> None:
+    with XnvmeBlockReader(mapped[0], bmap=mapped[1]) as reader:
+        buffer = reader.allocate(1 << 20)
+        content = read(reader, np.array([0]), buffer=buffer)[0]
+    assert buffer[: len(content)].tobytes() == content
+    with pytest.raises(ValueError, match="closed"):
+        reader.allocate(1)
+
+
+def footprint() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def resident() -> int:
+    """Bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_nothing_leaks_from_many_batches(io: str, mapped: tuple[Catalog, Path]) -> None:
+    contents = contents_of(mapped[0])
+    with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, queue_depth=4, queues=1) as reader:
+
+        def batches(count: int) -> None:
+            for _ in range(count):
+                buffer = reader.allocate(1 << 20)
+                buffer[::4096] = 1
+                assert read(reader, np.arange(3), buffer=buffer) == contents
+
+        batches(50)
+        before, memory = footprint(), resident()
+        batches(300)
+        assert footprint() == before
+        assert resident() - memory < 64 << 20  # the buffers alone have been 300 MiB
+
+
+def test_opening_and_closing_many_times_is_clean(io: str, mapped: tuple[Catalog, Path]) -> None:
+    def round_trip() -> None:
+        with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, queue_depth=4, queues=1) as reader:
+            read(reader, np.array([0]))
+
+    round_trip()
+    gc.collect()
+    before = footprint()
+    for _ in range(5 if io == "libaio" else 30):  # the kernel takes its time to end an AIO context
+        round_trip()
+    assert footprint() == before
+
+
+# In a pipeline
+
+
+@pytest.mark.usefixtures("pipelines_end")
+def test_samples_labels_and_order_are_those_of_fn_readers_file(
+    io: str, root: Path, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(3)
+    for index in range(40):
+        folder = root / f"class{index % 4}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{index:02d}.jpg").write_bytes(random.bytes(int(random.integers(1, 99_999))))
+    (root / "class1b").mkdir()
+    order = {"random_shuffle": True, "seed": 5, "initial_fill": 16}
+    options = {"bmap": str(make_map(root, tmp_path / "bmap.json")), "io": io, "queue_depth": 16}
+    expected = take(build(fn.readers.file, file_root=str(root), **order), 25)
+    ours = build(readers.file, **order, backend="xnvme-block", backend_options=options)
+    drop_caches()
+    assert take(ours, 25) == expected
