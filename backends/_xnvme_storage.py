@@ -12,64 +12,16 @@ from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import ExtentMap
 
 from ..errors import BackendUnavailable
-from . import _devices, _identity, _pci
+from . import _devices, _identity, _pci, _xnvme_ways
 from ._devices import Storage
 from ._maps import PathLike
 from ._xnvme import Library
 from ._xnvme_blocks import MOST_BLOCKS
 from ._xnvme_devices import Device, Geometry
+from ._xnvme_ways import Way
 
 _PAGE = 4096  # bytes
 _PASSTHROUGH_MOST = 520_192  # bytes: 127 pages; a command of NVMe's node has no more segments
-_PATIENCE = 30.0  # seconds, the kernel's own for a command: nvme_core.io_timeout
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How libxnvme is to open a kind of device.
-
-    Attributes:
-        what: the kind, for messages.
-        be: the back end.
-        sync: the synchronous implementation.
-        ios: the asynchronous ones; the first is the default. None: the back end's own.
-        direct: with O_DIRECT.
-        tells_length: a completed read tells how many bytes have come.
-        patience: seconds, as of `Queue`.
-    """
-
-    what: str
-    be: str
-    sync: str | None
-    ios: tuple[str | None, ...]
-    direct: bool = True
-    tells_length: bool = True
-    patience: float | None = None
-
-    def choose(self, io: str | None) -> str | None:
-        """The implementation that is to be used where the option is `io`."""
-        if io is not None and io not in self.ios:
-            names = [name for name in self.ios if name is not None] or ["left out"]
-            raise ValueError(
-                f"xnvme-block: io must be one of {', '.join(names)} for {self.what}, not {io!r}"
-            )
-        return self.ios[0] if io is None else io
-
-
-_KERNEL_IOS = ("io_uring", "libaio", "emu", "thrpool")
-_BLOCK = Way("a block device", "linux", "block", _KERNEL_IOS)
-_IMAGE = Way("an image file", "linux", "psync", _KERNEL_IOS)
-_NODE = Way(
-    "an NVMe character device",
-    "linux",
-    "nvme",
-    ("io_uring_cmd", "emu", "thrpool"),
-    direct=False,
-    tells_length=False,
-)
-_PCI = Way(
-    "a PCI address", "upcie", None, (None,), direct=False, tells_length=False, patience=_PATIENCE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +41,12 @@ class Namespace:
     storage: Storage
     lba_bytes: int
     max_transfer: int
+
+    def refusal(self, what: str) -> BackendUnavailable:
+        """What to raise where libxnvme can do no more with it."""
+        return _xnvme_ways.refusal(
+            self.device.library, self.way, self.storage.path, self.device.io, what
+        )
 
 
 def open_namespace(
@@ -118,8 +76,8 @@ def open_namespace(
     storage = _devices.open_storage(path, mapped, remedy)
     os.close(storage.fd)
     if not stat.S_ISBLK(_devices.mode_of(path)):
-        return _open(library, _IMAGE, storage, io, remedy)
-    return _open(library, _BLOCK, _on_disk(storage), io, remedy)
+        return _open(library, _xnvme_ways.IMAGE, storage, io, remedy)
+    return _open(library, _xnvme_ways.BLOCK, _on_disk(storage), io, remedy)
 
 
 def _on_disk(storage: Storage) -> Storage:
@@ -155,7 +113,7 @@ def _open_node(
         ) from None
     start = _identity.place_on_device(path, here, mapped, remedy)
     storage = Storage(path, (here.path,), start, here.logical_block_size)
-    return _open(library, _NODE, storage, io, remedy)
+    return _open(library, _xnvme_ways.NODE, storage, io, remedy)
 
 
 def _open_pci(
@@ -167,9 +125,9 @@ def _open_pci(
             f"libxnvme {library.version} ({library.path}) cannot read from a PCI address: use one "
             "of the main branch (back end upcie), or give a block device as uri"
         )
-    _PCI.choose(io)
+    _xnvme_ways.PCI.choose(io)
     _pci.require_user_space_driver(address)
-    opened = _device(library, _PCI, address, None, nsid)
+    opened = _device(library, _xnvme_ways.PCI, address, None, nsid)
     try:
         geometry = opened.geometry()
         if geometry.lba_bytes != mapped.device.logical_block_size:
@@ -178,7 +136,7 @@ def _open_pci(
             raise _identity.other_device(address, what, remedy)
         start = _identity.place_by_size(address, geometry.size, mapped, remedy)
         storage = Storage(address, (), start, geometry.lba_bytes)
-        return _checked(_PCI, opened, geometry, storage, remedy)
+        return _checked(_xnvme_ways.PCI, opened, geometry, storage, remedy)
     except BaseException:
         opened.close()
         raise
@@ -205,11 +163,7 @@ def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1
             nsid=nsid,
         )
     except OSError as error:
-        hint = f": {_pci.needs(path)}" if way is _PCI else ""
-        raise BackendUnavailable(
-            f"libxnvme {library.version} ({library.path}) cannot open {path} with io {io!r}: "
-            f"{error.strerror}{hint}"
-        ) from None
+        raise _xnvme_ways.refusal(library, way, path, io, error.strerror or str(error)) from None
 
 
 def _checked(
@@ -231,11 +185,11 @@ def _checked(
             "it without (`nvme format`, which erases it)"
         )
     lba = geometry.lba_bytes
-    if way is not _IMAGE and lba != storage.block:
+    if way is not _xnvme_ways.IMAGE and lba != storage.block:
         what = f"libxnvme sees logical blocks of {lba} bytes, the kernel of {storage.block}"
         raise _identity.other_device(storage.path, what, remedy)
     most = min(geometry.max_transfer, MOST_BLOCKS * lba)
-    if way is _NODE:
+    if way is _xnvme_ways.NODE:
         most = min(most, _PASSTHROUGH_MOST)
     unit = max(lba, _PAGE) if most >= _PAGE else lba
     return Namespace(way, opened, storage, lba, most // unit * unit)

@@ -10,7 +10,6 @@ import numpy as np
 from bmap_tools.device import SUPERBLOCK_BYTES
 
 from ..catalog import Catalog
-from ..errors import BackendUnavailable
 from ..reader import Batch, Buffer, IntArray, Reader
 from . import _devices, _identity, _maps
 from ._extents import Reads
@@ -18,6 +17,7 @@ from ._mapped import MappedSamples
 from ._maps import MapTree, PathLike
 from ._xnvme import load
 from ._xnvme_extents import ExtentReads, read_bytes
+from ._xnvme_offers import why_not
 from ._xnvme_queue import DEPTHS, Queue
 from ._xnvme_storage import Namespace, open_namespace
 
@@ -98,11 +98,7 @@ class XnvmeBlockReader(Reader):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        try:
-            load()
-        except BackendUnavailable as reason:
-            return str(reason)
-        return None
+        return why_not()
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
@@ -141,10 +137,8 @@ class XnvmeBlockReader(Reader):
             for _ in range(self.lanes):
                 self._queues.append(Queue(device, depth, spin=spin, patience=patience))
         except OSError as error:
-            raise BackendUnavailable(
-                f"libxnvme {device.library.version} ({device.library.path}) cannot make "
-                f"{self.lanes} queues of {depth} commands of {self._namespace.storage.path} with "
-                f"io {device.io!r}: {error.strerror}; use fewer queues or another io"
+            raise self._namespace.refusal(
+                f"cannot make {self.lanes} queues of {depth} commands: {error.strerror}"
             ) from None
 
     def _require_file_system(self) -> None:

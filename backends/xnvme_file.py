@@ -8,21 +8,16 @@ import os
 import numpy as np
 
 from ..catalog import Catalog
-from ..errors import BackendUnavailable, SampleSizeChanged, os_error
+from ..errors import SampleSizeChanged, os_error
 from ..reader import Batch, Buffer, IntArray, Reader
 from ._open_files import SampleFiles
 from ._xnvme import Library, load
 from ._xnvme_devices import Device
 from ._xnvme_files import IOS, FileQueue, open_anonymous
+from ._xnvme_offers import refusal, why_not
 from ._xnvme_queue import DEPTHS
 from ._xnvme_reads import SampleReads
 
-_REMEDIES = {
-    "io_uring": "; io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "
-    "profile of a container), or libxnvme be built without liburing",
-    "libaio": "; kernel AIO may be used up (sysctl fs.aio-max-nr) or forbidden by the seccomp "
-    "profile of a container, or libxnvme be built without libaio",
-}
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
 
@@ -87,15 +82,7 @@ class XnvmeFileReader(Reader):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        try:
-            library = load()
-        except BackendUnavailable as reason:
-            return str(reason)
-        try:
-            FileQueue(library, IOS[0], 1).close()
-        except (OSError, BackendUnavailable) as error:
-            return str(_failure(library, IOS[0], error))
-        return None
+        return why_not()
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.waiting)
@@ -151,16 +138,4 @@ def _failure(library: Library, io: str, error: Exception) -> Exception:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         hint = ": raise the limit (ulimit -n), or use fewer lanes or a smaller queue_depth"
         return OSError(error.errno, f"xnvme-file: {os.strerror(error.errno)}{hint}")
-    offered = [name for name in IOS if name != io and _works(library, name)]
-    return BackendUnavailable(
-        f"libxnvme {library.version} ({library.path}) does not offer the io {io!r} here: {error}; "
-        f"it offers {', '.join(offered) or 'no other'}{_REMEDIES.get(io, '')}"
-    )
-
-
-def _works(library: Library, io: str) -> bool:
-    try:
-        FileQueue(library, io, 1).close()
-    except (OSError, BackendUnavailable):
-        return False
-    return True
+    return refusal(library, io, error)

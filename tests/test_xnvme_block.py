@@ -23,7 +23,7 @@ from dali_storage.backends import _pci, _xnvme_blocks, _xnvme_storage, xnvme_blo
 from dali_storage.backends._xnvme import Library
 from dali_storage.backends._xnvme_devices import Device, Geometry
 from dali_storage.backends._xnvme_extents import ExtentReads
-from dali_storage.backends._xnvme_files import FileQueue
+from dali_storage.backends._xnvme_files import IOS, FileQueue
 from dali_storage.backends._xnvme_queue import Queue
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog, from_directory, from_tree
@@ -36,7 +36,6 @@ from .devices import Disk, disk, drop_caches, loop_device, run
 from .mapped import NEEDS_ROOT, OnDisk, contents_of, make_hostile_files, make_map
 
 pytestmark = NEEDS_ROOT
-IOS = ("io_uring", "libaio", "emu", "thrpool")
 
 
 def offers(xnvme: Library, io: str) -> bool:
@@ -291,7 +290,10 @@ def test_what_libxnvme_does_not_offer_is_said(
 
     monkeypatch.setattr(xnvme_block, "Queue", forbidden)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(BackendUnavailable, match=r"io 'io_uring': Operation not perm.*another io"):
+    with pytest.raises(
+        BackendUnavailable,
+        match=r"'io_uring' here: .*queues.*Operation not perm.*it offers.*kernel.io_uring_dis",
+    ):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
     assert os.listdir("/proc/self/fd") == before
 

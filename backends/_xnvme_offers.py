@@ -1,0 +1,44 @@
+"""Which asynchronous implementations a libxnvme offers on this machine."""
+
+from __future__ import annotations
+
+from ..errors import BackendUnavailable
+from ._xnvme import Library, load
+from ._xnvme_files import IOS, FileQueue
+
+_REMEDIES = {
+    "io_uring": "; io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "
+    "profile of a container), or libxnvme be built without liburing",
+    "libaio": "; kernel AIO may be used up (sysctl fs.aio-max-nr) or forbidden by the seccomp "
+    "profile of a container, or libxnvme be built without libaio",
+}
+
+
+def why_not() -> str | None:
+    """Why the default implementation does not work here; None if it does."""
+    try:
+        library = load()
+    except BackendUnavailable as reason:
+        return str(reason)
+    try:
+        FileQueue(library, IOS[0], 1).close()
+    except (OSError, BackendUnavailable) as error:
+        return str(refusal(library, IOS[0], error))
+    return None
+
+
+def refusal(library: Library, io: str, error: Exception | str) -> BackendUnavailable:
+    """What to tell about an implementation that does not work here, and about the others."""
+    offered = [name for name in IOS if name != io and _works(library, name)]
+    return BackendUnavailable(
+        f"libxnvme {library.version} ({library.path}) does not offer the io {io!r} here: {error}; "
+        f"it offers {', '.join(offered) or 'no other'}{_REMEDIES.get(io, '')}"
+    )
+
+
+def _works(library: Library, io: str) -> bool:
+    try:
+        FileQueue(library, io, 1).close()
+    except (OSError, BackendUnavailable):
+        return False
+    return True

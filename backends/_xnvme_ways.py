@@ -1,0 +1,73 @@
+"""How libxnvme opens each kind of device: back ends, implementations, and what they tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import BackendUnavailable
+from . import _pci, _xnvme_offers
+from ._xnvme import Library
+from ._xnvme_files import IOS
+
+_PATIENCE = 30.0  # seconds, the kernel's own for a command: nvme_core.io_timeout
+_NODE_NEEDS = (
+    "io_uring_cmd needs Linux 5.19, and io_uring to be allowed (sysctl kernel.io_uring_disabled)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How libxnvme is to open a kind of device.
+
+    Attributes:
+        what: the kind, for messages.
+        be: the back end.
+        sync: the synchronous implementation.
+        ios: the asynchronous ones; the first is the default. None: the back end's own.
+        direct: with O_DIRECT.
+        tells_length: a completed read tells how many bytes have come.
+        patience: seconds, as of `Queue`.
+    """
+
+    what: str
+    be: str
+    sync: str | None
+    ios: tuple[str | None, ...]
+    direct: bool = True
+    tells_length: bool = True
+    patience: float | None = None
+
+    def choose(self, io: str | None) -> str | None:
+        """The implementation that is to be used where the option is `io`."""
+        if io is not None and io not in self.ios:
+            names = [name for name in self.ios if name is not None] or ["left out"]
+            raise ValueError(
+                f"xnvme-block: io must be one of {', '.join(names)} for {self.what}, not {io!r}"
+            )
+        return self.ios[0] if io is None else io
+
+
+BLOCK = Way("a block device", "linux", "block", IOS)
+IMAGE = Way("an image file", "linux", "psync", IOS)
+NODE = Way(
+    "an NVMe character device",
+    "linux",
+    "nvme",
+    ("io_uring_cmd", "emu", "thrpool"),
+    direct=False,
+    tells_length=False,
+)
+PCI = Way(
+    "a PCI address", "upcie", None, (None,), direct=False, tells_length=False, patience=_PATIENCE
+)
+
+
+def refusal(library: Library, way: Way, path: str, io: str | None, what: str) -> BackendUnavailable:
+    """What to raise where libxnvme cannot do `what` with the device at `path`."""
+    if io in IOS:
+        return _xnvme_offers.refusal(library, io, f"{path}: {what}")
+    needs = _pci.needs(path) if way is PCI else _NODE_NEEDS
+    return BackendUnavailable(
+        f"libxnvme {library.version} ({library.path}) cannot read {path} with io {io!r}: {what}; "
+        f"{needs}"
+    )
