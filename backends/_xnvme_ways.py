@@ -68,6 +68,6 @@ def refusal(library: Library, way: Way, path: str, io: str | None, what: str) ->
         return _xnvme_offers.refusal(library, io, f"{path}: {what}")
     needs = _pci.needs(path) if way is PCI else _NODE_NEEDS
     return BackendUnavailable(
-        f"libxnvme {library.version} ({library.path}) cannot read {path} with io {io!r}: {what}; "
-        f"{needs}"
+        f"libxnvme {library.version} ({library.path}) cannot read {path}"
+        f"{f' with io {io!r}' if io else ''}: {what}; {needs}"
     )

@@ -15,7 +15,7 @@ from dali_storage.catalog import Catalog, from_directory
 from dali_storage.errors import BackendUnavailable
 
 from .devices import Disk, disk
-from .mapped import make_map
+from .layouts import make_map
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
 """Paths of the libxnvme.so's to test with; an empty one is what the binding finds by itself."""

@@ -32,15 +32,14 @@ from dali_storage.testing import read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, loop_device, mounted, require, run
-from .mapped import (
-    NEEDS_ROOT,
-    OnDisk,
+from .layouts import (
     contents_of,
     make_hostile_files,
     make_map,
     write_interleaved,
     write_sparse,
 )
+from .mapped import NEEDS_ROOT, OnDisk
 
 pytestmark = NEEDS_ROOT
 

@@ -33,7 +33,8 @@ from dali_storage.testing import read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, loop_device, run
-from .mapped import NEEDS_ROOT, OnDisk, contents_of, make_hostile_files, make_map
+from .layouts import contents_of, make_hostile_files, make_map
+from .mapped import NEEDS_ROOT, OnDisk
 
 pytestmark = NEEDS_ROOT
 
