@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from .environment import usable_cores
-from .legs import LEGS
+from .legs import LEGS, MAPPED, XNVME_GDS
 from .work import Settings
 
 SEVERAL_LEGS = ("compare", "demo")
@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
         verify=False,
         bmap=None,
         uri=None,
+        mem=_DEFAULTS.mem,
+        io=None,
         json=None,
         plot=None,
     )
@@ -67,7 +69,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--datadir",
         metavar="DIR",
-        help="class directories with images, or what holds them as train/",
+        help="class directories with images, or what holds them as train/ (the root of --bmap)",
     )
     add("--batchsize", type=_at_least(1), metavar="N", help="samples in a batch (64)")
     add(
@@ -91,8 +93,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--cold", action="store_true", help="drop the page cache before every pass; needs root")
     add("--decode", action="store_true", help="decode the images (only their headers are read)")
     add("--verify", action="store_true", help="first compare bytes and labels with fn.readers.file")
-    add("--bmap", metavar="FILE", help="extent map for the leg block (one is made for the run)")
-    add("--uri", metavar="PATH", help="device or image that the map is of (found by the map)")
+    mapped = " and ".join(leg.name for leg in MAPPED)
+    add("--bmap", metavar="FILE", help=f"extent map for {mapped} (one is made for the run)")
+    add("--uri", metavar="URI", help="device or image that the map is of (found by the map)")
+    add("--mem", choices=("cpu", "gpu"), help=f"memory that {XNVME_GDS.name} reads into (cpu)")
+    add("--io", metavar="NAME", help="libxnvme's asynchronous implementation (the usual one)")
     add("--json", metavar="FILE", help="write all figures to FILE")
     add("--plot", metavar="FILE", help="write a picture of them, a PNG")
 
@@ -136,4 +141,6 @@ def settings(options: argparse.Namespace) -> Settings:
         device_id=options.device_id,
         bmap=options.bmap,
         uri=options.uri,
+        mem=options.mem,
+        io=options.io,
     )

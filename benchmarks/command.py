@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from . import arguments, environment, fio, maps, report
-from .legs import BLOCK, LEGS, Leg
+from .legs import LEGS, MAPPED, Leg
 from .measure import Result, Results, measure
 from .progress import Display
 from .verify import verify
@@ -66,16 +66,18 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Work]:
     """Refuse whatever can be refused before the first measurement."""
-    if options.datadir is None:
+    datadir = options.datadir or maps.root(settings)
+    if datadir is None:
         raise BadInputError(f"{options.command} needs --datadir DIR")
     if settings.cold:
         environment.check_can_drop_caches()
-    work = prepare(options.datadir, settings)
+    work = prepare(datadir, settings)
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
     legs = [leg for leg in LEGS if names is None or leg.name in names]
-    if (settings.bmap or settings.uri) and BLOCK not in legs:
-        raise BadInputError("--bmap and --uri are for the leg block, which is not to run")
+    if (settings.bmap or settings.uri) and not any(leg in MAPPED for leg in legs):
+        names = " and ".join(leg.name for leg in MAPPED)
+        raise BadInputError(f"--bmap and --uri are for the legs {names}, none of which is to run")
     return legs, work
 
 

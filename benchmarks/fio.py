@@ -1,5 +1,7 @@
 """fio on the storage that the leg `block` reads: what it gives to a program that knows no files.
 
+Where only the leg `xnvme-gds` runs, fio stands beside that.
+
 The options and the JSON output are those of fio(1), version 3.
 """
 
@@ -19,8 +21,9 @@ from bmap_tools.extent_map import ExtentMap
 from dali_storage.backends import _devices
 
 from .environment import drop_caches
-from .legs import BLOCK
+from .legs import MAPPED
 from .measure import Result, Results, Round, Turn
+from .obstacles import is_for_nvme_commands
 from .work import Tick, Work
 
 BLOCK_BYTES = 128 << 10
@@ -36,11 +39,13 @@ class Fio:
 
     Attributes:
         result: what it has measured so far; its rounds have bytes but no samples.
+        leg: the name of the leg that it is compared with.
         path: the device or image.
         command: what is run for a round.
     """
 
     result: Result
+    leg: str
     path: str
     command: tuple[str, ...]
     cold: bool
@@ -63,20 +68,24 @@ class Fio:
 
 
 def prepare(work: Work, results: Results) -> Fio | None:
-    """What measures the storage that the leg `block` reads, if that leg is to run."""
-    if BLOCK.name not in results or not results[BLOCK.name].runs:
+    """What measures the storage that the mapped legs read, if one of them is to run."""
+    running = [leg.name for leg in MAPPED if leg.name in results and results[leg.name].runs]
+    if not running:
         return None
+    cold, uri, result = work.settings.cold, work.settings.uri, Result("fio")
+    if uri is not None and is_for_nvme_commands(uri):
+        result.skipped = f"it reads block devices and images, not {uri}"
+        return Fio(result, running[0], uri, (), cold)
     mapped = extent_map.load(str(work.bmap))
-    path = work.settings.uri or _devices.find(mapped, os.fsencode(work.root))[0]
-    result = Result("fio")
+    path = uri or _devices.find(mapped, os.fsencode(work.root))[0]
     if shutil.which("fio") is None:
         result.skipped = "not installed (apt-get install fio)"
-    return Fio(result, path, _command(path, mapped, work), work.settings.cold)
+    return Fio(result, running[0], path, _command(path, mapped, work), cold)
 
 
 def turns(fio: Fio | None, results: Results) -> list[Turn]:
     """Those of fio, if what it is compared with has any."""
-    if fio is None or not results[BLOCK.name].runs:
+    if fio is None or not results[fio.leg].runs:
         return []
     return [(fio.result, fio.run)]
 
@@ -124,14 +133,14 @@ def _parse(output: str) -> Round:
 
 
 def _summarize(fio: Fio, results: Results) -> dict[str, float]:
-    """Medians over the rounds; `block_share` is that of the ratios of GB/s in the same round."""
+    """Medians over the rounds; `block_share`: of GB/s of the leg against fio in the same round."""
     rounds = fio.result.rounds
     figures = {
         "gb_per_s": [one.gb_per_s for one in rounds],
         "cpu_s_per_gb": [one.cpu_s_per_gb for one in rounds],
         "block_share": [
             ours.gb_per_s / its.gb_per_s
-            for ours, its in zip(results[BLOCK.name].rounds, rounds, strict=False)
+            for ours, its in zip(results[fio.leg].rounds, rounds, strict=False)
         ],
     }
     return {key: float(np.median(values)) for key, values in figures.items() if values}
@@ -148,7 +157,7 @@ def describe(fio: Fio, results: Results) -> str:
     return (
         f"fio: {figures['gb_per_s']:.2f} GB/s, {figures['cpu_s_per_gb']:.2f} CPU s/GB: random "
         f"reads of {BLOCK_BYTES >> 10} KiB from {fio.path}, {QUEUE_DEPTH} at once, with O_DIRECT; "
-        f"GB/s of block against fio's in the same round: {share}"
+        f"GB/s of {fio.leg} against fio's in the same round: {share}"
     )
 
 
@@ -158,6 +167,7 @@ def as_json(fio: Fio, results: Results) -> dict[str, Any]:
         "skipped": fio.result.skipped,
         "failed": fio.result.failed,
         "command": fio.command,
+        "leg": fio.leg,
         "summary": _summarize(fio, results) or None,
         "rounds": [
             {"seconds": one.seconds, "cpu_seconds": one.cpu_seconds, "bytes": one.size_bytes}

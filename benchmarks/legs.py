@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,18 +11,26 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
-from dali_storage import readers, registry
-from dali_storage.errors import BackendUnavailable
+from dali_storage import readers
 
-from .environment import available_memory_bytes
+from . import obstacles
 from .work import Work, paths
 
 Nodes: TypeAlias = tuple[Any, Any]
 """DALI's data nodes of the encoded files and of the labels."""
 
 
-def _no_obstacle(work: Work) -> str | None:
-    return None
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The backend of a leg that goes by an extent map.
+
+    Attributes:
+        backend: its name.
+        options: its options, for a work with a map.
+    """
+
+    backend: str
+    options: Callable[[Work], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,15 @@ class Leg:
         summary: for the help.
         read: makes the operators that read; called while a pipeline is being defined.
         obstacle: why the leg cannot run here, or None.
+        extents: of a leg that needs a map, which is found or made after the others have been
+            looked at.
     """
 
     name: str
     summary: str
     read: Callable[[Work], Nodes]
-    obstacle: Callable[[Work], str | None] = _no_obstacle
+    obstacle: Callable[[Work], str | None] = obstacles.none
+    extents: Extents | None = None
 
 
 def build(leg: Leg, work: Work, consume: Callable[[Any, Any, Work], Nodes]) -> Pipeline:
@@ -99,14 +109,26 @@ def _read_with_backend(work: Work, backend: str, options: dict[str, Any]) -> Nod
     return data, labels
 
 
-def block_options(work: Work) -> dict[str, Any]:
-    """The options of the backend `block`, for a work with an extent map."""
+def _block_options(work: Work) -> dict[str, Any]:
     uri = work.settings.uri
     return {"bmap": work.bmap} | ({} if uri is None else {"uri": uri})
 
 
-def _read_extents(work: Work) -> Nodes:
-    return _read_with_backend(work, "block", block_options(work))
+def _xnvme_options(work: Work) -> dict[str, Any]:
+    io = work.settings.io
+    return {} if io is None else {"io": io}
+
+
+def _gds_options(work: Work) -> dict[str, Any]:
+    return _block_options(work) | _xnvme_options(work) | {"mem": work.settings.mem}
+
+
+def _read_extents(work: Work, extents: Extents) -> Nodes:
+    return _read_with_backend(work, extents.backend, extents.options(work))
+
+
+def _read_with_xnvme_file(work: Work) -> Nodes:
+    return _read_with_backend(work, "xnvme-file", _xnvme_options(work))
 
 
 def _read_with_io_file(work: Work) -> Nodes:
@@ -150,37 +172,16 @@ def _read_naively(work: Work) -> Nodes:
     return data, labels
 
 
-def _backend_obstacle(work: Work, backend: str) -> str | None:
-    if backend not in registry.names():
-        return f"there is no backend {backend!r} in this installation"
-    try:
-        return registry.load(backend).unavailable()
-    except BackendUnavailable as error:
-        return str(error)
-
-
-def _memory_obstacle(work: Work) -> str | None:
-    data, free = int(work.sizes.sum()), available_memory_bytes()
-    if data > free // 2:
-        return (
-            f"the data ({data / 1e9:.1f} GB) would fill more than half "
-            f"of the free memory ({free / 1e9:.1f} GB)"
-        )
-    return _backend_obstacle(work, "memory")
-
-
-def _direct_obstacle(work: Work) -> str | None:
-    try:
-        os.close(os.open(work.catalog.path(0), os.O_RDONLY | os.O_DIRECT))
-    except OSError as error:
-        return f"no O_DIRECT on this file system ({error.strerror})"
-    return _backend_obstacle(work, "python-file")
-
-
 def _backend_leg(name: str, summary: str, backend: str, **options: Any) -> Leg:
     """A leg of one of our backends that needs no more than its own `unavailable()`."""
     read = partial(_read_with_backend, backend=backend, options=options)
-    return Leg(name, summary, read, partial(_backend_obstacle, backend=backend))
+    return Leg(name, summary, read, partial(obstacles.of_backend, backend=backend))
+
+
+def _extents_leg(
+    name: str, summary: str, extents: Extents, obstacle: Callable[[Work], str | None]
+) -> Leg:
+    return Leg(name, summary, partial(_read_extents, extents=extents), obstacle, extents)
 
 
 _MMAP = Leg("dali", "fn.readers.file, through mmap", partial(_read_with_dali, dont_use_mmap=False))
@@ -191,13 +192,20 @@ _NO_MMAP = Leg(
 )
 BASELINES = (_MMAP.name, _NO_MMAP.name)
 """The better of these is what the others are measured against."""
-BLOCK = Leg(
+BLOCK = _extents_leg(
     "block",
     "extents of the block device, through a map (--bmap)",
-    _read_extents,
-    partial(_backend_obstacle, backend="block"),
+    Extents("block", _block_options),
+    obstacles.of_block,
 )
-"""Needs an extent map, which is found or made after the others have been looked at."""
+XNVME_GDS = _extents_leg(
+    "xnvme-gds",
+    "the same as NVMe reads, by the backend xnvme-block (--uri, --mem, --io)",
+    Extents("xnvme-block", _gds_options),
+    obstacles.of_gds,
+)
+MAPPED = (BLOCK, XNVME_GDS)
+"""Those that need an extent map."""
 REFERENCE = _NO_MMAP
 """What the others are verified against; not the mapped one, which refuses files without a byte."""
 
@@ -210,14 +218,21 @@ LEGS = (
         "python-file-direct",
         "our files, with O_DIRECT",
         partial(_read_with_backend, backend="python-file", options={"direct": True}),
-        _direct_obstacle,
+        obstacles.of_direct,
+    ),
+    Leg(
+        "xnvme-file",
+        "our files, by the xNVMe file API (--io)",
+        _read_with_xnvme_file,
+        obstacles.of_xnvme_file,
     ),
     BLOCK,
+    XNVME_GDS,
     Leg(
         "memory",
         "our files, all in memory beforehand: the ceiling",
         partial(_read_with_backend, backend="memory", options={}),
-        _memory_obstacle,
+        obstacles.of_memory,
     ),
     Leg("naive", "the Python iterator that a user would write", _read_naively),
 )

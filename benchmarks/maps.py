@@ -1,47 +1,85 @@
-"""The extent map that the leg `block` goes by: the user's, or one that is made for the run."""
+"""The extent map that some legs go by: the user's, or one that is made for the run."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
-from bmap_tools import create
+from bmap_tools import create, extent_map
 from bmap_tools.device import UnsupportedStorage
 from dali_storage import registry
 from dali_storage.errors import BackendUnavailable
 
-from .legs import BLOCK, block_options
-from .measure import Results
-from .work import BadInputError, Work, explain
+from .legs import MAPPED, Extents
+from .measure import Result, Results
+from .work import BadInputError, Settings, Work, explain
+
+
+def root(settings: Settings) -> str | None:
+    """The directory that the user's map is of; None without a map.
+
+    Raises:
+        BadInputError: the map cannot be read.
+    """
+    if settings.bmap is None:
+        return None
+    try:
+        return os.fsdecode(extent_map.load(settings.bmap).root)
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"--bmap {settings.bmap}: {explain(error)}") from error
 
 
 @contextmanager
 def mapped(work: Work, results: Results) -> Iterator[Work]:
-    """The work with a map, if the leg `block` is to run; why it cannot, in `results`.
+    """The work with a map, if legs that need one are to run; why they cannot, in `results`.
 
     Raises:
-        BadInputError: the user's map or device does not fit.
+        BadInputError: the user's map, device or option does not fit.
     """
-    block = results.get(BLOCK.name)
-    if block is None or not block.runs:
+    legs = {
+        leg.name: leg.extents
+        for leg in MAPPED
+        if leg.extents and leg.name in results and results[leg.name].runs
+    }
+    if not legs:
         yield work
         return
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         made = os.path.join(directory, "bmap.json")
         work = replace(work, bmap=work.settings.bmap or made)
-        try:
-            if work.bmap == made:
-                create.run(work.root, made, threads=work.settings.threads)
-            registry.configure(BLOCK.name, block_options(work)).open(work.catalog).close()
-        except (BackendUnavailable, UnsupportedStorage) as reason:
-            block.skipped = str(reason)
-        except (OSError, ValueError) as error:
-            given = {"--bmap": work.settings.bmap, "--uri": work.settings.uri}
-            options = " ".join(f"{name} {path}" for name, path in given.items() if path is not None)
-            if options:
-                raise BadInputError(f"{options}: {explain(error)}") from error
-            block.failed = explain(error)
+        if work.bmap == made:
+            make = partial(create.run, work.root, made, threads=work.settings.threads)
+            _attempt(make, [results[name] for name in legs], "")
+        for name, extents in legs.items():
+            if results[name].runs:
+                _attempt(partial(_open, extents, work), [results[name]], _given(extents, work))
         yield work
+
+
+def _open(extents: Extents, work: Work) -> None:
+    registry.configure(extents.backend, extents.options(work)).open(work.catalog).close()
+
+
+def _given(extents: Extents, work: Work) -> str:
+    """What the command line says about the options of a backend."""
+    given = {name: getattr(work.settings, name) for name in ("bmap", "uri", "io")}
+    ours = extents.options(work)
+    return " ".join(f"--{name} {value}" for name, value in given.items() if value and name in ours)
+
+
+def _attempt(step: Callable[[], object], results: Sequence[Result], options: str) -> None:
+    """Do what the legs of `results` cannot run without."""
+    try:
+        step()
+    except (BackendUnavailable, UnsupportedStorage) as reason:
+        for result in results:
+            result.skipped = str(reason)
+    except (OSError, ValueError) as error:
+        if options:
+            raise BadInputError(f"{options}: {explain(error)}") from error
+        for result in results:
+            result.failed = explain(error)

@@ -39,6 +39,8 @@ class Settings:
     device_id: int | None = None
     bmap: str | None = None
     uri: str | None = None
+    mem: str = "cpu"
+    io: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

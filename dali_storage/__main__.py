@@ -1,18 +1,20 @@
-"""`python -m dali_storage`: which backends there are, which work on this machine, and why not."""
+"""`python -m dali_storage`: which backends and devices work on this machine, and why not."""
 
 from __future__ import annotations
 
 import sys
 
-from . import registry
+from . import devices, registry
 
 
 def main() -> int:
-    """Print a line a backend; 0 if one of them works."""
+    """Print a line a backend, then a line a device; 0 if one of the backends works."""
     verdicts = {name: _why_not(name) for name in registry.names()}
     width = max(map(len, verdicts), default=0)
     for name, why_not in verdicts.items():
         print(f"{name:{width}}  {'works' if why_not is None else 'does not work here: ' + why_not}")
+    for device, state in devices.explain():
+        print(f"{device}  {state}")
     return 0 if None in verdicts.values() else 1
 
 

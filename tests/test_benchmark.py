@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
 
 import benchmark  # noqa: E402
-from benchmarks import command, dataset, environment, legs, measure, report, verify, work  # noqa: E402
+from benchmarks import command, dataset, environment, legs, measure, obstacles, report, verify, work  # noqa: E402
 from benchmarks.legs import LEGS, Leg  # noqa: E402
 from benchmarks.measure import Result, Round  # noqa: E402
 from benchmarks.progress import Display  # noqa: E402
@@ -219,7 +219,7 @@ def test_no_difference_is_invented(small: Work) -> None:
 def test_a_leg_that_cannot_run_is_listed_with_its_reason(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(legs, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(obstacles, "available_memory_bytes", lambda: 1000)
     arguments = ("compare", "--datadir", data, "--rounds", 1, "--legs")
     assert run(*arguments, "memory,dali") == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""benchmark.py's leg `block`, its extent map, and fio beside it."""
+"""benchmark.py's legs on extents and those by libxnvme, the extent map, and fio beside them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
 
 import benchmark  # noqa: E402
 from bmap_tools import create  # noqa: E402
+from dali_storage.backends import _xnvme  # noqa: E402
 
 IMAGES = 24
 FIO_OUTPUT = """note: a remark
@@ -152,7 +153,7 @@ def test_a_map_that_does_not_fit_is_refused(
 
 def test_a_map_is_not_left_unused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("dali", "--datadir", data, "--bmap", "bmap.json") == 2
-    assert "for the leg block, which is not to run" in capsys.readouterr().err
+    assert "for the legs block and xnvme-gds, none of which is to run" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no writable tmpfs at /dev/shm")
@@ -184,6 +185,92 @@ def test_it_cannot_run_without_permission(
     monkeypatch.setattr(os, "open", refuse)
     assert run("compare", "--legs", "dali,block", "--rounds", 1, "--datadir", data) == 0
     assert "block: not run: no permission to read /dev/loop" in capsys.readouterr().out
+
+
+# The legs by libxnvme
+
+
+def test_all_legs_on_extents_and_by_libxnvme_are_compared(
+    data: Path, xnvme: _xnvme.Library, no_fio: None, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    made: list[str] = []
+
+    def count(root: str, path: str, **more: int) -> int:
+        made.append(path)
+        return really(root, path, **more)
+
+    really = create.run
+    monkeypatch.setattr(create, "run", count)
+    kept, names = tmp_path / "result.json", ["xnvme-file", "block", "xnvme-gds"]
+    options = ("--rounds", 2, "--batchsize", 8, "--io", "thrpool", "--json", kept)
+    assert run("compare", "--datadir", data, "--verify", "--legs", ",".join(names), *options) == 0
+    shown = capsys.readouterr()
+    for name in names:
+        assert f"verifying {name}: the same as fn.readers.file" in shown.err
+    document = json.loads(kept.read_text())
+    assert [len(document["legs"][name]["rounds"]) for name in names] == [2, 2, 2]
+    assert document["settings"]["io"] == "thrpool"
+    assert document["fio"]["leg"] == "block"
+    assert len(made) == 1  # one map for all
+
+
+def test_xnvme_gds_needs_no_more_than_a_device_and_its_map(
+    disk: Disk, bmap: Path, xnvme: _xnvme.Library, fake_fio: Path,
+    capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    fake_fio.write_text(f"0\n{FIO_OUTPUT}")
+    options = ("--uri", disk.device, "--mem", "cpu", "--io", "emu", "--bmap", bmap)
+    assert run("xnvme-gds", "--verify", *options) == 0
+    shown = capsys.readouterr()
+    assert "verifying xnvme-gds: the same as fn.readers.file" in shown.err
+    assert re.search(rf"fio: 4.00 GB/s.* from {disk.device}.*; GB/s of xnvme-gds agai", shown.out)
+
+
+def test_memory_of_a_gpu_is_missing_in_one_line(
+    disk: Disk, bmap: Path, no_fio: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--uri", disk.device, "--mem", "gpu", "--bmap", bmap)
+    reason = "xnvme-gds: --mem gpu is missing: the backend xnvme-block reserves it"
+    assert run("xnvme-gds", *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"benchmark: no leg can run here: {reason}")
+    assert run("compare", "--legs", "block,xnvme-gds", "--rounds", 1, *options) == 0
+    shown = capsys.readouterr().out
+    assert re.search(f"^{reason.replace(': ', ': not run: ', 1)}", shown, re.MULTILINE)
+
+
+def test_an_io_that_does_not_fit_is_refused(
+    data: Path, bmap: Path, xnvme: _xnvme.Library, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("xnvme-file", "--datadir", data, "--io", "posix") == 2
+    assert "xnvme-file: io must be one of io_uring, " in capsys.readouterr().err
+    assert run("xnvme-gds", "--bmap", bmap, "--io", "io_uring_cmd") == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"benchmark: --bmap {bmap} --io io_uring_cmd: ValueError: ")
+
+
+@pytest.mark.parametrize("uri", ["0000:00:04.0", "/dev/null"])
+def test_what_takes_nvme_commands_only_is_not_for_block(
+    data: Path, bmap: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--legs", "dali,block", "--rounds", 1, "--datadir", data, "--bmap", bmap)
+    assert run("compare", *options, "--uri", uri) == 0
+    shown = capsys.readouterr().out
+    assert f"block: not run: --uri {uri} is neither a block device nor an image" in shown
+    assert "fio" not in shown
+
+
+def test_without_libxnvme_its_legs_are_not_run(
+    data: Path, no_fio: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/does/not/exist.so")
+    legs = ("--legs", "xnvme-file,block,xnvme-gds", "--rounds", 1)
+    assert run("compare", *legs, "--datadir", data) == 0
+    shown = capsys.readouterr().out
+    for name in ("xnvme-file", "xnvme-gds"):
+        assert re.search(f"^{name}: not run: .*/does/not/exist.so", shown, re.MULTILINE)
+    assert "block: not run" not in shown
 
 
 # fio
