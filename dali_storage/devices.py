@@ -39,14 +39,14 @@ def _block_devices(base: Path) -> Iterator[tuple[str, str]]:
         kind = next((kind for name, kind in _DISKS.items() if re.fullmatch(name, entry.name)), None)
         if kind is None or _text(entry / "hidden") == "1" or _text(entry / "size") in ("", "0"):
             continue  # no whole disk, one path of several to another disk, or nothing is in it
-        ready = "can be read, by the backends block and xnvme-block"
+        ready = "its permissions allow the backends block and xnvme-block"
         yield f"/dev/{entry.name}", f"{kind}, {_node_needs(base / 'dev' / entry.name) or ready}"
 
 
 def _character_devices(base: Path) -> Iterator[tuple[str, str]]:
     for node in sorted((base / "dev").glob("ng*")):
         if re.fullmatch(r"ng\d+n\d+", node.name):
-            ready = "can be read, by the backend xnvme-block with io io_uring_cmd"
+            ready = "its permissions allow the backend xnvme-block with io io_uring_cmd"
             yield f"/dev/{node.name}", f"NVMe character device, {_node_needs(node) or ready}"
 
 
@@ -63,7 +63,7 @@ def _controllers(base: Path) -> Iterator[tuple[str, str]]:
         if _text(function / "class") == _NVME_CLASS:
             driver = _driver(function)
             needs = [*_binding_needs(base, function.name, driver), *_machine_needs(base)]
-            ready = "can be read, by the backend xnvme-block with libxnvme's main branch"
+            ready = "its permissions allow the backend xnvme-block with libxnvme's main branch"
             state = f"needs {'; '.join(needs)}" if needs else ready
             yield function.name, f"NVMe controller, driver {driver or 'none'}, {state}"
 

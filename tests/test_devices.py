@@ -57,7 +57,7 @@ def test_whole_disks_are_told_and_nothing_else(tmp_path: Path) -> None:
         block(tmp_path, name)
     block(tmp_path, "loop1", size="0")
     block(tmp_path, "nvme1n1", hidden="1")
-    can = "can be read, by the backends block and xnvme-block"
+    can = "its permissions allow the backends block and xnvme-block"
     assert told(tmp_path) == {
         "/dev/loop0": f"loop device, {can}",
         "/dev/nvme0n1": f"NVMe disk, {can}",
@@ -69,7 +69,7 @@ def test_whole_disks_are_told_and_nothing_else(tmp_path: Path) -> None:
 def test_character_devices_of_namespaces_are_told(tmp_path: Path) -> None:
     for name in ("ng0n1", "ngx", "nvme0"):
         write(tmp_path / "dev" / name, "")
-    ready = "can be read, by the backend xnvme-block with io io_uring_cmd"
+    ready = "its permissions allow the backend xnvme-block with io io_uring_cmd"
     assert told(tmp_path) == {"/dev/ng0n1": f"NVMe character device, {ready}"}
 
 
@@ -97,8 +97,16 @@ def test_a_node_may_be_missing_or_forbidden(
 @pytest.mark.parametrize(
     ("driver", "iommu", "said"),
     [
-        ("vfio-pci", True, "can be read, by the backend xnvme-block with libxnvme's main branch"),
-        ("uio_pci_generic", False, "can be read, by the backend xnvme-block with libxnvme's main"),
+        (
+            "vfio-pci",
+            True,
+            "its permissions allow the backend xnvme-block with libxnvme's main branch",
+        ),
+        (
+            "uio_pci_generic",
+            False,
+            "its permissions allow the backend xnvme-block with libxnvme's main",
+        ),
         ("vfio-pci", False, "needs an IOMMU ("),
         ("uio_pci_generic", True, "needs the driver vfio-pci, or the IOMMU off"),
         ("nvme", True, "needs the driver vfio-pci (unmount all that is on it, then driverctl"),
