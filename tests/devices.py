@@ -79,6 +79,13 @@ def loop_device(image: Path, *, sector: int = 512) -> Iterator[str]:
         run("losetup", "--detach", device)
 
 
+def make_file_system(kind: str, device: str, *options: str) -> None:
+    """Make a file system of one of `FILE_SYSTEMS`, or btrfs; `options` are more of mkfs."""
+    command = _MKFS[kind]
+    require(command[0])
+    run(*command, *options, device)
+
+
 @contextmanager
 def mounted(device: str, directory: Path, *options: str) -> Iterator[None]:
     """A file system mounted at a directory, which is made if need be."""
@@ -112,14 +119,13 @@ def disk(
         mkfs: more arguments of mkfs.
         options: of mount.
     """
-    command = _MKFS[file_system]
-    require(command[0], "losetup", *(("sfdisk", "partx") if partition else ()))
+    require("losetup", *(("sfdisk", "partx") if partition else ()))
     image = directory / "disk.img"
     with open(image, "wb") as file:
         file.truncate(size)
     with loop_device(image, sector=sector) as device:
         place = _partition(device, size, sector) if partition else device
-        run(*command, *mkfs, place)
+        make_file_system(file_system, place, *mkfs)
         with mounted(place, directory / "mnt", *options):
             yield Disk(image, device, place, directory / "mnt")
 

@@ -1,0 +1,81 @@
+"""The block backend on /dev/nvmeXn1: the bytes of hostile layouts against those of the files."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bmap_tools import extent_map
+from dali_storage.backends.block import BlockReader
+from dali_storage.catalog import Catalog, from_directory
+from dali_storage.errors import MapNotChecked
+from dali_storage.testing import read
+
+from ...devices import make_file_system, mounted
+from ...layouts import contents_of, make_hostile_files, make_map
+from .. import plan
+from . import controllers
+
+
+@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
+@pytest.mark.parametrize("sector", plan.EMPTY)
+@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
+def test_hostile_layouts_are_read_right(
+    tmp_path: Path, file_system: str, sector: int, partition: bool
+) -> None:
+    disk = controllers.disk(plan.EMPTY[sector])
+    node = controllers.partition(disk) if partition else controllers.blank(disk)
+    make_file_system(file_system, node)
+    with mounted(node, tmp_path / "mnt"):
+        make_hostile_files(tmp_path / "mnt/class")
+        bmap = make_map(tmp_path / "mnt", tmp_path / "bmap.json")
+        require_layout(bmap, sector, 9 << 20 if partition else 0)
+        catalog = from_directory(tmp_path / "mnt", file_filters="*")
+        contents = contents_of(catalog)
+        for uri in (None, node, disk):
+            with BlockReader(catalog, bmap=bmap, uri=uri, max_transfer=64 << 10) as reader:
+                assert read(reader, np.arange(len(catalog))) == contents
+    with (
+        pytest.warns(MapNotChecked, match="not mounted"),
+        BlockReader(catalog, bmap=bmap, max_transfer=1 << 20) as reader,
+    ):
+        assert read(reader, np.arange(len(catalog))) == contents
+
+
+def require_layout(bmap: Path, sector: int, start: int) -> None:
+    """The map is of the disk that is meant, and there is something hard in it."""
+    mapped = extent_map.load(bmap)
+    device = mapped.device
+    assert (device.logical_block_size, device.start) == (sector, start)
+    assert device.serial == plan.EMPTY[sector]
+    assert len(mapped.extents) > 600
+
+
+def test_two_controllers_are_read_at_once(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        readers, expected = [], []
+        for sector, serial in plan.EMPTY.items():
+            node = controllers.blank(controllers.disk(serial))
+            make_file_system("ext4", node)
+            stack.enter_context(mounted(node, tmp_path / serial))
+            catalog = plant(tmp_path / serial, sector)
+            bmap = make_map(catalog.root, tmp_path / f"{serial}.json")
+            readers.append(stack.enter_context(BlockReader(catalog, bmap=bmap)))
+            expected.append(contents_of(catalog))
+        turns = [(disk, lane) for lane in (0, 1) for disk in (0, 1)]
+        with ThreadPoolExecutor(len(turns)) as pool:
+            jobs = [pool.submit(read, readers[d], np.arange(20), lane=lane) for d, lane in turns]
+            assert [job.result() for job in jobs] == [expected[disk] for disk, _ in turns]
+
+
+def plant(root: Path, seed: int) -> Catalog:
+    """20 files of random bytes."""
+    random = np.random.default_rng(seed)
+    (root / "class").mkdir()
+    for index in range(20):
+        (root / "class" / f"{index:02d}").write_bytes(random.bytes(50_000 + index))
+    return from_directory(root, file_filters="*")

@@ -1,0 +1,96 @@
+"""The NVMe controllers of this guest, told apart by their serial numbers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...devices import run
+
+DIRECTORY = Path(os.environ["NVME_VM"])
+"""Shared with the host."""
+
+_PCI = Path("/sys/bus/pci")
+_TIMEOUT = 20.0  # seconds, for a driver
+
+
+def name(serial: str) -> str:
+    """The name of a controller, which depends on which was found first: nvme0, nvme1, …"""
+    for directory in Path("/sys/class/nvme").iterdir():
+        if (directory / "serial").read_text().strip() == serial:
+            return directory.name
+    raise LookupError(f"there is no NVMe controller {serial}")
+
+
+def disk(serial: str) -> str:
+    """The block device of its name space."""
+    return f"/dev/{name(serial)}n1"
+
+
+def address(serial: str) -> str:
+    """Its place on the PCI bus."""
+    return Path(f"/sys/class/nvme/{name(serial)}/address").read_text().strip()
+
+
+@contextmanager
+def bound(function: str, driver: str) -> Iterator[None]:
+    """Have a PCI function served by another driver, uio_pci_generic or vfio-pci, and back."""
+    _bind(function, driver)
+    try:
+        yield
+    finally:
+        _bind(function, "nvme")
+
+
+def _bind(function: str, driver: str) -> None:
+    device = _PCI / "devices" / function
+    (device / "driver_override").write_text(driver)
+    (device / "driver/unbind").write_text(function)
+    (_PCI / "drivers_probe").write_text(function)
+    bound_to = os.path.basename(os.readlink(device / "driver"))
+    if bound_to != driver:
+        raise OSError(f"{function} is bound to {bound_to}, not to {driver}")
+
+
+def wait_for_disk(serial: str) -> str:
+    """The block device of a controller that was given back to its driver just now.
+
+    Raises:
+        LookupError: it has none within 20 seconds.
+    """
+    end = time.monotonic() + _TIMEOUT
+    while not _has_disk(serial):
+        if time.monotonic() > end:
+            raise LookupError(f"the controller {serial} has no block device")
+        time.sleep(0.05)
+    return disk(serial)
+
+
+def _has_disk(serial: str) -> bool:
+    try:
+        return os.path.exists(disk(serial))
+    except LookupError:
+        return False
+
+
+def blank(node: str) -> str:
+    """A disk, made one without partitions or a file system."""
+    run("wipefs", "--all", "--force", "--quiet", node)
+    run("blockdev", "--rereadpt", node)
+    return node
+
+
+def partition(node: str) -> str:
+    """Make two partitions of a disk; the second, which begins at 9 MiB and has all the rest."""
+    subprocess.run(
+        ["sfdisk", "--quiet", "--wipe", "always", node],
+        input="label: gpt\nstart=1MiB, size=8MiB\nsize=+\n",
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return f"{node}p2"

@@ -1,0 +1,94 @@
+"""The block backend on a disk with bad sectors, and on one that is not the mapped one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.block import BlockReader
+from dali_storage.catalog import Catalog, from_tree
+from dali_storage.errors import StaleMapError
+from dali_storage.testing import read
+
+from ...devices import run
+from .. import plan
+from . import controllers
+
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+
+BATCH = 4
+BMAP = controllers.DIRECTORY / plan.BMAP
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return from_tree(BlockReader.tree(bmap=BMAP), file_filters="*.bin")
+
+
+@pytest.fixture
+def faults(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    """What the host has done to the disk; each fault with the sample that it is in."""
+    known = json.loads((controllers.DIRECTORY / plan.FAULTS).read_text())
+    names = [catalog.name(sample).decode() for sample in range(len(catalog))]
+    return {kind: {**fault, "sample": names.index(fault["name"])} for kind, fault in known.items()}
+
+
+@pytest.fixture
+def driver_without_retries() -> None:
+    """A read that fails once is for the backend to make again, not for the driver."""
+    Path("/sys/module/nvme_core/parameters/max_retries").write_text("0")
+
+
+def contents(catalog: Catalog, samples: Any) -> list[bytes]:
+    """What the host has written."""
+    files = controllers.DIRECTORY / plan.FILES
+    return [(files / catalog.name(sample).decode()).read_bytes() for sample in samples]
+
+
+@pytest.mark.usefixtures("driver_without_retries")
+def test_an_epoch_with_a_bad_sector_and_one_that_fails_once(
+    catalog: Catalog, faults: dict[str, dict[str, Any]]
+) -> None:
+    bad = faults["bad"]["sample"]
+    with BlockReader(catalog, bmap=BMAP, uri=controllers.disk(plan.MAPPED)) as reader:
+        for first in range(0, len(catalog), BATCH):
+            samples = np.arange(first, min(first + BATCH, len(catalog)))
+            if bad in samples:
+                with pytest.raises(OSError) as caught:
+                    read(reader, samples)
+                samples = samples[samples != bad]
+            assert read(reader, samples) == contents(catalog, samples)
+    assert has_failed(faults["once"]["sector"])
+    assert caught.value.errno == errno.ENODATA  # the kernel's word for a medium error
+    assert caught.value.filename == f"{plan.MOUNT}/{plan.FILES}/{faults['bad']['name']}"
+    require_place(str(caught.value), faults["bad"])
+
+
+def has_failed(sector: int) -> bool:
+    """Whether the driver has seen a command fail that covers a sector."""
+    failed = re.findall(r"@ LBA (\d+), (\d+) blocks, I/O Error", run("dmesg"))
+    return any(int(first) <= sector < int(first) + int(length) for first, length in failed)
+
+
+def require_place(message: str, fault: dict[str, Any]) -> None:
+    """The read and the extent of the message have the bad sector, which is where it is there."""
+    place = re.search(
+        r"(\d+) bytes at LBA (\d+) of .*\(logical (\d+), physical (\d+), length (\d+)\)", message
+    )
+    assert place is not None, message
+    length, lba, logical, physical, extent_length = map(int, place.groups())
+    position = fault["sector"] * 512
+    assert lba * 512 <= position < lba * 512 + length
+    assert physical <= position < physical + extent_length
+    assert position - physical + logical == fault["offset"]
+
+
+def test_a_disk_with_the_same_bytes_and_another_serial_number_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(StaleMapError, match=f"its serial is {plan.FOREIGN} and was {plan.MAPPED}"):
+        BlockReader(catalog, bmap=BMAP, uri=controllers.disk(plan.FOREIGN))

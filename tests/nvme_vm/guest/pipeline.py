@@ -1,0 +1,45 @@
+"""Pipelines that decode JPEGs out of reads of an NVMe disk whose file system is not mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import readers
+from dali_storage.errors import MapNotChecked
+
+from .. import plan
+from . import controllers
+
+BATCH, BATCHES = 8, 4  # more than an epoch
+
+
+def images(read: Callable[..., Any], **arguments: Any) -> list[tuple[Any, int]]:
+    """The images and labels of a few batches, decoded from what `read` (a readers.file) reads."""
+    pipeline = Pipeline(batch_size=BATCH, num_threads=2, device_id=None)
+    with pipeline:
+        data, labels = read(random_shuffle=True, seed=3, initial_fill=16, **arguments)
+        pipeline.set_outputs(fn.decoders.image(data, device="cpu"), labels)
+    decoded = []
+    for _ in range(BATCHES):
+        pixels, labels = pipeline.run()
+        decoded += [(np.array(pixels.at(i)), int(labels.at(i)[0])) for i in range(BATCH)]
+    return decoded
+
+
+def test_images_and_labels_are_those_of_fn_readers_file() -> None:
+    expected = images(fn.readers.file, file_root=str(controllers.DIRECTORY / plan.FILES))
+    options = {
+        "bmap": str(controllers.DIRECTORY / plan.BMAP),
+        "uri": controllers.disk(plan.MAPPED),
+    }
+    with pytest.warns(MapNotChecked, match="not mounted"):
+        ours = images(readers.file, backend="block", backend_options=options)
+    assert {label for _, label in expected} == set(range(plan.CLASSES))
+    assert [label for _, label in ours] == [label for _, label in expected]
+    for (pixels, _), (right, _) in zip(ours, expected, strict=True):
+        np.testing.assert_array_equal(pixels, right)

@@ -1,0 +1,24 @@
+"""Copies files to a disk and maps them: `python -m tests.nvme_vm.guest.prepare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ...devices import make_file_system, mounted, run
+from .. import plan
+from . import controllers
+
+
+def main() -> None:
+    """Make a file system, fill it, and leave the map where the host and other guests find it."""
+    node = controllers.disk(plan.MAPPED)
+    make_file_system("ext4", node)
+    root, bmap = f"{plan.MOUNT}/{plan.FILES}", controllers.DIRECTORY / plan.BMAP
+    with mounted(node, Path(plan.MOUNT)):
+        run("cp", "-r", str(controllers.DIRECTORY / plan.FILES), root)
+        run(sys.executable, "-m", "bmap_tools", "create", root, "-o", str(bmap))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What a machine is made of, and how QEMU is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from errno import EIO
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ReadError:
+    """Reads that fail.
+
+    Attributes:
+        sector: the one of 512 bytes, counted from the start of the image, that cannot be read.
+        once: whether only the first read fails that touches it.
+        errno: what QEMU is told by the image; the guest is told "unrecovered read error".
+    """
+
+    sector: int
+    once: bool = False
+    errno: int = EIO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """An NVMe controller with one name space.
+
+    Attributes:
+        image: the file with the bytes of the name space; the guest can write to it.
+        serial: its serial number, by which the guest tells it from others.
+        logical_block_size: bytes, 512 or 4096.
+        mdts: the largest transfer is 4 KiB << this.
+        read_errors: which reads fail.
+    """
+
+    image: Path
+    serial: str
+    logical_block_size: int = 512
+    mdts: int = 7
+    read_errors: tuple[ReadError, ...] = ()
+
+    def block_device(self, name: str) -> str:
+        """The value of QEMU's -blockdev that makes its image a node called `name`."""
+        file: dict[str, object] = {
+            "driver": "file",
+            "filename": str(self.image),
+            "cache": {"no-flush": True},  # it need not survive the host's power failure
+        }
+        if self.read_errors:
+            errors = [
+                {"event": "read_aio", "sector": e.sector, "once": e.once, "errno": e.errno}
+                for e in self.read_errors
+            ]
+            file = {"driver": "blkdebug", "image": file, "inject-error": errors}
+        return json.dumps({"driver": "raw", "node-name": name, "file": file})
+
+
+def shared_directory(tag: str, path: Path, readonly: str) -> Iterator[str]:
+    """QEMU's arguments for a directory that the guest mounts by 9p."""
+    rights = {"security_model": "none", "multidevs": "remap", "readonly": readonly}
+    yield from ("-fsdev", options("local", id=tag, path=path, **rights))
+    yield from ("-device", options("virtio-9p-pci", fsdev=tag, mount_tag=tag))
+
+
+def attached(number: int, controller: Controller) -> Iterator[str]:
+    """QEMU's arguments for a controller on a port of its own, out of which it can be taken."""
+    disk, port = f"disk{number}", f"port{number}"
+    yield from ("-blockdev", controller.block_device(disk))
+    yield from ("-device", options("pcie-root-port", id=port, chassis=number))
+    yield "-device"
+    yield options(
+        "nvme",
+        id=f"nvme{number}",
+        bus=port,
+        drive=disk,
+        serial=controller.serial,
+        mdts=controller.mdts,
+        logical_block_size=controller.logical_block_size,
+        physical_block_size=controller.logical_block_size,
+    )
+
+
+def options(driver: str, **properties: object) -> str:
+    """What follows -device and the like. A comma in a value is written twice."""
+    words = (f"{name}={str(value).replace(',', ',,')}" for name, value in properties.items())
+    return ",".join([driver, *words])

@@ -1,0 +1,226 @@
+"""An emulated computer with NVMe controllers that runs a command on the host's own files.
+
+QEMU emulates all of it, the processor too: neither KVM nor root is needed, and times mean nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .hardware import Controller, attached, options, shared_directory
+from .qmp import Monitor
+
+_BOOT_FILES = Path(__file__).parents[2] / ".nvme_vm"  # packages.py makes them
+_KERNEL, _INITRAMFS = _BOOT_FILES / "vmlinux", _BOOT_FILES / "initramfs"
+_QEMU = "qemu-system-x86_64"
+# String instructions are emulated byte by byte: software that trusts in them copies 4 times slower.
+_CPU = "max,erms=off,fsrm=off"
+# A second one slows the guest down where the host is busy, and Linux 6.12 was seen to crash then,
+# changing code that the other one ran. But were no second one possible, QEMU before 8.1 would leave
+# out memory barriers (its commit c914d46d0a), and now and then lose the doorbell of a controller.
+_PROCESSORS = "1,maxcpus=2"
+_ANSWER_TIMEOUT = 30.0  # seconds, for QEMU, and for a guest to let go of a device
+_TAIL = 60  # lines
+
+
+class MachineError(Exception):
+    """The guest ended without the status of its command, or did not end. Shows its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What became of a command.
+
+    Attributes:
+        returncode: its exit status.
+        output: what it wrote to standard output and standard error.
+        seconds: from power on to power off.
+    """
+
+    returncode: int
+    output: str
+    seconds: float
+
+
+class Running:
+    """A machine that is switched on."""
+
+    def __init__(
+        self, directory: Path, process: subprocess.Popen[bytes], monitor: socket.socket
+    ) -> None:
+        """Watch a QEMU.
+
+        Args:
+            directory: shared with the guest.
+            process: the QEMU, which stays the caller's to end.
+            monitor: connected to its monitor.
+
+        Raises:
+            MachineError: QEMU does not like its command line.
+        """
+        self._directory = directory
+        self._process = process
+        self._started = time.monotonic()
+        monitor.settimeout(_ANSWER_TIMEOUT)
+        try:
+            self._monitor = Monitor(monitor)
+        except ConnectionError:
+            raise self._error("was not switched on") from None
+
+    def wait_for(self, name: str, timeout: float = 60) -> None:
+        """Wait until the guest has made a file `name` in the shared directory.
+
+        Raises:
+            MachineError: it does not, within `timeout` seconds.
+        """
+        end = time.monotonic() + timeout
+        while not (self._directory / name).exists():
+            if self._process.poll() is not None:
+                raise self._error(f"ended without making {name}")
+            if time.monotonic() > end:
+                raise self._error(f"did not make {name} within {timeout} s")
+            time.sleep(0.02)
+
+    def take_out(self, controller: int) -> None:
+        """Take a controller out of the machine, by its place in `Machine.controllers`."""
+        self._monitor.remove(f"nvme{controller}")
+
+    def wait(self, timeout: float) -> Completed:
+        """Wait until the machine has switched itself off after its command.
+
+        Raises:
+            MachineError: it does not, within `timeout` seconds, or not of its own will.
+        """
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise self._error(f"did not end within {timeout} s") from None
+        try:
+            status = int((self._directory / "status").read_text())
+        except FileNotFoundError:
+            raise self._error("ended before its command did") from None
+        output = _text(self._directory / "output")
+        return Completed(status, output, time.monotonic() - self._started)
+
+    def _error(self, what: str) -> MachineError:
+        parts = [f"the guest {what}"]
+        for name in ("qemu", "console", "output"):
+            lines = _text(self._directory / name).splitlines()[-_TAIL:]
+            parts += [f"--- the end of its {name}:", *lines] if lines else []
+        return MachineError("\n".join(parts))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A computer whose root file system is the host's; what is written there is forgotten.
+
+    Attributes:
+        directory: an absolute path of the host, the same in the guest: what one side writes
+            there, the other sees. It has `console` and `output` of the last run.
+        controllers: its NVMe controllers; the ids of the devices are nvme0, nvme1, …
+        memory_mib: its memory.
+        hugepages: how many of 2 MiB are set aside at boot.
+        iommu: whether there is an IOMMU (Intel), which vfio-pci needs.
+    """
+
+    directory: Path
+    controllers: tuple[Controller, ...] = ()
+    memory_mib: int = 1024
+    hugepages: int = 0
+    iommu: bool = False
+
+    def run(self, command: Sequence[str], timeout: float) -> Completed:
+        """Boot, run a command as root in the current directory, and switch off.
+
+        Raises:
+            MachineError: it takes longer than `timeout` seconds, or the guest dies.
+        """
+        with self.boot(command) as running:
+            return running.wait(timeout)
+
+    @contextmanager
+    def boot(self, command: Sequence[str]) -> Iterator[Running]:
+        """A machine that boots and runs a command; switched off at the end in any case."""
+        for name in ("status", "output", "console"):
+            (self.directory / name).unlink(missing_ok=True)
+        _require_programs()
+        (self.directory / "command").write_text(_script(command, self.directory))
+        ours, its = socket.socketpair()
+        with ours, its, open(self.directory / "qemu", "wb") as log:
+            process = subprocess.Popen(
+                self.command_line(its.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[its.fileno()],
+            )
+            its.close()
+            try:
+                yield Running(self.directory, process, ours)
+            finally:
+                process.kill()
+                process.wait()
+
+    def command_line(self, monitor: int) -> list[str]:
+        """QEMU with its arguments.
+
+        Args:
+            monitor: the descriptor of a socket that it is told commands by.
+        """
+        return [
+            *(_QEMU, "-accel", "tcg", "-cpu", _CPU, "-smp", _PROCESSORS),
+            *("-machine", "q35,kernel-irqchip=split" if self.iommu else "q35"),
+            *("-m", f"{self.memory_mib}M"),
+            *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+            *("-chardev", options("file", id="console", path=self.directory / "console")),
+            *("-serial", "chardev:console"),
+            *("-chardev", options("socket", id="monitor", fd=monitor)),
+            *("-mon", "chardev=monitor,mode=control"),
+            *("-kernel", str(_KERNEL), "-initrd", str(_INITRAMFS)),
+            *("-append", self._kernel_arguments()),
+            *(("-device", "intel-iommu,intremap=on,caching-mode=on") if self.iommu else ()),
+            *shared_directory("root", Path("/"), "on"),
+            *shared_directory("share", self.directory, "off"),
+            *(word for n, c in enumerate(self.controllers) for word in attached(n, c)),
+        ]
+
+    def _kernel_arguments(self) -> str:
+        words = ["console=ttyS0", "loglevel=5", "panic=-1", "mitigations=off"]
+        words += [f'share="{self.directory}"', f"controllers={len(self.controllers)}"]
+        if self.hugepages:
+            words += ["hugepagesz=2M", f"hugepages={self.hugepages}"]
+        if self.iommu:
+            words += ["intel_iommu=on"]
+        return " ".join(words)
+
+
+def _require_programs() -> None:
+    missing = [path for path in (_KERNEL, _INITRAMFS) if not path.exists()]
+    if missing or shutil.which(_QEMU) is None:
+        what = missing[0] if missing else _QEMU
+        raise MachineError(f"there is no {what}: `make test-nvme` gets it, and runs the tests")
+
+
+def _script(command: Sequence[str], directory: Path) -> str:
+    environment = {
+        "HOME": "/root",
+        "LC_ALL": "C.UTF-8",
+        "NVME_VM": str(directory),
+        "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",  # the guest's user is root
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    exports = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
+    return f"{exports}cd {shlex.quote(os.getcwd())}\nexec {shlex.join(command)}\n"

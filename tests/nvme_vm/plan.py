@@ -1,0 +1,28 @@
+"""What the tests on the host and those in the guest have agreed upon.
+
+Names in capitals with a minus are serial numbers of controllers.
+"""
+
+from __future__ import annotations
+
+RAW_512, RAW_4096 = "RAW-512", "RAW-4096"
+"""Disks of random bytes; their images, in the shared directory, have the same names."""
+
+RAW_SIZE = 4 << 20  # bytes
+RAW_BAD_SECTOR = 4001
+RAW_HUGEPAGES = 16
+
+EMPTY = {512: "EMPTY-512", 4096: "EMPTY-4096"}
+"""Disks of which the guest makes what it likes, by the bytes of their blocks."""
+
+MAPPED, FOREIGN = "MAPPED-DISK", "FOREIGN-DISK"
+"""A disk with files, which a guest copied and mapped before, and another one of the same bytes."""
+
+FILES, BMAP, FAULTS = "files", "bmap.json", "faults.json"
+"""In the shared directory: the files of the mapped disk, their map, and what was done to them."""
+
+MOUNT = "/run/mapped"
+"""Where the mapped disk was mounted. The files are in its directory `FILES`."""
+
+CLASSES = 3
+"""Directories among the files; each has JPEGs and, named *.bin, random bytes."""
