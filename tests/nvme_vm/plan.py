@@ -18,6 +18,9 @@ EMPTY = {512: "EMPTY-512", 4096: "EMPTY-4096"}
 MAPPED, FOREIGN = "MAPPED-DISK", "FOREIGN-DISK"
 """A disk with files, which a guest copied and mapped before, and another one of the same bytes."""
 
+XNVME_HUGEPAGES = 520
+"""libxnvme's own driver takes 512 of them, for its queues and for the memory it reads into."""
+
 FILES, BMAP, FAULTS = "files", "bmap.json", "faults.json"
 """In the shared directory: the files of the mapped disk, their map, and what was done to them."""
 

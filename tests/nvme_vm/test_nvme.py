@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dali_storage.backends import _xnvme
+
 from . import plan
 from .hardware import Controller, ReadError
 from .machine import Machine, MachineError
@@ -21,10 +23,18 @@ _GUEST = Path(__file__).with_name("guest")
 _TIMEOUT = 240.0  # seconds; most take 10 to 20, on a busy computer
 
 
-def guest_tests(module: str) -> list[str]:
+def guest_tests(module: str, *environment: str) -> list[str]:
     """The command that runs a module of the guest's tests, without pytest plugins or traces."""
     return [
-        *("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-m", "pytest", "-q"),
+        *(
+            "env",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1",
+            *environment,
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+        ),
         *("-p", "no:cacheprovider", "--basetemp=/run/pytest", f"--confcutdir={_GUEST}"),
         str(_GUEST / f"{module}.py"),
     ]
@@ -100,13 +110,17 @@ def sparse(path: Path, size: int) -> Path:
 
 
 def test_block_reads_hostile_layouts_right(tmp_path: Path) -> None:
-    disks = tuple(
+    run(Machine(directory=tmp_path, controllers=empty_disks(tmp_path)), guest_tests("block"))
+
+
+def empty_disks(directory: Path) -> tuple[Controller, ...]:
+    """One of each size of blocks."""
+    return tuple(
         Controller(
-            image=sparse(tmp_path / serial, 400 << 20), serial=serial, logical_block_size=sector
+            image=sparse(directory / serial, 400 << 20), serial=serial, logical_block_size=sector
         )
         for sector, serial in plan.EMPTY.items()
     )
-    run(Machine(directory=tmp_path, controllers=disks), guest_tests("block"))
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +177,27 @@ def test_block_fails_when_a_controller_is_taken_out(mapped: Controller) -> None:
         running.take_out(0)
         done = running.wait(_TIMEOUT)
     assert done.returncode == 0, done.output
+
+
+# The backend xnvme-block
+
+
+def test_xnvme_block_reads_hostile_layouts_right_and_names_what_a_bad_sector_hits(
+    xnvme: _xnvme.Library, mapped: Controller
+) -> None:
+    directory = mapped.image.parent
+    faults = {
+        "bad": fault(mapped, "class1/04.bin", 140_000),
+        "once": fault(mapped, "class2/11.bin", 299_000),
+        "not retried": fault(mapped, "class0/06.bin", 70_000),
+    }
+    (directory / plan.FAULTS).write_text(json.dumps(faults))
+    errors = tuple(ReadError(f["sector"], once=kind != "bad") for kind, f in faults.items())
+    disks = (*empty_disks(directory), dataclasses.replace(mapped, read_errors=errors))
+    machine = Machine(
+        directory=directory,
+        controllers=disks,
+        memory_mib=2048,
+        hugepages=plan.XNVME_HUGEPAGES,
+    )
+    run(machine, guest_tests("xnvme", f"XNVME_LIBRARY_PATH={xnvme.path}"))

@@ -31,6 +31,11 @@ def disk(serial: str) -> str:
     return f"/dev/{name(serial)}n1"
 
 
+def character_device(serial: str) -> str:
+    """The character device of its name space."""
+    return disk(serial).replace("/nvme", "/ng")
+
+
 def address(serial: str) -> str:
     """Its place on the PCI bus."""
     return Path(f"/sys/class/nvme/{name(serial)}/address").read_text().strip()

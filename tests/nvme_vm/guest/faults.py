@@ -33,6 +33,10 @@ def catalog() -> Catalog:
 
 @pytest.fixture
 def faults(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    return known_faults(catalog)
+
+
+def known_faults(catalog: Catalog) -> dict[str, dict[str, Any]]:
     """What the host has done to the disk; each fault with the sample that it is in."""
     known = json.loads((controllers.DIRECTORY / plan.FAULTS).read_text())
     names = [catalog.name(sample).decode() for sample in range(len(catalog))]
