@@ -61,9 +61,12 @@ def preallocate(path: Path, size: int, ranges: list[tuple[int, int]], random: An
     os.close(fd)
 
 
-def make_hostile_files(directory: Path) -> None:
-    """One of each kind that the earlier prototype read wrong, none of them synced."""
-    random = np.random.default_rng(7)
+def make_hostile_files(directory: Path, seed: int = 7) -> None:
+    """One of each kind that the earlier prototype read wrong, none of them synced.
+
+    Where a disk is used more than once, what it held before must differ: hence the seed.
+    """
+    random = np.random.default_rng(seed)
     directory.mkdir()
     fill_free_space(directory, random)
     for size in SIZES:
