@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bmap_tools import csr
 from bmap_tools.extent_map import ExtentMap
 
 from ..reader import Batch, IntArray
@@ -143,17 +144,11 @@ class Extents:
 
 def _starts(owner: IntArray, count: int) -> IntArray:
     """Where the members of each of `count` owners begin in a column sorted by owner; count + 1."""
-    starts = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(owner, minlength=count), out=starts[1:])
-    return starts
+    return csr.offsets(np.bincount(owner, minlength=count))
 
 
 def _members(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
     """The members of the chosen owners, one after the other: places in `chosen`, and indices."""
-    counts = first[chosen + 1] - first[chosen]
-    total = int(counts.sum())
-    owners = np.repeat(np.arange(chosen.size), counts)
-    if not total:
-        return owners, owners
-    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return owners, first[chosen][owners] + within
+    starts = first[chosen]
+    counts = first[chosen + 1] - starts
+    return np.repeat(np.arange(chosen.size), counts), csr.rows(starts, counts)

@@ -25,6 +25,7 @@ from bmap_tools.extent_map import ExtentMap
 from ..errors import StaleMapError
 from ..reader import IntArray
 from ._files import close_all, open_cached, open_missing, statuses, statuses_of_paths
+from ._open_files import FILES_AT_ONCE
 
 _IOC_FIEMAP = 0xC020660B
 _ROOM = 2  # extents: enough to see one, and that there is no other
@@ -47,7 +48,6 @@ _FIEMAP = np.dtype(  # struct fiemap, <linux/fiemap.h>
         ("extents", _EXTENT, _ROOM),
     ]
 )
-_FILES_AT_ONCE = 64  # open; a process has 1,024 by default
 _LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; what is later is cut off
 _HARMLESS = np.uint32(0x1 | 0x1000 | 0x2000)  # LAST, MERGED, SHARED say nothing of the place
 
@@ -83,8 +83,8 @@ class Freshness:
         # What is looked at whenever it is used, need not be looked at now.
         unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_be_moved[files])
         with self._missing_is_stale():
-            for start in range(0, len(unseen), _FILES_AT_ONCE):
-                some = unseen[start : start + _FILES_AT_ONCE]
+            for start in range(0, len(unseen), FILES_AT_ONCE):
+                some = unseen[start : start + FILES_AT_ONCE]
                 self._check_extents(files[some], paths(some))
 
     def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
@@ -99,8 +99,8 @@ class Freshness:
             OSError: one of them cannot be asked about; names its path.
         """
         with self._missing_is_stale():
-            for start in range(0, len(paths), _FILES_AT_ONCE):
-                part = slice(start, start + _FILES_AT_ONCE)
+            for start in range(0, len(paths), FILES_AT_ONCE):
+                part = slice(start, start + FILES_AT_ONCE)
                 self._check(files[part], paths[part])
 
     def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:

@@ -59,9 +59,14 @@ class MappedSamples:
         self._storage = storage
         self._extents = Extents(self.map, storage.start, unit)
         obstacle = self._look_for_mount(storage)
-        self._freshness = Freshness(self.map, self.remedy) if check and not obstacle else None
-        if self._freshness is not None:
-            self._freshness.check_all(self._files, self._catalog.paths)
+        self._freshness: Freshness | None = None
+        if not obstacle:
+            freshness = Freshness(self.map, self.remedy)
+            # Another directory of the same names must be found out even by those who do not check.
+            freshness.check(self._files[:1], [self._catalog.path(0)])
+            if check:
+                freshness.check_all(self._files, self._catalog.paths)
+                self._freshness = freshness
         self._as_files = self._find_unmapped(obstacle)
         if check and obstacle:
             warnings.warn(
@@ -118,14 +123,12 @@ class MappedSamples:
         return f"extent {number} (logical {start}, physical {physical}, length {length})"
 
     def _look_for_mount(self, storage: Storage) -> str:
-        """Why the files are not there; empty if they are, and are those of the map."""
+        """Why the mapped file system is not there; empty if it is, mounted from this storage."""
         on = _devices.mounted_device(self.map, self.root)
-        first = self._catalog.path(0)
         if isinstance(on, Device):
             _devices.require_same(on, self.root, storage, self.remedy)
-            # Another directory of the same names must be found out even by those who do not check.
-            Freshness(self.map, self.remedy).check(self._files[:1], [first])
             return ""
+        first = self._catalog.path(0)
         if os.path.lexists(first):
             raise StaleMapError(first, f"this is not the file that was mapped: {on}", self.remedy)
         return on

@@ -14,8 +14,8 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from . import csr
 from .bmap_json import MapFormatError, shown
 from .bmap_members import to_bytes, to_text
 from .paths import PathChecks
@@ -28,7 +28,6 @@ UNWRITTEN = -1
 """The physical address of an extent that reads as zeros; null in JSON."""
 
 _FILES_AT_ONCE = 4096
-_IntArray = npt.NDArray[np.int64]
 _NUMBERS = COLUMNS[1:5]
 
 
@@ -111,28 +110,22 @@ class Columns:
             self.unmapped[file] = self._reasons.setdefault(reason, reason)
         return [() if isinstance(extents, str) else extents for extents in column]
 
-    def name_offsets(self) -> _IntArray:
+    def name_offsets(self) -> csr.IntArray:
         """int64[n + 1]: where in `names` those of the files begin and end."""
-        return _offsets(self._name_sizes)
+        return csr.offsets(self._name_sizes)
 
-    def extent_offsets(self) -> _IntArray:
+    def extent_offsets(self) -> csr.IntArray:
         """int64[n + 1]: where in extents() those of the files begin and end."""
-        return _offsets(self._extent_counts)
+        return csr.offsets(self._extent_counts)
 
-    def extents(self) -> _IntArray:
+    def extents(self) -> csr.IntArray:
         """int64[m, 3]: logical, physical or UNWRITTEN, length; a view."""
         return as_array(self._extents).reshape(-1, 3)
 
 
-def as_array(numbers: array[int]) -> _IntArray:
+def as_array(numbers: array[int]) -> csr.IntArray:
     """The same memory as an array; `numbers` cannot grow any more."""
     return np.frombuffer(numbers, np.int64)
-
-
-def _offsets(sizes: array[int]) -> _IntArray:
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
 
 
 def _integers(name: str, values: Sequence[Any]) -> array[int]:

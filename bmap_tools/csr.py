@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 
-from .extent_map import IntArray
+IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
-def offsets(counts: IntArray) -> IntArray:
+def offsets(counts: IntArray | Sequence[int]) -> IntArray:
     """Where the rows of each of n owners begin, and the last ones end: int64[n + 1]."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])

@@ -14,19 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from .bmap_json import Document, MapFormatError
 from .bmap_members import Members, to_text
 from .checks import check
 from .columns import COLUMNS, Columns, as_array, lines, path_checks
+from .csr import IntArray as IntArray
 from .digest import digest
 from .replacing import replacing
 
 __all__ = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"]
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _KNOWN = {"format": "bmap", "version": 1, "columns": list(COLUMNS)}
