@@ -6,7 +6,9 @@ import errno
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
@@ -15,6 +17,8 @@ from bmap_tools.extent_map import Device, ExtentMap
 from ..errors import BackendUnavailable, StaleMapError, os_error
 from . import _identity
 from ._maps import PathLike
+
+Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,18 @@ def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
     return on
 
 
-def open_first(uris: list[str], mapped: ExtentMap, remedy: str) -> OpenStorage:
-    """The first that holds the mapped file system.
+def open_found(
+    uri: PathLike | None, mapped: ExtentMap, root: bytes, opener: Callable[[PathLike], Opened]
+) -> Opened:
+    """What `opener` makes of the option `uri`; without it, of the first place that it accepts.
 
     Raises:
-        What `open_storage()` says of the first, if none does.
+        What `opener` says, of the first place if it refuses all.
     """
     refusals: list[Exception] = []
-    for uri in uris:
+    for place in find(mapped, root) if uri is None else [uri]:
         try:
-            return open_storage(uri, mapped, remedy)
+            return opener(place)
         except (OSError, ValueError, BackendUnavailable) as refusal:
             refusals.append(refusal)
     raise refusals[0]

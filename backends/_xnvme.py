@@ -19,6 +19,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # name: what it returns, its a
     "xnvme_dev_open": (_pointer, [ctypes.c_char_p, _pointer]),
     "xnvme_dev_close": (None, [_pointer]),
     "xnvme_dev_get_geo": (_pointer, [_pointer]),
+    "xnvme_dev_get_ctrlr": (_pointer, [_pointer]),
+    "xnvme_dev_get_ns": (_pointer, [_pointer]),
     "xnvme_dev_get_nsid": (ctypes.c_uint32, [_pointer]),
     "xnvme_dev_get_opts": (_pointer, [_pointer]),
     "xnvme_dev_get_be_state": (_pointer, [_pointer]),

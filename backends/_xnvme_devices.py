@@ -155,7 +155,7 @@ class Device:
             OSError: it does not tell.
         """
         address = self.library.xnvme_dev_get_geo(self.pointer)
-        found = _structure(address, GEOMETRY)
+        found = structure(address, GEOMETRY)
         kinds = {1: "conventional", 2: "zoned", 3: "key-value"}
         kind = kinds.get(int(found["type"]))
         if kind is None or (kind != "key-value" and not found["lba_nbytes"]):
@@ -202,7 +202,7 @@ class Device:
     def _check(self, uri: bytes, wanted: np.ndarray[Any, Any], io: str | None) -> str:
         """What libxnvme has made of the options; it replaces some of them without a word."""
         address = self.library.xnvme_dev_get_opts(self.pointer)
-        found = _structure(address, OPTS, _OPTS_READ)
+        found = structure(address, OPTS, _OPTS_READ)
         for name in ("rdonly", "wronly", "rdwr", "direct"):
             if bool(found[name]) != bool(wanted[name]):
                 hint = f": libxnvme cannot open it with {name}={int(wanted[name])}"
@@ -247,7 +247,7 @@ def _free(library: Library, handle: _Handle, address: int) -> None:
         library.xnvme_buf_free(handle.pointer, address)
 
 
-def _structure(address: int, dtype: np.dtype[Any], nbytes: int | None = None) -> Any:
+def structure(address: int, dtype: np.dtype[Any], nbytes: int | None = None) -> Any:
     """A copy of a structure in foreign memory; of its first `nbytes`, if it may be shorter."""
     content = ctypes.string_at(address, nbytes or dtype.itemsize)
     return np.frombuffer(content.ljust(dtype.itemsize, b"\0"), dtype)[0]

@@ -7,7 +7,7 @@ import re
 import stat
 from dataclasses import dataclass
 
-from bmap_tools import device
+from bmap_tools import device, extent_map
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import ExtentMap
 
@@ -18,6 +18,7 @@ from ._maps import PathLike
 from ._xnvme import Library
 from ._xnvme_blocks import MOST_BLOCKS
 from ._xnvme_devices import Device, Geometry
+from ._xnvme_identify import identify
 from ._xnvme_ways import Way
 
 _PAGE = 4096  # bytes
@@ -129,10 +130,8 @@ def _open_pci(
     _pci.require_user_space_driver(address)
     opened = _device(library, _xnvme_ways.PCI, address, None, nsid)
     try:
-        geometry = opened.geometry()
-        if geometry.lba_bytes != mapped.device.logical_block_size:
-            then = mapped.device.logical_block_size
-            what = f"its logical_block_size is {geometry.lba_bytes} and was {then}"
+        geometry = _geometry_of_namespace(opened, address, nsid)
+        if what := _difference(opened, geometry, mapped.device):
             raise _identity.other_device(address, what, remedy)
         start = _identity.place_by_size(address, geometry.size, mapped, remedy)
         storage = Storage(address, (), start, geometry.lba_bytes)
@@ -142,10 +141,31 @@ def _open_pci(
         raise
 
 
+def _geometry_of_namespace(opened: Device, address: str, nsid: int) -> Geometry:
+    try:
+        return opened.geometry()
+    except OSError as reason:
+        raise ValueError(
+            f"xnvme-block: nsid {nsid}: {address} has no such namespace, or it is not active "
+            f"({reason})"
+        ) from None
+
+
+def _difference(opened: Device, geometry: Geometry, there: extent_map.Device) -> str:
+    """What tells a namespace from the mapped one; empty if nothing does."""
+    if geometry.lba_bytes != there.logical_block_size:
+        return f"its logical_block_size is {geometry.lba_bytes} and was {there.logical_block_size}"
+    return identify(opened).difference(there.serial, there.wwid)
+
+
 def _open(library: Library, way: Way, storage: Storage, io: str | None, remedy: str) -> Namespace:
     opened = _device(library, way, storage.path, way.choose(io))
     try:
-        return _checked(way, opened, opened.geometry(), storage, remedy)
+        try:
+            geometry = opened.geometry()
+        except OSError as reason:
+            raise _xnvme_ways.refusal(library, way, storage.path, opened.io, str(reason)) from None
+        return _checked(way, opened, geometry, storage, remedy)
     except BaseException:
         opened.close()
         raise

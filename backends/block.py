@@ -74,11 +74,12 @@ class BlockReader(Reader):
         self._samples = MappedSamples(catalog, bmap)
         self._contexts: list[AioContext] = []
         mapped, remedy = self._samples.map, self._samples.remedy
-        if uri is None:
-            places = _devices.find(mapped, self._samples.root)
-            self._storage = _devices.open_first(places, mapped, remedy)
-        else:
-            self._storage = _devices.open_storage(uri, mapped, remedy)
+        self._storage = _devices.open_found(
+            uri,
+            mapped,
+            self._samples.root,
+            lambda place: _devices.open_storage(place, mapped, remedy),
+        )
         self._is_open = True
         try:
             self.alignment = max(_PAGE, self._storage.block)

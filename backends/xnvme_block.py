@@ -84,8 +84,13 @@ class XnvmeBlockReader(Reader):
         self._queues: list[Queue] = []
         self._samples = MappedSamples(catalog, bmap)
         mapped, remedy = self._samples.map, self._samples.remedy
-        uri = _devices.find(mapped, self._samples.root)[0] if uri is None else uri
-        self._namespace = open_namespace(load(), uri, io, nsid, mapped, remedy)
+        library = load()
+        self._namespace = _devices.open_found(
+            uri,
+            mapped,
+            self._samples.root,
+            lambda place: open_namespace(library, place, io, nsid, mapped, remedy),
+        )
         try:
             self._max_transfer = _transfer(max_transfer, self._namespace)
             self.alignment = max(_PAGE, self._namespace.storage.block)
