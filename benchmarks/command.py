@@ -43,7 +43,7 @@ def _make_demo(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     legs, work = _check(options, arguments.settings(options))
-    results = {leg.name: Result(leg.name, skipped=leg.obstacle(work)) for leg in legs}
+    results = {leg.name: Result(leg.name, skipped=leg.why_not(work)) for leg in legs}
     with maps.mapped(work, results) as work, Display() as display:
         if not any(result.runs for result in results.values()):
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
@@ -52,7 +52,7 @@ def _compare(options: argparse.Namespace) -> int:
         try:
             if options.verify:
                 verify(legs, work, results, display)
-            if not work.settings.cold:
+            if work.root is not None and not work.settings.cold:
                 environment.fill_page_cache(work, display)
             measure(legs, work, results, display, fio.turns(storage, results))
             interrupted = False
@@ -66,12 +66,16 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Work]:
     """Refuse whatever can be refused before the first measurement."""
-    datadir = options.datadir or maps.root(settings)
-    if datadir is None:
+    if options.datadir is None and settings.bmap is None:
         raise BadInputError(f"{options.command} needs --datadir DIR")
     if settings.cold:
         environment.check_can_drop_caches()
-    work = prepare(datadir, settings)
+    if options.datadir is not None:
+        work = prepare(options.datadir, settings)
+    else:
+        work = maps.samples_of(str(settings.bmap), settings)
+    if work.root is None and options.verify:
+        raise BadInputError("--verify reads the files, whose file system is not mounted")
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
     legs = [leg for leg in LEGS if names is None or leg.name in names]
@@ -88,7 +92,7 @@ def _report(
     storage: fio.Fio | None,
     interrupted: bool,
 ) -> None:
-    machine = environment.describe(work.root, work.settings)
+    machine = environment.describe(work)
     if interrupted:
         print("interrupted: what follows is what was measured until then", file=sys.stderr)
     report.show_table(results, machine, work.settings)

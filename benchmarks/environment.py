@@ -12,12 +12,12 @@ import numpy as np
 import nvidia.dali
 
 from .progress import Display
-from .work import BadInputError, Settings, Work, explain, paths
+from .work import BadInputError, Work, explain, paths
 
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
-def describe(root: str, settings: Settings) -> dict[str, Any]:
+def describe(work: Work) -> dict[str, Any]:
     """What the numbers depend on."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -25,11 +25,11 @@ def describe(root: str, settings: Settings) -> dict[str, Any]:
         "cores": usable_cores(),
         "memory_bytes": 1024 * int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]),
         "kernel": platform.release(),
-        "file_system": file_system(root),
+        "file_system": "not mounted" if work.root is None else file_system(work.root),
         "python": platform.python_version(),
         "dali": nvidia.dali.__version__,
         "numpy": np.__version__,
-        "page_cache": "cold" if settings.cold else "hot",
+        "page_cache": "cold" if work.settings.cold else "hot",
     }
 
 

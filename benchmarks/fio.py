@@ -19,6 +19,7 @@ import numpy as np
 from bmap_tools import extent_map
 from bmap_tools.extent_map import ExtentMap
 from dali_storage.backends import _devices
+from dali_storage.backends._devices import Storage
 
 from .environment import drop_caches
 from .legs import MAPPED
@@ -77,10 +78,20 @@ def prepare(work: Work, results: Results) -> Fio | None:
         result.skipped = f"it reads block devices and images, not {uri}"
         return Fio(result, running[0], uri, (), cold)
     mapped = extent_map.load(str(work.bmap))
-    path = uri or _devices.find(mapped, os.fsencode(work.root))[0]
+    storage = _open(uri, mapped, work)
     if shutil.which("fio") is None:
         result.skipped = "not installed (apt-get install fio)"
-    return Fio(result, running[0], path, _command(path, mapped, work), cold)
+    return Fio(result, running[0], storage.path, _command(storage, mapped, work), cold)
+
+
+def _open(uri: str | None, mapped: ExtentMap, work: Work) -> Storage:
+    """What the mapped file system is on, as the backends find it."""
+    root = mapped.root if work.root is None else os.fsencode(work.root)
+    opened = _devices.open_found(
+        uri, mapped, root, lambda place: _devices.open_storage(place, mapped, "")
+    )
+    os.close(opened.fd)
+    return opened
 
 
 def turns(fio: Fio | None, results: Results) -> list[Turn]:
@@ -90,13 +101,13 @@ def turns(fio: Fio | None, results: Results) -> list[Turn]:
     return [(fio.result, fio.run)]
 
 
-def _command(path: str, mapped: ExtentMap, work: Work) -> tuple[str, ...]:
-    offset, size = _region(path, mapped)
+def _command(storage: Storage, mapped: ExtentMap, work: Work) -> tuple[str, ...]:
+    offset, size = _region(storage, mapped)
     # Not --invalidate, fio's default: it would empty caches that the next leg shall find filled.
     return (
         *("fio", "--name=randread", "--readonly", "--rw=randread", "--direct=1", "--invalidate=0"),
         *("--ioengine=libaio", f"--iodepth={QUEUE_DEPTH}", f"--bs={BLOCK_BYTES}"),
-        *(f"--filename={_escape(path)}", f"--offset={offset}", f"--size={size}"),
+        *(f"--filename={_escape(storage.path)}", f"--offset={offset}", f"--size={size}"),
         f"--io_size={max(work.delivered_bytes(work.order.size), BLOCK_BYTES)}",
         *(f"--runtime={_MOST_SECONDS}", "--output-format=json"),
     )
@@ -106,16 +117,15 @@ def _escape(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:")  # a colon stands between file names
 
 
-def _region(path: str, mapped: ExtentMap) -> tuple[int, int]:
+def _region(storage: Storage, mapped: ExtentMap) -> tuple[int, int]:
     """The part of a device or image, in bytes, that the mapped files lie in: offset and size."""
-    with open(path, "rb", buffering=0) as storage:
-        end = os.lseek(storage.fileno(), 0, os.SEEK_END)
-    file_system = mapped.device.start if end == mapped.device.disk_size else 0
+    with open(storage.path, "rb", buffering=0) as device:
+        end = os.lseek(device.fileno(), 0, os.SEEK_END)
     written = mapped.extents[mapped.extents[:, 1] >= 0]
     first = int(written[:, 1].min(initial=mapped.device.size))
     last = int((written[:, 1] + written[:, 2]).max(initial=0))
     size = min(-(-max(last - first, 1) // BLOCK_BYTES) * BLOCK_BYTES, end)
-    offset = min(file_system + first, end - size) // _DIRECT_ALIGNMENT * _DIRECT_ALIGNMENT
+    offset = min(storage.start + first, end - size) // _DIRECT_ALIGNMENT * _DIRECT_ALIGNMENT
     return offset, size
 
 

@@ -40,7 +40,7 @@ class Leg:
     Attributes:
         summary: for the help.
         read: makes the operators that read; called while a pipeline is being defined.
-        obstacle: why the leg cannot run here, or None.
+        obstacle: why the leg cannot run here even if there are files, or None.
         extents: of a leg that needs a map, which is found or made after the others have been
             looked at.
     """
@@ -50,6 +50,12 @@ class Leg:
     read: Callable[[Work], Nodes]
     obstacle: Callable[[Work], str | None] = obstacles.none
     extents: Extents | None = None
+
+    def why_not(self, work: Work) -> str | None:
+        """Why the leg cannot run here, or None."""
+        if work.root is None and self.extents is None:
+            return "it reads files, and their file system is not mounted"
+        return self.obstacle(work)
 
 
 def build(leg: Leg, work: Work, consume: Callable[[Any, Any, Work], Nodes]) -> Pipeline:

@@ -11,26 +11,34 @@ from functools import partial
 
 from bmap_tools import create, extent_map
 from bmap_tools.device import UnsupportedStorage
+from bmap_tools.extent_map import Device
 from dali_storage import registry
+from dali_storage.backends import _devices, _maps
+from dali_storage.catalog import from_tree
 from dali_storage.errors import BackendUnavailable
 
 from .legs import MAPPED, Extents
 from .measure import Result, Results
-from .work import BadInputError, Settings, Work, explain
+from .work import BadInputError, Settings, Work, explain, order_of, prepare
 
 
-def root(settings: Settings) -> str | None:
-    """The directory that the user's map is of; None without a map.
+def samples_of(bmap: str, settings: Settings) -> Work:
+    """The samples of the user's map, as files where the directory that was mapped is there.
 
     Raises:
-        BadInputError: the map cannot be read.
+        BadInputError: the map cannot be read, or there are no samples.
     """
-    if settings.bmap is None:
-        return None
     try:
-        return os.fsdecode(extent_map.load(settings.bmap).root)
+        mapped = extent_map.load(bmap)
     except (OSError, ValueError) as error:
-        raise BadInputError(f"--bmap {settings.bmap}: {explain(error)}") from error
+        raise BadInputError(f"--bmap {bmap}: {explain(error)}") from error
+    if isinstance(_devices.mounted_device(mapped, mapped.root), Device):
+        return prepare(os.fsdecode(mapped.root), settings)
+    catalog = from_tree(_maps.MapTree(mapped))
+    if not len(catalog):
+        raise BadInputError(f"--bmap {bmap}: there is no file to read in it")
+    sizes = mapped.sizes[_maps.files_of(catalog, mapped, "")]
+    return Work(settings, None, catalog, sizes, order_of(len(catalog), settings))
 
 
 @contextmanager
@@ -51,7 +59,7 @@ def mapped(work: Work, results: Results) -> Iterator[Work]:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         made = os.path.join(directory, "bmap.json")
         work = replace(work, bmap=work.settings.bmap or made)
-        if work.bmap == made:
+        if work.root is not None and work.bmap == made:
             make = partial(create.run, work.root, made, threads=work.settings.threads)
             _attempt(make, [results[name] for name in legs], "")
         for name, extents in legs.items():

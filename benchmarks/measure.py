@@ -206,6 +206,8 @@ def _refuse_what_is_no_image(error: Exception, work: Work) -> None:
 
 def _first_refused(work: Work) -> str:
     """The path of the first sample, in list order, that the consumer refuses."""
+    if work.root is None:
+        return "one of the samples"
     singly = replace(
         work,
         settings=replace(work.settings, batch_size=1, seed=None),

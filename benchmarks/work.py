@@ -48,15 +48,16 @@ class Work:
     """The samples of one pass, and how they are asked for.
 
     Attributes:
-        root: the directory that holds the class directories.
+        root: the directory that holds the class directories; None where the samples are known from
+            an extent map only, because their file system is not mounted.
         catalog: its samples.
         sizes: int64[n], bytes of every sample of the catalog.
         order: int64[batches, batch size], the catalog indices that every leg must deliver.
-        bmap: the path of an extent map of the root, if there is one.
+        bmap: the path of an extent map of them, if there is one.
     """
 
     settings: Settings
-    root: str
+    root: str | None
     catalog: Catalog
     sizes: IntArray
     order: IntArray
@@ -72,7 +73,9 @@ class Work:
 
     def one_epoch(self) -> Work:
         """The same work, for as many batches as show every sample."""
-        return replace(self, order=_order(len(self.catalog), replace(self.settings, batches=None)))
+        return replace(
+            self, order=order_of(len(self.catalog), replace(self.settings, batches=None))
+        )
 
     def delivered_bytes(self, samples: int) -> int:
         """The true bytes of the first `samples` samples of the order."""
@@ -99,12 +102,12 @@ def prepare(data_directory: str, settings: Settings) -> Work:
         raise BadInputError(f"cannot use {root!r} as the data: {explain(error)}") from error
     if not sizes:
         raise BadInputError(f"there is no file to read in the directories of {root!r}")
-    order = _order(len(sizes), settings)
+    order = order_of(len(sizes), settings)
     return Work(settings, root, catalog, np.array(sizes, np.int64), order)
 
 
-def _order(samples: int, settings: Settings) -> IntArray:
-    """int64[batches, batch size], as `fn.readers.file` has it: the epochs follow each other."""
+def order_of(samples: int, settings: Settings) -> IntArray:
+    """`Work.order`, as `fn.readers.file` has it: the epochs follow each other."""
     options = OrderOptions()
     if settings.seed is not None:
         options = OrderOptions(random_shuffle=True, seed=settings.seed)

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
 import benchmark  # noqa: E402
 from bmap_tools import create  # noqa: E402
 from dali_storage.backends import _xnvme  # noqa: E402
+from dali_storage.errors import MapNotChecked  # noqa: E402
 
 IMAGES = 24
 FIO_OUTPUT = """note: a remark
@@ -133,6 +134,28 @@ def test_it_goes_by_the_users_map_and_device(
         read_by_fio = storage.read(int(options["size"]))
     assert all(path.read_bytes() in read_by_fio for path in data.glob("*/*"))
     assert len(read_by_fio) < 4 << 20  # and not the whole device
+
+
+def test_a_map_is_enough_where_nothing_is_mounted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bmap, copy, kept = (tmp_path / name for name in ("bmap.json", "copy.img", "result.json"))
+    with devices.disk(tmp_path, size=64 << 20) as made:
+        sizes = [path.stat().st_size for path in plant(made.mount).glob("*/*")]
+        assert create.run(str(made.mount / "data"), str(bmap), threads=1) == 0
+    shutil.copyfile(made.image, copy)
+    options = ("--rounds", 1, "--batchsize", 8, "--bmap", bmap, "--uri", copy)
+    with pytest.warns(MapNotChecked, match="not mounted"):
+        assert run("compare", "--legs", "dali,block,memory", *options, "--json", kept) == 0
+    shown = capsys.readouterr().out
+    for name in ("dali", "memory"):
+        assert f"{name}: not run: it reads files, and their file system is not mounted" in shown
+    document = json.loads(kept.read_text())
+    (one,) = document["legs"]["block"]["rounds"]
+    assert (one["samples"], one["bytes"]) == (IMAGES, sum(sizes))
+    assert document["environment"]["file_system"] == "not mounted"
+    assert run("block", "--verify", *options) == 2
+    assert "--verify reads the files, whose file system is not mounted" in capsys.readouterr().err
 
 
 def test_a_map_that_does_not_fit_is_refused(
