@@ -48,7 +48,7 @@ class FileQueue:
         Args:
             library: libxnvme.
             io: one of IOS.
-            depth: reads under way at once, one of `_xnvme_queue.DEPTHS`.
+            depth: reads under way at once, see `_xnvme_queue.require_depth`.
             direct: the files are opened with O_DIRECT.
 
         Raises:

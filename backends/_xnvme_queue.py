@@ -30,8 +30,6 @@ from ..errors import BackendUnavailable
 from ..reader import IntArray
 from ._xnvme_devices import Device, foreign_memory
 
-DEPTHS = tuple(1 << power for power in range(12))  # what libxnvme takes: below 4096
-
 CONTEXT = np.dtype(
     {
         "names": ["head", "state", "result", "status", "device"],
@@ -44,6 +42,7 @@ CONTEXT = np.dtype(
 
 UNDER_WAY, NOTHING_TO_DO = 0, 1
 
+_DEPTHS = tuple(1 << power for power in range(12))  # what libxnvme takes: below 4096
 _STATE_BYTES = 8
 _FREE = 0xFF  # the state of a context that has no command
 _PHASE_BITS, _SCT_AND_SC = np.uint16(1), np.uint16(0x7FF)  # of a status
@@ -54,6 +53,19 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
 _TROUBLE = 2.0  # seconds for which polling may fail, before the device is given up
 
 _abandoned: list[Any] = []  # memory that a device may still write to, and its queue
+
+
+def require_depth(backend: str, depth: int) -> None:
+    """Refuse a queue depth that libxnvme does not take.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(depth) is not int or depth not in _DEPTHS:
+        raise ValueError(
+            f"{backend}: queue_depth must be a power of two from {_DEPTHS[0]} to {_DEPTHS[-1]}, "
+            f"not {depth!r}"
+        )
 
 
 class Work(ABC):
@@ -115,7 +127,7 @@ class Queue:
 
         Args:
             device: stays open as long as the queue.
-            depth: commands under way at once, one of DEPTHS.
+            depth: commands under way at once, see `require_depth`.
             spin: ask for completions all the time, which takes a whole processor; otherwise at
                 intervals of 0.05 to 1 ms, while there are none.
             patience: seconds without any completion after which the device is given up. None: for

@@ -16,6 +16,7 @@ from ._aio import IOVEC, AioContext
 from ._extents import Reads
 from ._mapped import MappedSamples
 from ._maps import MapTree, PathLike
+from ._options import require_flag, require_integer
 
 _PAGE = 4096  # bytes; a device is handed memory in these
 
@@ -64,11 +65,10 @@ class BlockReader(Reader):
                 samples that can be read as files only, whose file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
-        if not isinstance(check, bool):
-            raise TypeError(f"block: check must be True or False, not {check!r}")
-        _require("queue_depth", queue_depth, range(1, 4097))
-        _require("lanes", lanes, range(1, 65))
-        _require("max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
+        require_flag("block", "check", check)
+        require_integer("block", "queue_depth", queue_depth, range(1, 4097))
+        require_integer("block", "lanes", lanes, range(1, 65))
+        require_integer("block", "max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
         self.lanes = lanes
         self._max_transfer = max_transfer
         self._samples = MappedSamples(catalog, bmap)
@@ -137,12 +137,3 @@ class BlockReader(Reader):
                 self._samples.fail(batch, place, -got, part, "cannot read")
             if got < int(part.lengths[0]):
                 self._samples.fail(batch, place, errno.EIO, part, f"only {got} bytes came of")
-
-
-def _require(option: str, value: int, known: range) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in known:
-        step = f", a multiple of {known.step}" if known.step > 1 else ""
-        raise ValueError(
-            f"block: {option} must be an integer from {known[0]} to {known[-1]}{step}, "
-            f"not {value!r}"
-        )

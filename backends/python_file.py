@@ -16,6 +16,7 @@ from ..reader import Batch, IntArray, Reader
 from ._aio import IOVEC, AioContext
 from ._files import close_all
 from ._open_files import FILES_AT_ONCE, SampleFiles
+from ._options import require_flag, require_integer
 
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
@@ -50,10 +51,8 @@ class PythonFileReader(Reader):
             OSError: `direct` on a file system that has no O_DIRECT.
             BackendUnavailable: no kernel AIO.
         """
-        if not isinstance(direct, bool):
-            raise TypeError(f"python-file: direct must be True or False, not {direct!r}")
-        if not isinstance(lanes, int) or not 1 <= lanes <= 64:
-            raise ValueError(f"python-file: lanes must be an integer from 1 to 64, not {lanes!r}")
+        require_flag("python-file", "direct", direct)
+        require_integer("python-file", "lanes", lanes, range(1, 65))
         self.lanes = lanes
         self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
         self._catalog = catalog

@@ -15,10 +15,11 @@ from . import _devices, _identity, _maps
 from ._extents import Reads
 from ._mapped import MappedSamples
 from ._maps import MapTree, PathLike
+from ._options import require_flag, require_integer
 from ._xnvme import load
 from ._xnvme_extents import ExtentReads, read_bytes
 from ._xnvme_offers import why_not
-from ._xnvme_queue import DEPTHS, Queue
+from ._xnvme_queue import Queue, require_depth
 from ._xnvme_storage import Namespace, open_namespace
 
 _PAGE = 4096  # bytes
@@ -78,7 +79,9 @@ class XnvmeBlockReader(Reader):
             OSError: the map or the device cannot be opened.
         """
         _check_options(queue_depth, queues, max_transfer, retries, nsid)
-        _check_flags(mem, spin=spin, check=check)
+        _check_memory(mem)
+        require_flag("xnvme-block", "spin", spin)
+        require_flag("xnvme-block", "check", check)
         self.lanes = queues
         self._retries = retries
         self._queues: list[Queue] = []
@@ -211,28 +214,16 @@ def _transfer(wanted: int | None, namespace: Namespace) -> int:
 def _check_options(
     queue_depth: int, queues: int, max_transfer: int | None, retries: int, nsid: int
 ) -> None:
-    if type(queue_depth) is not int or queue_depth not in DEPTHS:
-        raise ValueError(
-            f"xnvme-block: queue_depth must be a power of two from {DEPTHS[0]} to {DEPTHS[-1]}, "
-            f"not {queue_depth!r}"
-        )
-    _require("queues", queues, range(1, 65))
-    _require("retries", retries, range(101))
-    _require("nsid", nsid, range(1, 0xFFFFFFFF))
+    require_depth("xnvme-block", queue_depth)
+    require_integer("xnvme-block", "queues", queues, range(1, 65))
+    require_integer("xnvme-block", "retries", retries, range(101))
+    require_integer("xnvme-block", "nsid", nsid, range(1, 0xFFFFFFFF))
     if max_transfer is not None:
-        _require("max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
+        transfers = range(_PAGE, (1 << 30) + 1, _PAGE)
+        require_integer("xnvme-block", "max_transfer", max_transfer, transfers)
 
 
-def _require(option: str, value: int, known: range) -> None:
-    if type(value) is not int or value not in known:
-        step = f", a multiple of {known.step}" if known.step > 1 else ""
-        raise ValueError(
-            f"xnvme-block: {option} must be an integer from {known[0]} to {known[-1]}{step}, "
-            f"not {value!r}"
-        )
-
-
-def _check_flags(mem: str, **flags: bool) -> None:
+def _check_memory(mem: str) -> None:
     if mem == "gpu":
         raise ValueError(
             "xnvme-block: mem='gpu' is reserved: nothing reads into the memory of a GPU yet; use "
@@ -240,6 +231,3 @@ def _check_flags(mem: str, **flags: bool) -> None:
         )
     if mem != "cpu":
         raise ValueError(f"xnvme-block: mem must be 'cpu', not {mem!r}")
-    for option, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"xnvme-block: {option} must be True or False, not {value!r}")

@@ -11,11 +11,12 @@ from ..catalog import Catalog
 from ..errors import SampleSizeChanged, os_error
 from ..reader import Batch, Buffer, IntArray, Reader
 from ._open_files import SampleFiles
+from ._options import require_flag, require_integer
 from ._xnvme import Library, load
 from ._xnvme_devices import Device
 from ._xnvme_files import IOS, FileQueue, open_anonymous
 from ._xnvme_offers import refusal, why_not
-from ._xnvme_queue import DEPTHS
+from ._xnvme_queue import require_depth
 from ._xnvme_reads import SampleReads
 
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
@@ -120,17 +121,11 @@ class XnvmeFileReader(Reader):
 def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:
     if io not in IOS:
         raise ValueError(f"xnvme-file: io must be one of {', '.join(IOS)}, not {io!r}")
-    if not isinstance(direct, bool):
-        raise TypeError(f"xnvme-file: direct must be True or False, not {direct!r}")
+    require_flag("xnvme-file", "direct", direct)
     if direct and io not in ("io_uring", "libaio"):
         raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
-    if type(queue_depth) is not int or queue_depth not in DEPTHS:
-        raise ValueError(
-            f"xnvme-file: queue_depth must be a power of two from {DEPTHS[0]} to {DEPTHS[-1]}, "
-            f"not {queue_depth!r}"
-        )
-    if not isinstance(lanes, int) or not 1 <= lanes <= 64:
-        raise ValueError(f"xnvme-file: lanes must be an integer from 1 to 64, not {lanes!r}")
+    require_depth("xnvme-file", queue_depth)
+    require_integer("xnvme-file", "lanes", lanes, range(1, 65))
 
 
 def _failure(library: Library, io: str, error: Exception) -> Exception:
