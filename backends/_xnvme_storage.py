@@ -11,8 +11,9 @@ from bmap_tools import device, extent_map
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import ExtentMap
 
+from .. import controllers
 from ..errors import BackendUnavailable
-from . import _devices, _identity, _pci, _xnvme_ways
+from . import _devices, _identity, _xnvme_ways
 from ._devices import Storage
 from ._maps import PathLike
 from ._xnvme import Library
@@ -70,7 +71,7 @@ def open_namespace(
         OSError: it cannot be opened.
     """
     path = _devices.path_of(uri)
-    if _pci.ADDRESS.fullmatch(path):
+    if controllers.ADDRESS.fullmatch(path):
         return _open_pci(library, path, io, nsid, mapped, remedy)
     if stat.S_ISCHR(_devices.mode_of(path)):
         return _open_node(library, path, io, mapped, remedy)
@@ -127,7 +128,7 @@ def _open_pci(
             "of the main branch (back end upcie), or give a block device as uri"
         )
     _xnvme_ways.PCI.choose(io)
-    _pci.require_user_space_driver(address)
+    controllers.require_user_space_driver(address)
     opened = _device(library, _xnvme_ways.PCI, address, None, nsid)
     try:
         geometry = _geometry_of_namespace(opened, address, nsid)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import controllers
 from ..errors import BackendUnavailable
-from . import _pci, _xnvme_offers
+from . import _xnvme_offers
 from ._xnvme import Library
 from ._xnvme_files import IOS
 
@@ -66,8 +67,15 @@ def refusal(library: Library, way: Way, path: str, io: str | None, what: str) ->
     """What to raise where libxnvme cannot do `what` with the device at `path`."""
     if io in IOS:
         return _xnvme_offers.refusal(library, io, f"{path}: {what}")
-    needs = _pci.needs(path) if way is PCI else _NODE_NEEDS
+    needs = _needs_of_controller(path) if way is PCI else _NODE_NEEDS
     return BackendUnavailable(
         f"libxnvme {library.version} ({library.path}) cannot read {path}"
         f"{f' with io {io!r}' if io else ''}: {what}; {needs}"
     )
+
+
+def _needs_of_controller(address: str) -> str:
+    needs = controllers.needs(address)
+    if needs:
+        return f"it needs {'; '.join(needs)}"
+    return "another process may have it, or the hugepages (HugePages_Free in /proc/meminfo)"

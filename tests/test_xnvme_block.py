@@ -18,8 +18,8 @@ import pytest
 from nvidia.dali import fn
 
 from bmap_tools import device, extent_map
-from dali_storage import readers
-from dali_storage.backends import _pci, _xnvme_blocks, _xnvme_storage, xnvme_block
+from dali_storage import controllers, readers
+from dali_storage.backends import _xnvme_blocks, _xnvme_storage, xnvme_block
 from dali_storage.backends._xnvme import Library
 from dali_storage.backends._xnvme_devices import Device, Geometry
 from dali_storage.backends._xnvme_extents import ExtentReads
@@ -329,10 +329,11 @@ def test_a_user_who_may_not_read_the_device(
 @pytest.fixture
 def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What sysfs would say of an NVMe controller at 0000:00:04.0."""
-    directory = tmp_path / "devices" / "0000:00:04.0"
+    directory = tmp_path / "sys/bus/pci/devices/0000:00:04.0"
     directory.mkdir(parents=True)
     (directory / "class").write_text("0x010802\n")
-    monkeypatch.setattr(_pci, "_DEVICES", str(tmp_path / "devices"))
+    monkeypatch.setattr(controllers.needs, "__defaults__", (str(tmp_path),))
+    monkeypatch.setattr(controllers.require_user_space_driver, "__defaults__", (str(tmp_path),))
     return directory
 
 
@@ -343,24 +344,24 @@ def test_a_controller_of_another_driver(pci: Path, driver: str | None) -> None:
         (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
         has = f"the driver '{driver}' has it"
     with pytest.raises(BackendUnavailable, match=has) as caught:
-        _pci.require_user_space_driver(pci.name)
-    for words in ("unmount", "uio_pci_generic", "vfio-pci", "driverctl"):
-        assert words in str(caught.value)
+        controllers.require_user_space_driver(pci.name)
+    assert "uio_pci_generic" in str(caught.value)
+    assert f"driverctl --nosave set-override {pci.name}" in str(caught.value)
+    assert ("unmount" in str(caught.value)) == (driver is not None)
 
 
 @pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
 def test_a_controller_of_a_user_space_driver(pci: Path, driver: str) -> None:
     (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-    _pci.require_user_space_driver(pci.name)
-    assert _pci.driver_of(pci.name) == driver
+    controllers.require_user_space_driver(pci.name)
 
 
 def test_what_is_no_controller(pci: Path) -> None:
     (pci / "class").write_text("0x020000\n")
     with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
-        _pci.require_user_space_driver(pci.name)
+        controllers.require_user_space_driver(pci.name)
     with pytest.raises(FileNotFoundError, match="lspci -D") as caught:
-        _pci.require_user_space_driver("0000:00:05.0")
+        controllers.require_user_space_driver("0000:00:05.0")
     assert caught.value.filename == "0000:00:05.0"
 
 
@@ -387,8 +388,11 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
     monkeypatch.setattr(_xnvme_storage, "Device", refuse)
     with pytest.raises(BackendUnavailable, match="Cannot allocate memory") as caught:
         XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
-    for words in ("vm.nr_hugepages", "root", "IOMMU", "no other process"):
+    for words in ("it needs", "an IOMMU (", "vm.nr_hugepages"):
         assert words in str(caught.value)
+    monkeypatch.setattr(controllers, "needs", lambda _: [])
+    with pytest.raises(BackendUnavailable, match="Cannot allocate memory; another process may"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
 
 
 # Reads that fail
