@@ -24,7 +24,7 @@ SUPERBLOCK_BYTES = 4096
 _LARGEST_LOGICAL_BLOCK = 4096  # bytes
 
 _PLAIN_DISK = re.compile(
-    r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|mmcblk\d+|loop\d+",
+    r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|mmcblk\d+|ram\d+|loop\d+",
 )
 _REMAPPING = {
     "dm-": "a device-mapper device (LVM, LUKS, multipath), which puts data elsewhere",
@@ -124,7 +124,7 @@ def _what_it_is(name: str) -> str:
             return f"{what}; only plain disks, their partitions and loop devices can be mapped"
     return (
         f"{name}, a kind of block device that is not known here; only plain disks (NVMe, SCSI, "
-        "SATA, virtio, Xen, MMC), their partitions and loop devices can be mapped"
+        "SATA, virtio, Xen, MMC, RAM), their partitions and loop devices can be mapped"
     )
 
 

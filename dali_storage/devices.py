@@ -18,6 +18,9 @@ _DISKS = {
     r"nvme\d+n\d+": "NVMe disk",
     r"sd[a-z]+": "SCSI disk",
     r"vd[a-z]+": "virtio disk",
+    r"xvd[a-z]+": "Xen disk",
+    r"mmcblk\d+": "MMC disk",
+    r"ram\d+": "RAM disk",
     r"loop\d+": "loop device",
 }
 

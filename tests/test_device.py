@@ -331,6 +331,7 @@ def test_a_partition_of_an_nvme_name_space(tmp_path: Path) -> None:
         ("vda", {"serial": "disk-1\n"}, "disk-1", None),
         ("vdb", {"serial": "\n"}, None, None),
         ("xvda", {}, None, None),
+        ("ram0", {}, None, None),
         ("mmcblk0", {"device/serial": "0x12345678\n"}, "0x12345678", None),
     ],
 )

@@ -53,16 +53,32 @@ def test_a_machine_without_sysfs_has_no_devices(tmp_path: Path) -> None:
 
 
 def test_whole_disks_are_told_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("nvme0n1", "sdb", "vda", "loop0", "nvme0n1p1", "sdb1", "sr0", "zram0", "dm-0"):
+    for name in (
+        "nvme0n1",
+        "sdb",
+        "vda",
+        "loop0",
+        "ram1",
+        "mmcblk0",
+        "xvdc",
+        "nvme0n1p1",
+        "sdb1",
+        "sr0",
+        "zram0",
+        "dm-0",
+    ):
         block(tmp_path, name)
     block(tmp_path, "loop1", size="0")
     block(tmp_path, "nvme1n1", hidden="1")
     can = "its permissions allow the backends block and xnvme-block"
     assert told(tmp_path) == {
         "/dev/loop0": f"loop device, {can}",
+        "/dev/mmcblk0": f"MMC disk, {can}",
         "/dev/nvme0n1": f"NVMe disk, {can}",
+        "/dev/ram1": f"RAM disk, {can}",
         "/dev/sdb": f"SCSI disk, {can}",
         "/dev/vda": f"virtio disk, {can}",
+        "/dev/xvdc": f"Xen disk, {can}",
     }
 
 
