@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
         uri=None,
         mem=_DEFAULTS.mem,
         io=None,
+        spin=False,
         json=None,
         plot=None,
     )
@@ -98,6 +99,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--uri", metavar="URI", help="device or image that the map is of (found by the map)")
     add("--mem", choices=("cpu", "gpu"), help=f"memory that {XNVME_GDS.name} reads into (cpu)")
     add("--io", metavar="NAME", help="libxnvme's asynchronous implementation (the usual one)")
+    add("--spin", action="store_true", help=f"{XNVME_GDS.name} polls without a pause")
     add("--json", metavar="FILE", help="write all figures to FILE")
     add("--plot", metavar="FILE", help="write a picture of them, a PNG")
 
@@ -143,4 +145,5 @@ def settings(options: argparse.Namespace) -> Settings:
         uri=options.uri,
         mem=options.mem,
         io=options.io,
+        spin=options.spin,
     )

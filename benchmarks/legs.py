@@ -126,7 +126,8 @@ def _xnvme_options(work: Work) -> dict[str, Any]:
 
 
 def _gds_options(work: Work) -> dict[str, Any]:
-    return _block_options(work) | _xnvme_options(work) | {"mem": work.settings.mem}
+    ours = {"mem": work.settings.mem, "spin": work.settings.spin}
+    return _block_options(work) | _xnvme_options(work) | ours
 
 
 def _read_extents(work: Work, extents: Extents) -> Nodes:
@@ -206,7 +207,7 @@ BLOCK = _extents_leg(
 )
 XNVME_GDS = _extents_leg(
     "xnvme-gds",
-    "the same as NVMe reads, by the backend xnvme-block (--uri, --mem, --io)",
+    "the same as NVMe reads, by the backend xnvme-block (--uri, --mem, --io, --spin)",
     Extents("xnvme-block", _gds_options),
     obstacles.of_gds,
 )

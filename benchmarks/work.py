@@ -41,6 +41,7 @@ class Settings:
     uri: str | None = None
     mem: str = "cpu"
     io: str | None = None
+    spin: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

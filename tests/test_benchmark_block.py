@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -21,8 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
 
 import benchmark  # noqa: E402
+from benchmarks import submission  # noqa: E402
 from bmap_tools import create  # noqa: E402
-from dali_storage.backends import _xnvme  # noqa: E402
+from dali_storage.backends import _xnvme, xnvme_block  # noqa: E402
+from dali_storage.backends._xnvme_queue import Queue  # noqa: E402
 from dali_storage.errors import MapNotChecked  # noqa: E402
 
 IMAGES = 24
@@ -248,6 +251,50 @@ def test_xnvme_gds_needs_no_more_than_a_device_and_its_map(
     shown = capsys.readouterr()
     assert "verifying xnvme-gds: the same as fn.readers.file" in shown.err
     assert re.search(rf"fio: 4.00 GB/s.* from {disk.device}.*; GB/s of xnvme-gds agai", shown.out)
+
+
+def test_xnvme_gds_polls_on_demand(
+    disk: Disk, bmap: Path, xnvme: _xnvme.Library, no_fio: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    @functools.wraps(Queue)
+    def watch(*arguments: object, **options: object) -> Queue:
+        asked.append(options["spin"])
+        return Queue(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(xnvme_block, "Queue", watch)
+    for spin in ([], ["--spin"]):
+        asked.clear()
+        assert run("xnvme-gds", "--uri", disk.device, "--io", "emu", "--bmap", bmap, *spin) == 0
+        assert set(asked) == {bool(spin)}
+
+
+def test_a_command_costs_what_is_printed(
+    xnvme: _xnvme.Library, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = iter([submission.Cost(3e-7, 9e-7), submission.Cost(1e-7, 8e-7)] * 2)
+    really = submission.measure
+    found = []
+
+    def measure(queue: Queue, commands: int) -> submission.Cost:
+        found.append(really(queue, commands))
+        return next(costs)
+
+    monkeypatch.setattr(submission, "measure", measure)
+    assert submission.main(["--rounds", "2", "--commands", "2000"]) == 0
+    assert "0.20 us to submit a command, 0.85 us of CPU for its" in capsys.readouterr().out
+    for cost in found:
+        assert 0 < cost.submission < 1e-3
+        assert 0 < cost.cycle < 1e-3
+
+
+def test_without_a_library_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/does/not/exist.so")
+    assert submission.main([]) == 2
+    assert "/does/not/exist.so" in capsys.readouterr().err
 
 
 def test_memory_of_a_gpu_is_missing_in_one_line(
