@@ -174,6 +174,15 @@ class AioContext:
         return count
 
 
+def why_not() -> str | None:
+    """Why there is no kernel AIO here; None if there is."""
+    try:
+        AioContext(1).close()
+    except BackendUnavailable as reason:
+        return str(reason)
+    return None
+
+
 def _no_aio(number: int) -> BackendUnavailable:
     if number == errno.EAGAIN:
         return BackendUnavailable(

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..catalog import Catalog
-from ..errors import BackendUnavailable
 from ..reader import Batch, IntArray, Reader
 from . import _devices, _maps
-from ._aio import IOVEC, AioContext
+from ._aio import IOVEC, AioContext, why_not
 from ._extents import Reads
 from ._mapped import MappedSamples
 from ._maps import MapTree, PathLike
@@ -92,11 +91,7 @@ class BlockReader(Reader):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        try:
-            AioContext(1).close()
-        except BackendUnavailable as reason:
-            return str(reason)
-        return None
+        return why_not()
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

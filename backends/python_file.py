@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..catalog import Catalog
-from ..errors import BackendUnavailable, SampleSizeChanged, os_error
+from ..errors import SampleSizeChanged, os_error
 from ..reader import Batch, IntArray, Reader
-from ._aio import IOVEC, AioContext
+from ._aio import IOVEC, AioContext, why_not
 from ._files import close_all
 from ._open_files import FILES_AT_ONCE, SampleFiles
 from ._options import require_flag, require_integer
@@ -72,11 +72,7 @@ class PythonFileReader(Reader):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        try:
-            AioContext(1).close()
-        except BackendUnavailable as reason:
-            return str(reason)
-        return None
+        return why_not()
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.waiting)
