@@ -29,6 +29,21 @@ def empty_disks(directory: Path) -> tuple[Controller, ...]:
     )
 
 
+def seldom_disks(directory: Path) -> tuple[Controller, ...]:
+    """With two name spaces, with zones, and with metadata of two kinds; empty, too."""
+
+    def image(name: str) -> Path:
+        return sparse(directory / name, 128 << 20)
+
+    spaces = tuple(Namespace(image=image(f"{plan.TWO_NAMESPACES}-{n}")) for n in (1, 2))
+    return (
+        Controller(serial=plan.TWO_NAMESPACES, namespaces=spaces),
+        disk(plan.ZONED, image(plan.ZONED), zoned=True),
+        disk(plan.EXTENDED, image(plan.EXTENDED), metadata=8, extended=True),
+        disk(plan.SEPARATE, image(plan.SEPARATE), metadata=8),
+    )
+
+
 def disk(serial: str, image: Path, **properties: Any) -> Controller:
     """A controller with one name space, which has the `properties` of a `Namespace`."""
     return Controller(serial=serial, namespaces=(Namespace(image=image, **properties),))

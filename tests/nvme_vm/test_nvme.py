@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import plan
 from .disks import MappedDisk, disk, empty_disks
-from .guests import TIMEOUT, guest_tests, run
+from .guests import guest_tests, run, run_and_take_out
 from .machine import Machine
 
 
@@ -25,16 +25,10 @@ def test_block_names_what_a_bad_sector_hits_and_reads_all_else(mapped: MappedDis
         {"bad": ("class1/04.bin", 140_000), "once": ("class2/11.bin", 299_000)}
     )
     copy = shutil.copyfile(mapped.image, mapped.directory / plan.FOREIGN)
-    machine = Machine(
-        directory=mapped.directory, controllers=(broken, disk(plan.FOREIGN, copy))
-    )
+    machine = Machine(directory=mapped.directory, controllers=(broken, disk(plan.FOREIGN, copy)))
     run(machine, guest_tests("faults"))
 
 
 def test_block_fails_when_a_controller_is_taken_out(mapped: MappedDisk) -> None:
     machine = Machine(directory=mapped.directory, controllers=(mapped.controller(),))
-    with machine.boot(guest_tests("removal")) as running:
-        running.wait_for("reading", TIMEOUT)
-        running.take_out(0)
-        done = running.wait(TIMEOUT)
-    assert done.returncode == 0, done.output
+    run_and_take_out(machine, guest_tests("removal"), 1)

@@ -2,28 +2,67 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dali_storage.backends import _xnvme
 
 from . import plan
-from .disks import MappedDisk, empty_disks
-from .guests import guest_tests, run
+from .disks import MappedDisk, disk, empty_disks, seldom_disks, sparse
+from .guests import guest_tests, run, run_and_take_out
 from .machine import Machine
 
+BROKEN = {
+    "bad": ("class1/04.bin", 140_000),
+    "once disk": ("class2/11.bin", 299_000),
+    "once node": ("class0/12.bin", 299_000),
+    "once address": ("class1/13.bin", 299_000),
+    "not retried disk": ("class0/06.bin", 70_000),
+    "not retried node": ("class1/07.bin", 70_000),
+    "not retried address": ("class2/08.bin", 70_000),
+}
+"""Places on the mapped disk; those with names of ways are for them alone."""
 
-def test_xnvme_block_reads_hostile_layouts_right_and_names_what_a_bad_sector_hits(
+
+def test_xnvme_reads_hostile_layouts_right_and_names_what_a_bad_sector_hits(
     xnvme: _xnvme.Library, mapped: MappedDisk
 ) -> None:
-    broken = mapped.break_sectors(
-        {
-            "bad": ("class1/04.bin", 140_000),
-            "once": ("class2/11.bin", 299_000),
-            "not retried": ("class0/06.bin", 70_000),
-        }
-    )
     machine = Machine(
         directory=mapped.directory,
-        controllers=(*empty_disks(mapped.directory), broken),
+        controllers=(
+            *empty_disks(mapped.directory),
+            *seldom_disks(mapped.directory),
+            mapped.break_sectors(BROKEN),
+        ),
         memory_mib=2048,
         hugepages=plan.XNVME_HUGEPAGES,
     )
-    run(machine, guest_tests("xnvme", XNVME_LIBRARY_PATH=xnvme.path))
+    modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_interrupt", "xnvme_namespaces")
+    run(machine, guest_tests(*modules, XNVME_LIBRARY_PATH=xnvme.path))
+
+
+def test_xnvme_block_reads_by_vfio_and_feeds_pipelines(
+    xnvme: _xnvme.Library, mapped: MappedDisk
+) -> None:
+    machine = Machine(
+        directory=mapped.directory,
+        controllers=(*empty_disks(mapped.directory), mapped.controller()),
+        memory_mib=2048,
+        hugepages=plan.XNVME_HUGEPAGES,
+        iommu=True,
+    )
+    run(machine, guest_tests("xnvme_pci", "xnvme_pipeline", XNVME_LIBRARY_PATH=xnvme.path))
+
+
+def test_xnvme_block_fails_when_a_controller_is_taken_out(
+    xnvme: _xnvme.Library, tmp_path: Path
+) -> None:
+    disks = [disk(serial, sparse(tmp_path / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
+    machine = Machine(
+        directory=tmp_path,
+        controllers=tuple(disks),
+        memory_mib=2048,
+        hugepages=plan.XNVME_HUGEPAGES,
+    )
+    ways = 2 if xnvme.version == "0.7.5" else 3
+    command = guest_tests("xnvme_removal", XNVME_LIBRARY_PATH=xnvme.path)
+    run_and_take_out(machine, command, ways)
