@@ -26,7 +26,7 @@ test: install
 test-nvme: install $(NVME_VM)/initramfs
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(NVME_VM_TOOLS) >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NVME_VM_PACKAGES); }
-	$(BIN)/python -m pytest -q tests/nvme_vm/test_nvme.py
+	$(BIN)/python -m pytest -q tests/nvme_vm/test_*.py
 
 $(NVME_VM)/initramfs: tests/nvme_vm/packages.py tests/nvme_vm/initramfs.py tests/nvme_vm/init | install
 	$(BIN)/python -m tests.nvme_vm.packages $(NVME_VM)

@@ -72,6 +72,7 @@ class Device:
         library: what it was opened with.
         pointer: the struct xnvme_dev.
         io: the name of the asynchronous implementation that its queues have.
+        lost: it has not answered a queue of it, and is given up.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Device:
             OSError: it cannot be opened, or not with these options; names the URI.
         """
         self.library = library
+        self.lost = False
         names = {"be": be, "sync": sync, "async": io}
         self._names = {name: value.encode() for name, value in names.items() if value is not None}
         opts = np.zeros((), OPTS)

@@ -129,7 +129,7 @@ class FileQueue:
         """Close everything. Twice is fine."""
         if self._queue is not None:
             self._queue.close()
-            if self._queue.lost:
+            if self._queue.device.lost:
                 return  # what is under way needs its files
         for handle in self._handles:
             handle.close()

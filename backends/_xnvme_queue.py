@@ -117,7 +117,6 @@ class Queue:
         contexts: CONTEXT[depth], the command contexts: libxnvme's memory.
         heads: their heads.
         pointers: their addresses.
-        lost: the device has not answered, and is given up.
     """
 
     def __init__(
@@ -148,7 +147,6 @@ class Queue:
         self.functions: Any = library.quick if device.io in _QUICK else library
         self._spin = spin
         self._patience = patience
-        self.lost = False
         try:
             self.contexts, self.pointers = self._take_contexts(depth)
         except BaseException:
@@ -172,7 +170,7 @@ class Queue:
         Raises:
             OSError: the device does not answer (ETIMEDOUT), or did not in an earlier run (ENODEV).
         """
-        if self.lost:
+        if self.device.lost:
             raise OSError(errno.ENODEV, "libxnvme: the device has not answered before; reopen it")
         try:
             self._progress = time.monotonic()
@@ -192,8 +190,8 @@ class Queue:
             self._wait(error)
 
     def close(self) -> None:
-        """End it; twice is fine. A queue whose device has not answered is left as it is."""
-        if self._pointer and not self.lost:
+        """End it; twice is fine. Where the device has not answered, its queues are left."""
+        if self._pointer and not self.device.lost:
             self.device.library.xnvme_queue_term(self._pointer)
             self._pointer.value = None
             self._handle = None
@@ -273,7 +271,7 @@ class Queue:
         """Pause, after something was polled for in vain; `error` is what the polling gave."""
         limit = _TROUBLE if error else self._patience
         if limit is not None and time.monotonic() - self._progress > limit:
-            self.lost = True
+            self.device.lost = True
             under_way = len(self.pointers) - len(self._free)
             what = f"libxnvme: the device does not answer; {under_way} commands are under way"
             raise OSError(-error or errno.ETIMEDOUT, what)
@@ -286,9 +284,9 @@ class Queue:
         self._progress, settled = time.monotonic(), False
         while not settled:
             with contextlib.suppress(BaseException):  # Ctrl-C again, or it is given up now
-                settled = self.lost or not self._outstanding(self._pointer)
+                settled = self.device.lost or not self._outstanding(self._pointer)
                 found = 1 if settled else self.poke(self._pointer, 0)
                 if found <= 0:
                     self._wait(found)
         self._reset()
-        return not self.lost
+        return not self.device.lost

@@ -132,6 +132,7 @@ def _open_pci(
     opened = _device(library, _xnvme_ways.PCI, address, None, nsid)
     try:
         geometry = _geometry_of_namespace(opened, address, nsid)
+        _require_plain(geometry, address)
         if what := _difference(opened, geometry, mapped.device):
             raise _identity.other_device(address, what, remedy)
         start = _identity.place_by_size(address, geometry.size, mapped, remedy)
@@ -196,15 +197,7 @@ def _checked(
         ValueError: they are not.
         StaleMapError: libxnvme sees other blocks than the kernel.
     """
-    if geometry.kind != "conventional":
-        raise ValueError(
-            f"uri {storage.path!r} is a {geometry.kind} namespace; only conventional ones are read"
-        )
-    if geometry.has_metadata:
-        raise ValueError(
-            f"uri {storage.path!r} has metadata between its logical blocks (extended LBAs); format "
-            "it without (`nvme format`, which erases it)"
-        )
+    _require_plain(geometry, storage.path)
     lba = geometry.lba_bytes
     if way is not _xnvme_ways.IMAGE and lba != storage.block:
         what = f"libxnvme sees logical blocks of {lba} bytes, the kernel of {storage.block}"
@@ -214,3 +207,16 @@ def _checked(
         most = min(most, _PASSTHROUGH_MOST)
     unit = max(lba, _PAGE) if most >= _PAGE else lba
     return Namespace(way, opened, storage, lba, most // unit * unit)
+
+
+def _require_plain(geometry: Geometry, path: str) -> None:
+    """Refuse, by a ValueError, a namespace that has more than logical blocks of bytes."""
+    if geometry.kind != "conventional":
+        raise ValueError(
+            f"uri {path!r} is a {geometry.kind} namespace; only conventional ones are read"
+        )
+    if geometry.has_metadata:
+        raise ValueError(
+            f"uri {path!r} has metadata between its logical blocks (extended LBAs); format "
+            "it without (`nvme format`, which erases it)"
+        )

@@ -758,7 +758,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
         os.write(pipe[1], b"12345678")
         while not memory.any():
             queue.poll()
-        queue.lost = False
+        queue.device.lost = False
 
 
 def test_a_queue_that_cannot_be_polled_is_given_up(
@@ -766,7 +766,7 @@ def test_a_queue_that_cannot_be_polled_is_given_up(
 ) -> None:
     monkeypatch.setattr(_xnvme_queue, "_abandoned", [])
     monkeypatch.setattr(_xnvme_queue, "_TROUBLE", 0.1)
-    with Queue(ramdisk, 4) as queue:
+    with Queue(ramdisk, 4) as queue, Queue(ramdisk, 4) as other:
         poke, failures = queue.poke, iter([-errno.EAGAIN] * 3)
         queue.poke = lambda *arguments: next(failures, None) or poke(*arguments)
         work = Reads(queue, np.arange(4), 1, memory := np.zeros((4, 512), np.uint8))
@@ -776,7 +776,9 @@ def test_a_queue_that_cannot_be_polled_is_given_up(
         with pytest.raises(OSError, match="does not answer") as caught:
             queue.run(Reads(queue, np.arange(4), 1, memory), memory)
         assert caught.value.errno == errno.ENOMEM
-        queue.poke, queue.lost = poke, False
+        with pytest.raises(OSError, match="has not answered before"):
+            other.run(Reads(other, np.arange(4), 1, memory), memory)
+        queue.poke, ramdisk.lost = poke, False
         queue.poll()
 
 

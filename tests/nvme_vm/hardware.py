@@ -25,21 +25,23 @@ class ReadError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Controller:
-    """An NVMe controller with one name space.
+class Namespace:
+    """A name space of a controller.
 
     Attributes:
-        image: the file with the bytes of the name space; the guest can write to it.
-        serial: its serial number, by which the guest tells it from others.
+        image: the file with its bytes; the guest can write to it.
         logical_block_size: bytes, 512 or 4096.
-        mdts: the largest transfer is 4 KiB << this.
+        metadata: bytes that each block has besides.
+        extended: whether these follow each block's bytes; otherwise they have memory of their own.
+        zoned: whether it has zones that can only be written in order.
         read_errors: which reads fail.
     """
 
     image: Path
-    serial: str
     logical_block_size: int = 512
-    mdts: int = 7
+    metadata: int = 0
+    extended: bool = False
+    zoned: bool = False
     read_errors: tuple[ReadError, ...] = ()
 
     def block_device(self, name: str) -> str:
@@ -58,6 +60,21 @@ class Controller:
         return json.dumps({"driver": "raw", "node-name": name, "file": file})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """An NVMe controller.
+
+    Attributes:
+        serial: its serial number, by which the guest tells it from others.
+        namespaces: what it has; they are numbered from 1.
+        mdts: the largest transfer is 4 KiB << this.
+    """
+
+    serial: str
+    namespaces: tuple[Namespace, ...]
+    mdts: int = 7
+
+
 def shared_directory(tag: str, path: Path, readonly: str) -> Iterator[str]:
     """QEMU's arguments for a directory that the guest mounts by 9p."""
     rights = {"security_model": "none", "multidevs": "remap", "readonly": readonly}
@@ -67,20 +84,25 @@ def shared_directory(tag: str, path: Path, readonly: str) -> Iterator[str]:
 
 def attached(number: int, controller: Controller) -> Iterator[str]:
     """QEMU's arguments for a controller on a port of its own, out of which it can be taken."""
-    disk, port = f"disk{number}", f"port{number}"
-    yield from ("-blockdev", controller.block_device(disk))
+    name, port = f"nvme{number}", f"port{number}"
     yield from ("-device", options("pcie-root-port", id=port, chassis=number))
-    yield "-device"
-    yield options(
-        "nvme",
-        id=f"nvme{number}",
-        bus=port,
-        drive=disk,
-        serial=controller.serial,
-        mdts=controller.mdts,
-        logical_block_size=controller.logical_block_size,
-        physical_block_size=controller.logical_block_size,
-    )
+    properties = {"serial": controller.serial, "mdts": controller.mdts}
+    yield from ("-device", options("nvme", id=name, bus=port, **properties))
+    for nsid, namespace in enumerate(controller.namespaces, 1):
+        disk = f"disk{number}n{nsid}"
+        yield from ("-blockdev", namespace.block_device(disk))
+        yield "-device"
+        yield options(
+            "nvme-ns",
+            bus=name,
+            nsid=nsid,
+            drive=disk,
+            logical_block_size=namespace.logical_block_size,
+            physical_block_size=namespace.logical_block_size,
+            ms=namespace.metadata,
+            mset=int(namespace.extended),
+            zoned="on" if namespace.zoned else "off",
+        )
 
 
 def options(driver: str, **properties: object) -> str:

@@ -18,6 +18,16 @@ EMPTY = {512: "EMPTY-512", 4096: "EMPTY-4096"}
 MAPPED, FOREIGN = "MAPPED-DISK", "FOREIGN-DISK"
 """A disk with files, which a guest copied and mapped before, and another one of the same bytes."""
 
+TWO_NAMESPACES, ZONED = "TWO-NAMESPACES", "ZONED"
+EXTENDED, SEPARATE = "METADATA-EXTENDED", "METADATA-SEPARATE"
+"""Disks of kinds that are seldom: the last two have metadata, between blocks or apart."""
+
+TAKEN_OUT = ("OUT-0", "OUT-1", "OUT-2")
+"""Small empty disks to be taken out."""
+
+READING = "reading"
+"""With the number of a controller: the file by which the guest says that it is to be taken out."""
+
 XNVME_HUGEPAGES = 520
 """libxnvme's own driver takes 512 of them, for its queues and for the memory it reads into."""
 

@@ -26,14 +26,14 @@ def name(serial: str) -> str:
     raise LookupError(f"there is no NVMe controller {serial}")
 
 
-def disk(serial: str) -> str:
-    """The block device of its name space."""
-    return f"/dev/{name(serial)}n1"
+def disk(serial: str, nsid: int = 1) -> str:
+    """The block device of a name space."""
+    return f"/dev/{name(serial)}n{nsid}"
 
 
-def character_device(serial: str) -> str:
-    """The character device of its name space."""
-    return disk(serial).replace("/nvme", "/ng")
+def character_device(serial: str, nsid: int = 1) -> str:
+    """The character device of a name space."""
+    return disk(serial, nsid).replace("/nvme", "/ng")
 
 
 def address(serial: str) -> str:
@@ -41,17 +41,28 @@ def address(serial: str) -> str:
     return Path(f"/sys/class/nvme/{name(serial)}/address").read_text().strip()
 
 
+def user_space_driver() -> str:
+    """The driver that gives a controller to user space here: without an IOMMU, or with one."""
+    has_iommu = any(Path("/sys/kernel/iommu_groups").iterdir())
+    return "vfio-pci" if has_iommu else "uio_pci_generic"
+
+
 @contextmanager
 def bound(function: str, driver: str) -> Iterator[None]:
     """Have a PCI function served by another driver, uio_pci_generic or vfio-pci, and back."""
-    _bind(function, driver)
+    bind(function, driver)
     try:
         yield
     finally:
-        _bind(function, "nvme")
+        bind(function, "nvme")
 
 
-def _bind(function: str, driver: str) -> None:
+def bind(function: str, driver: str) -> None:
+    """Have a PCI function served by another driver.
+
+    Raises:
+        OSError: it would not.
+    """
     device = _PCI / "devices" / function
     (device / "driver_override").write_text(driver)
     (device / "driver/unbind").write_text(function)
@@ -61,23 +72,23 @@ def _bind(function: str, driver: str) -> None:
         raise OSError(f"{function} is bound to {bound_to}, not to {driver}")
 
 
-def wait_for_disk(serial: str) -> str:
-    """The block device of a controller that was given back to its driver just now.
+def wait_for_disk(serial: str, nsid: int = 1) -> str:
+    """A block device of a controller that was given back to its driver just now.
 
     Raises:
         LookupError: it has none within 20 seconds.
     """
     end = time.monotonic() + _TIMEOUT
-    while not _has_disk(serial):
+    while not _has_disk(serial, nsid):
         if time.monotonic() > end:
             raise LookupError(f"the controller {serial} has no block device")
         time.sleep(0.05)
-    return disk(serial)
+    return disk(serial, nsid)
 
 
-def _has_disk(serial: str) -> bool:
+def _has_disk(serial: str, nsid: int) -> bool:
     try:
-        return os.path.exists(disk(serial))
+        return os.path.exists(disk(serial, nsid))
     except LookupError:
         return False
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from dali_storage.backends.block import BlockReader
 from dali_storage.catalog import Catalog, from_tree
 from dali_storage.errors import StaleMapError
+from dali_storage.reader import Reader
 from dali_storage.testing import read
 
 from ...devices import run
@@ -43,12 +43,6 @@ def known_faults(catalog: Catalog) -> dict[str, dict[str, Any]]:
     return {kind: {**fault, "sample": names.index(fault["name"])} for kind, fault in known.items()}
 
 
-@pytest.fixture
-def driver_without_retries() -> None:
-    """A read that fails once is for the backend to make again, not for the driver."""
-    Path("/sys/module/nvme_core/parameters/max_retries").write_text("0")
-
-
 def contents(catalog: Catalog, samples: Any) -> list[bytes]:
     """What the host has written."""
     files = controllers.DIRECTORY / plan.FILES
@@ -59,19 +53,29 @@ def contents(catalog: Catalog, samples: Any) -> list[bytes]:
 def test_an_epoch_with_a_bad_sector_and_one_that_fails_once(
     catalog: Catalog, faults: dict[str, dict[str, Any]]
 ) -> None:
-    bad = faults["bad"]["sample"]
     with BlockReader(catalog, bmap=BMAP, uri=controllers.disk(plan.MAPPED)) as reader:
-        for first in range(0, len(catalog), BATCH):
-            samples = np.arange(first, min(first + BATCH, len(catalog)))
-            if bad in samples:
-                with pytest.raises(OSError) as caught:
-                    read(reader, samples)
-                samples = samples[samples != bad]
-            assert read(reader, samples) == contents(catalog, samples)
+        error = read_epoch(reader, catalog, np.arange(len(catalog)), faults["bad"]["sample"])
     assert has_failed(faults["once"]["sector"])
-    assert caught.value.errno == errno.ENODATA  # the kernel's word for a medium error
-    assert caught.value.filename == f"{plan.MOUNT}/{plan.FILES}/{faults['bad']['name']}"
-    require_place(str(caught.value), faults["bad"])
+    assert error.errno == errno.ENODATA  # the kernel's word for a medium error
+    require_named(error, faults["bad"])
+
+
+def read_epoch(reader: Reader, catalog: Catalog, epoch: Any, bad: int) -> OSError:
+    """Read an epoch, of which all samples must be right but one; what is raised for that."""
+    for first in range(0, len(epoch), BATCH):
+        samples = epoch[first : first + BATCH]
+        if bad in samples:
+            error = failure(reader, samples)
+            samples = samples[samples != bad]
+        assert read(reader, samples) == contents(catalog, samples)
+    return error
+
+
+def failure(reader: Reader, samples: Any) -> OSError:
+    """What the reading of samples raises; without its traceback, which holds on to memory."""
+    with pytest.raises(OSError) as caught:
+        read(reader, samples)
+    return caught.value.with_traceback(None)
 
 
 def has_failed(sector: int) -> bool:
@@ -80,12 +84,13 @@ def has_failed(sector: int) -> bool:
     return any(int(first) <= sector < int(first) + int(length) for first, length in failed)
 
 
-def require_place(message: str, fault: dict[str, Any]) -> None:
-    """The read and the extent of the message have the bad sector, which is where it is there."""
+def require_named(error: OSError, fault: dict[str, Any]) -> None:
+    """An error names the sample, and the read and the extent that have the bad sector."""
+    assert error.filename == f"{plan.MOUNT}/{plan.FILES}/{fault['name']}"
     place = re.search(
-        r"(\d+) bytes at LBA (\d+) of .*\(logical (\d+), physical (\d+), length (\d+)\)", message
+        r"(\d+) bytes at LBA (\d+) of .*\(logical (\d+), physical (\d+), length (\d+)\)", str(error)
     )
-    assert place is not None, message
+    assert place is not None, error
     length, lba, logical, physical, extent_length = map(int, place.groups())
     position = fault["sector"] * 512
     assert lba * 512 <= position < lba * 512 + length

@@ -32,13 +32,15 @@ def images(read: Callable[..., Any], **arguments: Any) -> list[tuple[Any, int]]:
 
 
 def test_images_and_labels_are_those_of_fn_readers_file() -> None:
+    require_images_of_readers_file("block", controllers.disk(plan.MAPPED))
+
+
+def require_images_of_readers_file(backend: str, uri: str) -> None:
+    """A backend that has no file system but the map gives what fn.readers.file gives of files."""
     expected = images(fn.readers.file, file_root=str(controllers.DIRECTORY / plan.FILES))
-    options = {
-        "bmap": str(controllers.DIRECTORY / plan.BMAP),
-        "uri": controllers.disk(plan.MAPPED),
-    }
+    options = {"bmap": str(controllers.DIRECTORY / plan.BMAP), "uri": uri}
     with pytest.warns(MapNotChecked, match="not mounted"):
-        ours = images(readers.file, backend="block", backend_options=options)
+        ours = images(readers.file, backend=backend, backend_options=options)
     assert {label for _, label in expected} == set(range(plan.CLASSES))
     assert [label for _, label in ours] == [label for _, label in expected]
     for (pixels, _), (right, _) in zip(ours, expected, strict=True):

@@ -9,27 +9,41 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import from_tree
+from dali_storage.catalog import Catalog, from_tree
+from dali_storage.reader import Reader
 from dali_storage.testing import read
 
 from .. import plan
 from . import controllers
 
 BMAP = controllers.DIRECTORY / plan.BMAP
+AT_ONCE = 3.0  # seconds, of an emulated computer
 
 
 @pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
 def test_a_controller_that_is_taken_out_gives_an_error() -> None:
     catalog = from_tree(BlockReader.tree(bmap=BMAP), file_filters="*.bin")
-    epoch = np.arange(len(catalog))
-    end = time.monotonic() + 60
     with BlockReader(catalog, bmap=BMAP, uri=controllers.disk(plan.MAPPED)) as reader:
-        expected = read(reader, epoch)
-        (controllers.DIRECTORY / "reading").touch()
-        with pytest.raises(OSError) as caught:
-            while time.monotonic() < end:
-                assert read(reader, epoch) == expected
-        assert caught.value.filename in [os.fsdecode(path) for path in catalog.paths(epoch)]
-        for sample in range(len(catalog)):
+        error = failure_when_taken_out(reader, catalog, 0)
+    assert error.filename in [os.fsdecode(path) for path in catalog.paths(np.arange(len(catalog)))]
+
+
+def failure_when_taken_out(reader: Reader, catalog: Catalog, number: int) -> OSError:
+    """Read epochs until that fails, because the host takes out the controller `number`.
+
+    After that, all must fail at once: every sample, in every lane.
+    """
+    epoch, end = np.arange(len(catalog)), time.monotonic() + 60
+    expected = read(reader, epoch)
+    (controllers.DIRECTORY / f"{plan.READING}{number}").touch()
+    with pytest.raises(OSError) as caught:
+        while time.monotonic() < end:
+            assert read(reader, epoch) == expected
+    start = time.monotonic()
+    for lane in range(reader.lanes):
+        for sample in epoch.tolist():
             with pytest.raises(OSError):
-                read(reader, np.array([sample]))
+                read(reader, np.array([sample]), lane=lane)
+    reader.close()
+    assert time.monotonic() - start < AT_ONCE
+    return caught.value

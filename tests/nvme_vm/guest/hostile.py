@@ -1,0 +1,79 @@
+"""Hostile files on a disk, and their map, for the readers of libxnvme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.catalog import Catalog, from_directory
+from dali_storage.testing import read
+
+from ...devices import make_file_system, mounted
+from ...layouts import contents_of, make_hostile_files, make_map
+from .. import plan
+from . import controllers
+from .block import require_layout
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Hostile files on a disk that is not mounted any longer.
+
+    Attributes:
+        node: what the file system is on.
+        disk: the block device of the whole name space.
+        serial: of the controller.
+        catalog: the files.
+        contents: what the file system has read of each.
+        bmap: their map.
+    """
+
+    node: str
+    disk: str
+    serial: str
+    catalog: Catalog
+    contents: list[bytes]
+    bmap: Path
+
+    def open(self, uri: str | None, **options: object) -> XnvmeBlockReader:
+        """A reader of the files."""
+        return XnvmeBlockReader(self.catalog, bmap=self.bmap, uri=uri, **options)
+
+    def is_read_right(self, uri: str | None, **options: object) -> bool:
+        """Whether a reader that is opened like this gives the bytes of the files."""
+        with self.open(uri, **options) as reader:
+            return read(reader, np.arange(len(self.catalog))) == self.contents
+
+    @contextmanager
+    def mounted(self) -> Iterator[None]:
+        """The files are there for reading."""
+        with mounted(self.node, self.bmap.parent / "mnt", "ro"):
+            yield
+
+
+def make_layout(directory: Path, sector: int, file_system: str) -> Layout:
+    """A whole disk with blocks of 512 bytes, or a partition of one with blocks of 4096."""
+    disk = controllers.disk(plan.EMPTY[sector])
+    node, start = controllers.blank(disk), 0
+    if sector == 4096:
+        node, start = controllers.partition(disk), 9 << 20
+    layout = fill(directory, node, disk, plan.EMPTY[sector], file_system, seed=sector)
+    require_layout(layout.bmap, sector, start)
+    return layout
+
+
+def fill(
+    directory: Path, node: str, disk: str, serial: str, file_system: str, *, seed: int
+) -> Layout:
+    """Make a file system, and hostile files in it, by `seed` different from all others."""
+    make_file_system(file_system, node)
+    with mounted(node, directory / "mnt"):
+        make_hostile_files(directory / "mnt/class", seed=seed)
+        bmap = make_map(directory / "mnt", directory / "bmap.json")
+        catalog = from_directory(directory / "mnt", file_filters="*")
+        return Layout(node, disk, serial, catalog, contents_of(catalog), bmap)

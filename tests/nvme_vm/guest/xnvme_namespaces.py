@@ -1,0 +1,102 @@
+"""Name spaces that are not the only one of a controller, that have metadata, or zones."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bmap_tools import device, extent_map
+from dali_storage.errors import StaleMapError
+
+from ...devices import run
+from .. import plan
+from . import controllers, ways
+from .hostile import Layout, fill
+
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+
+
+def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:
+    directory.mkdir()
+    node = controllers.disk(serial, nsid)
+    return fill(directory, node, node, serial, "ext4", seed=nsid)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
+    """The two name spaces of a controller: as large as each other, and with other files."""
+    directory = tmp_path_factory.mktemp("both")
+    return [filled(directory / str(nsid), plan.TWO_NAMESPACES, nsid) for nsid in (1, 2)]
+
+
+@pytest.mark.parametrize("nsid", [1, 2])
+@ways.ALL
+def test_the_name_space_that_is_asked_for_is_read(
+    both: list[Layout], nsid: int, way: ways.Way
+) -> None:
+    ours, other = both[nsid - 1], both[2 - nsid]
+    with way(plan.TWO_NAMESPACES, nsid) as uri:
+        assert ours.is_read_right(uri, nsid=nsid)
+        with pytest.raises(StaleMapError, match=r"its wwid is .* and was nvme"):
+            other.open(uri, nsid=nsid)
+
+
+@ways.ONLY_MAIN
+def test_a_name_space_that_is_not_there_is_refused(both: list[Layout]) -> None:
+    with (
+        ways.address(plan.TWO_NAMESPACES) as function,
+        pytest.raises(ValueError, match=f"nsid 3: {function} has no such namespace"),
+    ):
+        both[0].open(function, nsid=3)
+
+
+@ways.ALL
+def test_metadata_of_its_own_does_no_harm(tmp_path: Path, way: ways.Way) -> None:
+    layout = filled(tmp_path / "separate", plan.SEPARATE)
+    with way(plan.SEPARATE) as uri:
+        assert layout.is_read_right(uri)
+
+
+def claim(layout: Layout, serial: str, bmap: Path) -> Layout:
+    """A layout, with a map that says that its file system is on another disk."""
+    mapped = extent_map.load(layout.bmap)
+    there = device.examine(controllers.disk(serial))
+    ours = dataclasses.replace(mapped.device, serial=there.serial, wwid=there.wwid)
+    extent_map.save(dataclasses.replace(mapped, device=ours), bmap)
+    return dataclasses.replace(layout, bmap=bmap)
+
+
+def refusal(layout: Layout, uri: str) -> Exception:
+    with pytest.raises((ValueError, StaleMapError)) as caught:
+        layout.open(uri)
+    return caught.value.with_traceback(None)
+
+
+@ways.ALL
+def test_zones_are_refused(both: list[Layout], tmp_path: Path, way: ways.Way) -> None:
+    zoned = controllers.disk(plan.ZONED)
+    run("blkzone", "reset", zoned)
+    # So that not even the file system could tell that it is another disk.
+    run("dd", f"if={both[0].node}", f"of={zoned}", "bs=64k", "count=4", "oflag=direct")
+    forged = claim(both[0], plan.ZONED, tmp_path / "bmap.json")
+    with way(plan.ZONED) as uri:
+        error = refusal(forged, uri)
+    assert type(error) is ValueError
+    assert f"uri {uri!r} is a zoned namespace" in str(error)
+
+
+@ways.ALL
+def test_metadata_between_blocks_is_refused(
+    both: list[Layout], tmp_path: Path, way: ways.Way
+) -> None:
+    forged = claim(both[0], plan.EXTENDED, tmp_path / "bmap.json")
+    with way(plan.EXTENDED) as uri:
+        error = refusal(forged, uri)
+    if way is ways.address:
+        assert type(error) is ValueError
+        assert "has metadata between its logical blocks" in str(error)
+    else:  # the kernel makes nothing of it
+        assert type(error) is StaleMapError
+        assert "it has 0 bytes" in str(error)

@@ -1,0 +1,64 @@
+"""Controllers are taken out while xnvme-block reads them, one for each way."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_storage.backends import _xnvme_ways
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.catalog import Catalog
+
+from ...devices import make_file_system, mounted
+from ...layouts import make_map
+from .. import plan
+from . import controllers, ways
+from .block import plant
+from .removal import failure_when_taken_out
+
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+
+PATIENCE = 3.0  # seconds; users wait longer for a controller that says nothing
+
+
+def prepare(number: int, directory: Path) -> tuple[Catalog, Path]:
+    """Put files on a disk, which are the same ones whenever they are read."""
+    node = controllers.disk(plan.TAKEN_OUT[number])
+    make_file_system("ext4", node)
+    with mounted(node, directory / "mnt"):
+        catalog = plant(directory / "mnt", number)
+        return catalog, make_map(catalog.root, directory / "bmap.json")
+
+
+@pytest.mark.parametrize(
+    ("number", "node"), [(0, controllers.disk), (1, controllers.character_device)]
+)
+def test_a_disk_that_is_taken_out_gives_an_error(
+    tmp_path: Path, number: int, node: Callable[[str], str]
+) -> None:
+    catalog, bmap = prepare(number, tmp_path)
+    reader = XnvmeBlockReader(catalog, bmap=bmap, uri=node(plan.TAKEN_OUT[number]))
+    error = failure_when_taken_out(reader, catalog, number)
+    assert error.errno in (errno.EIO, errno.ENODEV)
+    assert error.filename in [os.fsdecode(path) for path in catalog.paths(np.arange(len(catalog)))]
+
+
+@ways.ONLY_MAIN
+def test_a_controller_that_does_not_answer_any_more_gives_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pci = dataclasses.replace(_xnvme_ways.PCI, patience=PATIENCE)
+    monkeypatch.setattr(_xnvme_ways, "PCI", pci)
+    catalog, bmap = prepare(2, tmp_path)
+    function = controllers.address(plan.TAKEN_OUT[2])
+    controllers.bind(function, "uio_pci_generic")
+    reader = XnvmeBlockReader(catalog, bmap=bmap, uri=function)
+    error = failure_when_taken_out(reader, catalog, 2)
+    assert error.errno == errno.ETIMEDOUT
+    assert error.filename == function

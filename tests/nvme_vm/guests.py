@@ -1,0 +1,45 @@
+"""What the guest runs, as the host says it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from . import plan
+from .machine import Machine
+
+TIMEOUT = 240.0  # seconds; most take 10 to 30, on a busy computer
+
+_GUEST = Path(__file__).with_name("guest")
+
+
+def guest_tests(*modules: str, **environment: str) -> list[str]:
+    """The command that runs modules of the guest's tests, without pytest plugins or traces."""
+    return [
+        *("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"),
+        *(f"{name}={value}" for name, value in environment.items()),
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *(
+            "-p",
+            f"{__package__}.guest.fixtures",
+            "--basetemp=/run/pytest",
+            f"--confcutdir={_GUEST}",
+        ),
+        *(str(_GUEST / f"{module}.py") for module in modules),
+    ]
+
+
+def run(machine: Machine, command: list[str]) -> None:
+    """Run a command that must succeed."""
+    done = machine.run(command, TIMEOUT)
+    assert done.returncode == 0, done.output
+
+
+def run_and_take_out(machine: Machine, command: list[str], count: int) -> None:
+    """Run a command that must succeed, and take out `count` controllers when it says so."""
+    with machine.boot(command) as running:
+        for number in range(count):
+            running.wait_for(f"{plan.READING}{number}", TIMEOUT)
+            running.take_out(number)
+        done = running.wait(TIMEOUT)
+    assert done.returncode == 0, done.output

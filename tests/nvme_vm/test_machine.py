@@ -1,0 +1,61 @@
+"""The machine itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from . import plan
+from .disks import disk
+from .guests import TIMEOUT, guest_tests, run
+from .hardware import Controller, Namespace, ReadError
+from .machine import Machine, MachineError
+
+
+def test_a_command_hands_back_its_status_and_its_output(tmp_path: Path) -> None:
+    script = "echo to the host; echo error >&2; echo kept > $NVME_VM/file; > /etc/forgotten; exit 7"
+    done = Machine(directory=tmp_path).run(["sh", "-c", script], TIMEOUT)
+    assert (done.returncode, done.output) == (7, "to the host\nerror\n")
+    assert (tmp_path / "file").read_text() == "kept\n"
+    assert not Path("/etc/forgotten").exists()
+
+
+def test_a_guest_that_hangs_is_switched_off_and_its_last_words_are_shown(tmp_path: Path) -> None:
+    script = "echo last words; echo on the console > /dev/console; > $NVME_VM/hung; sleep 600"
+    with Machine(directory=tmp_path).boot(["sh", "-c", script]) as running:
+        running.wait_for("hung")
+        with pytest.raises(MachineError, match=r"(?s)within 0.5 s.*on the console.*last words"):
+            running.wait(0.5)
+    with pytest.raises(MachineError, match="ended before its command did"):
+        running.wait(10)
+
+
+def test_a_guest_that_dies_has_no_status(tmp_path: Path) -> None:
+    crash = "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger"
+    with pytest.raises(MachineError, match=r"(?s)ended before its command did.*sysrq_handle_crash"):
+        Machine(directory=tmp_path).run(["sh", "-c", crash], TIMEOUT)
+
+
+def test_a_machine_that_cannot_be_says_why(tmp_path: Path) -> None:
+    machine = Machine(directory=tmp_path, controllers=(disk("NONE", tmp_path / "none"),))
+    with pytest.raises(MachineError, match=r"(?s)not switched on.*none.*No such file"):
+        machine.run(["true"], TIMEOUT)
+
+
+def test_controllers_are_what_they_were_asked_to_be(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for serial in (plan.RAW_512, plan.RAW_4096):
+        (tmp_path / serial).write_bytes(random.bytes(plan.RAW_SIZE))
+    bad = (ReadError(plan.RAW_BAD_SECTOR),)
+    small = disk(plan.RAW_512, tmp_path / plan.RAW_512, read_errors=bad)
+    large = Controller(
+        namespaces=(Namespace(image=tmp_path / plan.RAW_4096, logical_block_size=4096),),
+        serial=plan.RAW_4096,
+        mdts=4,
+    )
+    machine = Machine(
+        directory=tmp_path, controllers=(small, large), hugepages=plan.RAW_HUGEPAGES, iommu=True
+    )
+    run(machine, guest_tests("raw"))

@@ -1,0 +1,61 @@
+"""The xnvme backends on emulated NVMe controllers, with each libxnvme that there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dali_storage.backends import _xnvme
+
+from . import plan
+from .disks import MappedDisk, disk, empty_disks, seldom_disks, sparse
+from .guests import guest_tests, run, run_and_take_out
+from .hardware import Controller
+from .machine import Machine
+
+BROKEN = {
+    "bad": ("class1/04.bin", 140_000),
+    "once disk": ("class2/11.bin", 299_000),
+    "once node": ("class0/12.bin", 299_000),
+    "once address": ("class1/13.bin", 299_000),
+    "not retried disk": ("class0/06.bin", 70_000),
+    "not retried node": ("class1/07.bin", 70_000),
+    "not retried address": ("class2/08.bin", 70_000),
+}
+"""Places on the mapped disk; those with names of ways are for them alone."""
+
+
+def machine(directory: Path, *disks: Controller, iommu: bool = False) -> Machine:
+    """One with all that libxnvme's own driver asks for."""
+    return Machine(
+        directory=directory,
+        controllers=disks,
+        memory_mib=2048,
+        hugepages=plan.XNVME_HUGEPAGES,
+        iommu=iommu,
+    )
+
+
+def test_xnvme_reads_hostile_layouts_right_and_names_what_a_bad_sector_hits(
+    xnvme: _xnvme.Library, mapped: MappedDisk
+) -> None:
+    directory, broken = mapped.directory, mapped.break_sectors(BROKEN)
+    disks = (*empty_disks(directory), *seldom_disks(directory), broken)
+    modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_interrupt", "xnvme_namespaces")
+    run(machine(directory, *disks), guest_tests(*modules, XNVME_LIBRARY_PATH=xnvme.path))
+
+
+def test_xnvme_block_reads_by_vfio_and_feeds_pipelines(
+    xnvme: _xnvme.Library, mapped: MappedDisk
+) -> None:
+    disks = (*empty_disks(mapped.directory), mapped.controller())
+    command = guest_tests("xnvme_pci", "xnvme_pipeline", XNVME_LIBRARY_PATH=xnvme.path)
+    run(machine(mapped.directory, *disks, iommu=True), command)
+
+
+def test_xnvme_block_fails_when_a_controller_is_taken_out(
+    xnvme: _xnvme.Library, tmp_path: Path
+) -> None:
+    disks = [disk(serial, sparse(tmp_path / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
+    ways = len(disks) if xnvme.version == "main" else len(disks) - 1  # not by the PCI address
+    command = guest_tests("xnvme_removal", XNVME_LIBRARY_PATH=xnvme.path)
+    run_and_take_out(machine(tmp_path, *disks), command, ways)
