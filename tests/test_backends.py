@@ -24,6 +24,9 @@ from dali_storage.testing import (
 
 
 class TestMemory(SnapshotReaderTests):
+    batches = 10_000
+    openings = 1_000
+
     def open(self, catalog: Catalog) -> Reader:
         return MemoryReader(catalog)
 
@@ -35,6 +38,9 @@ class TestMemory(SnapshotReaderTests):
 
 
 class TestPythonFile(ReaderTests):
+    batches = 10_000
+    openings = 20  # the kernel takes 33 ms to end an AIO context
+
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog)
 

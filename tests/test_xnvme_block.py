@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
-import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +26,7 @@ from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog, from_directory, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.reader import IntArray, Reader
-from dali_storage.testing import read
+from dali_storage.testing import nothing_is_left, read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, loop_device, run
@@ -67,7 +64,7 @@ class OfXnvmeBlock(OnDisk):
 
 
 class TestIoUringOnExt4(OfXnvmeBlock):
-    pass
+    batches = 10_000
 
 
 class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
@@ -81,6 +78,7 @@ class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
 class TestIoUringOnXfsPartitionSpinning(OfXnvmeBlock):
     file_system, partition = "xfs", True
     options: ClassVar[dict[str, Any]] = {"spin": True, "queue_depth": 1, "queues": 1}
+    openings = 1_000
 
 
 class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
@@ -93,6 +91,8 @@ class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
 class TestLibaioOnExt4Of4096ByteSectors(OfXnvmeBlock):
     sector = 4096
     options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 8}
+    batches = 2_000
+    openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
 class TestLibaioOnXfsPartition(OfXnvmeBlock):
@@ -103,11 +103,15 @@ class TestLibaioOnXfsPartition(OfXnvmeBlock):
 class TestEmuOnExt4Partition(OfXnvmeBlock):
     partition = True
     options: ClassVar[dict[str, Any]] = {"io": "emu"}
+    batches = 2_000
+    openings = 100
 
 
 class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
     file_system, sector = "xfs", 4096
     options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 16, "retries": 0}
+    batches = 1_000
+    openings = 100
 
 
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
@@ -570,43 +574,31 @@ def test_buffers_outlive_the_reader(xnvme: Library, mapped: tuple[Catalog, Path]
         reader.allocate(1)
 
 
-def footprint() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"io": "no_such_io"}, ValueError),
+        ({"max_transfer": 1 << 29}, ValueError),  # the device is open
+        ({"queues": 3}, StaleMapError),  # and all queues are made
+    ],
+)
+def test_nothing_is_left_of_openings_that_fail(
+    xnvme: Library,
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    error: type[Exception],
+) -> None:
+    def fail(openings: int) -> None:
+        for _ in range(openings):
+            with pytest.raises(error):
+                XnvmeBlockReader(mapped[0], bmap=mapped[1], queue_depth=8, **options)
 
-
-def resident() -> int:
-    """Bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def test_nothing_leaks_from_many_batches(io: str, mapped: tuple[Catalog, Path]) -> None:
-    contents = contents_of(mapped[0])
-    with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, queue_depth=4, queues=1) as reader:
-
-        def batches(count: int) -> None:
-            for _ in range(count):
-                buffer = reader.allocate(1 << 20)
-                buffer[::4096] = 1
-                assert read(reader, np.arange(3), buffer=buffer) == contents
-
-        batches(50)
-        before, memory = footprint(), resident()
-        batches(300)
-        assert footprint() == before
-        assert resident() - memory < 64 << 20  # the buffers alone have been 300 MiB
-
-
-def test_opening_and_closing_many_times_is_clean(io: str, mapped: tuple[Catalog, Path]) -> None:
-    def round_trip() -> None:
-        with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, queue_depth=4, queues=1) as reader:
-            read(reader, np.array([0]))
-
-    round_trip()
-    gc.collect()
-    before = footprint()
-    for _ in range(5 if io == "libaio" else 30):  # the kernel takes its time to end an AIO context
-        round_trip()
-    assert footprint() == before
+    head = bytes(device.SUPERBLOCK_BYTES)
+    monkeypatch.setattr(xnvme_block, "read_bytes", lambda *_, **__: head)
+    fail(3)
+    with nothing_is_left():
+        fail(100)
 
 
 # In a pipeline
