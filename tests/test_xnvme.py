@@ -28,6 +28,7 @@ from dali_storage.backends._xnvme_status import explain
 from dali_storage.errors import BackendUnavailable
 
 from .devices import loop_device
+from .interrupts import interrupted
 
 ROOT = Path(_xnvme.__file__).resolve().parent.parent
 
@@ -698,6 +699,22 @@ def test_an_error_waits_for_what_is_under_way(xnvme: Library, pipe: tuple[int, i
         os.write(pipe[1], b"abcdefgh")
         queue.run(Descriptors(queue, [pipe[0]], memory), memory)  # the queue is as good as new
         assert memory[0].tobytes() == b"abcdefgh"
+
+
+@pytest.mark.parametrize("point", range(10))
+def test_a_second_ctrl_c_does_not_end_the_waiting(
+    xnvme: Library, pipe: tuple[int, int], point: int
+) -> None:
+    memory = np.zeros((1, 8), np.uint8)
+    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
+        timer = write_later(pipe[1], 0.1)
+        with pytest.raises((RuntimeError, KeyboardInterrupt)), interrupted(Tired.waiting, point):
+            queue.run(Tired(queue, [pipe[0]], memory), memory)
+        assert memory.tobytes() == b"12345678"
+        timer.join()
+        os.write(pipe[1], b"abcdefgh")
+        queue.run(Descriptors(queue, [pipe[0]], memory), memory)
+        assert memory.tobytes() == b"abcdefgh"
 
 
 INTERRUPT = """
