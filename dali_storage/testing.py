@@ -16,8 +16,11 @@ import errno
 import gc
 import mmap
 import os
+import signal
 import struct
 import threading
+import time
+import timeit
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -50,10 +53,12 @@ class SnapshotReaderTests:
     Attributes:
         batches: how many are read by one reader, to see that nothing is left of them.
         openings: how many readers are opened and closed, to see the same.
+        interrupts: how often a read is interrupted, at random moments.
     """
 
     batches: ClassVar[int] = 300
     openings: ClassVar[int] = 3
+    interrupts: ClassVar[int] = 20
 
     def open(self, catalog: Catalog) -> Reader:
         """A reader of the backend under test on `catalog`; overridden by every subclass."""
@@ -190,6 +195,29 @@ class SnapshotReaderTests:
         run(3, np.arange(len(contents)))  # what a library opens once and for all is not counted
         with nothing_is_left():
             run(self.openings, np.arange(8))
+
+    # One that comes in a destructor is told, and nothing is interrupted.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = np.tile(np.arange(12), 4)
+        expected = [contents[sample] for sample in samples]
+        batch, other = make_batch(reader, samples), make_batch(reader, samples)
+        seconds = min(timeit.repeat(lambda: reader.read(batch, 0), number=1, repeat=3))
+
+        def run(times: int) -> int:
+            interrupted = 0
+            for moment in np.random.default_rng(times).uniform(0, seconds, times):
+                if _is_interrupted(lambda: reader.read(batch, 0), moment):
+                    interrupted += 1
+                    batch.buffer[:] = _GUARD
+                    time.sleep(0.001)
+                    assert (batch.buffer == _GUARD).all()
+                assert read(reader, samples, buffer=other.buffer) == expected
+            return interrupted
+
+        run(5)
+        with nothing_is_left():
+            assert run(self.interrupts)
 
     def test_files_are_opened_for_reading_only(
         self, catalog: Catalog, contents: list[bytes]
@@ -409,6 +437,23 @@ def nothing_is_left() -> Iterator[None]:
     assert after[0] <= before[0], "files stay open"
     assert after[1] <= before[1], "threads do not end"
     assert after[2] - before[2] < _GROWTH, "memory is not freed"
+
+
+def _is_interrupted(call: Callable[[], None], seconds: float) -> bool:
+    """Whether a Ctrl-C that comes some time after the beginning of a call ends it.
+
+    The signal is the timer's, and does what that of Ctrl-C does.
+    """
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return False
 
 
 @contextmanager

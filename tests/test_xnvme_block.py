@@ -65,6 +65,7 @@ class OfXnvmeBlock(OnDisk):
 
 class TestIoUringOnExt4(OfXnvmeBlock):
     batches = 10_000
+    interrupts = 200
 
 
 class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):

@@ -60,6 +60,7 @@ class XnvmeFileTests(ReaderTests):
 class TestIoUring(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "io_uring"}
     batches = 10_000
+    interrupts = 200
     openings = 1_000
 
 
