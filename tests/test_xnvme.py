@@ -688,13 +688,27 @@ class Tired(Descriptors):
         raise RuntimeError("tired")
 
 
-def test_an_error_waits_for_what_is_under_way(xnvme: Library, pipe: tuple[int, int]) -> None:
-    memory = np.zeros((2, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
+@pytest.mark.parametrize("method", ["submit", "finish", "waiting"])
+def test_an_error_waits_for_what_is_under_way(
+    xnvme: Library, pipe: tuple[int, int], file: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        original(*arguments)
+        raise RuntimeError("tired")
+
+    memory = np.zeros((3, 8), np.uint8)
+    with (
+        offered(xnvme, "io_uring"),
+        FileQueue(xnvme, "io_uring", 8) as queue,
+        open(file, "rb") as other,
+    ):
         timer = write_later(pipe[1], 0.3)
+        work = Descriptors(queue, [other.fileno(), pipe[0], other.fileno()], memory)
+        original = getattr(work, method)
+        monkeypatch.setattr(work, method, fail)
         with pytest.raises(RuntimeError, match="tired"):
-            queue.run(Tired(queue, [pipe[0]], memory), memory)
-        assert memory[0].tobytes() == b"12345678"  # it has been waited for
+            queue.run(work, memory)
+        assert memory[1].tobytes() == b"12345678"  # it has been waited for
         timer.join()
         os.write(pipe[1], b"abcdefgh")
         queue.run(Descriptors(queue, [pipe[0]], memory), memory)  # the queue is as good as new
