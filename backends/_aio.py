@@ -63,6 +63,7 @@ class AioContext:
         """
         self.depth = depth
         self._context = ctypes.c_ulong(0)
+        self._is_busy = False  # reads may be under way
         self._events = np.zeros(depth, IO_EVENT)
         self._iocbs = np.zeros(0, IOCB)
         self._make_room(depth)
@@ -99,12 +100,31 @@ class AioContext:
         iocbs["nbytes"] = pieces
         iocbs["offset"] = offsets
         iocbs["rw_flags"] = rw_flags
+        self._renew()
         try:
-            return self._run(n)
+            self._is_busy = True
+            results = self._run(n)
+            self._is_busy = False
+            return results
         except BaseException:  # Ctrl-C, where this is not a lane
-            self.close()  # waits for the reads under way: the memory is not ours any more
-            self._open()
+            try:
+                self._renew()
+            finally:  # what ends it is a Ctrl-C between two of its rounds
+                self._renew()
             raise
+
+    def _renew(self) -> None:
+        """Wait for the reads under way, which ends the context; Ctrl-C does not end the waiting.
+
+        Nothing is done where none is under way.
+        """
+        while self._is_busy:
+            try:
+                self.close()
+                self._open()
+                self._is_busy = False
+            except KeyboardInterrupt:
+                pass
 
     def _open(self) -> None:
         if _syscall(_SETUP, ctypes.c_uint(self.depth), ctypes.byref(self._context)) != 0:

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import TypeVar
@@ -163,13 +164,22 @@ def regular_sizes(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> In
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close those that are open (not negative), neighbouring numbers by one system call."""
-    ordered = sorted(fd for fd in fds if fd >= 0)
-    first = 0
-    for place, fd in enumerate(ordered, 1):
-        if place == len(ordered) or ordered[place] != fd + 1:
-            os.closerange(ordered[first], fd + 1)
-            first = place
+    """Close those that are open (not negative), neighbouring numbers by one system call.
+
+    Once this has begun, Ctrl-C does not keep it from closing them all.
+    """
+    mine = [*fds]  # if this takes them from where they were known, then by one instruction
+    try:
+        ordered = sorted(filter((-1).__lt__, mine))
+        neighbours = zip([-2, *ordered], [*ordered, -2], strict=True)
+        gaps = [(before, after) for before, after in neighbours if after != before + 1]
+        starts = [after for _, after in gaps[:-1]]
+        ends = [before + 1 for before, _ in gaps[1:]]
+        closing = map(os.closerange, starts, ends)
+    except BaseException:
+        close_all(mine)
+        raise
+    deque(closing, maxlen=0)
 
 
 def _named(stat: Callable[[T], os.stat_result], target: T, path: bytes) -> os.stat_result:

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class SampleFiles:
         mine = self._of_thread.get(threading.get_ident())
         if not mine:
             return [-1] * len(samples)
-        return [mine.pop(sample, -1) for sample in samples.tolist()]
+        return [*map(mine.pop, samples.tolist(), repeat(-1))]  # Ctrl-C comes before it or after it
 
     def open_cached(self, fds: list[int], paths: Sequence[bytes]) -> bool:
         """Open what needs no waiting; whether all are open now. As `_files.open_cached()`."""

@@ -13,7 +13,6 @@ The layout is that of struct xnvme_cmd_ctx, libxnvme_cmd.h.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -147,6 +146,7 @@ class Queue:
         self.functions: Any = library.quick if device.io in _QUICK else library
         self._spin = spin
         self._patience = patience
+        self._memory: list[object] = []  # what commands may be writing to: none or one
         try:
             self.contexts, self.pointers = self._take_contexts(depth)
         except BaseException:
@@ -172,12 +172,17 @@ class Queue:
         """
         if self.device.lost:
             raise OSError(errno.ENODEV, "libxnvme: the device has not answered before; reopen it")
+        self._settle()
+        self._memory = [memory]
         try:
             self._progress = time.monotonic()
             self._run(work)
+            self._memory = []
         except BaseException:
-            if not self._settle():
-                _abandoned.append((memory, self))
+            try:
+                self._settle()
+            finally:  # what ends it is a Ctrl-C between two of its rounds
+                self._settle()
             raise
 
     def poll(self) -> None:
@@ -191,6 +196,7 @@ class Queue:
 
     def close(self) -> None:
         """End it; twice is fine. Where the device has not answered, its queues are left."""
+        self._settle()
         if self._pointer and not self.device.lost:
             self.device.library.xnvme_queue_term(self._pointer)
             self._pointer.value = None
@@ -279,14 +285,26 @@ class Queue:
             time.sleep(self._pause)
             self._pause, self._paused = min(2 * self._pause, _LONGEST_PAUSE), True
 
-    def _settle(self) -> bool:
-        """Wait until nothing is under way; False if the device is given up instead."""
-        self._progress, settled = time.monotonic(), False
-        while not settled:
-            with contextlib.suppress(BaseException):  # Ctrl-C again, or it is given up now
-                settled = self.device.lost or not self._outstanding(self._pointer)
-                found = 1 if settled else self.poke(self._pointer, 0)
-                if found <= 0:
-                    self._wait(found)
-        self._reset()
-        return not self.device.lost
+    def _settle(self) -> None:
+        """Wait until nothing is under way, or the device is given up and the memory kept for ever.
+
+        Ctrl-C does not end it. One between two rounds would: then the memory is kept, until this
+        is called again.
+        """
+        while self._memory:
+            try:  # not contextlib.suppress(): it is Python itself, and can be interrupted
+                self._progress = time.monotonic()
+                self._drain()
+                if self.device.lost:
+                    _abandoned.append((*self._memory, self))
+                else:
+                    self._reset()
+                self._memory = []
+            except BaseException:  # Ctrl-C again, or it is given up now
+                pass
+
+    def _drain(self) -> None:
+        while not self.device.lost and self._outstanding(self._pointer):
+            found = self.poke(self._pointer, 0)
+            if found <= 0:
+                self._wait(found)

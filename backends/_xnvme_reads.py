@@ -116,7 +116,7 @@ class SampleReads(FileReads):
         for number in numbers:
             if self.errors[number] and self._has_changed(number):
                 self.errors[number], self.got[number] = 0, -1
-        close_all([self._open.pop(number) for number in numbers])
+        close_all(map(self._open.pop, numbers))
 
     def waiting(self) -> None:
         self._waiting()
@@ -130,14 +130,16 @@ class SampleReads(FileReads):
         """Open files; their sizes in bytes, int64[k]."""
         samples = self._samples[numbers]
         paths = self._catalog.paths(samples)
-        fds = self._files.take(samples)
+        fds: list[int] = []
+        opened = zip(numbers, fds, strict=False)  # those that are there when it is used
         try:
+            fds += self._files.take(samples)
             if not self._files.open_cached(fds, paths):
                 self._waiting()
                 self._files.open_missing(fds, paths)
             return self._files.sizes_now(fds, paths)
         finally:
-            self._open.update(zip(numbers, fds, strict=True))
+            self._open |= opened  # one instruction: Ctrl-C comes before it or after it
 
     def _has_changed(self, number: int) -> bool:
         """Whether a read has failed because the file is shorter now; "emu" says it like this."""

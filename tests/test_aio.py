@@ -14,6 +14,8 @@ from dali_storage.backends import _aio
 from dali_storage.backends._aio import IO_EVENT, IOCB, IOVEC, AioContext
 from dali_storage.errors import BackendUnavailable
 
+from .interrupts import interrupted
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
@@ -102,3 +104,23 @@ def test_an_unknown_machine_or_a_sandbox_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_aio, "_SETUP", -1)
     with pytest.raises(BackendUnavailable, match="seccomp"):
         AioContext(1)
+
+
+@pytest.mark.parametrize("point", range(6))
+def test_a_second_ctrl_c_leaves_a_context_that_reads(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch, point: int
+) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    memory = np.zeros(100_000, np.uint8)
+    iovecs = pieces(memory, np.array([0]), memory.size)
+    with AioContext(4) as context:
+        monkeypatch.setattr(context, "_reap", interrupt)
+        with pytest.raises(KeyboardInterrupt), interrupted(interrupt, point):
+            context.read([file[0]], iovecs, [0])
+        assert memory.tobytes() == file[1]
+        monkeypatch.undo()
+        memory[:] = 0
+        assert context.read([file[0]], iovecs, [0]).tolist() == [memory.size]
+        assert memory.tobytes() == file[1]

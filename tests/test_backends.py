@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -22,8 +23,13 @@ from dali_storage.testing import (
     read,
 )
 
+from .interrupts import interrupted
+
 
 class TestMemory(SnapshotReaderTests):
+    batches = 10_000
+    openings = 1_000
+
     def open(self, catalog: Catalog) -> Reader:
         return MemoryReader(catalog)
 
@@ -35,6 +41,9 @@ class TestMemory(SnapshotReaderTests):
 
 
 class TestPythonFile(ReaderTests):
+    batches = 10_000
+    openings = 20  # the kernel takes 33 ms to end an AIO context
+
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog)
 
@@ -295,6 +304,16 @@ def test_those_are_closed_that_are_to_be() -> None:
         assert {fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")} == still_open
         assert len(os.listdir("/proc/self/fd")) == before - len(fds) + len(still_open)
     _files.close_all(still_open)
+
+
+@pytest.mark.parametrize("point", range(1, 20))
+def test_ctrl_c_leaves_none_open_of_those_that_are_to_be_closed(point: int) -> None:
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    with contextlib.suppress(KeyboardInterrupt), interrupted(_files.close_all, point):
+        _files.close_all([-1, *fds[:3], *fds[5:]])
+    still_open = [fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")]
+    _files.close_all(still_open)
+    assert still_open == fds[3:5]
 
 
 def test_an_open_file_that_cannot_be_sized_is_named(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dali_storage.backends._xnvme_status import explain
 from dali_storage.errors import BackendUnavailable
 
 from .devices import loop_device
+from .interrupts import interrupted
 
 ROOT = Path(_xnvme.__file__).resolve().parent.parent
 
@@ -687,17 +688,47 @@ class Tired(Descriptors):
         raise RuntimeError("tired")
 
 
-def test_an_error_waits_for_what_is_under_way(xnvme: Library, pipe: tuple[int, int]) -> None:
-    memory = np.zeros((2, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
+@pytest.mark.parametrize("method", ["submit", "finish", "waiting"])
+def test_an_error_waits_for_what_is_under_way(
+    xnvme: Library, pipe: tuple[int, int], file: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        original(*arguments)
+        raise RuntimeError("tired")
+
+    memory = np.zeros((3, 8), np.uint8)
+    with (
+        offered(xnvme, "io_uring"),
+        FileQueue(xnvme, "io_uring", 8) as queue,
+        open(file, "rb") as other,
+    ):
         timer = write_later(pipe[1], 0.3)
+        work = Descriptors(queue, [other.fileno(), pipe[0], other.fileno()], memory)
+        original = getattr(work, method)
+        monkeypatch.setattr(work, method, fail)
         with pytest.raises(RuntimeError, match="tired"):
-            queue.run(Tired(queue, [pipe[0]], memory), memory)
-        assert memory[0].tobytes() == b"12345678"  # it has been waited for
+            queue.run(work, memory)
+        assert memory[1].tobytes() == b"12345678"  # it has been waited for
         timer.join()
         os.write(pipe[1], b"abcdefgh")
         queue.run(Descriptors(queue, [pipe[0]], memory), memory)  # the queue is as good as new
         assert memory[0].tobytes() == b"abcdefgh"
+
+
+@pytest.mark.parametrize("point", range(10))
+def test_a_second_ctrl_c_does_not_end_the_waiting(
+    xnvme: Library, pipe: tuple[int, int], point: int
+) -> None:
+    memory = np.zeros((1, 8), np.uint8)
+    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
+        timer = write_later(pipe[1], 0.1)
+        with pytest.raises((RuntimeError, KeyboardInterrupt)), interrupted(Tired.waiting, point):
+            queue.run(Tired(queue, [pipe[0]], memory), memory)
+        assert memory.tobytes() == b"12345678"
+        timer.join()
+        os.write(pipe[1], b"abcdefgh")
+        queue.run(Descriptors(queue, [pipe[0]], memory), memory)
+        assert memory.tobytes() == b"abcdefgh"
 
 
 INTERRUPT = """

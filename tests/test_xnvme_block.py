@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
-import resource
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +27,7 @@ from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog, from_directory, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.reader import IntArray, Reader
-from dali_storage.testing import read
+from dali_storage.testing import make_batch, nothing_is_left, read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, loop_device, run
@@ -67,7 +65,8 @@ class OfXnvmeBlock(OnDisk):
 
 
 class TestIoUringOnExt4(OfXnvmeBlock):
-    pass
+    batches = 10_000
+    interrupts = 200
 
 
 class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
@@ -81,6 +80,7 @@ class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
 class TestIoUringOnXfsPartitionSpinning(OfXnvmeBlock):
     file_system, partition = "xfs", True
     options: ClassVar[dict[str, Any]] = {"spin": True, "queue_depth": 1, "queues": 1}
+    openings = 1_000
 
 
 class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
@@ -93,6 +93,8 @@ class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
 class TestLibaioOnExt4Of4096ByteSectors(OfXnvmeBlock):
     sector = 4096
     options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 8}
+    batches = 2_000
+    openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
 class TestLibaioOnXfsPartition(OfXnvmeBlock):
@@ -103,11 +105,15 @@ class TestLibaioOnXfsPartition(OfXnvmeBlock):
 class TestEmuOnExt4Partition(OfXnvmeBlock):
     partition = True
     options: ClassVar[dict[str, Any]] = {"io": "emu"}
+    batches = 2_000
+    openings = 100
 
 
 class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
     file_system, sector = "xfs", 4096
     options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 16, "retries": 0}
+    batches = 1_000
+    openings = 100
 
 
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
@@ -548,21 +554,74 @@ def test_a_device_that_does_not_answer_is_named(
     assert caught.value.filename == ext4.device
 
 
+def test_a_device_that_loses_its_end_fails_and_nothing_is_under_way(
+    xnvme: Library, tmp_path: Path
+) -> None:
+    with disk(tmp_path, size=32 << 20) as made:
+        (made.mount / "class").mkdir()
+        for number in range(60):
+            content = np.random.default_rng(number).bytes(200_000)
+            (made.mount / "class" / f"{number:02d}").write_bytes(content)
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        contents = contents_of(from_directory(made.mount, file_filters="*"))
+        run("umount", str(made.mount))
+        whole = made.image.read_bytes()
+        for io in (io for io in IOS if offers(xnvme, io)):
+            try:
+                fail_at_the_end(made, bmap, contents, io)
+            finally:
+                with open(made.image, "r+b") as image:
+                    image.write(whole)
+        run("mount", made.device, str(made.mount))
+
+
+def fail_at_the_end(made: Disk, bmap: Path, contents: list[bytes], io: str) -> None:
+    catalog = from_tree(XnvmeBlockReader.tree(bmap=bmap), file_filters="*")
+    starts, lengths = extent_map.load(bmap).extents[:, 1:].T
+    cut = int(np.sort(starts)[30])
+    left = np.flatnonzero(starts + lengths <= cut)
+    options: dict[str, Any] = {"io": io, "queue_depth": 8, "max_transfer": 16384}
+    with pytest.warns(MapNotChecked):
+        opened = XnvmeBlockReader(catalog, bmap=bmap, uri=made.device, **options)
+    with opened as reader:
+        assert read(reader, np.arange(60)) == contents
+        batch = make_batch(reader, np.arange(60))
+        os.truncate(made.image, cut)
+        with pytest.raises(OSError, match="cannot read"):
+            reader.read(batch, 0)
+        batch.buffer[:] = 0x5A
+        time.sleep(0.01)
+        assert (batch.buffer == 0x5A).all()
+        assert left.size
+        assert read(reader, left) == [contents[sample] for sample in left]
+
+
 # Resources
 
 
 def test_everything_is_open_for_reading_only(
-    io: str, mapped: tuple[Catalog, Path], ext4: Disk
+    io: str, mapped: tuple[Catalog, Path], ext4: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    flags: dict[str, set[int]] = {}
+    submit = ExtentReads.submit
+
+    def watch(reads: ExtentReads, numbers: list[int], contexts: list[int]) -> list[int]:
+        codes = submit(reads, numbers, contexts)
+        for fd in os.listdir("/proc/self/fd"):
+            path = os.path.realpath(f"/proc/self/fd/{fd}")
+            if path == os.path.realpath(uri) or path.startswith(f"{ext4.mount}/"):
+                text = Path(f"/proc/self/fdinfo/{fd}").read_text()
+                flags.setdefault(path, set()).add(int(text.split("flags:")[1].split()[0], 8))
+        return codes
+
+    monkeypatch.setattr(ExtentReads, "submit", watch)
     for uri in (ext4.device, ext4.image):
-        with XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri, io=io, queue_depth=4):
-            modes = set()
-            for fd in os.listdir("/proc/self/fd"):
-                if os.path.realpath(f"/proc/self/fd/{fd}") == os.path.realpath(uri):
-                    text = Path(f"/proc/self/fdinfo/{fd}").read_text()
-                    modes.add(int(text.split("flags:")[1].split()[0], 8))
-            assert {mode & os.O_ACCMODE for mode in modes} == {os.O_RDONLY}
-            assert {mode & os.O_DIRECT for mode in modes} == {os.O_DIRECT}
+        with XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri, io=io, queue_depth=4) as reader:
+            flags.clear()
+            assert read(reader, np.arange(3)) == contents_of(mapped[0])
+        found = flags[os.path.realpath(uri)]
+        assert all(one & os.O_DIRECT for one in found)
+        assert {one & os.O_ACCMODE for one in set.union(*flags.values())} == {os.O_RDONLY}
 
 
 def test_buffers_outlive_the_reader(xnvme: Library, mapped: tuple[Catalog, Path]) -> None:
@@ -574,43 +633,31 @@ def test_buffers_outlive_the_reader(xnvme: Library, mapped: tuple[Catalog, Path]
         reader.allocate(1)
 
 
-def footprint() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"io": "no_such_io"}, ValueError),
+        ({"max_transfer": 1 << 29}, ValueError),  # the device is open
+        ({"queues": 3}, StaleMapError),  # and all queues are made
+    ],
+)
+def test_nothing_is_left_of_openings_that_fail(
+    xnvme: Library,
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    error: type[Exception],
+) -> None:
+    def fail(openings: int) -> None:
+        for _ in range(openings):
+            with pytest.raises(error):
+                XnvmeBlockReader(mapped[0], bmap=mapped[1], queue_depth=8, **options)
 
-
-def resident() -> int:
-    """Bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def test_nothing_leaks_from_many_batches(io: str, mapped: tuple[Catalog, Path]) -> None:
-    contents = contents_of(mapped[0])
-    with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, queue_depth=4, queues=1) as reader:
-
-        def batches(count: int) -> None:
-            for _ in range(count):
-                buffer = reader.allocate(1 << 20)
-                buffer[::4096] = 1
-                assert read(reader, np.arange(3), buffer=buffer) == contents
-
-        batches(50)
-        before, memory = footprint(), resident()
-        batches(300)
-        assert footprint() == before
-        assert resident() - memory < 64 << 20  # the buffers alone have been 300 MiB
-
-
-def test_opening_and_closing_many_times_is_clean(io: str, mapped: tuple[Catalog, Path]) -> None:
-    def round_trip() -> None:
-        with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, queue_depth=4, queues=1) as reader:
-            read(reader, np.array([0]))
-
-    round_trip()
-    gc.collect()
-    before = footprint()
-    for _ in range(5 if io == "libaio" else 30):  # the kernel takes its time to end an AIO context
-        round_trip()
-    assert footprint() == before
+    head = bytes(device.SUPERBLOCK_BYTES)
+    monkeypatch.setattr(xnvme_block, "read_bytes", lambda *_, **__: head)
+    fail(3)
+    with nothing_is_left():
+        fail(100)
 
 
 # In a pipeline

@@ -4,7 +4,6 @@ import errno
 import gc
 import os
 import resource
-import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.catalog import Catalog, from_files
 from dali_storage.errors import BackendUnavailable, SampleSizeChanged
 from dali_storage.reader import Reader
-from dali_storage.testing import ReaderTests, make_batch, make_known_batch, read
+from dali_storage.testing import ReaderTests, make_batch, make_known_batch, nothing_is_left, read
 
 from .conftest import Tree, build, take
 
@@ -60,6 +59,9 @@ class XnvmeFileTests(ReaderTests):
 
 class TestIoUring(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "io_uring"}
+    batches = 10_000
+    interrupts = 200
+    openings = 1_000
 
 
 class TestIoUringDirect(XnvmeFileTests):
@@ -72,6 +74,8 @@ class TestIoUringOneAtATime(XnvmeFileTests):
 
 class TestLibaio(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "libaio"}
+    batches = 3_000
+    openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
 class TestLibaioDirect(XnvmeFileTests):
@@ -85,10 +89,14 @@ class TestLibaioDirect(XnvmeFileTests):
 
 class TestEmu(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "emu"}
+    batches = 3_000
+    openings = 100
 
 
 class TestThrpool(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 4, "lanes": 2}
+    batches = 3_000
+    openings = 100
 
 
 @pytest.mark.parametrize(
@@ -319,57 +327,30 @@ def test_buffers_outlive_the_reader(xnvme: Library, tmp_path: Path) -> None:
         reader.allocate(1)
 
 
-def footprint() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-
-def resident() -> int:
-    """Bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-@pytest.mark.parametrize("io", IOS)
-def test_nothing_leaks_from_many_batches(offered: set[str], tmp_path: Path, io: str) -> None:
-    for index in range(8):
-        (tmp_path / f"{index}").write_bytes(bytes([index]) * 3000)
-    catalog = from_files([f"{tmp_path}/{index}" for index in range(8)])
-    with open_reader(catalog, offered, io, lanes=1) as reader:
-
-        def batches(count: int) -> None:
-            for number in range(count):
-                buffer = reader.allocate(1 << 20)
-                buffer[::4096] = 1
-                samples = np.arange(number % 8, 8)
-                assert read(reader, samples, buffer=buffer)[0][:1] == bytes([number % 8])
-
-        batches(50)
-        before, memory = footprint(), resident()
-        batches(300)
-        assert footprint() == before
-        assert resident() - memory < 64 << 20  # the buffers alone have been 300 MiB
-
-
-@pytest.mark.parametrize("io", IOS)
-def test_opening_and_closing_many_times_is_clean(
-    offered: set[str], tmp_path: Path, io: str
+def test_nothing_is_left_of_openings_that_fail(
+    xnvme: Library, offered: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_bytes(b"bytes")
-    catalog = from_files([str(tmp_path / "file")])
+    class Third(FileQueue):
+        """Of three lanes, the last has none."""
 
-    def round_trip() -> None:
-        with open_reader(catalog, offered, io, lanes=1, queue_depth=8) as reader:
-            assert read(reader, np.array([0])) == [b"bytes"]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+            if len(made) % 3 == 0:
+                self.close()
+                raise MemoryError
 
-    round_trip()
-    before = footprint(), native_threads()
-    for _ in range(10 if io == "libaio" else 50):  # the kernel takes its time to end an AIO context
-        round_trip()
-    assert footprint() == before[0]
-    assert native_threads() <= before[1] + 3  # io_uring has some of the kernel's own, for a while
+    def fail(openings: int) -> None:
+        for _ in range(openings):
+            with pytest.raises(MemoryError):
+                XnvmeFileReader(from_files(["x"]), io=next(iter(offered)), queue_depth=8)
+            made.clear()
 
-
-def native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    made: list[FileQueue] = []
+    monkeypatch.setattr("dali_storage.backends.xnvme_file.FileQueue", Third)
+    fail(3)
+    with nothing_is_left():
+        fail(100)
 
 
 @pytest.mark.parametrize("io", IOS)
