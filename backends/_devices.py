@@ -14,7 +14,7 @@ from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device, ExtentMap
 
-from ..errors import BackendUnavailable, StaleMapError, os_error
+from ..errors import LIMITS, BackendUnavailable, StaleMapError, os_error
 from . import _identity
 from ._maps import PathLike
 
@@ -67,10 +67,16 @@ def find(mapped: ExtentMap, root: bytes) -> list[str]:
 
 
 def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
-    """The device of the file system that `root` is on, if that is the mapped one; else why not."""
+    """The device of the file system that `root` is on, if that is the mapped one; else why not.
+
+    Raises:
+        OSError: this process cannot open so many files.
+    """
     try:
         file_system, on = device.find(root)
     except (OSError, UnsupportedStorage) as reason:
+        if isinstance(reason, OSError) and reason.errno in LIMITS:
+            raise os_error(reason.errno, root) from None
         return str(reason)
     if file_system.uuid != mapped.file_system.uuid or on.size != mapped.device.size:
         return f"{os.fsdecode(root)!r} is on another file system, of {on.path}"

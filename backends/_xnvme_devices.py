@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+import os
 import threading
 import weakref
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ GEOMETRY = np.dtype(
         "itemsize": 64,
     }
 )
+
+LIBRARY_LOCK = threading.RLock()
+"""To be held while libxnvme makes or ends something: upcie has one heap and one list of controllers
+for all devices of a process, and no lock of its own. Memory dies anywhere, also in a garbage
+collection in the middle of such a call: hence an RLock."""
 
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -112,7 +118,8 @@ class Device:
         opts["nsid"], opts["rdonly"], opts["direct"] = nsid, 1, direct
         opener = library.xnvme_file_open if file else library.xnvme_dev_open
         ctypes.set_errno(0)
-        pointer = opener(uri, opts.ctypes.data)
+        with LIBRARY_LOCK:
+            pointer = opener(uri, opts.ctypes.data)
         if not pointer:
             number = ctypes.get_errno() or errno.EIO
             raise os_error(number, uri, ": libxnvme cannot open it")
@@ -156,7 +163,8 @@ class Device:
         Raises:
             OSError: it does not tell.
         """
-        address = self.library.xnvme_dev_get_geo(self.pointer)
+        with LIBRARY_LOCK:  # it may ask the device
+            address = self.library.xnvme_dev_get_geo(self.pointer)
         found = structure(address, GEOMETRY)
         kinds = {1: "conventional", 2: "zoned", 3: "key-value"}
         kind = kinds.get(int(found["type"]))
@@ -179,7 +187,7 @@ class Device:
             MemoryError: there is not so much.
         """
         handle, nbytes = self.handle, max(nbytes, 1)
-        with handle.memory_lock:
+        with LIBRARY_LOCK:
             address = self.library.xnvme_buf_alloc(self.pointer, nbytes)
         if not address:
             raise MemoryError(
@@ -218,13 +226,26 @@ class Device:
 
 
 class _Handle:
-    """An open struct xnvme_dev: closed when the last reference to this dies."""
+    """An open struct xnvme_dev: closed when the last reference to this dies.
+
+    In a process forked from the one that opened it nothing is closed or freed: a controller would
+    be switched off that the other one goes on to use.
+
+    Attributes:
+        pointer: the structure.
+        process: the one that opened it.
+    """
 
     def __init__(self, pointer: int, closer: Any) -> None:
         self.pointer = pointer
-        # Memory dies anywhere, also in a garbage collection in the middle of an allocation.
-        self.memory_lock = threading.RLock()
-        weakref.finalize(self, closer, pointer).atexit = False
+        self.process = os.getpid()
+        weakref.finalize(self, _close, self.process, closer, pointer).atexit = False
+
+
+def _close(process: int, closer: Any, pointer: int) -> None:
+    if process == os.getpid():
+        with LIBRARY_LOCK:
+            closer(pointer)
 
 
 class _Memory:
@@ -245,8 +266,9 @@ def foreign_memory(address: int, nbytes: int) -> Buffer:
 
 
 def _free(library: Library, handle: _Handle, address: int) -> None:
-    with handle.memory_lock:
-        library.xnvme_buf_free(handle.pointer, address)
+    if handle.process == os.getpid():
+        with LIBRARY_LOCK:
+            library.xnvme_buf_free(handle.pointer, address)
 
 
 def structure(address: int, dtype: np.dtype[Any], nbytes: int | None = None) -> Any:

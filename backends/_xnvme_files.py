@@ -80,7 +80,8 @@ class FileQueue:
     def run(self, reads: Work, memory: object) -> None:
         """Run reads that are for this queue, as `Queue.run()`."""
         try:
-            self._opened_queue().run(reads, memory)
+            # The other handles are kept with the memory: their threads may still read.
+            self._opened_queue().run(reads, (memory, self._handles))
         finally:
             for target in self._moved:  # or it would keep the last file from being deleted
                 _dup3(self._home, target, os.O_CLOEXEC)

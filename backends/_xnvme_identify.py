@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._xnvme_devices import Device, structure
+from ._xnvme_devices import LIBRARY_LOCK, Device, structure
 
 _IDENTIFY_BYTES = 4096
 _CONTROLLER = np.dtype(
@@ -60,8 +60,9 @@ class Identity:
 def identify(device: Device) -> Identity:
     """Ask an open controller, and the namespace that it was opened with."""
     library = device.library
-    controller = structure(library.xnvme_dev_get_ctrlr(device.pointer), _CONTROLLER)
-    namespace = structure(library.xnvme_dev_get_ns(device.pointer), _NAMESPACE)
+    with LIBRARY_LOCK:  # libxnvme asks the device now, if it has not yet
+        controller = structure(library.xnvme_dev_get_ctrlr(device.pointer), _CONTROLLER)
+        namespace = structure(library.xnvme_dev_get_ns(device.pointer), _NAMESPACE)
     serial, model = (controller[name].tobytes().rstrip(b" \0") for name in ("serial", "model"))
     unique = [namespace[name].tobytes() for name in ("nguid", "eui64")]
     vendor = int(controller["vendor"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import BackendUnavailable
+import os
+
+from ..errors import LIMITS, BackendUnavailable
 from ._xnvme import Library, load
 from ._xnvme_files import IOS, FileQueue
 
@@ -25,6 +27,14 @@ def why_not() -> str | None:
     except (OSError, BackendUnavailable) as error:
         return str(refusal(library, IOS[0], error))
     return None
+
+
+def shortage(error: Exception, path: str | None = None) -> OSError | None:
+    """What to raise where a limit of this process or machine was met; None if none was."""
+    if not isinstance(error, OSError) or error.errno not in LIMITS:
+        return None
+    hint = f"{LIMITS[error.errno]}, or have fewer queues, or shorter ones (queue_depth)"
+    return OSError(error.errno, f"{os.strerror(error.errno)}: {hint}", path)
 
 
 def refusal(library: Library, io: str, error: Exception | str) -> BackendUnavailable:

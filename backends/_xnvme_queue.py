@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from ..errors import BackendUnavailable
 from ..reader import IntArray
-from ._xnvme_devices import Device, foreign_memory
+from ._xnvme_devices import LIBRARY_LOCK, Device, foreign_memory
 
 CONTEXT = np.dtype(
     {
@@ -136,9 +136,11 @@ class Queue:
         """
         self.device = device
         self._handle: object = device.handle
+        self._process = os.getpid()
         self._pointer = ctypes.c_void_p()
         library = device.library
-        error = library.xnvme_queue_init(device.pointer, depth, 0, ctypes.byref(self._pointer))
+        with LIBRARY_LOCK:
+            error = library.xnvme_queue_init(device.pointer, depth, 0, ctypes.byref(self._pointer))
         if error:  # most are negative
             raise OSError(abs(error), os.strerror(abs(error)))
         self.poke = library.xnvme_queue_poke
@@ -169,9 +171,10 @@ class Queue:
 
         Raises:
             OSError: the device does not answer (ETIMEDOUT), or did not in an earlier run (ENODEV).
+            ValueError: the queue is closed.
+            RuntimeError: it was made in another process, from which this one was forked.
         """
-        if self.device.lost:
-            raise OSError(errno.ENODEV, "libxnvme: the device has not answered before; reopen it")
+        self._require_usable()
         self._settle()
         self._memory = [memory]
         try:
@@ -185,20 +188,32 @@ class Queue:
                 self._settle()
             raise
 
-    def poll(self) -> None:
+    def poll(self) -> int:
         """Have libxnvme submit what is not submitted yet, and mark what has completed.
+
+        Returns:
+            How many have.
 
         Raises:
             OSError: it has failed to for seconds.
         """
-        while (error := self.poke(self._pointer, 0)) < 0:
-            self._wait(error)
+        failing_since = None
+        while (found := int(self.poke(self._pointer, 0))) < 0:
+            failing_since = failing_since or time.monotonic()
+            self._wait(-found, failing_since, _TROUBLE)
+        return found
 
     def close(self) -> None:
-        """End it; twice is fine. Where the device has not answered, its queues are left."""
+        """End it; twice is fine.
+
+        It is left as it is where the device has not answered, and in a forked process.
+        """
+        if os.getpid() != self._process:
+            return
         self._settle()
         if self._pointer and not self.device.lost:
-            self.device.library.xnvme_queue_term(self._pointer)
+            with LIBRARY_LOCK:
+                self.device.library.xnvme_queue_term(self._pointer)
             self._pointer.value = None
             self._handle = None
 
@@ -207,6 +222,14 @@ class Queue:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _require_usable(self) -> None:
+        if not self._pointer:
+            raise ValueError("the queue is closed")
+        if os.getpid() != self._process:
+            raise RuntimeError("a reader of libxnvme cannot be used in a forked process: open one")
+        if self.device.lost:
+            raise OSError(errno.ENODEV, "libxnvme: the device has not answered before; reopen it")
 
     def _take_contexts(self, depth: int) -> tuple[npt.NDArray[np.void], list[ctypes.c_void_p]]:
         library = self.device.library
@@ -263,7 +286,7 @@ class Queue:
             self._paused = False
         if not groups and len(self._free) < len(self.pointers):
             work.waiting()
-            self._wait()
+            self._wait(errno.ETIMEDOUT, self._progress, self._patience)
         return again
 
     def _finish(self, work: Work, done: IntArray) -> list[int]:
@@ -273,14 +296,13 @@ class Queue:
         statuses = self._statuses[done] >> _PHASE_BITS & _SCT_AND_SC
         return work.finish(self._owners[done], self._results[done], statuses)
 
-    def _wait(self, error: int = 0) -> None:
-        """Pause, after something was polled for in vain; `error` is what the polling gave."""
-        limit = _TROUBLE if error else self._patience
-        if limit is not None and time.monotonic() - self._progress > limit:
+    def _wait(self, error: int, since: float, limit: float | None) -> None:
+        """Pause, after polling in vain; after too many seconds of it the device is given up."""
+        if limit is not None and time.monotonic() - since > limit:
             self.device.lost = True
             under_way = len(self.pointers) - len(self._free)
             what = f"libxnvme: the device does not answer; {under_way} commands are under way"
-            raise OSError(-error or errno.ETIMEDOUT, what)
+            raise OSError(error, what)
         if not self._spin:
             time.sleep(self._pause)
             self._pause, self._paused = min(2 * self._pause, _LONGEST_PAUSE), True
@@ -305,6 +327,5 @@ class Queue:
 
     def _drain(self) -> None:
         while not self.device.lost and self._outstanding(self._pointer):
-            found = self.poke(self._pointer, 0)
-            if found <= 0:
-                self._wait(found)
+            if not self.poll():
+                self._wait(errno.ETIMEDOUT, self._progress, self._patience)

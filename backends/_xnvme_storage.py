@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from dataclasses import dataclass
 
-from bmap_tools import device, extent_map
-from bmap_tools.device import UnsupportedStorage
+from bmap_tools import extent_map
 from bmap_tools.extent_map import ExtentMap
 
 from .. import controllers
 from ..errors import BackendUnavailable
-from . import _devices, _identity, _xnvme_ways
+from . import _devices, _identity, _xnvme_nodes, _xnvme_ways
 from ._devices import Storage
 from ._maps import PathLike
 from ._xnvme import Library
@@ -23,7 +21,7 @@ from ._xnvme_identify import identify
 from ._xnvme_ways import Way
 
 _PAGE = 4096  # bytes
-_PASSTHROUGH_MOST = 520_192  # bytes: 127 pages; a command of NVMe's node has no more segments
+_LONGEST_URI = 383  # bytes: libxnvme would not open it, and does not say why
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +42,10 @@ class Namespace:
     lba_bytes: int
     max_transfer: int
 
-    def refusal(self, what: str) -> BackendUnavailable:
-        """What to raise where libxnvme can do no more with it."""
+    def refusal(self, error: OSError, doing: str) -> Exception:
+        """What to raise where libxnvme fails at `doing` something with it."""
         return _xnvme_ways.refusal(
-            self.device.library, self.way, self.storage.path, self.device.io, what
+            self.device.library, self.way, self.storage.path, self.device.io, error, doing
         )
 
 
@@ -71,50 +69,28 @@ def open_namespace(
         OSError: it cannot be opened.
     """
     path = _devices.path_of(uri)
-    if controllers.ADDRESS.fullmatch(path):
-        return _open_pci(library, path, io, nsid, mapped, remedy)
+    if address := controllers.address_of(path):
+        return _open_pci(library, address, io, nsid, mapped, remedy)
+    if nsid != 1:
+        raise ValueError(
+            f"xnvme-block: nsid {nsid} is for PCI addresses; the device {path!r} is a namespace"
+        )
     if stat.S_ISCHR(_devices.mode_of(path)):
         return _open_node(library, path, io, mapped, remedy)
     storage = _devices.open_storage(path, mapped, remedy)
     os.close(storage.fd)
     if not stat.S_ISBLK(_devices.mode_of(path)):
         return _open(library, _xnvme_ways.IMAGE, storage, io, remedy)
-    return _open(library, _xnvme_ways.BLOCK, _on_disk(storage), io, remedy)
-
-
-def _on_disk(storage: Storage) -> Storage:
-    """The same on the whole disk: libxnvme cannot tell the geometry of a partition."""
-    here = device.examine(storage.path)
-    if here.path == here.disk:
-        return storage
-    places = (*storage.places, here.disk)
-    return Storage(here.disk, places, storage.start + here.start, storage.block)
+    return _open(library, _xnvme_ways.BLOCK, _xnvme_nodes.on_disk(storage), io, remedy)
 
 
 def _open_node(
     library: Library, path: str, io: str | None, mapped: ExtentMap, remedy: str
 ) -> Namespace:
     """Open /dev/ngXnY. What sysfs says of nvmeXnY, the same namespace, tells whether it is it."""
-    name = os.path.basename(os.path.realpath(path))
-    number = os.stat(path).st_rdev
-    known = os.path.realpath(f"/sys/dev/char/{os.major(number)}:{os.minor(number)}")
-    match = re.fullmatch(r"ng(\d+n\d+)", os.path.basename(known))
-    if match is None:
-        raise ValueError(
-            f"uri {path!r} is not the character device of an NVMe namespace (/dev/ng0n1)"
-            + ("; this is the controller's" if re.fullmatch(r"nvme\d+", name) else "")
-        )
-    if not os.access(path, os.R_OK):
-        raise _devices.no_permission(path)
-    try:
-        here = device.describe(f"nvme{match[1]}")
-    except (OSError, UnsupportedStorage) as reason:
-        raise BackendUnavailable(
-            f"{path}: the kernel has no block device for this namespace, so nobody can tell "
-            f"whether it is the mapped one ({reason})"
-        ) from None
+    node, here = _xnvme_nodes.character_device(path)
     start = _identity.place_on_device(path, here, mapped, remedy)
-    storage = Storage(path, (here.path,), start, here.logical_block_size)
+    storage = Storage(node, (here.path,), start, here.logical_block_size)
     return _open(library, _xnvme_ways.NODE, storage, io, remedy)
 
 
@@ -166,7 +142,7 @@ def _open(library: Library, way: Way, storage: Storage, io: str | None, remedy: 
         try:
             geometry = opened.geometry()
         except OSError as reason:
-            raise _xnvme_ways.refusal(library, way, storage.path, opened.io, str(reason)) from None
+            raise _xnvme_ways.refusal(library, way, storage.path, opened.io, reason) from None
         return _checked(way, opened, geometry, storage, remedy)
     except BaseException:
         opened.close()
@@ -174,18 +150,25 @@ def _open(library: Library, way: Way, storage: Storage, io: str | None, remedy: 
 
 
 def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1) -> Device:
+    name = os.fsencode(path)
+    if len(name) > _LONGEST_URI:
+        raise ValueError(f"uri {path!r} is longer than libxnvme takes, {_LONGEST_URI} bytes")
     try:
         return Device(
             library,
-            os.fsencode(path),
+            name,
             io=io,
             be=way.be,
             sync=way.sync,
             direct=way.direct,
             nsid=nsid,
         )
+    except PermissionError as error:
+        if way is _xnvme_ways.PCI:
+            raise _xnvme_ways.refusal(library, way, path, io, error) from None
+        raise _devices.no_permission(path) from None
     except OSError as error:
-        raise _xnvme_ways.refusal(library, way, path, io, error.strerror or str(error)) from None
+        raise _xnvme_ways.refusal(library, way, path, io, error) from None
 
 
 def _checked(
@@ -202,11 +185,22 @@ def _checked(
     if way is not _xnvme_ways.IMAGE and lba != storage.block:
         what = f"libxnvme sees logical blocks of {lba} bytes, the kernel of {storage.block}"
         raise _identity.other_device(storage.path, what, remedy)
-    most = min(geometry.max_transfer, MOST_BLOCKS * lba)
-    if way is _xnvme_ways.NODE:
-        most = min(most, _PASSTHROUGH_MOST)
+    most = min(_most_bytes(way, geometry, storage), MOST_BLOCKS * lba)
     unit = max(lba, _PAGE) if most >= _PAGE else lba
+    if most < unit:
+        raise _xnvme_ways.refusal(
+            opened.library, way, storage.path, opened.io, OSError(f"it takes {most} bytes at once")
+        )
     return Namespace(way, opened, storage, lba, most // unit * unit)
+
+
+def _most_bytes(way: Way, geometry: Geometry, storage: Storage) -> int:
+    """That a command can ask for."""
+    if way is _xnvme_ways.BLOCK:
+        return _xnvme_nodes.max_transfer(storage.path)
+    if way is _xnvme_ways.IMAGE:
+        return MOST_BLOCKS * geometry.lba_bytes
+    return min(geometry.max_transfer, way.most_bytes or geometry.max_transfer)
 
 
 def _require_plain(geometry: Geometry, path: str) -> None:

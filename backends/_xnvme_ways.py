@@ -28,6 +28,8 @@ class Way:
         direct: with O_DIRECT.
         tells_length: a completed read tells how many bytes have come.
         patience: seconds, as of `Queue`.
+        most_bytes: that one command can ask for, whatever the device can do; None: no such limit.
+        deepest: the most commands that a queue can have under way.
     """
 
     what: str
@@ -37,6 +39,8 @@ class Way:
     direct: bool = True
     tells_length: bool = True
     patience: float | None = None
+    most_bytes: int | None = None
+    deepest: int = 2048
 
     def choose(self, io: str | None) -> str | None:
         """The implementation that is to be used where the option is `io`."""
@@ -54,17 +58,33 @@ NODE = Way(
     "an NVMe character device",
     "linux",
     "nvme",
-    ("io_uring_cmd", "emu", "thrpool"),
+    ("io_uring_cmd",),  # the others tell an errno as if it were the status of NVMe
     direct=False,
     tells_length=False,
+    most_bytes=520_192,  # 127 pages: a command has no more segments
 )
 PCI = Way(
-    "a PCI address", "upcie", None, (None,), direct=False, tells_length=False, patience=_PATIENCE
+    "a PCI address",
+    "upcie",
+    None,
+    (None,),
+    direct=False,
+    tells_length=False,
+    patience=_PATIENCE,
+    # Neither is looked after by upcie itself: beyond one page of a PRP list, and beyond the 1024
+    # entries that it allocates for a queue, it writes over what comes next.
+    most_bytes=2 << 20,
+    deepest=512,
 )
 
 
-def refusal(library: Library, way: Way, path: str, io: str | None, what: str) -> BackendUnavailable:
-    """What to raise where libxnvme cannot do `what` with the device at `path`."""
+def refusal(
+    library: Library, way: Way, path: str, io: str | None, error: OSError, doing: str = ""
+) -> Exception:
+    """What to raise where libxnvme fails with the device at `path`, at `doing` something."""
+    what = f"{doing}: {error.strerror or error}" if doing else error.strerror or str(error)
+    if way is not PCI and (shortage := _xnvme_offers.shortage(error, path)):
+        return shortage
     if io in IOS:
         return _xnvme_offers.refusal(library, io, f"{path}: {what}")
     needs = _needs_of_controller(path) if way is PCI else _NODE_NEEDS

@@ -23,6 +23,7 @@ from ._xnvme_queue import Queue, require_depth
 from ._xnvme_storage import Namespace, open_namespace
 
 _PAGE = 4096  # bytes
+_USUAL_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and end all at once
 
 
 class XnvmeBlockReader(Reader):
@@ -58,12 +59,13 @@ class XnvmeBlockReader(Reader):
                 uio_pci_generic or vfio-pci (0000:00:04.0; needs libxnvme's main branch); or an
                 image file. None: the block device it is mounted from, else the one the map names.
             io: libxnvme's asynchronous implementation. Of a block device or image: "io_uring" (the
-                default), "libaio", "emu" or "thrpool"; of a character device: "io_uring_cmd" (the
-                default), "emu" or "thrpool"; of a PCI address there is no choice.
-            queue_depth: commands under way at once in a queue: a power of two from 1 to 2048.
+                default), "libaio", "emu" or "thrpool"; of a character device "io_uring_cmd"; of a
+                PCI address there is no choice.
+            queue_depth: commands under way at once in a queue: a power of two from 1 to 2048; at a
+                PCI address to 512.
             queues: batches read at once, each by a queue of its own: 1 to 64.
             max_transfer: bytes, the most that one command asks for; a multiple of 4096. None: what
-                the device can do.
+                the device can do, up to 1 MiB.
             retries: how often a command that has failed, or came short, is submitted again.
             spin: ask for completions without a pause: takes a whole processor a queue.
             mem: "cpu", where the buffers are; "gpu" is reserved.
@@ -141,13 +143,17 @@ class XnvmeBlockReader(Reader):
 
     def _open_queues(self, depth: int, *, spin: bool) -> None:
         device, patience = self._namespace.device, self._namespace.way.patience
+        if depth > self._namespace.way.deepest:
+            raise ValueError(
+                f"xnvme-block: queue_depth must be at most {self._namespace.way.deepest} for "
+                f"{self._namespace.way.what}, not {depth}"
+            )
         try:
             for _ in range(self.lanes):
                 self._queues.append(Queue(device, depth, spin=spin, patience=patience))
         except OSError as error:
-            raise self._namespace.refusal(
-                f"cannot make {self.lanes} queues of {depth} commands: {error.strerror}"
-            ) from None
+            doing = f"cannot make {self.lanes} queues of {depth} commands (its own may be fewer)"
+            raise self._namespace.refusal(error, doing) from None
 
     def _require_file_system(self) -> None:
         """The superblock by a command, so that commands are known to read what was mapped."""
@@ -203,12 +209,15 @@ def _within(commands: Reads, piece: Reads) -> np.ndarray[tuple[int], np.dtype[np
 
 
 def _transfer(wanted: int | None, namespace: Namespace) -> int:
-    if wanted is not None and wanted > namespace.max_transfer:
+    most, lba_bytes = namespace.max_transfer, namespace.lba_bytes
+    if wanted is None:
+        return min(most, _USUAL_TRANSFER)
+    if wanted > most or wanted % lba_bytes:
         raise ValueError(
-            f"xnvme-block: max_transfer {wanted} is more than the {namespace.max_transfer} bytes "
-            f"that {namespace.storage.path} takes in one command"
+            f"xnvme-block: max_transfer must be a multiple of {lba_bytes} and at most {most}, the "
+            f"bytes that {namespace.storage.path} takes in one command, not {wanted}"
         )
-    return wanted or namespace.max_transfer
+    return wanted
 
 
 def _check_options(

@@ -12,10 +12,10 @@ from ..errors import SampleSizeChanged, os_error
 from ..reader import Batch, Buffer, IntArray, Reader
 from ._open_files import SampleFiles
 from ._options import require_flag, require_integer
-from ._xnvme import Library, load
+from ._xnvme import load
 from ._xnvme_devices import Device
 from ._xnvme_files import IOS, FileQueue, open_anonymous
-from ._xnvme_offers import refusal, why_not
+from ._xnvme_offers import refusal, shortage, why_not
 from ._xnvme_queue import require_depth
 from ._xnvme_reads import SampleReads
 
@@ -76,7 +76,7 @@ class XnvmeFileReader(Reader):
                 self._queues.append(FileQueue(library, io, queue_depth, direct=direct))
         except OSError as error:
             self.close()
-            raise _failure(library, io, error) from None
+            raise shortage(error) or refusal(library, io, error) from None
         except BaseException:
             self.close()
             raise
@@ -126,11 +126,3 @@ def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:
         raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
     require_depth("xnvme-file", queue_depth)
     require_integer("xnvme-file", "lanes", lanes, range(1, 65))
-
-
-def _failure(library: Library, io: str, error: Exception) -> Exception:
-    """What to tell about an implementation that does not work here, and about the others."""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        hint = ": raise the limit (ulimit -n), or use fewer lanes or a smaller queue_depth"
-        return OSError(error.errno, f"xnvme-file: {os.strerror(error.errno)}{hint}")
-    return refusal(library, io, error)

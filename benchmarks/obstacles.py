@@ -29,7 +29,7 @@ def of_backend(work: Work, backend: str) -> str | None:
 
 def is_for_nvme_commands(uri: str) -> bool:
     """Whether a device can be read by NVMe commands only: a character device, a PCI address."""
-    if controllers.ADDRESS.fullmatch(uri):
+    if controllers.address_of(uri):
         return True
     return os.path.exists(uri) and stat.S_ISCHR(os.stat(uri).st_mode)
 

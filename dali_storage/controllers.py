@@ -14,13 +14,19 @@ from pathlib import Path
 
 from .errors import BackendUnavailable
 
-ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
-"""0000:00:04.0, as `lspci -D` prints it."""
-
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.IGNORECASE)
 _FUNCTIONS = "sys/bus/pci/devices"
 _NVME_CLASS = "0x010802"
 _USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 _HUGEPAGES = 512  # 1 GiB of 2 MiB, what libxnvme's driver takes
+
+
+def address_of(text: str) -> str | None:
+    """An address as sysfs writes it, 0000:00:04.0, of what lspci(8) prints; None of all else."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        return None
+    return text.lower() if match[1] else f"0000:{text.lower()}"
 
 
 def addresses(root: str = "/") -> list[str]:

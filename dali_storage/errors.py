@@ -66,6 +66,16 @@ class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who 
         self.samples = samples
 
 
+LIMITS = {
+    errno.EMFILE: "raise the limit of this process (ulimit -n)",
+    errno.ENFILE: "raise the limit of this machine (sysctl fs.file-max)",
+    errno.ENOMEM: "raise the limits of memory (ulimit -l, ulimit -v), or have more",
+}
+"""What to do where a process or a machine has come to its limits, by errno."""
+
+
 def os_error(number: int, path: bytes, hint: str = "") -> OSError:
     """The OSError of errno `number` that names `path`; `hint` says what to do."""
+    if not hint and number in LIMITS:
+        hint = f"; {LIMITS[number]}"
     return OSError(number, os.strerror(number) + hint, os.fsdecode(path))
