@@ -23,6 +23,7 @@ from dali_storage.reader import Reader
 from dali_storage.testing import ReaderTests, make_batch, make_known_batch, nothing_is_left, read
 
 from .conftest import Tree, build, take
+from .interrupts import LosesNoFiles
 
 DIRECT_IOS = ("io_uring", "libaio")
 
@@ -46,7 +47,7 @@ def open_reader(catalog: Catalog, offered: set[str], io: str, **options: Any) ->
     return XnvmeFileReader(catalog, io=io, **options)
 
 
-class XnvmeFileTests(ReaderTests):
+class XnvmeFileTests(LosesNoFiles, ReaderTests):
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture(autouse=True)
