@@ -24,6 +24,7 @@ from dali_storage.testing import ReaderTests, make_batch, make_known_batch, noth
 
 from .conftest import Tree, build, take
 from .interrupts import LosesNoFiles
+from .xnvme import offers
 
 DIRECT_IOS = ("io_uring", "libaio")
 
@@ -31,14 +32,7 @@ DIRECT_IOS = ("io_uring", "libaio")
 @pytest.fixture
 def offered(xnvme: Library) -> set[str]:
     """The implementations that this libxnvme offers here."""
-    found = set()
-    for io in IOS:
-        try:
-            FileQueue(xnvme, io, 1).close()
-            found.add(io)
-        except OSError:
-            pass
-    return found
+    return {io for io in IOS if offers(xnvme, io)}
 
 
 def open_reader(catalog: Catalog, offered: set[str], io: str, **options: Any) -> XnvmeFileReader:
