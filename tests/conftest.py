@@ -11,11 +11,13 @@ import pytest
 from nvidia.dali import Pipeline
 
 from dali_storage.backends import _xnvme
+from dali_storage.backends._xnvme_devices import Device
 from dali_storage.catalog import Catalog, from_directory
 from dali_storage.errors import BackendUnavailable
 
 from .devices import Disk, disk
 from .layouts import make_map
+from .xnvme import open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
 """Paths of the libxnvme.so's to test with; an empty one is what the binding finds by itself."""
@@ -51,6 +53,20 @@ def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _x
     except BackendUnavailable:
         where = request.param or "here; conda install -c conda-forge libxnvme, or build it"
         pytest.skip(f"no libxnvme {where}; XNVME_TEST_LIBRARIES may name several, with colons")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """One of 100,000 random bytes."""
+    (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(100_000))
+    return tmp_path / "file"
+
+
+@pytest.fixture
+def ramdisk(xnvme: _xnvme.Library) -> Iterator[Device]:
+    """A namespace in memory."""
+    with open_ramdisk(xnvme, "emu") as device:
+        yield device
 
 
 @pytest.fixture(scope="module")

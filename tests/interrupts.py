@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from dali_storage.reader import Reader
+from dali_storage.testing import SnapshotReaderTests
 
 
 @contextmanager
@@ -30,3 +34,12 @@ def interrupted(function: Callable[..., Any], point: int) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(None)
+
+
+class LosesNoFiles(SnapshotReaderTests):
+    """Nor does a Ctrl-C leave a file open, which is more than a plain `os.open()` can promise."""
+
+    def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
+        before = os.listdir("/proc/self/fd")
+        super().test_ctrl_c_leaves_nothing_under_way(reader, contents)
+        assert len(os.listdir("/proc/self/fd")) <= len(before)

@@ -15,6 +15,7 @@ from dali_storage.reader import Reader
 from dali_storage.testing import MappedReaderTests
 
 from .devices import Disk, disk
+from .interrupts import LosesNoFiles
 from .layouts import make_map
 
 NEEDS_ROOT = pytest.mark.skipif(
@@ -22,7 +23,7 @@ NEEDS_ROOT = pytest.mark.skipif(
 )
 
 
-class OnDisk(MappedReaderTests):
+class OnDisk(LosesNoFiles, MappedReaderTests):
     """The promises of `backend`, on a disk of its own; `uri` says what is opened."""
 
     backend: ClassVar[Callable[..., Reader]]

@@ -23,7 +23,7 @@ from dali_storage.testing import (
     read,
 )
 
-from .interrupts import interrupted
+from .interrupts import LosesNoFiles, interrupted
 
 
 class TestMemory(SnapshotReaderTests):
@@ -40,7 +40,7 @@ class TestMemory(SnapshotReaderTests):
         assert os.fsencode(caught.value.filename) == catalog.path(3)
 
 
-class TestPythonFile(ReaderTests):
+class TestPythonFile(LosesNoFiles, ReaderTests):
     batches = 10_000
     openings = 20  # the kernel takes 33 ms to end an AIO context
 
@@ -48,12 +48,12 @@ class TestPythonFile(ReaderTests):
         return PythonFileReader(catalog)
 
 
-class TestPythonFileOneLane(ReaderTests):
+class TestPythonFileOneLane(LosesNoFiles, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, lanes=1)
 
 
-class TestPythonFileDirect(ReaderTests):
+class TestPythonFileDirect(LosesNoFiles, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, direct=True, lanes=3)
 

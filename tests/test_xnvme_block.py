@@ -21,7 +21,7 @@ from dali_storage.backends import _xnvme_blocks, _xnvme_storage, xnvme_block
 from dali_storage.backends._xnvme import Library
 from dali_storage.backends._xnvme_devices import Device, Geometry
 from dali_storage.backends._xnvme_extents import ExtentReads
-from dali_storage.backends._xnvme_files import IOS, FileQueue
+from dali_storage.backends._xnvme_files import IOS
 from dali_storage.backends._xnvme_queue import Queue
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog, from_directory, from_tree
@@ -33,16 +33,9 @@ from .conftest import build, take
 from .devices import Disk, disk, drop_caches, loop_device, run
 from .layouts import contents_of, make_hostile_files, make_map
 from .mapped import NEEDS_ROOT, OnDisk
+from .xnvme import offers
 
 pytestmark = NEEDS_ROOT
-
-
-def offers(xnvme: Library, io: str) -> bool:
-    try:
-        FileQueue(xnvme, io, 1).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture(params=IOS)

@@ -23,6 +23,8 @@ from dali_storage.reader import Reader
 from dali_storage.testing import ReaderTests, make_batch, make_known_batch, nothing_is_left, read
 
 from .conftest import Tree, build, take
+from .interrupts import LosesNoFiles
+from .xnvme import offers
 
 DIRECT_IOS = ("io_uring", "libaio")
 
@@ -30,14 +32,7 @@ DIRECT_IOS = ("io_uring", "libaio")
 @pytest.fixture
 def offered(xnvme: Library) -> set[str]:
     """The implementations that this libxnvme offers here."""
-    found = set()
-    for io in IOS:
-        try:
-            FileQueue(xnvme, io, 1).close()
-            found.add(io)
-        except OSError:
-            pass
-    return found
+    return {io for io in IOS if offers(xnvme, io)}
 
 
 def open_reader(catalog: Catalog, offered: set[str], io: str, **options: Any) -> XnvmeFileReader:
@@ -46,7 +41,7 @@ def open_reader(catalog: Catalog, offered: set[str], io: str, **options: Any) ->
     return XnvmeFileReader(catalog, io=io, **options)
 
 
-class XnvmeFileTests(ReaderTests):
+class XnvmeFileTests(LosesNoFiles, ReaderTests):
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture(autouse=True)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends._xnvme import Library
+from dali_storage.backends._xnvme_devices import GEOMETRY, OPTS, Device
+from dali_storage.backends._xnvme_files import IOS
+
+from .xnvme import access_mode, offered, open_file
+
+
+@pytest.mark.parametrize("io", IOS)
+def test_files_are_opened_read_only(xnvme: Library, file: Path, io: str) -> None:
+    with offered(xnvme, io), open_file(xnvme, file, io=io) as device:
+        assert device.io == io
+        assert os.path.samefile(f"/proc/self/fd/{device.descriptor}", file)
+        assert access_mode(device.descriptor) == os.O_RDONLY
+
+
+def test_what_cannot_be_opened_is_named(xnvme: Library, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        open_file(xnvme, tmp_path / "missing")
+    assert caught.value.filename == str(tmp_path / "missing")
+    with pytest.raises(OSError) as caught:
+        open_file(xnvme, "x" * 1000)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_an_implementation_that_is_not_there_is_an_error(xnvme: Library, file: Path) -> None:
+    with pytest.raises(OSError, match="libxnvme cannot open it"):
+        open_file(xnvme, file, io="no_such_io")
+
+
+def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
+    with open_file(xnvme, file, direct=True) as device:
+        flags = Path(f"/proc/self/fdinfo/{device.descriptor}").read_text().split()[3]
+        assert int(flags, 8) & os.O_DIRECT
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="direct=1") as caught:  # libxnvme itself opens it without
+        open_file(xnvme, "/proc/version", direct=True)
+    assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, "/proc/version")
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None:
+    with open_file(xnvme, file, io="emu") as device:
+        wanted = np.zeros((), OPTS)
+        wanted["rdonly"] = 1
+        assert device._check(b"uri", wanted, "emu") == "emu"
+        with pytest.raises(OSError, match="'emu', not 'io_uring'"):
+            device._check(b"uri", wanted, "io_uring")
+
+
+def test_the_geometry_of_a_device(ramdisk: Device) -> None:
+    geometry = ramdisk.geometry()
+    assert (geometry.kind, geometry.size, geometry.lba_bytes) == ("conventional", 1 << 30, 512)
+    assert geometry.max_transfer == 1 << 20  # libxnvme's word for no limit
+    assert not geometry.has_metadata
+    assert ramdisk.nsid == 1
+
+
+def test_a_device_that_does_not_tell_its_geometry_is_refused(
+    ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = np.zeros((), GEOMETRY)
+    monkeypatch.setattr(
+        ramdisk.library, "xnvme_dev_get_geo", lambda _: zeros.ctypes.data, raising=False
+    )
+    with pytest.raises(OSError, match="geometry"):
+        ramdisk.geometry()
+    zeros["type"] = 1
+    with pytest.raises(OSError, match="geometry"):
+        ramdisk.geometry()
+    zeros["lba_nbytes"] = 4096
+    assert ramdisk.geometry().lba_bytes == 4096
+
+
+class Calls:
+    """Counts the calls of a function, and makes them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.arguments.append(arguments)
+        return self.function(*arguments)
+
+
+def test_memory_is_freed_when_the_last_slice_is_gone_and_the_device_after_it(
+    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, close = Calls(xnvme.xnvme_buf_free), Calls(xnvme.xnvme_file_close)
+    monkeypatch.setattr(xnvme, "xnvme_buf_free", free, raising=False)
+    monkeypatch.setattr(xnvme, "xnvme_file_close", close, raising=False)
+    device = open_file(xnvme, file)
+    memory = device.allocate(5000)
+    assert memory.size >= 5000
+    assert memory.ctypes.data % 4096 == 0
+    last = memory[10:4000].view(np.uint16)[100:200].reshape(10, 10)
+    device.close()
+    device.close()
+    del memory
+    gc.collect()
+    last[:] = 7
+    assert (free.arguments, close.arguments) == ([], [])
+    address = last.ctypes.data - 210
+    del last
+    assert free.arguments == [(device.pointer, address)]
+    assert close.arguments == [(device.pointer,)]
+    with pytest.raises(ValueError, match="closed"):
+        device.allocate(1)
+
+
+def test_memory_that_is_not_there_says_what_to_do(ramdisk: Device) -> None:
+    with pytest.raises(MemoryError, match=r"vm\.nr_hugepages"):
+        ramdisk.allocate(1 << 60)

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from dali_storage.backends._xnvme_status import explain
+
+
+@pytest.mark.parametrize(
+    ("status", "io", "number", "text"),
+    [
+        (0x281, "upcie", errno.EIO, "Unrecovered Read Error (SCT 2h, SC 81h)"),
+        (0x080, "io_uring_cmd", errno.EIO, "LBA Out of Range (SCT 0h, SC 80h)"),
+        (0x002, "upcie", errno.EIO, "Invalid Field in Command (SCT 0h, SC 02h)"),
+        (0x1B8, "upcie", errno.EIO, "Zoned Boundary Error (SCT 1h, SC B8h)"),
+        (0x371, "upcie", errno.EIO, "Command Aborted By Host (SCT 3h, SC 71h)"),
+        (0x2C0, "upcie", errno.EIO, "Reserved (SCT 2h, SC C0h)"),
+        (0x705, "upcie", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
+        (0x700 | errno.EIO, "io_uring", errno.EIO, ""),
+        (0x700 | errno.ENODEV, "libaio", errno.ENODEV, ""),
+        (0x700 | 256 - errno.ENODEV, "io_uring_cmd", errno.ENODEV, ""),
+        (0x705, "io_uring_cmd", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
+    ],
+)
+def test_a_status_is_told_by_its_name(status: int, io: str, number: int, text: str) -> None:
+    found, words = explain(status, io)
+    assert found == number
+    assert words == (f": NVMe status {text}" if text else "")

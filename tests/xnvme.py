@@ -1,0 +1,97 @@
+"""What the tests of libxnvme's bindings share: handles, and work for queues."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends._xnvme import Library
+from dali_storage.backends._xnvme_blocks import COMMAND, BlockReads
+from dali_storage.backends._xnvme_devices import Device
+from dali_storage.backends._xnvme_files import FileQueue, open_anonymous
+from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends._xnvme_reads import FileReads
+
+
+def open_file(library: Library, path: object, **options: Any) -> Device:
+    options = {"io": "emu", "sync": "psync", "file": True} | options
+    return Device(library, os.fsencode(str(path)), **options)
+
+
+def open_ramdisk(library: Library, io: str) -> Device:
+    """A namespace in memory, which no process but this one sees."""
+    main = {"nil": "ramdisk", "emu": "ramdisk_emu", "thrpool": "ramdisk_thrpool"}[io]
+    return Device(library, b"1GB", be=main if library.version == "main" else "ramdisk", io=io)
+
+
+def access_mode(fd: int) -> int:
+    (line,) = [
+        line
+        for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+        if "flags:" in line
+    ]
+    return int(line.split()[1], 8) & os.O_ACCMODE
+
+
+def offers(xnvme: Library, io: str) -> bool:
+    try:
+        FileQueue(xnvme, io, 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def offered(library: Library, io: str) -> Iterator[None]:
+    try:
+        open_anonymous(library, io).close()
+        FileQueue(library, io, 1).close()
+    except OSError as error:
+        pytest.skip(f"{library.path} does not offer {io} here: {error}")
+    yield
+
+
+class Reads(BlockReads):
+    """Reads of blocks of 512 bytes, as many each, that remember in which order they ended."""
+
+    def __init__(
+        self, queue: Queue, slba: np.ndarray, nlb: int, memory: np.ndarray, **options: Any
+    ) -> None:
+        addresses = memory.ctypes.data + np.arange(slba.size) * nlb * 512
+        super().__init__(queue, slba, np.full(slba.size, nlb), addresses, 512, **options)
+        self.ended: list[int] = []
+
+    @property
+    def commands(self) -> np.ndarray:
+        return self._heads.view(COMMAND)
+
+    def finish(self, numbers: np.ndarray, results: np.ndarray, statuses: np.ndarray) -> list[int]:
+        self.ended += numbers.tolist()
+        return super().finish(numbers, results, statuses)
+
+
+class Descriptors(FileReads):
+    """Reads of open files."""
+
+    def __init__(self, queue: FileQueue, fds: list[int], memory: np.ndarray) -> None:
+        """`memory` is uint8[n, size]."""
+        addresses = memory.ctypes.data + np.arange(len(fds)) * memory.strides[0]
+        super().__init__(queue, addresses, np.full(len(fds), memory.shape[1]))
+        self.fds = fds
+        self.ended: list[int] = []
+        self.waits = 0
+
+    def open(self, numbers: list[int]) -> list[int]:
+        return [self.fds[number] for number in numbers]
+
+    def end(self, numbers: list[int]) -> None:
+        self.ended += numbers
+
+    def waiting(self) -> None:
+        self.waits += 1
