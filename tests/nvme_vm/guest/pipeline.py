@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,9 +36,15 @@ def test_images_and_labels_are_those_of_fn_readers_file() -> None:
     require_images_of_readers_file("block", controllers.disk(plan.MAPPED))
 
 
+@functools.cache
+def images_of_files() -> list[tuple[Any, int]]:
+    """The right ones."""
+    return images(fn.readers.file, file_root=str(controllers.DIRECTORY / plan.FILES))
+
+
 def require_images_of_readers_file(backend: str, uri: str) -> None:
     """A backend that has no file system but the map gives what fn.readers.file gives of files."""
-    expected = images(fn.readers.file, file_root=str(controllers.DIRECTORY / plan.FILES))
+    expected = images_of_files()
     options = {"bmap": str(controllers.DIRECTORY / plan.BMAP), "uri": uri}
     with pytest.warns(MapNotChecked, match="not mounted"):
         ours = images(readers.file, backend=backend, backend_options=options)

@@ -15,7 +15,7 @@ from dali_storage.testing import make_batch, read
 from . import ways
 from .hostile import Layout
 
-TIMES = 20
+TIMES = 8
 GUARD = 0xA5
 
 
@@ -26,7 +26,7 @@ def test_nothing_is_written_after_ctrl_c(layouts: list[Layout], way: ways.Way) -
     with way(layout.serial) as uri, layout.open(uri) as reader:
         batch = make_batch(reader, np.arange(len(layout.contents)))
         for number in range(TIMES):
-            press = threading.Timer(0.02 + 0.003 * number, os.kill, (os.getpid(), signal.SIGINT))
+            press = threading.Timer(0.02 + 0.007 * number, os.kill, (os.getpid(), signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
                 press.start()
                 while True:

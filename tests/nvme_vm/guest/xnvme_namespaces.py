@@ -52,11 +52,16 @@ def test_a_name_space_that_is_not_there_is_refused(both: list[Layout]) -> None:
         both[0].open(function, nsid=3)
 
 
+@pytest.fixture(scope="module")
+def separate(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """A disk with metadata that has memory of its own."""
+    return filled(tmp_path_factory.mktemp("separate") / "1", plan.SEPARATE)
+
+
 @ways.ALL
-def test_metadata_of_its_own_does_no_harm(tmp_path: Path, way: ways.Way) -> None:
-    layout = filled(tmp_path / "separate", plan.SEPARATE)
+def test_metadata_of_its_own_does_no_harm(separate: Layout, way: ways.Way) -> None:
     with way(plan.SEPARATE) as uri:
-        assert layout.is_read_right(uri)
+        assert separate.is_read_right(uri)
 
 
 def claim(layout: Layout, serial: str, bmap: Path) -> Layout:
