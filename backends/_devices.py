@@ -169,6 +169,8 @@ def mode_of(path: str) -> int:
     """The st_mode of what the option `uri` names."""
     try:
         return os.stat(path).st_mode
+    except ValueError as error:  # a null character
+        raise ValueError(f"uri {path!r}: {error}") from None
     except OSError as error:
         hint = "; give the device or image that holds the mapped files as the option uri"
         raise os_error(error.errno or errno.EIO, os.fsencode(path), hint) from None

@@ -142,6 +142,7 @@ class Queue:
         with LIBRARY_LOCK:
             error = library.xnvme_queue_init(device.pointer, depth, 0, ctypes.byref(self._pointer))
         if error:  # most are negative
+            self._handle = None  # whoever has the traceback has this, too
             raise OSError(abs(error), os.strerror(abs(error)))
         self.poke = library.xnvme_queue_poke
         self._outstanding = library.xnvme_queue_get_outstanding

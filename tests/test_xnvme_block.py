@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -201,11 +202,13 @@ def test_no_library_is_unavailable(
     [
         ({"io": "posix"}, ValueError, "io must be one of io_uring, libaio, emu, thrpool for a bl"),
         ({"io": "io_uring_cmd"}, ValueError, "for a block device, not 'io_uring_cmd'"),
-        ({"max_transfer": 1 << 29}, ValueError, "max_transfer 536870912 is more than the 4194304"),
+        ({"max_transfer": 1 << 29}, ValueError, "max_transfer must be .* at most \\d+, the bytes"),
         ({"uri": "/no/such/device"}, FileNotFoundError, "option uri"),
         ({"uri": "/"}, ValueError, "neither a block device nor an image"),
         ({"uri": "/dev/null"}, ValueError, "not the character device of an NVMe namespace"),
         ({"uri": 5}, TypeError, "uri"),
+        ({"uri": "/dev/\0"}, ValueError, "uri"),
+        ({"nsid": 2}, ValueError, "nsid 2 is for PCI addresses; the device .* is a namespace"),
     ],
 )
 def test_what_does_not_fit_the_device_is_refused(
@@ -296,6 +299,42 @@ def test_what_libxnvme_does_not_offer_is_said(
     ):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_an_image_of_too_long_a_name_is_refused(
+    xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
+) -> None:
+    link = tmp_path / ("d" * 200) / ("e" * 200) / "disk.img"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(ext4.image)
+    with pytest.raises(ValueError, match="longer than libxnvme takes, 383 bytes"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=link)
+
+
+@pytest.mark.parametrize("fewer", [8, 9, 10, 11, 12, 16])
+def test_too_few_open_files_are_said(
+    xnvme: Library, mapped: tuple[Catalog, Path], fewer: int
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + fewer - 8, limits[1]))
+    try:
+        with pytest.raises(OSError, match="ulimit -n") as caught:
+            XnvmeBlockReader(mapped[0], bmap=mapped[1], queues=64)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caught.value.errno == errno.EMFILE
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_reader_that_is_closed_reads_nothing(
+    xnvme: Library, mapped: tuple[Catalog, Path]
+) -> None:
+    reader = XnvmeBlockReader(mapped[0], bmap=mapped[1])
+    batch = make_batch(reader, np.arange(3))
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader.read(batch, 0)
 
 
 def test_a_user_who_may_not_read_the_device(

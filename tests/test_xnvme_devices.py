@@ -3,7 +3,11 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ import pytest
 from dali_storage.backends._xnvme import Library
 from dali_storage.backends._xnvme_devices import GEOMETRY, OPTS, Device
 from dali_storage.backends._xnvme_files import IOS
+from dali_storage.backends._xnvme_queue import Queue
 
-from .xnvme import access_mode, offered, open_file
+from .xnvme import access_mode, offered, open_file, open_ramdisk
 
 
 @pytest.mark.parametrize("io", IOS)
@@ -118,6 +123,81 @@ def test_memory_is_freed_when_the_last_slice_is_gone_and_the_device_after_it(
     assert close.arguments == [(device.pointer,)]
     with pytest.raises(ValueError, match="closed"):
         device.allocate(1)
+
+
+def test_one_thing_at_a_time_is_made_or_ended(
+    xnvme: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, called = [0], []
+
+    def watch(name: str, function: Callable[..., Any]) -> None:
+        def call(*arguments: Any) -> Any:
+            at_once[0] += 1
+            called.append((name, at_once[0]))
+            time.sleep(0.001)
+            result = function(*arguments)
+            at_once[0] -= 1
+            return result
+
+        monkeypatch.setattr(xnvme, name, call, raising=False)
+
+    def make_and_end(_: int) -> None:
+        for _ in range(4):
+            with open_ramdisk(xnvme, "emu") as device, Queue(device, 1):
+                device.geometry()
+                device.allocate(1)
+
+    functions = ["dev_open", "dev_close", "dev_get_geo", "buf_alloc", "buf_free"]
+    names = {f"xnvme_{name}" for name in [*functions, "queue_init", "queue_term"]}
+    for name in names:
+        watch(name, getattr(xnvme, name))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make_and_end, range(4)))
+    gc.collect()
+    assert {name for name, _ in called} == names
+    assert {number for _, number in called} == {1}
+
+
+FORKING = """
+import gc, os, sys
+from dali_storage.backends import _xnvme
+from dali_storage.backends._xnvme_queue import Queue
+from tests.xnvme import open_ramdisk
+library, ended = _xnvme.load(), []
+for name in ("xnvme_dev_close", "xnvme_buf_free", "xnvme_queue_term"):
+    setattr(library, name, lambda *_, name=name: ended.append(name))
+device = open_ramdisk(library, "emu")
+queue, memory = Queue(device, 1), device.allocate(1)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+try:
+    queue.run(None, memory)
+except (RuntimeError, AttributeError) as error:
+    print(error, flush=True)
+queue.close()
+device.close()
+del queue, device, memory
+gc.collect()
+print(sorted(ended), flush=True)
+if child == 0:
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    refused = "a reader of libxnvme cannot be used in a forked process: open one"
+    usable = "'NoneType' object has no attribute 'count'"
+    everything = "['xnvme_buf_free', 'xnvme_dev_close', 'xnvme_queue_term']"
+    assert done.stdout.splitlines() == [refused, "[]", usable, everything]
 
 
 def test_memory_that_is_not_there_says_what_to_do(ramdisk: Device) -> None:

@@ -326,7 +326,10 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
         queue._patience = 0.2
         with pytest.raises(TimeoutError, match="1 commands are under way"):
             files.run(Descriptors(files, [pipe[0]], memory), memory)
-        assert abandoned == [(memory, queue)]
+        (((kept, handles), owner),) = abandoned
+        assert kept is memory
+        assert handles is files._handles
+        assert owner is queue
         with pytest.raises(OSError, match="has not answered before") as caught:
             files.run(Descriptors(files, [pipe[0]], memory), memory)
         assert caught.value.errno == errno.ENODEV
@@ -336,6 +339,39 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
         while not memory.any():
             queue.poll()
         queue.device.lost = False
+
+
+def test_one_poll_that_fails_gives_nothing_up_however_long_it_has_been_waited(
+    xnvme: Library, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_xnvme_queue, "_TROUBLE", 0.1)
+    memory = np.zeros((1, 8), np.uint8)
+    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as files:
+        queue, begun, failures = files._opened_queue(), time.monotonic(), []
+        poke = queue.poke
+
+        def fail_once(*arguments: Any) -> int:
+            if time.monotonic() - begun > 0.3 and not failures:
+                failures.append(-errno.EAGAIN)
+                return -errno.EAGAIN
+            return int(poke(*arguments))
+
+        queue.poke = fail_once
+        timer = write_later(pipe[1], 0.5)
+        files.run(Descriptors(files, [pipe[0]], memory), memory)
+        timer.join()
+        assert failures
+        assert memory.tobytes() == b"12345678"
+
+
+def test_a_queue_that_is_closed_runs_nothing(ramdisk: Device) -> None:
+    memory = np.zeros((1, 512), np.uint8)
+    queue = Queue(ramdisk, 4)
+    work = Reads(queue, np.arange(1), 1, memory)
+    queue.close()
+    queue.close()
+    with pytest.raises(ValueError, match="the queue is closed"):
+        queue.run(work, memory)
 
 
 def test_a_queue_that_cannot_be_polled_is_given_up(

@@ -1,0 +1,124 @@
+"""Devices are given to libxnvme by the names that the kernel has for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends import _devices, _xnvme_nodes
+from dali_storage.backends._xnvme import Library
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.catalog import Catalog, from_directory
+from dali_storage.errors import BackendUnavailable
+from dali_storage.testing import read
+
+from .devices import Disk, disk, loop_device
+from .layouts import contents_of, make_map
+from .mapped import NEEDS_ROOT
+
+pytestmark = NEEDS_ROOT
+
+Mapped = tuple[Catalog, Path]
+
+
+def is_read_right(mapped: Mapped, uri: object) -> bool:
+    catalog, bmap = mapped
+    with XnvmeBlockReader(catalog, bmap=bmap, uri=uri) as reader:  # type: ignore[arg-type]
+        return read(reader, np.arange(len(catalog))) == contents_of(catalog)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[str]:
+    """The name of a disk of other blocks than the mapped one."""
+    (tmp_path / "other").write_bytes(bytes(1 << 20))
+    with loop_device(tmp_path / "other", sector=4096) as node:
+        yield os.path.basename(node)
+
+
+def test_links_and_nodes_of_other_names_are_the_disks_they_are(
+    xnvme: Library, mapped: Mapped, ext4: Disk, other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("my-disk", other):
+        link = tmp_path / "dev" / name
+        link.symlink_to(ext4.device)
+        assert is_read_right(mapped, link)
+        link.unlink()
+        os.mknod(link, os.stat(ext4.device).st_mode, os.stat(ext4.device).st_rdev)
+        assert is_read_right(mapped, link)
+        link.unlink()
+
+
+def test_what_the_map_names_by_a_link_is_read(
+    xnvme: Library, mapped: Mapped, ext4: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "0f0e-by-uuid"
+    link.symlink_to(ext4.device)
+    monkeypatch.setattr(_devices, "find", lambda *_: ["/dev/no-such-disk", str(link)])
+    assert is_read_right(mapped, None)
+
+
+def test_a_disk_that_has_no_node_of_its_name_is_refused(
+    xnvme: Library, mapped: Mapped, ext4: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = _xnvme_nodes._number
+    for there in (None, "7:99"):
+
+        def moved(node: str, there: str | None = there) -> str:
+            if node != ext4.device:
+                return number(node)
+            if there is None:
+                raise FileNotFoundError
+            return there
+
+        monkeypatch.setattr(_xnvme_nodes, "_number", moved)
+        with pytest.raises(BackendUnavailable, match=rf"\(--device {ext4.device}\)"):
+            XnvmeBlockReader(mapped[0], bmap=mapped[1])
+
+
+def test_a_partition_of_a_disk_that_may_not_be_read(
+    xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk(tmp_path, partition=True) as made:
+        (made.mount / "class").mkdir()
+        (made.mount / "class/a").write_bytes(b"a")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        mapped = from_directory(made.mount, file_filters="*"), bmap
+        assert is_read_right(mapped, made.device)
+        really = os.access
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: path != made.disk and really(path, mode)
+        )
+        with pytest.raises(BackendUnavailable, match=f"no permission to read {made.disk}: "):
+            XnvmeBlockReader(mapped[0], bmap=mapped[1])
+
+
+@pytest.mark.parametrize(
+    ("kib", "usual", "most"),
+    [("4", 4096, 4096), ("1280", 1 << 20, 1280 << 10), ("2147483647", 1 << 20, 32 << 20)],
+)
+def test_a_command_asks_for_what_the_driver_can_do(
+    xnvme: Library, mapped: Mapped, ext4: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kib: str, usual: int, most: int
+) -> None:  # fmt: skip
+    name = os.path.basename(ext4.device)
+    described = tmp_path / "sys" / name
+    (described / "queue").mkdir(parents=True)
+    (described / "dev").write_text(Path(f"/sys/class/block/{name}/dev").read_text())
+    (described / "queue/max_hw_sectors_kb").write_text(f"{kib}\n")
+    monkeypatch.setattr(_xnvme_nodes, "_BLOCK_DEVICES", tmp_path / "sys")
+
+    def transfer(**options: Any) -> int:
+        with XnvmeBlockReader(mapped[0], bmap=mapped[1], **options) as reader:
+            assert read(reader, np.arange(3)) == contents_of(mapped[0])
+            return reader._max_transfer
+
+    assert transfer() == usual
+    assert transfer(max_transfer=most) == most
+    with pytest.raises(ValueError, match=rf"max_transfer must be .* at most {most}, the"):
+        transfer(max_transfer=most + 4096)
