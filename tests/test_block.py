@@ -30,7 +30,7 @@ from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.reader import Reader
 from dali_storage.testing import read
 
-from .conftest import build, take
+from .conftest import build, open_files, take
 from .devices import Disk, disk, drop_caches, loop_device, mounted, require, run
 from .layouts import (
     contents_of,
@@ -510,7 +510,7 @@ def test_nothing_stays_open_when_it_is_refused(
         raise BackendUnavailable("no contexts")
 
     catalog, bmap = mapped
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     monkeypatch.setattr("dali_storage.backends.block.AioContext", refuse)
     with pytest.raises(BackendUnavailable):
         BlockReader(catalog, bmap=bmap)
@@ -518,7 +518,7 @@ def test_nothing_stays_open_when_it_is_refused(
     os.truncate(tmp_path / "other", 320 << 20)
     with pytest.raises(StaleMapError):
         BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 # Which samples

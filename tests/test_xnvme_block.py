@@ -30,7 +30,7 @@ from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.reader import IntArray, Reader
 from dali_storage.testing import make_batch, nothing_is_left, read
 
-from .conftest import build, take
+from .conftest import build, open_files, take
 from .devices import Disk, disk, drop_caches, loop_device, run
 from .layouts import contents_of, make_hostile_files, make_map
 from .mapped import NEEDS_ROOT, OnDisk
@@ -219,10 +219,10 @@ def test_what_does_not_fit_the_device_is_refused(
     message: str,
 ) -> None:
     assert XnvmeBlockReader.unavailable() is None
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(error, match=message):
         XnvmeBlockReader(mapped[0], bmap=mapped[1], **options)
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 def test_another_file_system_is_refused(
@@ -279,10 +279,10 @@ def test_namespaces_that_cannot_be_read(
         "max_transfer": 1 << 20,
     }
     monkeypatch.setattr(Device, "geometry", lambda _: Geometry(**{**found, **changes}))
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(error, match=message):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 def test_what_libxnvme_does_not_offer_is_said(
@@ -292,13 +292,13 @@ def test_what_libxnvme_does_not_offer_is_said(
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(xnvme_block, "Queue", forbidden)
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(
         BackendUnavailable,
         match=r"'io_uring' here: .*queues.*Operation not perm.*it offers.*kernel.io_uring_dis",
     ):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 def test_an_image_of_too_long_a_name_is_refused(
@@ -315,16 +315,16 @@ def test_an_image_of_too_long_a_name_is_refused(
 def test_too_few_open_files_are_said(
     xnvme: Library, mapped: tuple[Catalog, Path], fewer: int
 ) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + fewer - 8, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + fewer - 8, limits[1]))
     try:
         with pytest.raises(OSError, match="ulimit -n") as caught:
             XnvmeBlockReader(mapped[0], bmap=mapped[1], queues=64)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert caught.value.errno == errno.EMFILE
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 def test_a_reader_that_is_closed_reads_nothing(

@@ -19,6 +19,7 @@ from dali_storage.backends._xnvme_devices import GEOMETRY, OPTS, Device
 from dali_storage.backends._xnvme_files import IOS
 from dali_storage.backends._xnvme_queue import Queue
 
+from .conftest import open_files
 from .xnvme import access_mode, offered, open_file, open_ramdisk
 
 
@@ -48,11 +49,11 @@ def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
     with open_file(xnvme, file, direct=True) as device:
         flags = Path(f"/proc/self/fdinfo/{device.descriptor}").read_text().split()[3]
         assert int(flags, 8) & os.O_DIRECT
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(OSError, match="direct=1") as caught:  # libxnvme itself opens it without
         open_file(xnvme, "/proc/version", direct=True)
     assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, "/proc/version")
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None:

@@ -22,7 +22,7 @@ from dali_storage.errors import BackendUnavailable, SampleSizeChanged
 from dali_storage.reader import Reader
 from dali_storage.testing import ReaderTests, make_batch, make_known_batch, nothing_is_left, read
 
-from .conftest import Tree, build, take
+from .conftest import Tree, build, open_files, take
 from .interrupts import LosesNoFiles
 from .xnvme import offers
 
@@ -143,14 +143,14 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
 
     monkeypatch.setattr(_xnvme_files, "Queue", forbidden)
     gc.collect()  # what other tests have left open
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(BackendUnavailable, match="not offer the io 'io_uring' here") as caught:
         XnvmeFileReader(from_files(["x"]))
     assert f"it offers {', '.join(others)};" in str(caught.value)
     assert "kernel.io_uring_disabled" in str(caught.value)
     assert xnvme.path in str(caught.value)
     assert XnvmeFileReader.unavailable() == str(caught.value)
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() == before
 
 
 def test_too_few_open_files_are_said(xnvme: Library) -> None:
