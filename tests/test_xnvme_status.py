@@ -19,6 +19,7 @@ from dali_storage.backends._xnvme_status import explain
         (0x705, "upcie", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
         (0x700 | errno.EIO, "io_uring", errno.EIO, ""),
         (0x700 | errno.ENODEV, "libaio", errno.ENODEV, ""),
+        (0x700 | errno.EIO, "emu", errno.EIO, ""),
         (0x700 | 256 - errno.ENODEV, "io_uring_cmd", errno.ENODEV, ""),
         (0x705, "io_uring_cmd", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
     ],
@@ -27,3 +28,7 @@ def test_a_status_is_told_by_its_name(status: int, io: str, number: int, text: s
     found, words = explain(status, io)
     assert found == number
     assert words == (f": NVMe status {text}" if text else "")
+
+
+def test_what_emu_makes_of_a_short_read_is_no_missing_file() -> None:
+    assert explain(0x700 | errno.ENOENT, "emu") == (errno.EIO, ": the read failed, or came short")
