@@ -37,6 +37,8 @@ def run(machine: Machine, command: list[str]) -> None:
 
 def run_and_take_out(machine: Machine, command: list[str], count: int) -> None:
     """Run a command that must succeed, and take out `count` controllers when it says so."""
+    for number in range(count):  # an earlier run may have left them
+        (machine.directory / f"{plan.READING}{number}").unlink(missing_ok=True)
     with machine.boot(command) as running:
         for number in range(count):
             running.wait_for(f"{plan.READING}{number}", TIMEOUT)

@@ -62,18 +62,10 @@ def make_layout(directory: Path, sector: int, file_system: str) -> Layout:
     node, start = controllers.blank(disk), 0
     if sector == 4096:
         node, start = controllers.partition(disk), 9 << 20
-    layout = fill(directory, node, disk, plan.EMPTY[sector], file_system, seed=sector)
-    require_layout(layout.bmap, sector, start)
-    return layout
-
-
-def fill(
-    directory: Path, node: str, disk: str, serial: str, file_system: str, *, seed: int
-) -> Layout:
-    """Make a file system, and hostile files in it, by `seed` different from all others."""
     make_file_system(file_system, node)
     with mounted(node, directory / "mnt"):
-        make_hostile_files(directory / "mnt/class", seed=seed)
+        make_hostile_files(directory / "mnt/class", seed=sector)
         bmap = make_map(directory / "mnt", directory / "bmap.json")
+        require_layout(bmap, sector, start)
         catalog = from_directory(directory / "mnt", file_filters="*")
-        return Layout(node, disk, serial, catalog, contents_of(catalog), bmap)
+        return Layout(node, disk, plan.EMPTY[sector], catalog, contents_of(catalog), bmap)

@@ -17,7 +17,6 @@ from .hostile import Layout
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
 
 FILE_IOS = ("io_uring", "libaio", "emu", "thrpool")
-NODE_IOS = ("io_uring_cmd", "emu", "thrpool")
 TRANSFERS = pytest.mark.parametrize("max_transfer", [None, 32 << 10])
 
 
@@ -35,12 +34,9 @@ def test_hostile_layouts_by_the_partition_or_what_the_map_names(layout: Layout) 
 
 
 @TRANSFERS
-@pytest.mark.parametrize("io", NODE_IOS)
-def test_hostile_layouts_by_the_character_device(
-    layout: Layout, io: str, max_transfer: int | None
-) -> None:
+def test_hostile_layouts_by_the_character_device(layout: Layout, max_transfer: int | None) -> None:
     node = controllers.character_device(layout.serial)
-    assert layout.is_read_right(node, io=io, max_transfer=max_transfer)
+    assert layout.is_read_right(node, io="io_uring_cmd", max_transfer=max_transfer)
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,23 @@ import pytest
 from bmap_tools import device, extent_map
 from dali_storage.errors import StaleMapError
 
-from ...devices import run
+from ...devices import make_file_system, mounted, run
+from ...layouts import contents_of, make_map
 from .. import plan
 from . import controllers, ways
-from .hostile import Layout, fill
+from .block import plant
+from .hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
 
 
 def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:
-    directory.mkdir()
     node = controllers.disk(serial, nsid)
-    return fill(directory, node, node, serial, "ext4", seed=nsid)
+    make_file_system("ext4", node)
+    with mounted(node, directory):
+        catalog = plant(directory, nsid)
+        bmap = make_map(directory, directory.with_suffix(".json"))
+        return Layout(node, node, serial, catalog, contents_of(catalog), bmap)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +42,11 @@ def test_the_name_space_that_is_asked_for_is_read(
     both: list[Layout], nsid: int, way: ways.Way
 ) -> None:
     ours, other = both[nsid - 1], both[2 - nsid]
+    options = {"nsid": nsid} if way is ways.address else {}
     with way(plan.TWO_NAMESPACES, nsid) as uri:
-        assert ours.is_read_right(uri, nsid=nsid)
+        assert ours.is_read_right(uri, **options)
         with pytest.raises(StaleMapError, match=r"its wwid is .* and was nvme"):
-            other.open(uri, nsid=nsid)
+            other.open(uri, **options)
 
 
 @ways.ONLY_MAIN
