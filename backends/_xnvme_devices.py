@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,8 @@ LIBRARY_LOCK = threading.RLock()
 """To be held while libxnvme makes or ends something: upcie has one heap and one list of controllers
 for all devices of a process, and no lock of its own. Memory dies anywhere, also in a garbage
 collection in the middle of such a call: hence an RLock."""
+
+_left_open: list[Callable[[], bool]] = []  # what is asked of devices that cannot be closed
 
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -92,6 +95,7 @@ class Device:
         file: bool = False,
         direct: bool = False,
         nsid: int = 1,
+        is_ours: Callable[[], bool] | None = None,
     ) -> None:
         """Open it.
 
@@ -104,6 +108,7 @@ class Device:
             file: open it as a file.
             direct: with O_DIRECT.
             nsid: of a controller that is given by its PCI address, which namespace.
+            is_ours: asked before it is closed: whether it can still be touched. None: always.
 
         Raises:
             OSError: it cannot be opened, or not with these options; names the URI.
@@ -124,7 +129,7 @@ class Device:
             number = ctypes.get_errno() or errno.EIO
             raise os_error(number, uri, ": libxnvme cannot open it")
         closer = library.xnvme_file_close if file else library.xnvme_dev_close
-        self._handle: _Handle | None = _Handle(pointer, closer)
+        self._handle: _Handle | None = _Handle(pointer, closer, is_ours)
         self.pointer: int = pointer
         try:
             self.io = self._check(uri, opts, io)
@@ -236,16 +241,20 @@ class _Handle:
         process: the one that opened it.
     """
 
-    def __init__(self, pointer: int, closer: Any) -> None:
+    def __init__(self, pointer: int, closer: Any, is_ours: Callable[[], bool] | None) -> None:
         self.pointer = pointer
         self.process = os.getpid()
-        weakref.finalize(self, _close, self.process, closer, pointer).atexit = False
+        weakref.finalize(self, _close, self.process, closer, pointer, is_ours).atexit = False
 
 
-def _close(process: int, closer: Any, pointer: int) -> None:
-    if process == os.getpid():
+def _close(process: int, closer: Any, pointer: int, is_ours: Callable[[], bool] | None) -> None:
+    if process != os.getpid():
+        return
+    if is_ours is None or is_ours():
         with LIBRARY_LOCK:
             closer(pointer)
+    else:
+        _left_open.append(is_ours)
 
 
 class _Memory:

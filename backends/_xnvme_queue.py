@@ -230,7 +230,7 @@ class Queue:
         if os.getpid() != self._process:
             raise RuntimeError("a reader of libxnvme cannot be used in a forked process: open one")
         if self.device.lost:
-            raise OSError(errno.ENODEV, "libxnvme: the device has not answered before; reopen it")
+            raise OSError(errno.ENODEV, "libxnvme: the device has not answered before")
 
     def _take_contexts(self, depth: int) -> tuple[npt.NDArray[np.void], list[ctypes.c_void_p]]:
         library = self.device.library

@@ -16,6 +16,7 @@ from ._devices import Storage
 from ._maps import PathLike
 from ._xnvme import Library
 from ._xnvme_blocks import MOST_BLOCKS
+from ._xnvme_claims import Claim
 from ._xnvme_devices import Device, Geometry
 from ._xnvme_identify import identify
 from ._xnvme_ways import Way
@@ -162,6 +163,7 @@ def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1
             sync=way.sync,
             direct=way.direct,
             nsid=nsid,
+            is_ours=Claim(path).holds if way is _xnvme_ways.PCI else None,
         )
     except PermissionError as error:
         if way is _xnvme_ways.PCI:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from .errors import BackendUnavailable
 
+USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
+"""Those that leave a controller to user space."""
+
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.IGNORECASE)
 _FUNCTIONS = "sys/bus/pci/devices"
 _NVME_CLASS = "0x010802"
-_USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 _HUGEPAGES = 512  # 1 GiB of 2 MiB, what libxnvme's driver takes
 
 
@@ -69,7 +71,7 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
     if (kind := sysfs_text(function / "class")) != _NVME_CLASS:
         raise ValueError(f"uri {address!r} is not an NVMe controller: its PCI class is {kind}")
     driver = driver_of(address, root)
-    if driver not in _USER_SPACE_DRIVERS:
+    if driver not in USER_SPACE_DRIVERS:
         has = f"the driver {driver!r} has it" if driver else "no driver has it"
         raise BackendUnavailable(
             f"{address} cannot be read from user space, {has}: it needs "
@@ -80,7 +82,7 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
 def _binding_needs(base: Path, address: str, driver: str | None) -> Iterator[str]:
     """Which driver it needs, and what that driver asks of the IOMMU."""
     has_iommu = any((base / "sys/kernel/iommu_groups").glob("*"))
-    if driver not in _USER_SPACE_DRIVERS:
+    if driver not in USER_SPACE_DRIVERS:
         wanted = "vfio-pci" if has_iommu else "uio_pci_generic"
         unmount = "unmount all that is on it, then " if driver else ""
         yield f"the driver {wanted} ({unmount}driverctl --nosave set-override {address} {wanted})"

@@ -22,15 +22,15 @@ def sparse(path: Path, size: int) -> Path:
 
 
 def empty_disks(directory: Path) -> tuple[Controller, ...]:
-    """One of each size of blocks."""
+    """One of each size of blocks; a command can ask them for 4 MiB."""
     return tuple(
-        disk(serial, sparse(directory / serial, 400 << 20), logical_block_size=sector)
+        disk(serial, sparse(directory / serial, 400 << 20), mdts=10, logical_block_size=sector)
         for sector, serial in plan.EMPTY.items()
     )
 
 
 def seldom_disks(directory: Path) -> tuple[Controller, ...]:
-    """With two name spaces, with zones, and with metadata of two kinds; empty, too."""
+    """With two namespaces, with zones, and with metadata of two kinds; empty, too."""
 
     def image(name: str) -> Path:
         return sparse(directory / name, 128 << 20)
@@ -44,9 +44,9 @@ def seldom_disks(directory: Path) -> tuple[Controller, ...]:
     )
 
 
-def disk(serial: str, image: Path, **properties: Any) -> Controller:
-    """A controller with one name space, which has the `properties` of a `Namespace`."""
-    return Controller(serial=serial, namespaces=(Namespace(image=image, **properties),))
+def disk(serial: str, image: Path, *, mdts: int = 7, **properties: Any) -> Controller:
+    """A controller with one namespace, which has the `properties` of a `Namespace`."""
+    return Controller(serial=serial, namespaces=(Namespace(image=image, **properties),), mdts=mdts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class ReadError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """A name space of a controller.
+    """A namespace of a controller.
 
     Attributes:
         image: the file with its bytes; the guest can write to it.

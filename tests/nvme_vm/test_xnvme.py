@@ -42,7 +42,7 @@ def test_xnvme_reads_right_names_what_fails_and_ends_when_a_controller_is_taken_
     taken_out = [disk(serial, sparse(directory / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
     others = (*empty_disks(directory), *seldom_disks(directory), mapped.break_sectors(BROKEN))
     modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_interrupt", "xnvme_namespaces")
-    command = guest_tests(*modules, "xnvme_removal", XNVME_LIBRARY_PATH=xnvme.path)
+    command = guest_tests(*modules, "xnvme_left", "xnvme_removal", XNVME_LIBRARY_PATH=xnvme.path)
     ways = 3 if xnvme.version == "main" else 2  # not by the PCI address
     run_and_take_out(machine(directory, *taken_out, *others), command, ways)
 

@@ -27,12 +27,12 @@ def name(serial: str) -> str:
 
 
 def disk(serial: str, nsid: int = 1) -> str:
-    """The block device of a name space."""
+    """The block device of a namespace."""
     return f"/dev/{name(serial)}n{nsid}"
 
 
 def character_device(serial: str, nsid: int = 1) -> str:
-    """The character device of a name space."""
+    """The character device of a namespace."""
     return disk(serial, nsid).replace("/nvme", "/ng")
 
 

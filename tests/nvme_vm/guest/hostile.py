@@ -26,7 +26,7 @@ class Layout:
 
     Attributes:
         node: what the file system is on.
-        disk: the block device of the whole name space.
+        disk: the block device of the whole namespace.
         serial: of the controller.
         catalog: the files.
         contents: what the file system has read of each.

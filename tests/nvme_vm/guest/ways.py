@@ -1,4 +1,4 @@
-"""The ways to a name space that xnvme-block has: what to give as its option `uri`."""
+"""The ways to a namespace that xnvme-block has: what to give as its option `uri`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def node(serial: str, nsid: int = 1) -> Iterator[str]:
 
 @contextmanager
 def address(serial: str, nsid: int = 1) -> Iterator[str]:
-    """The PCI address, while a driver for user space has it. Which name space, is not in it."""
+    """The PCI address, while a driver for user space has it. Which namespace, is not in it."""
     function = controllers.address(serial)
     with controllers.bound(function, controllers.user_space_driver()):
         yield function

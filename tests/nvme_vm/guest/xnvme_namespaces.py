@@ -1,4 +1,4 @@
-"""Name spaces that are not the only one of a controller, that have metadata, or zones."""
+"""Namespaces that are not the only one of a controller, that have metadata, or zones."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
-    """The two name spaces of a controller: as large as each other, and with other files."""
+    """The two namespaces of a controller: as large as each other, and with other files."""
     directory = tmp_path_factory.mktemp("both")
     return [filled(directory / str(nsid), plan.TWO_NAMESPACES, nsid) for nsid in (1, 2)]
 
 
 @pytest.mark.parametrize("nsid", [1, 2])
 @ways.ALL
-def test_the_name_space_that_is_asked_for_is_read(
+def test_the_namespace_that_is_asked_for_is_read(
     both: list[Layout], nsid: int, way: ways.Way
 ) -> None:
     ours, other = both[nsid - 1], both[2 - nsid]
@@ -50,7 +50,7 @@ def test_the_name_space_that_is_asked_for_is_read(
 
 
 @ways.ONLY_MAIN
-def test_a_name_space_that_is_not_there_is_refused(both: list[Layout]) -> None:
+def test_a_namespace_that_is_not_there_is_refused(both: list[Layout]) -> None:
     with (
         ways.address(plan.TWO_NAMESPACES) as function,
         pytest.raises(ValueError, match=f"nsid 3: {function} has no such namespace"),

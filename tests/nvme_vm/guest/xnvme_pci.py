@@ -21,3 +21,14 @@ def test_hostile_layouts_by_the_pci_address(layout: Layout) -> None:
         else:
             assert layout.is_read_right(function, queue_depth=16)
             assert layout.is_read_right(function, queue_depth=16, queues=1, spin=True)
+
+
+@ways.ONLY_MAIN
+def test_commands_and_queues_are_as_long_as_upcie_can_make_them(layout: Layout) -> None:
+    with ways.address(layout.serial) as function:
+        assert layout.is_read_right(function, max_transfer=2 << 20)
+        assert layout.is_read_right(function, queue_depth=512, queues=1)
+        with pytest.raises(ValueError, match=r"max_transfer must be .* at most 2097152, the bytes"):
+            layout.open(function, max_transfer=4 << 20)
+        with pytest.raises(ValueError, match="queue_depth must be at most 512 for a PCI address"):
+            layout.open(function, queue_depth=1024)
