@@ -19,7 +19,7 @@ from . import initramfs
 MODULES = (
     *("virtio_pci", "9pnet_virtio", "9p", "overlay", "nvme"),
     *("crc32c_generic", "ext4", "xfs"),  # the file systems ask for the checksum by another name
-    *("loop", "uio_pci_generic", "vfio_pci", "vfio_iommu_type1"),
+    *("loop", "brd", "uio_pci_generic", "vfio_pci", "vfio_iommu_type1"),
 )
 _KERNEL = "linux-image-amd64"  # the cloud kernel has no 9p
 

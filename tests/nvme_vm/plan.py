@@ -22,6 +22,9 @@ TWO_NAMESPACES, ZONED = "TWO-NAMESPACES", "ZONED"
 EXTENDED, SEPARATE = "METADATA-EXTENDED", "METADATA-SEPARATE"
 """Disks of kinds that are seldom: the last two have metadata, between blocks or apart."""
 
+RAM_DISK = "/dev/ram0"
+"""One of the guest's, of 16 MiB: no NVMe at all."""
+
 TAKEN_OUT = ("OUT-0", "OUT-1", "OUT-2")
 """Small empty disks to be taken out."""
 

@@ -63,6 +63,25 @@ def require_layout(bmap: Path, sector: int, start: int) -> None:
     assert len(mapped.extents) > 600
 
 
+def test_a_ram_disk_is_read_right(tmp_path: Path) -> None:
+    catalog, bmap = ram_disk(tmp_path)
+    with (
+        pytest.warns(MapNotChecked, match="not mounted"),
+        BlockReader(catalog, bmap=bmap) as reader,
+    ):
+        expected = read(reader, np.arange(len(catalog)))
+    with mounted(plan.RAM_DISK, tmp_path / "mnt"):
+        assert contents_of(catalog) == expected
+
+
+def ram_disk(directory: Path) -> tuple[Catalog, Path]:
+    """Files on a disk in memory that is not mounted any longer, and their map."""
+    make_file_system("ext4", plan.RAM_DISK)
+    with mounted(plan.RAM_DISK, directory / "mnt"):
+        catalog = plant(directory / "mnt", 7)
+        return catalog, make_map(directory / "mnt", directory / "bmap.json")
+
+
 def test_two_controllers_are_read_at_once(tmp_path: Path) -> None:
     with ExitStack() as stack:
         readers, expected = [], []

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.testing import read
 
+from ...devices import mounted
+from ...layouts import contents_of
+from .. import plan
 from . import controllers, ways
-from .block import read_at_once
+from .block import ram_disk, read_at_once
 from .hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
 
 FILE_IOS = ("io_uring", "libaio", "emu", "thrpool")
 TRANSFERS = pytest.mark.parametrize("max_transfer", [None, 32 << 10])
+
+
+@pytest.mark.parametrize("io", FILE_IOS)
+def test_a_ram_disk_is_read_right(tmp_path: Path, io: str) -> None:
+    catalog, bmap = ram_disk(tmp_path)
+    with XnvmeBlockReader(catalog, bmap=bmap, uri=plan.RAM_DISK, io=io) as reader:
+        read_raw = read(reader, np.arange(len(catalog)))
+    with mounted(plan.RAM_DISK, tmp_path / "mnt"):
+        assert contents_of(catalog) == read_raw
 
 
 @TRANSFERS

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
+import benchmark
+from dali_storage.errors import MapNotChecked
+
 from .. import plan
-from . import ways
+from . import controllers, ways
 from .pipeline import require_images_of_readers_file
 
 
@@ -11,3 +19,19 @@ from .pipeline import require_images_of_readers_file
 def test_images_and_labels_are_those_of_fn_readers_file(way: ways.Way) -> None:
     with way(plan.MAPPED) as uri:
         require_images_of_readers_file("xnvme-block", uri)
+
+
+@ways.ALL
+def test_the_benchmark_needs_no_more_than_a_device_and_its_map(
+    tmp_path: Path, way: ways.Way, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bmap, kept = controllers.DIRECTORY / plan.BMAP, tmp_path / "result.json"
+    with way(plan.MAPPED) as uri:
+        options = ("--uri", uri, "--bmap", str(bmap), "--batchsize", "8", "--json", str(kept))
+        with pytest.warns(MapNotChecked, match="not mounted"):
+            assert benchmark.main(["xnvme-gds", *options]) == 0
+    (leg,) = json.loads(kept.read_text())["legs"].values()
+    (one,) = leg["rounds"]
+    files = (controllers.DIRECTORY / plan.FILES).glob("*/*.jpg")
+    assert one["bytes"] == sum(path.stat().st_size for path in files)
+    assert ("fio: it reads block devices" in capfd.readouterr().out) == (way is not ways.disk)
