@@ -25,7 +25,7 @@ class Claim:
     """
 
     def __init__(self, address: str) -> None:
-        """Claim it.
+        """Prepare to open it.
 
         Raises:
             BackendUnavailable: this process has it open from an earlier time.
@@ -37,6 +37,9 @@ class Claim:
             )
         self.address: str = address
         self._binding = _binding(address)
+
+    def keep(self) -> None:
+        """Remember it, now that it is open: until nothing asks any more whether it holds."""
         _claims.add(self)
 
     def holds(self) -> bool:

@@ -154,8 +154,9 @@ def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1
     name = os.fsencode(path)
     if len(name) > _LONGEST_URI:
         raise ValueError(f"uri {path!r} is longer than libxnvme takes, {_LONGEST_URI} bytes")
+    claim = Claim(path) if way is _xnvme_ways.PCI else None
     try:
-        return Device(
+        opened = Device(
             library,
             name,
             io=io,
@@ -163,7 +164,7 @@ def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1
             sync=way.sync,
             direct=way.direct,
             nsid=nsid,
-            is_ours=Claim(path).holds if way is _xnvme_ways.PCI else None,
+            is_ours=claim.holds if claim else None,
         )
     except PermissionError as error:
         if way is _xnvme_ways.PCI:
@@ -171,6 +172,9 @@ def _device(library: Library, way: Way, path: str, io: str | None, nsid: int = 1
         raise _devices.no_permission(path) from None
     except OSError as error:
         raise _xnvme_ways.refusal(library, way, path, io, error) from None
+    if claim:
+        claim.keep()
+    return opened
 
 
 def _checked(

@@ -40,9 +40,9 @@ SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (
 
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: was open for writing
 _GUARD = 0xA5  # what the memory holds where no sample may be written
-# Bytes that may be added: allocators keep some for later, once. 0.1 MiB was seen, however many the
-# batches were; all their buffers are 2 MiB at the least.
-_GROWTH = 1 << 20
+# Bytes that may be added, however many the batches were: allocators keep some for later, and the
+# kernel may make a huge page of 2 MiB out of what was in use before. A lost buffer is as large.
+_GROWTH = 4 << 20
 
 
 class SnapshotReaderTests:
