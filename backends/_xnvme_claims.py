@@ -13,6 +13,7 @@ import weakref
 
 from .. import controllers
 from ..errors import BackendUnavailable
+from ._xnvme_devices import LIBRARY_LOCK
 
 _claims: weakref.WeakSet[Claim] = weakref.WeakSet()
 
@@ -30,17 +31,20 @@ class Claim:
         Raises:
             BackendUnavailable: this process has it open from an earlier time.
         """
-        if any(claim.address == address and not claim.holds() for claim in _claims):
+        with LIBRARY_LOCK:
+            claims = list(_claims)
+        if any(claim.address == address and not claim.holds() for claim in claims):
             raise BackendUnavailable(
-                f"{address} was open in this process before another driver had it, and memory that "
-                "was read into is still in use: libxnvme can open it again in a new process only"
+                f"{address} was open in this process before another driver had it, and was not "
+                "closed then: libxnvme can open it again in a new process only"
             )
         self.address: str = address
         self._binding = _binding(address)
 
     def keep(self) -> None:
         """Remember it, now that it is open: until nothing asks any more whether it holds."""
-        _claims.add(self)
+        with LIBRARY_LOCK:
+            _claims.add(self)
 
     def holds(self) -> bool:
         """Whether the controller can still be touched."""

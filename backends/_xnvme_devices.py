@@ -45,6 +45,8 @@ LIBRARY_LOCK = threading.RLock()
 """To be held while libxnvme makes or ends something: upcie has one heap and one list of controllers
 for all devices of a process, and no lock of its own. Memory dies anywhere, also in a garbage
 collection in the middle of such a call: hence an RLock."""
+# Whoever held it, is not there in a forked process. Python does the same with its own locks.
+os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
 _left_open: list[Callable[[], bool]] = []  # what is asked of devices that cannot be closed
 
@@ -130,12 +132,18 @@ class Device:
             raise os_error(number, uri, ": libxnvme cannot open it")
         closer = library.xnvme_file_close if file else library.xnvme_dev_close
         self._handle: _Handle | None = _Handle(pointer, closer, is_ours)
+        self._is_ours = is_ours
         self.pointer: int = pointer
         try:
             self.io = self._check(uri, opts, io)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it can be touched no more: it does not answer, or is another driver's now."""
+        return self.lost or not (self._is_ours is None or self._is_ours())
 
     @property
     def handle(self) -> _Handle:

@@ -64,10 +64,11 @@ def identify(device: Device) -> Identity:
         controller = structure(library.xnvme_dev_get_ctrlr(device.pointer), _CONTROLLER)
         namespace = structure(library.xnvme_dev_get_ns(device.pointer), _NAMESPACE)
     serial, model = (controller[name].tobytes().rstrip(b" \0") for name in ("serial", "model"))
+    as_text = serial.split(b"\0")[0].decode("utf-8", "surrogateescape")  # as sysfs is read
     unique = [namespace[name].tobytes() for name in ("nguid", "eui64")]
     vendor = int(controller["vendor"])
     return Identity(
-        serial=serial.decode("ascii", "replace").strip(),
+        serial=as_text.strip(),
         wwids=(
             *(f"eui.{name.hex()}" for name in unique if any(name)),
             f"nvme.{vendor:04x}-{serial.hex()}-{model.hex()}-{device.nsid:08x}",

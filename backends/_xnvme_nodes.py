@@ -20,6 +20,7 @@ from . import _devices
 from ._devices import Storage
 
 _BLOCK_DEVICES = Path("/sys/class/block")
+_USUAL_KIB = 128  # what is taken for the limit of a driver that tells none
 
 
 def on_disk(storage: Storage) -> Storage:
@@ -40,8 +41,8 @@ def max_transfer(disk: str) -> int:
 
     libxnvme has this from the same place, but rounds it, and for large numbers to nearly nothing.
     """
-    name = os.path.basename(disk)
-    return int(sysfs_text(_BLOCK_DEVICES / name / "queue/max_hw_sectors_kb")) << 10
+    limit = _BLOCK_DEVICES / os.path.basename(disk) / "queue/max_hw_sectors_kb"
+    return int(sysfs_text(limit) or _USUAL_KIB) << 10
 
 
 def character_device(path: str) -> tuple[str, Device]:

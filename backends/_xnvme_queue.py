@@ -177,6 +177,7 @@ class Queue:
         """
         self._require_usable()
         self._settle()
+        ctypes.set_errno(0)  # "emu" tells it of a short read, which leaves it as it was
         self._memory = [memory]
         try:
             self._progress = time.monotonic()
@@ -212,11 +213,16 @@ class Queue:
         if os.getpid() != self._process:
             return
         self._settle()
-        if self._pointer and not self.device.lost:
+        # Forgotten first: after a Ctrl-C it may be lost, but not ended twice.
+        pointer, self._pointer = self._pointer, ctypes.c_void_p()
+        if not pointer:
+            return
+        if self.device.is_gone:
+            _abandoned.append((pointer, self._handle))
+        else:
             with LIBRARY_LOCK:
-                self.device.library.xnvme_queue_term(self._pointer)
-            self._pointer.value = None
-            self._handle = None
+                self.device.library.xnvme_queue_term(pointer)
+        self._handle = None
 
     def __enter__(self) -> Queue:
         return self
@@ -229,8 +235,9 @@ class Queue:
             raise ValueError("the queue is closed")
         if os.getpid() != self._process:
             raise RuntimeError("a reader of libxnvme cannot be used in a forked process: open one")
-        if self.device.lost:
-            raise OSError(errno.ENODEV, "libxnvme: the device has not answered before")
+        if self.device.is_gone:
+            what = "has not answered before" if self.device.lost else "is another driver's by now"
+            raise OSError(errno.ENODEV, f"libxnvme: the device {what}")
 
     def _take_contexts(self, depth: int) -> tuple[npt.NDArray[np.void], list[ctypes.c_void_p]]:
         library = self.device.library
@@ -318,7 +325,7 @@ class Queue:
             try:  # not contextlib.suppress(): it is Python itself, and can be interrupted
                 self._progress = time.monotonic()
                 self._drain()
-                if self.device.lost:
+                if self.device.is_gone:
                     _abandoned.append((*self._memory, self))
                 else:
                     self._reset()
@@ -327,6 +334,6 @@ class Queue:
                 pass
 
     def _drain(self) -> None:
-        while not self.device.lost and self._outstanding(self._pointer):
+        while not self.device.is_gone and self._outstanding(self._pointer):
             if not self.poll():
                 self._wait(errno.ETIMEDOUT, self._progress, self._patience)

@@ -94,14 +94,6 @@ _PATH = {
     0x71: "Command Aborted By Host",
 }
 _VENDOR = 7
-_OF_READS = frozenset(  # the errnos that a read of a file or a disk can have
-    getattr(errno, name)
-    for name in (
-        *("EACCES", "EAGAIN", "EBADF", "EFAULT", "EILSEQ", "EINVAL", "EIO", "EISDIR", "ENODATA"),
-        *("ENODEV", "ENOLINK", "ENOMEM", "ENXIO", "EOPNOTSUPP", "EPERM", "EREMOTEIO", "ESTALE"),
-        *("EBADE", "EOVERFLOW", "ETIMEDOUT"),
-    )
-)
 _TYPES = {0: _GENERIC, 1: _COMMAND_SPECIFIC, 2: _MEDIA, 3: _PATH}
 
 
@@ -117,9 +109,6 @@ def explain(status: int, io: str) -> tuple[int, str]:
         An errno; and a text for the user, empty where the errno says it all.
     """
     kind, code = status >> 8, status & 0xFF
-    if kind == _VENDOR and io == "emu" and code not in _OF_READS:
-        # It tells the errno of this thread, which a short read leaves as it was.
-        return errno.EIO, ": the read failed, or came short"
     if kind == _VENDOR and io in ("io_uring", "libaio", "emu", "thrpool", "posix"):
         return code, ""
     if kind == _VENDOR and io == "io_uring_cmd" and 256 - code in errno.errorcode:

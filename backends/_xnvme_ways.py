@@ -61,7 +61,7 @@ NODE = Way(
     ("io_uring_cmd",),  # the others tell an errno as if it were the status of NVMe
     direct=False,
     tells_length=False,
-    most_bytes=520_192,  # 127 pages: a command has no more segments
+    most_bytes=516_096,  # 126 pages: a command has 127 segments, and memory may begin in a page
 )
 PCI = Way(
     "a PCI address",

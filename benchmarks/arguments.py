@@ -72,25 +72,23 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="class directories with images, or what holds them as train/ (the root of --bmap)",
     )
-    add("--batchsize", type=_at_least(1), metavar="N", help="samples in a batch (64)")
+    add("--batchsize", type=at_least(1), metavar="N", help="samples in a batch (64)")
     add(
         "--batches",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="N",
         help="batches in a round (one epoch; demo: 250)",
     )
-    add(
-        "--rounds", type=_at_least(1), metavar="N", help="passes of every leg (5; of a leg alone 1)"
-    )
+    add("--rounds", type=at_least(1), metavar="N", help="passes of every leg (5; of a leg alone 1)")
     add("--seed", type=int, metavar="N", help="shuffle with this seed (list order)")
     add(
         "--threads",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="N",
         help="DALI's num_threads (the cores, at most 16)",
     )
-    add("--prefetch", type=_at_least(1), metavar="N", help="DALI's prefetch_queue_depth (2)")
-    add("--device-id", type=_at_least(0), metavar="N", help="GPU of the pipeline (none)")
+    add("--prefetch", type=at_least(1), metavar="N", help="DALI's prefetch_queue_depth (2)")
+    add("--device-id", type=at_least(0), metavar="N", help="GPU of the pipeline (none)")
     add("--cold", action="store_true", help="drop the page cache before every pass; needs root")
     add("--decode", action="store_true", help="decode the images (only their headers are read)")
     add("--verify", action="store_true", help="first compare bytes and labels with fn.readers.file")
@@ -104,7 +102,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--plot", metavar="FILE", help="write a picture of them, a PNG")
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def at_least(least: int) -> Callable[[str], int]:
+    """What makes a whole number of the text of an option, for argparse."""
+
     def parse(text: str) -> int:
         try:
             number = int(text)

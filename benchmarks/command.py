@@ -67,7 +67,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Work]:
     """Refuse whatever can be refused before the first measurement."""
     if options.datadir is None and settings.bmap is None:
-        raise BadInputError(f"{options.command} needs --datadir DIR")
+        raise BadInputError(f"{options.command} needs --datadir DIR or --bmap FILE")
     if settings.cold:
         environment.check_can_drop_caches()
     if options.datadir is not None:

@@ -34,9 +34,13 @@ def samples_of(bmap: str, settings: Settings) -> Work:
         raise BadInputError(f"--bmap {bmap}: {explain(error)}") from error
     if isinstance(_devices.mounted_device(mapped, mapped.root), Device):
         return prepare(os.fsdecode(mapped.root), settings)
-    catalog = from_tree(_maps.MapTree(mapped))
-    if not len(catalog):
-        raise BadInputError(f"--bmap {bmap}: there is no file to read in it")
+    try:
+        catalog = from_tree(_maps.MapTree(mapped))
+    except ValueError as error:
+        raise BadInputError(
+            f"--bmap {bmap}: {explain(error)}; what it is of is not mounted, so the splits of "
+            f"{os.fsdecode(mapped.root)!r}, if there are any, need a map each"
+        ) from error
     sizes = mapped.sizes[_maps.files_of(catalog, mapped, "")]
     return Work(settings, None, catalog, sizes, order_of(len(catalog), settings))
 

@@ -25,6 +25,8 @@ from dali_storage.backends._xnvme_queue import Queue
 from dali_storage.errors import BackendUnavailable
 from dali_storage.reader import Buffer, IntArray
 
+from . import arguments
+
 Kind = TypeVar("Kind", bound=ExtentReads)
 
 _LBA_BYTES = 512
@@ -53,9 +55,8 @@ class _TimedReads(ExtentReads):
         return codes
 
 
-def measure(queue: Queue, commands: int) -> Cost:
-    """Run about so many commands, in batches."""
-    batches = max(commands // _BATCH, 1)
+def measure(queue: Queue, batches: int) -> Cost:
+    """Run batches of commands."""
     memory = queue.device.allocate(_BATCH * _TRANSFER_BYTES)
     places = np.arange(_BATCH, dtype=np.int64) * _TRANSFER_BYTES
     lengths = np.full(_BATCH, _TRANSFER_BYTES)
@@ -79,12 +80,13 @@ def _run(
     return work
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(command_line: Sequence[str] | None = None) -> int:
     """Measure and print; 2 without a libxnvme."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.submission", description=__doc__)
-    parser.add_argument("--commands", type=int, default=100_000, metavar="N", help="of a round")
-    parser.add_argument("--rounds", type=int, default=7, metavar="N")
-    options = parser.parse_args(arguments)
+    number = arguments.at_least(1)
+    parser.add_argument("--batches", type=number, default=200, metavar="N", help="in a round")
+    parser.add_argument("--rounds", type=number, default=7, metavar="N")
+    options = parser.parse_args(command_line)
     try:
         library = _xnvme.load()
     except BackendUnavailable as reason:
@@ -95,13 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Queue(device, _QUEUE_DEPTH) as queue,
     ):
         device.geometry()
-        costs = [measure(queue, options.commands) for _ in range(options.rounds)]
+        costs = [measure(queue, options.batches) for _ in range(options.rounds)]
     submission = np.median([cost.submission for cost in costs]) * 1e6
     cycle = np.median([cost.cycle for cost in costs]) * 1e6
     print(
         f"libxnvme {library.version}, io nil, queue depth {_QUEUE_DEPTH}: {submission:.2f} us to "
         f"submit a command, {cycle:.2f} us of CPU for its whole cycle (medians of {len(costs)} "
-        f"rounds of {options.commands:,} commands)"
+        f"rounds of {options.batches * _BATCH:,} commands)"
     )
     return 0
 

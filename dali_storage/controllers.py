@@ -17,7 +17,7 @@ from .errors import BackendUnavailable
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """Those that leave a controller to user space."""
 
-_ADDRESS = re.compile(r"([0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])", re.IGNORECASE)
 _FUNCTIONS = "sys/bus/pci/devices"
 _NVME_CLASS = "0x010802"
 _HUGEPAGES = 512  # 1 GiB of 2 MiB, what libxnvme's driver takes
@@ -28,7 +28,8 @@ def address_of(text: str) -> str | None:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         return None
-    return text.lower() if match[1] else f"0000:{text.lower()}"
+    domain, function = match[1] or "0", match[2]
+    return f"{int(domain, 16):04x}:{function.lower()}"
 
 
 def addresses(root: str = "/") -> list[str]:

@@ -438,15 +438,16 @@ def _is_interrupted(call: Callable[[], None], seconds: float) -> bool:
 
     The signal is the timer's, and does what that of Ctrl-C does.
     """
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    handler, timer = signal.signal(signal.SIGALRM, signal.default_int_handler), (0.0, 0.0)
     try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        timer = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
         call()
         signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         return True
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    finally:  # a time limit of the tests' own may go by the same timer
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
     return False
 
 

@@ -146,6 +146,8 @@ def test_a_map_is_enough_where_nothing_is_mounted(
     with devices.disk(tmp_path, size=64 << 20) as made:
         sizes = [path.stat().st_size for path in plant(made.mount).glob("*/*")]
         assert create.run(str(made.mount / "data"), str(bmap), threads=1) == 0
+        above = tmp_path / "above.json"
+        assert create.run(str(made.mount), str(above), threads=1) == 0
     shutil.copyfile(made.image, copy)
     options = ("--rounds", 1, "--batchsize", 8, "--bmap", bmap, "--uri", copy)
     with pytest.warns(MapNotChecked, match="not mounted"):
@@ -159,6 +161,8 @@ def test_a_map_is_enough_where_nothing_is_mounted(
     assert document["environment"]["file_system"] == "not mounted"
     assert run("block", "--verify", *options) == 2
     assert "--verify reads the files, whose file system is not mounted" in capsys.readouterr().err
+    assert run("block", "--bmap", above) == 2
+    assert f"--bmap {above}: ValueError: " in capsys.readouterr().err
 
 
 def test_a_map_that_does_not_fit_is_refused(
@@ -277,12 +281,12 @@ def test_a_command_costs_what_is_printed(
     really = submission.measure
     found = []
 
-    def measure(queue: Queue, commands: int) -> submission.Cost:
-        found.append(really(queue, commands))
+    def measure(queue: Queue, batches: int) -> submission.Cost:
+        found.append(really(queue, batches))
         return next(costs)
 
     monkeypatch.setattr(submission, "measure", measure)
-    assert submission.main(["--rounds", "2", "--commands", "2000"]) == 0
+    assert submission.main(["--rounds", "2", "--batches", "4"]) == 0
     assert "0.20 us to submit a command, 0.85 us of CPU for its" in capsys.readouterr().out
     for cost in found:
         assert 0 < cost.submission < 1e-3

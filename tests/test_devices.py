@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage import devices
+from dali_storage import controllers, devices
 
 ADDRESS = "0000:00:04.0"
 ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"
@@ -46,6 +46,24 @@ def told(base: Path) -> dict[str, str]:
 @pytest.fixture
 def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0000:3b:00.0", "0000:3b:00.0"),
+        ("0000:3B:1F.7", "0000:3b:1f.7"),
+        ("3b:00.0", "0000:3b:00.0"),
+        ("10000:e1:00.0", "10000:e1:00.0"),
+        ("00000000:3b:00.0", "0000:3b:00.0"),
+        ("3b:20.0", None),
+        ("0000:3b:00.8", None),
+        ("/dev/nvme0n1", None),
+        ("x3b:00.0", None),
+    ],
+)
+def test_addresses_are_known_however_they_are_written(text: str, address: str | None) -> None:
+    assert controllers.address_of(text) == address
 
 
 def test_a_machine_without_sysfs_has_no_devices(tmp_path: Path) -> None:

@@ -186,6 +186,38 @@ if child == 0:
 """
 
 
+FORKING_MEANWHILE = """
+import os, signal, threading, time
+from dali_storage.backends import _xnvme
+from dali_storage.backends._xnvme_devices import LIBRARY_LOCK
+from tests.xnvme import open_ramdisk
+library, held = _xnvme.load(), threading.Event()
+def hold():
+    with LIBRARY_LOCK:
+        held.set()
+        time.sleep(1)
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    open_ramdisk(library, "emu").close()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_can_open_its_own(xnvme: Library) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING_MEANWHILE],
+        env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,14 @@ def controller(nguid: bytes = bytes(16), eui64: bytes = bytes(8)) -> Any:
 
 def test_a_namespace_without_a_name_of_its_own_is_named_by_its_controller() -> None:
     assert identify(controller()) == Identity(SERIAL, (NAMED_BY_MODEL,))
+
+
+@pytest.mark.parametrize(("serial", "known"), [(b"A\0B", "A"), (b"  A ", "A"), (b"\xe4", "\udce4")])
+def test_a_serial_number_is_read_as_the_kernel_writes_it(serial: bytes, known: str) -> None:
+    device = controller()
+    says = ctypes.c_char_p(device.library.xnvme_dev_get_ctrlr(None))
+    ctypes.memmove(ctypes.cast(says, ctypes.c_void_p).value + 4, serial.ljust(20), 20)
+    assert identify(device).serial == known
 
 
 def test_unique_names_come_first() -> None:

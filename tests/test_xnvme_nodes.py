@@ -100,7 +100,12 @@ def test_a_partition_of_a_disk_that_may_not_be_read(
 
 @pytest.mark.parametrize(
     ("kib", "usual", "most"),
-    [("4", 4096, 4096), ("1280", 1 << 20, 1280 << 10), ("2147483647", 1 << 20, 32 << 20)],
+    [
+        ("", 128 << 10, 128 << 10),
+        ("4", 4096, 4096),
+        ("1280", 1 << 20, 1280 << 10),
+        ("2147483647", 1 << 20, 32 << 20),
+    ],
 )
 def test_a_command_asks_for_what_the_driver_can_do(
     xnvme: Library, mapped: Mapped, ext4: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dali_storage.backends import _xnvme, _xnvme_queue
+from dali_storage.backends import _xnvme, _xnvme_devices, _xnvme_queue
 from dali_storage.backends._xnvme import Library
 from dali_storage.backends._xnvme_blocks import COMMAND, MOST_BLOCKS, BlockReads
 from dali_storage.backends._xnvme_devices import Device
@@ -333,8 +334,10 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
         with pytest.raises(OSError, match="has not answered before") as caught:
             files.run(Descriptors(files, [pipe[0]], memory), memory)
         assert caught.value.errno == errno.ENODEV
+        pointer = queue._pointer
         files.close()
-        assert queue._pointer  # it is still there for the device to write to
+        assert abandoned[1][0] is pointer  # it is still there for the device to write to
+        queue._pointer = pointer
         os.write(pipe[1], b"12345678")
         while not memory.any():
             queue.poll()
@@ -362,6 +365,51 @@ def test_one_poll_that_fails_gives_nothing_up_however_long_it_has_been_waited(
         timer.join()
         assert failures
         assert memory.tobytes() == b"12345678"
+
+
+def test_ctrl_c_does_not_end_a_queue_twice(
+    xnvme: Library, ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, end = [], xnvme.xnvme_queue_term
+
+    def interrupt(pointer: Any) -> None:
+        ended.append(pointer.value)
+        end(pointer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xnvme, "xnvme_queue_term", interrupt, raising=False)
+    queue = Queue(ramdisk, 4)
+    pointer = queue._pointer.value
+    with pytest.raises(KeyboardInterrupt):
+        queue.close()
+    queue.close()
+    assert ended == [pointer]
+
+
+def test_a_device_that_is_another_drivers_is_not_touched(
+    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_xnvme_queue, "_abandoned", abandoned := [])
+    monkeypatch.setattr(_xnvme_devices, "_left_open", left_open := [])
+    ours = [True]
+    with offered(xnvme, "emu"):
+        device = open_file(xnvme, file, is_ours=lambda: ours[0])
+    queue, memory = Queue(device, 4), np.zeros((1, 512), np.uint8)
+    touch, touched = (lambda name: lambda *_: touched.append(name)), list[str]()
+    for name in ("xnvme_queue_term", "xnvme_file_close"):
+        monkeypatch.setattr(xnvme, name, touch(name), raising=False)
+    queue.poke = touch("xnvme_queue_poke")
+    ours[0] = False
+    with pytest.raises(OSError, match="another driver's by now") as caught:
+        queue.run(Reads(queue, np.arange(1), 1, memory), memory)
+    assert caught.value.errno == errno.ENODEV
+    queue.close()
+    device.close()
+    assert touched == []
+    assert len(abandoned) == 1
+    del abandoned[:], queue, device, caught
+    gc.collect()
+    assert len(left_open) == 1
 
 
 def test_a_queue_that_is_closed_runs_nothing(ramdisk: Device) -> None:

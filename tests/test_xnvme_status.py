@@ -28,7 +28,3 @@ def test_a_status_is_told_by_its_name(status: int, io: str, number: int, text: s
     found, words = explain(status, io)
     assert found == number
     assert words == (f": NVMe status {text}" if text else "")
-
-
-def test_what_emu_makes_of_a_short_read_is_no_missing_file() -> None:
-    assert explain(0x700 | errno.ENOENT, "emu") == (errno.EIO, ": the read failed, or came short")
