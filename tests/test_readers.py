@@ -458,16 +458,15 @@ def test_a_dropped_pipeline_leaves_nothing_behind(tree: Tree) -> None:
     root = str(tree(20))
     take(build(readers.file, file_root=root), 3)
     gc.collect()
-    before = open_files(), threading.active_count()
+    before, earlier = (open_files(), threading.active_count()), set(threading.enumerate())
     for run in (0, 0, 1, 3):
         pipeline = build(readers.file, file_root=root, backend_options={"direct": bool(run)})
         for _ in range(run):
             pipeline.run()
         del pipeline
     gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith(("Thread-", "dali_storage")):
-            thread.join(5)
+    for thread in set(threading.enumerate()) - earlier:
+        thread.join(5)
     assert (open_files(), threading.active_count()) == before
 
 
