@@ -47,7 +47,7 @@ _FREE = 0xFF  # the state of a context that has no command
 _PHASE_BITS, _SCT_AND_SC = np.uint16(1), np.uint16(0x7FF)  # of a status
 # With these, to submit is no more than to write to memory; the others make system calls.
 _QUICK = frozenset(("io_uring", "io_uring_cmd", "emu", "nil", "upcie"))
-_GROUPS = 4  # that the commands of a queue are submitted and looked after in
+_GROUPS = 4  # that commands are submitted and looked after in
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
 _TROUBLE = 2.0  # seconds for which polling may fail, before the device is given up
 
@@ -256,10 +256,12 @@ class Queue:
         self._free = list(range(len(self.pointers)))
         self._owners = np.zeros(len(self.pointers), np.int64)  # numbers of commands
         self._states[:] = _FREE
-        self._pause, self._paused = _SHORTEST_PAUSE, False
+        self._group, self._pause, self._paused = 1, _SHORTEST_PAUSE, False
 
     def _run(self, work: Work) -> None:
         todo, depth = deque(range(work.count)), len(self.pointers)
+        most = depth // _GROUPS
+        self._group = max(most if work.count >= most else work.count // _GROUPS, 1)
         while todo or len(self._free) < depth:
             # A few at a time: to look after each by itself would cost several times as much.
             if todo and len(self._free) * _GROUPS >= depth:
@@ -288,7 +290,7 @@ class Queue:
         self.poll()
         done = (self._states == 0).nonzero()[0]
         again = self._finish(work, done) if done.size else []
-        groups = done.size * _GROUPS // len(self.pointers)
+        groups = done.size // self._group
         if self._paused:  # the pauses double until a group is found done
             self._pause = max(self._pause / min(1 << groups, 4), _SHORTEST_PAUSE)
             self._paused = False

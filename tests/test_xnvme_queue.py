@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -365,6 +366,17 @@ def test_one_poll_that_fails_gives_nothing_up_however_long_it_has_been_waited(
         timer.join()
         assert failures
         assert memory.tobytes() == b"12345678"
+
+
+def test_pauses_get_shorter_where_commands_are_few_too(ramdisk: Device) -> None:
+    memory, turns = np.zeros((4, 512), np.uint8), itertools.cycle([True, False])
+    with Queue(ramdisk, 128) as queue:
+        poke = queue.poke
+        queue.poke = lambda *arguments: 0 if next(turns) else poke(*arguments)
+        queue._pause = _xnvme_queue._LONGEST_PAUSE
+        for _ in range(8):
+            queue.run(Reads(queue, np.arange(4), 1, memory), memory)
+        assert queue._pause == _xnvme_queue._SHORTEST_PAUSE
 
 
 def test_ctrl_c_does_not_end_a_queue_twice(
