@@ -236,7 +236,7 @@ class Queue:
         if os.getpid() != self._process:
             raise RuntimeError("a reader of libxnvme cannot be used in a forked process: open one")
         if self.device.is_gone:
-            what = "has not answered before" if self.device.lost else "is another driver's by now"
+            what = "has not answered before" if self.device.lost else "is not ours any more"
             raise OSError(errno.ENODEV, f"libxnvme: the device {what}")
 
     def _take_contexts(self, depth: int) -> tuple[npt.NDArray[np.void], list[ctypes.c_void_p]]:

@@ -60,5 +60,5 @@ def test_a_controller_that_does_not_answer_any_more_gives_an_error(
     controllers.bind(function, "uio_pci_generic")
     reader = XnvmeBlockReader(catalog, bmap=bmap, uri=function)
     error = failure_when_taken_out(reader, catalog, 2)
-    assert error.errno == errno.ETIMEDOUT
+    assert error.errno in (errno.ETIMEDOUT, errno.ENODEV)  # in the middle of a batch, or not
     assert error.filename == function
