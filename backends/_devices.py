@@ -141,11 +141,8 @@ def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> OpenStorage:
     try:
         if stat.S_ISBLK(mode):
             here = device.examine(path)
-            start, block = (
-                _identity.place_on_device(path, here, mapped, remedy),
-                here.logical_block_size,
-            )
-            places = (path, *filter(None, [here.backing_file]))
+            start = _identity.place_on_device(path, here, mapped, remedy)
+            block, places = here.logical_block_size, (path, *filter(None, [here.backing_file]))
         else:
             start = _identity.place_by_size(path, os.fstat(fd).st_size, mapped, remedy)
             block, places = _block_of_image(fd, path), (path,)

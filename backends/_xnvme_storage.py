@@ -144,6 +144,7 @@ def _open(library: Library, way: Way, storage: Storage, io: str | None, remedy: 
             geometry = opened.geometry()
         except OSError as reason:
             raise _xnvme_ways.refusal(library, way, storage.path, opened.io, reason) from None
+        _require_plain(geometry, storage.path)
         return _checked(way, opened, geometry, storage, remedy)
     except BaseException:
         opened.close()
@@ -183,10 +184,9 @@ def _checked(
     """What was opened, if its blocks are as they must be.
 
     Raises:
-        ValueError: they are not.
+        BackendUnavailable: a command cannot ask for a whole one.
         StaleMapError: libxnvme sees other blocks than the kernel.
     """
-    _require_plain(geometry, storage.path)
     lba = geometry.lba_bytes
     if way is not _xnvme_ways.IMAGE and lba != storage.block:
         what = f"libxnvme sees logical blocks of {lba} bytes, the kernel of {storage.block}"

@@ -207,25 +207,23 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_process_can_open_its_own(xnvme: Library) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING_MEANWHILE],
+def run_script(script: str, xnvme: Library) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
         env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_a_forked_process_can_open_its_own(xnvme: Library) -> None:
+    done = run_script(FORKING_MEANWHILE, xnvme)
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
 def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING],
-        env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_script(FORKING, xnvme)
     assert done.stderr == ""
     refused = "a reader of libxnvme cannot be used in a forked process: open one"
     usable = "'NoneType' object has no attribute 'count'"
