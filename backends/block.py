@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..catalog import Catalog
+from ..options import require_flag, require_integer
 from ..reader import Batch, IntArray, Reader
-from . import _devices, _maps
-from ._aio import IOVEC, AioContext, why_not
-from ._extents import Reads
-from ._mapped import MappedSamples
-from ._maps import MapTree, PathLike
-from ._options import require_flag, require_integer
+from .extents import device, map
+from .extents.map import MapTree, PathLike
+from .extents.plan import Reads
+from .extents.samples import MappedSamples, directory_of
+from .linux.aio import IOVEC, AioContext, why_not
 
+_RETRIES = 1  # a failed read is submitted again
 _PAGE = 4096  # bytes; a device is handed memory in these
 
 
@@ -69,20 +73,23 @@ class BlockReader(Reader):
         require_integer("block", "lanes", lanes, range(1, 65))
         require_integer("block", "max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
         self.lanes = lanes
-        self._max_transfer = max_transfer
-        self._samples = MappedSamples(catalog, bmap)
         self._contexts: list[AioContext] = []
-        mapped, remedy = self._samples.map, self._samples.remedy
-        self._storage = _devices.open_found(
-            uri,
-            mapped,
-            self._samples.root,
-            lambda place: _devices.open_storage(place, mapped, remedy),
+        loaded = map.load(bmap)
+        self._storage = device.open_found(
+            uri, loaded.map, directory_of(catalog), lambda found: device.open_storage(found, loaded)
         )
         self._is_open = True
         try:
             self.alignment = max(_PAGE, self._storage.block)
-            self._samples.attach(self._storage, self.alignment, check)
+            self._samples = MappedSamples(
+                catalog,
+                loaded,
+                self._storage,
+                unit=self.alignment,
+                max_transfer=max_transfer,
+                retries=_RETRIES,
+                check=check,
+            )
             for _ in range(lanes):
                 self._contexts.append(AioContext(queue_depth))
         except BaseException:
@@ -95,21 +102,14 @@ class BlockReader(Reader):
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
-        return MapTree(_maps.load(options["bmap"]))
+        return MapTree(map.load(options["bmap"]).map)
 
     def sizes(self, samples: IntArray) -> IntArray:
-        return self._samples.sizes(samples)
+        return self._samples.sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        context = self._contexts[lane]
-        pieces, places = self._samples.reads(batch)
-        commands = pieces.merged().split(self._max_transfer)
-        failed = self._submit(commands, context) != commands.lengths
-        if failed.any():
-            # A command may be for several samples. Whose bytes are bad, each of them alone tells.
-            for piece in pieces.among(commands, failed).tolist():
-                self._read_alone(batch, int(places[piece]), pieces[piece], context)
-        self._samples.finish(batch)
+        submit = partial(self._submit, self._contexts[lane])
+        self._samples.read(batch, submit)
 
     def close(self) -> None:
         for context in self._contexts:
@@ -118,17 +118,32 @@ class BlockReader(Reader):
             self._is_open = False
             os.close(self._storage.fd)
 
-    def _submit(self, reads: Reads, context: AioContext) -> IntArray:
+    def _submit(self, context: AioContext, reads: Reads) -> _Completions:
         iovecs = np.empty((len(reads), 1), IOVEC)
         iovecs["base"][:, 0] = reads.memory
         iovecs["len"][:, 0] = reads.lengths
-        return context.read(self._storage.fd, iovecs, reads.positions)
+        results = context.read(self._storage.fd, iovecs, reads.positions)
+        return _Completions(results, reads.lengths)
 
-    def _read_alone(self, batch: Batch, place: int, piece: Reads, context: AioContext) -> None:
-        parts = piece.split(self._max_transfer)
-        for part in (parts[number] for number in range(len(parts))):
-            got = int(self._submit(part, context)[0])
-            if got < 0:
-                self._samples.fail(batch, place, -got, part, "cannot read")
-            if got < int(part.lengths[0]):
-                self._samples.fail(batch, place, errno.EIO, part, f"only {got} bytes came of")
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Completions:
+    """Of kernel AIO.
+
+    Attributes:
+        results: int64[n], bytes, or -errno.
+        lengths: int64[n], bytes that were asked for.
+    """
+
+    results: IntArray
+    lengths: IntArray
+
+    def failed(self) -> npt.NDArray[np.bool_]:
+        failed: npt.NDArray[np.bool_] = self.results != self.lengths
+        return failed
+
+    def reason(self, number: int) -> tuple[int, str]:
+        result = int(self.results[number])
+        return (
+            (-result, "cannot read") if result < 0 else (errno.EIO, f"only {result} bytes came of")
+        )

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from ..catalog import Catalog
 from ..errors import SampleSizeChanged, os_error
+from ..options import require_flag, require_integer
 from ..reader import Batch, IntArray, Reader
-from ._aio import IOVEC, AioContext, why_not
-from ._files import close_all
-from ._open_files import FILES_AT_ONCE, SampleFiles
-from ._options import require_flag, require_integer
+from .files.opening import close_all
+from .files.samples import FILES_AT_ONCE, SampleFiles
+from .linux.aio import IOVEC, AioContext, why_not
 
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from bmap_tools.device import SUPERBLOCK_BYTES
 
 from ..catalog import Catalog
+from ..options import require_flag, require_integer
 from ..reader import Batch, Buffer, IntArray, Reader
-from . import _devices, _identity, _maps
-from ._extents import Reads
-from ._mapped import MappedSamples
-from ._maps import MapTree, PathLike
-from ._options import require_flag, require_integer
-from ._xnvme import load
-from ._xnvme_extents import ExtentReads, read_bytes
-from ._xnvme_offers import why_not
-from ._xnvme_queue import Queue, require_depth
-from ._xnvme_storage import Namespace, open_namespace
+from .extents import device, map
+from .extents.map import LoadedMap, MapTree, PathLike
+from .extents.plan import Reads
+from .extents.samples import MappedSamples, directory_of
+from .xnvme import library
+from .xnvme.blocks import BlockReads
+from .xnvme.implementations import why_not
+from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.queue import Queue, require_depth
 
 _PAGE = 4096  # bytes
 _USUAL_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and end all at once
@@ -85,23 +84,28 @@ class XnvmeBlockReader(Reader):
         require_flag("xnvme-block", "spin", spin)
         require_flag("xnvme-block", "check", check)
         self.lanes = queues
-        self._retries = retries
         self._queues: list[Queue] = []
-        self._samples = MappedSamples(catalog, bmap)
-        mapped, remedy = self._samples.map, self._samples.remedy
-        library = load()
-        self._namespace = _devices.open_found(
+        loaded, xnvme = map.load(bmap), library.load()
+        self._namespace = device.open_found(
             uri,
-            mapped,
-            self._samples.root,
-            lambda place: open_namespace(library, place, io, nsid, mapped, remedy),
+            loaded.map,
+            directory_of(catalog),
+            lambda found: open_namespace(xnvme, found, io, nsid, loaded),
         )
         try:
-            self._max_transfer = _transfer(max_transfer, self._namespace)
+            transfer = _transfer(max_transfer, self._namespace)
             self.alignment = max(_PAGE, self._namespace.storage.block)
             self._open_queues(queue_depth, spin=spin)
-            self._require_file_system()
-            self._samples.attach(self._namespace.storage, self.alignment, check)
+            self._require_file_system(loaded)
+            self._samples = MappedSamples(
+                catalog,
+                loaded,
+                self._namespace.storage,
+                unit=self.alignment,
+                max_transfer=transfer,
+                retries=retries,
+                check=check,
+            )
         except BaseException:
             self.close()
             raise
@@ -112,26 +116,14 @@ class XnvmeBlockReader(Reader):
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
-        return MapTree(_maps.load(options["bmap"]))
+        return MapTree(map.load(options["bmap"]).map)
 
     def sizes(self, samples: IntArray) -> IntArray:
-        return self._samples.sizes(samples)
+        return self._samples.sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        queue = self._queues[lane]
-        pieces, places = self._samples.reads(batch)
-        commands = pieces.merged().split(self._max_transfer)
-        done = self._run(queue, commands, batch.buffer)
-        failed = done.failed()
-        if failed.any():
-            for piece in pieces.among(commands, failed).tolist():
-                whole = np.flatnonzero(failed & _within(commands, pieces[piece]))
-                place = int(places[piece])
-                if whole.size:
-                    self._fail(batch, place, commands, done, int(whole[0]))
-                # The command is for several samples. Whose bytes are bad, each alone tells.
-                self._read_alone(queue, batch, place, pieces[piece])
-        self._samples.finish(batch)
+        submit = partial(self._submit, self._queues[lane], batch.buffer)
+        self._samples.read(batch, submit)
 
     def allocate(self, nbytes: int) -> Buffer:
         return self._namespace.device.allocate(nbytes)
@@ -155,57 +147,21 @@ class XnvmeBlockReader(Reader):
             doing = f"cannot make {self.lanes} queues of {depth} commands (its own may be fewer)"
             raise self._namespace.refusal(error, doing) from None
 
-    def _require_file_system(self) -> None:
+    def _require_file_system(self, loaded: LoadedMap) -> None:
         """The superblock by a command, so that commands are known to read what was mapped."""
-        namespace, mapped = self._namespace, self._samples.map
-        path, start = namespace.storage.path, namespace.storage.start
-        _identity.require_alignment(path, start, namespace.storage.block, mapped)
-        try:
-            head = read_bytes(
-                self._queues[0],
-                start,
-                SUPERBLOCK_BYTES,
-                namespace.lba_bytes,
-                path,
-                tells_length=namespace.way.tells_length,
-            )
-        except PermissionError:
-            raise _devices.no_permission(path) from None
-        _identity.require_file_system(head, path, start, mapped, self._samples.remedy)
+        storage = self._namespace.storage
+        device.require_alignment(storage.path, storage.start, storage.block, loaded)
+        head = self._namespace.read(self._queues[0], storage.start, SUPERBLOCK_BYTES)
+        device.require_file_system(head, storage.path, storage.start, loaded)
 
-    def _run(self, queue: Queue, commands: Reads, memory: Buffer) -> ExtentReads:
-        namespace = self._namespace
-        reads = ExtentReads(
-            queue,
-            commands,
-            namespace.lba_bytes,
-            retries=self._retries,
-            tells_length=namespace.way.tells_length,
-        )
+    def _submit(self, queue: Queue, memory: Buffer, reads: Reads) -> BlockReads:
+        commands = self._namespace.commands(queue, reads)
         try:
-            queue.run(reads, memory)
+            queue.run(commands, memory)
         except OSError as error:
             what = error.strerror or str(error)
-            raise OSError(error.errno or errno.EIO, what, namespace.storage.path) from None
-        return reads
-
-    def _read_alone(self, queue: Queue, batch: Batch, place: int, piece: Reads) -> None:
-        parts = piece.split(self._max_transfer)
-        done = self._run(queue, parts, batch.buffer)
-        for number in np.flatnonzero(done.failed())[:1].tolist():
-            self._fail(batch, place, parts, done, number)
-
-    def _fail(
-        self, batch: Batch, place: int, commands: Reads, done: ExtentReads, number: int
-    ) -> None:
-        code, what = done.reason(number)
-        self._samples.fail(batch, place, code, commands[number], what)
-
-
-def _within(commands: Reads, piece: Reads) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which commands write to no other memory than that of a piece: bool[k]."""
-    start, end = piece.memory, piece.memory + piece.lengths
-    return (commands.memory >= start) & (commands.memory + commands.lengths <= end)
+            raise OSError(error.errno or errno.EIO, what, self._namespace.storage.path) from None
+        return commands
 
 
 def _transfer(wanted: int | None, namespace: Namespace) -> int:

@@ -9,15 +9,14 @@ import numpy as np
 
 from ..catalog import Catalog
 from ..errors import SampleSizeChanged, os_error
+from ..options import require_flag, require_integer
 from ..reader import Batch, Buffer, IntArray, Reader
-from ._open_files import SampleFiles
-from ._options import require_flag, require_integer
-from ._xnvme import load
-from ._xnvme_devices import Device
-from ._xnvme_files import IOS, FileQueue, open_anonymous
-from ._xnvme_offers import refusal, shortage, why_not
-from ._xnvme_queue import require_depth
-from ._xnvme_reads import SampleReads
+from .files.samples import SampleFiles
+from .xnvme.device import Device
+from .xnvme.files import IOS, FileQueue, SampleReads, open_anonymous
+from .xnvme.implementations import refusal, shortage, why_not
+from .xnvme.library import load
+from .xnvme.queue import require_depth
 
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk

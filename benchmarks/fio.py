@@ -18,8 +18,8 @@ import numpy as np
 
 from bmap_tools import extent_map
 from bmap_tools.extent_map import ExtentMap
-from dali_storage.backends import _devices
-from dali_storage.backends._devices import Storage
+from dali_storage.backends.extents import device as _devices
+from dali_storage.backends.extents.device import Storage
 
 from .environment import drop_caches
 from .legs import MAPPED

@@ -13,7 +13,8 @@ from bmap_tools import create, extent_map
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
 from dali_storage import registry
-from dali_storage.backends import _devices, _maps
+from dali_storage.backends.extents import device as _devices
+from dali_storage.backends.extents import map as _maps
 from dali_storage.catalog import from_tree
 from dali_storage.errors import BackendUnavailable
 

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from dali_storage.backends import _xnvme
-from dali_storage.backends._extents import Reads
-from dali_storage.backends._xnvme_devices import Device
-from dali_storage.backends._xnvme_extents import ExtentReads
-from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.extents.plan import Reads
+from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.extent_reads import ExtentReads
+from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.errors import BackendUnavailable
 from dali_storage.reader import Buffer, IntArray
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline
 
-from dali_storage.backends import _xnvme
-from dali_storage.backends._xnvme_devices import Device
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.device import Device
 from dali_storage.catalog import Catalog, from_directory
 from dali_storage.errors import BackendUnavailable
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.backends import _aio
-from dali_storage.backends._aio import IO_EVENT, IOCB, IOVEC, AioContext
+from dali_storage.backends.linux import aio as _aio
+from dali_storage.backends.linux.aio import IO_EVENT, IOCB, IOVEC, AioContext
 from dali_storage.errors import BackendUnavailable
 
 from .interrupts import interrupted

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.backends import _files
-from dali_storage.backends._aio import AioContext
+from dali_storage.backends.files import opening as _files
+from dali_storage.backends.linux.aio import AioContext
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.catalog import Catalog, from_directory, from_files
@@ -259,7 +259,7 @@ def test_a_size_that_another_lane_finds_changed_is_asked_for_again(
             monkeypatch.undo()
             return _files.regular_sizes(fds, paths, local)
 
-        monkeypatch.setattr("dali_storage.backends._open_files.regular_sizes", meanwhile)
+        monkeypatch.setattr("dali_storage.backends.files.samples.regular_sizes", meanwhile)
         assert reader.sizes(np.array([0, 1])).tolist() == [100, 100]
 
 

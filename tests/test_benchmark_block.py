@@ -25,7 +25,7 @@ import benchmark  # noqa: E402
 from benchmarks import submission  # noqa: E402
 from bmap_tools import create  # noqa: E402
 from dali_storage.backends import _xnvme, xnvme_block  # noqa: E402
-from dali_storage.backends._xnvme_queue import Queue  # noqa: E402
+from dali_storage.backends.xnvme.queue import Queue  # noqa: E402
 from dali_storage.errors import MapNotChecked  # noqa: E402
 
 IMAGES = 24

@@ -22,8 +22,8 @@ from nvidia.dali import fn
 from bmap_tools import create, extent_map
 from bmap_tools.extent_map import MapFormatError
 from dali_storage import readers
-from dali_storage.backends import _maps
-from dali_storage.backends._aio import AioContext
+from dali_storage.backends.extents import map as _maps
+from dali_storage.backends.linux.aio import AioContext
 from dali_storage.backends.block import BlockReader
 from dali_storage.catalog import Catalog, from_directory, from_file_list, from_files, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
@@ -527,10 +527,10 @@ def test_nothing_stays_open_when_it_is_refused(
 def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
     catalog, bmap = mapped
     with BlockReader(catalog, bmap=bmap), BlockReader(catalog, bmap=str(bmap)):
-        assert BlockReader.tree(bmap=bmap).extent_map is _maps.load(bmap)
-        before = _maps.load(bmap)
+        assert BlockReader.tree(bmap=bmap).extent_map is _maps.load(bmap).map
+        before = _maps.load(bmap).map
         make_map(catalog.root, bmap)
-        assert _maps.load(bmap) is not before
+        assert _maps.load(bmap).map is not before
 
 
 def test_a_part_of_the_mapped_directory(

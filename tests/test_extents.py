@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
-from dali_storage.backends._extents import Extents, Reads
+from dali_storage.backends.extents.plan import Extents, Reads
 from dali_storage.reader import Batch
 
 DEVICE_BLOCKS = 64

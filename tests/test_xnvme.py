@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends import _xnvme
-from dali_storage.backends._xnvme import Library
-from dali_storage.backends._xnvme_blocks import COMMAND
-from dali_storage.backends._xnvme_devices import _OPTS_READ, GEOMETRY, OPTS
-from dali_storage.backends._xnvme_queue import CONTEXT
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.blocks import COMMAND
+from dali_storage.backends.xnvme.device import _OPTS_READ, GEOMETRY, OPTS
+from dali_storage.backends.xnvme.queue import CONTEXT
 from dali_storage.errors import BackendUnavailable
 
 ROOT = Path(_xnvme.__file__).resolve().parent.parent

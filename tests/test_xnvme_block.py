@@ -18,12 +18,14 @@ from nvidia.dali import fn
 
 from bmap_tools import device, extent_map
 from dali_storage import controllers, readers
-from dali_storage.backends import _xnvme_blocks, _xnvme_storage, xnvme_block
-from dali_storage.backends._xnvme import Library
-from dali_storage.backends._xnvme_devices import Device, Geometry
-from dali_storage.backends._xnvme_extents import ExtentReads
-from dali_storage.backends._xnvme_files import IOS
-from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends import xnvme_block
+from dali_storage.backends.xnvme import blocks as _xnvme_blocks
+from dali_storage.backends.xnvme import namespace as _xnvme_storage
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.device import Device, Geometry
+from dali_storage.backends.xnvme.blocks import BlockReads
+from dali_storage.backends.xnvme.files import IOS
+from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog, from_directory, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
@@ -239,7 +241,7 @@ def test_what_commands_read_is_compared_with_the_map(
 ) -> None:
     """Not only what the kernel reads from a path: libxnvme might have opened something else."""
     head = bytes(device.SUPERBLOCK_BYTES)
-    monkeypatch.setattr(xnvme_block, "read_bytes", lambda *_, **__: head)
+    monkeypatch.setattr(_xnvme_storage.Namespace, "read", lambda *_: head)
     with pytest.raises(StaleMapError, match="no ext2, ext3, ext4 or XFS file system at byte 0"):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
 
@@ -341,7 +343,7 @@ def test_a_user_who_may_not_read_the_device(
     xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
 ) -> None:
     script = (
-        "import os, sys; from dali_storage.backends import xnvme_block, _xnvme\n"
+        "import os, sys; from dali_storage.backends import xnvme_block\nfrom dali_storage.backends.xnvme import library as _xnvme\n"
         "from dali_storage.catalog import from_directory\n"
         "catalog = from_directory(sys.argv[1], file_filters='*')\n"
         "mapped = xnvme_block.XnvmeBlockReader.tree(bmap=sys.argv[2]); _xnvme.load()\n"
@@ -449,10 +451,10 @@ class BadSector:
         self.tries = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = ExtentReads.finish
+        original = BlockReads.finish
 
         def finish(
-            reads: ExtentReads, numbers: IntArray, results: IntArray, statuses: Any
+            reads: BlockReads, numbers: IntArray, results: IntArray, statuses: Any
         ) -> list[int]:
             commands = reads._heads[numbers].view(_xnvme_blocks.COMMAND)
             starts = commands["slba"].astype(np.int64) * 512
@@ -464,7 +466,7 @@ class BadSector:
                 results[hit], statuses[hit] = self.outcome
             return original(reads, numbers, results, statuses)
 
-        monkeypatch.setattr(ExtentReads, "finish", finish)
+        monkeypatch.setattr(BlockReads, "finish", finish)
 
 
 EIO = (0, 7 << 8 | errno.EIO)
@@ -564,7 +566,7 @@ def test_what_cannot_be_submitted_is_told(
     reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        ExtentReads, "submit", lambda _, numbers, __: [-errno.EINVAL] * len(numbers)
+        BlockReads, "submit", lambda _, numbers, __: [-errno.EINVAL] * len(numbers)
     )
     with pytest.raises(OSError, match="cannot submit a read") as caught:
         read(reader, np.array([1]))
@@ -635,9 +637,9 @@ def test_everything_is_open_for_reading_only(
     io: str, mapped: tuple[Catalog, Path], ext4: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags: dict[str, set[int]] = {}
-    submit = ExtentReads.submit
+    submit = BlockReads.submit
 
-    def watch(reads: ExtentReads, numbers: list[int], contexts: list[int]) -> list[int]:
+    def watch(reads: BlockReads, numbers: list[int], contexts: list[int]) -> list[int]:
         codes = submit(reads, numbers, contexts)
         for fd in os.listdir("/proc/self/fd"):
             path = os.path.realpath(f"/proc/self/fd/{fd}")
@@ -646,7 +648,7 @@ def test_everything_is_open_for_reading_only(
                 flags.setdefault(path, set()).add(int(text.split("flags:")[1].split()[0], 8))
         return codes
 
-    monkeypatch.setattr(ExtentReads, "submit", watch)
+    monkeypatch.setattr(BlockReads, "submit", watch)
     for uri in (ext4.device, ext4.image):
         with XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri, io=io, queue_depth=4) as reader:
             flags.clear()
@@ -686,7 +688,7 @@ def test_nothing_is_left_of_openings_that_fail(
                 XnvmeBlockReader(mapped[0], bmap=mapped[1], queue_depth=8, **options)
 
     head = bytes(device.SUPERBLOCK_BYTES)
-    monkeypatch.setattr(xnvme_block, "read_bytes", lambda *_, **__: head)
+    monkeypatch.setattr(_xnvme_storage.Namespace, "read", lambda *_: head)
     fail(3)
     with nothing_is_left():
         fail(100)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends._xnvme import Library
-from dali_storage.backends._xnvme_devices import GEOMETRY, OPTS, Device
-from dali_storage.backends._xnvme_files import IOS
-from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.device import GEOMETRY, OPTS, Device
+from dali_storage.backends.xnvme.files import IOS
+from dali_storage.backends.xnvme.queue import Queue
 
 from .conftest import open_files
 from .xnvme import access_mode, offered, open_file, open_ramdisk
@@ -161,8 +161,8 @@ def test_one_thing_at_a_time_is_made_or_ended(
 
 FORKING = """
 import gc, os, sys
-from dali_storage.backends import _xnvme
-from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.queue import Queue
 from tests.xnvme import open_ramdisk
 library, ended = _xnvme.load(), []
 for name in ("xnvme_dev_close", "xnvme_buf_free", "xnvme_queue_term"):
@@ -188,8 +188,8 @@ if child == 0:
 
 FORKING_MEANWHILE = """
 import os, signal, threading, time
-from dali_storage.backends import _xnvme
-from dali_storage.backends._xnvme_devices import LIBRARY_LOCK
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.device import LIBRARY_LOCK
 from tests.xnvme import open_ramdisk
 library, held = _xnvme.load(), threading.Event()
 def hold():

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from dali_storage import readers
-from dali_storage.backends import _xnvme_files
-from dali_storage.backends._xnvme import Library
-from dali_storage.backends._xnvme_devices import Device
-from dali_storage.backends._xnvme_files import IOS, FileQueue
-from dali_storage.backends._xnvme_queue import Queue
+from dali_storage.backends.xnvme import files as _xnvme_files
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.catalog import Catalog, from_files
 from dali_storage.errors import BackendUnavailable, SampleSizeChanged

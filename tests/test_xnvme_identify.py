@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends._xnvme_identify import Identity, identify
+from dali_storage.backends.xnvme.identify import Identity, identify
 
 SERIAL = "S4EWNX0R"
 NAMED_BY_MODEL = "nvme.144d-533445574e583052-53616d73756e672053534420393730-00000001"

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends import _devices, _xnvme_nodes
-from dali_storage.backends._xnvme import Library
+from dali_storage.backends.extents import device as _devices
+from dali_storage.backends.xnvme import nodes as _xnvme_nodes
+from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog, from_directory
 from dali_storage.errors import BackendUnavailable

@@ -15,12 +15,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dali_storage.backends import _xnvme, _xnvme_devices, _xnvme_queue
-from dali_storage.backends._xnvme import Library
-from dali_storage.backends._xnvme_blocks import COMMAND, MOST_BLOCKS, BlockReads
-from dali_storage.backends._xnvme_devices import Device
-from dali_storage.backends._xnvme_files import IOS, FileQueue
-from dali_storage.backends._xnvme_queue import NOTHING_TO_DO, Queue
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme import device as _xnvme_devices
+from dali_storage.backends.xnvme import queue as _xnvme_queue
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.blocks import COMMAND, MOST_BLOCKS, BlockReads
+from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
 from dali_storage.errors import BackendUnavailable
 
 from .devices import loop_device
@@ -284,8 +286,8 @@ def test_a_second_ctrl_c_does_not_end_the_waiting(
 INTERRUPT = """
 import os, signal, sys, threading, time
 import numpy as np
-from dali_storage.backends import _xnvme
-from dali_storage.backends._xnvme_files import FileQueue
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.files import FileQueue
 from tests.xnvme import Descriptors
 signal.signal(signal.SIGINT, signal.default_int_handler)
 reader, writer = os.pipe()

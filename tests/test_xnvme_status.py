@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from dali_storage.backends._xnvme_status import explain
+from dali_storage.backends.xnvme.status import explain
 
 
 @pytest.mark.parametrize(

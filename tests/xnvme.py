@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends._xnvme import Library
-from dali_storage.backends._xnvme_blocks import COMMAND, BlockReads
-from dali_storage.backends._xnvme_devices import Device
-from dali_storage.backends._xnvme_files import FileQueue, open_anonymous
-from dali_storage.backends._xnvme_queue import Queue
-from dali_storage.backends._xnvme_reads import FileReads
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.blocks import COMMAND, BlockReads
+from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.files import FileQueue, open_anonymous
+from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.backends.xnvme.files import FileReads
 
 
 def open_file(library: Library, path: object, **options: Any) -> Device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dali_storage.backends import _xnvme
+from dali_storage.backends.xnvme import library as _xnvme
 
 from . import plan
 from .disks import MappedDisk, disk, empty_disks, seldom_disks, sparse

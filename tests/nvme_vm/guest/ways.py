@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from dali_storage.backends import _xnvme
+from dali_storage.backends.xnvme import library as _xnvme
 
 from . import controllers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dali_storage.backends import _xnvme
+from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.errors import BackendUnavailable
 
 from . import ways

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.backends import _xnvme_ways
+from dali_storage.backends.xnvme import ways as _xnvme_ways
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog
 

@@ -14,10 +14,10 @@ from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
 
-from ..controllers import sysfs_text
-from ..errors import BackendUnavailable
-from . import _devices
-from ._devices import Storage
+from ...controllers import sysfs_text
+from ...errors import BackendUnavailable
+from ..extents import device as _devices
+from ..extents.device import Storage
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _USUAL_KIB = 128  # what is taken for the limit of a driver that tells none

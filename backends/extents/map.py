@@ -6,6 +6,7 @@ import os
 import weakref
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -13,9 +14,9 @@ import numpy as np
 from bmap_tools import extent_map
 from bmap_tools.extent_map import ExtentMap
 
-from ..catalog import Catalog
-from ..errors import StaleMapError
-from ..reader import IntArray
+from ...catalog import Catalog
+from ...errors import StaleMapError
+from ...reader import IntArray
 
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Key: TypeAlias = tuple[str, int, int, int, int]
@@ -23,11 +24,32 @@ _Key: TypeAlias = tuple[str, int, int, int, int]
 _loaded: weakref.WeakValueDictionary[_Key, ExtentMap] = weakref.WeakValueDictionary()
 
 
-def load(bmap: PathLike) -> ExtentMap:
-    """The map in a file. All who hold the map of one unchanged file hold the same object.
+@dataclass(frozen=True, slots=True)
+class LoadedMap:
+    """An extent map, and the command that renews it.
+
+    Attributes:
+        map: the extent map.
+        renew: what a user is told to do about a stale map.
+    """
+
+    map: ExtentMap
+    renew: str
+
+    def stale(self, path: bytes, what: str) -> StaleMapError:
+        """The error of a sample that is not as it was mapped."""
+        return StaleMapError(path, what, self.renew)
+
+    def other_device(self, path: str, what: str) -> StaleMapError:
+        """The error of a device that is not the mapped one."""
+        return self.stale(os.fsencode(path), f"this is not the mapped device: {what}")
+
+
+def load(bmap: PathLike) -> LoadedMap:
+    """The map in a file. All who hold the map of one unchanged file hold the same ExtentMap.
 
     Raises:
-        MapFormatError, OSError: as `bmap_tools.extent_map.load()`.
+        MapFormatError, OSError: as `bmap_tools.load()`.
         TypeError: `bmap` is no path.
     """
     try:
@@ -39,13 +61,8 @@ def load(bmap: PathLike) -> ExtentMap:
     found = _loaded.get(key)
     if found is None:
         found = _loaded[key] = extent_map.load(path)
-    return found
-
-
-def renewal(mapped: ExtentMap, bmap: PathLike) -> str:
-    """The command that renews a map."""
-    root = os.fsdecode(mapped.root)
-    return f"renew the map: python -m bmap_tools create {root!r} -o {os.fsdecode(bmap)!r}"
+    root = os.fsdecode(found.root)
+    return LoadedMap(found, f"renew the map: python -m bmap_tools create {root!r} -o {path!r}")
 
 
 class MapTree:
@@ -86,12 +103,13 @@ class MapTree:
         return found
 
 
-def files_of(catalog: Catalog, mapped: ExtentMap, remedy: str) -> IntArray:
+def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
     """Which file of the map each sample is: int64[n].
 
     Raises:
         StaleMapError: samples that are not in the map; names the first few and their number.
     """
+    mapped = loaded.map
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
         return np.arange(len(catalog))
     known = {mapped.name(file): file for file in range(len(mapped))}
@@ -102,8 +120,8 @@ def files_of(catalog: Catalog, mapped: ExtentMap, remedy: str) -> IntArray:
     if missing.size:
         few = ", ".join(repr(os.fsdecode(catalog.name(sample))) for sample in missing[:3].tolist())
         what = f"{missing.size} of {len(catalog)} samples are not in the map: {few}"
-        raise StaleMapError(
-            catalog.path(int(missing[0])), what + (", ..." if missing.size > 3 else ""), remedy
+        raise loaded.stale(
+            catalog.path(int(missing[0])), what + (", ..." if missing.size > 3 else "")
         )
     return files
 

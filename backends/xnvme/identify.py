@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._xnvme_devices import LIBRARY_LOCK, Device, structure
+from .device import LIBRARY_LOCK, Device, structure
 
 _IDENTIFY_BYTES = 4096
 _CONTROLLER = np.dtype(

@@ -12,7 +12,7 @@ import os
 import subprocess
 from typing import Any
 
-from ..errors import BackendUnavailable
+from ...errors import BackendUnavailable
 
 _pointer = ctypes.c_void_p
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {  # name: what it returns, its arguments

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BackendUnavailable
-from ..reader import IntArray
-from ._xnvme_devices import LIBRARY_LOCK, Device, foreign_memory
+from ...errors import BackendUnavailable
+from ...reader import IntArray
+from .device import LIBRARY_LOCK, Device, foreign_memory
 
 CONTEXT = np.dtype(
     {

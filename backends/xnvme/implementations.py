@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ..errors import LIMITS, BackendUnavailable
-from ._xnvme import Library, load
-from ._xnvme_files import IOS, FileQueue
+from ...errors import LIMITS, BackendUnavailable
+from .files import IOS, FileQueue
+from .library import Library, load
 
 _REMEDIES = {
     "io_uring": "; io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bmap_tools import csr
 from bmap_tools.extent_map import ExtentMap
 
-from ..reader import Batch, IntArray
+from ...reader import Batch, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +33,9 @@ class Reads:
     def __len__(self) -> int:
         return self.lengths.size
 
-    def __getitem__(self, place: int) -> Reads:
-        """One of them."""
-        one = slice(place, place + 1)
-        return Reads(self.positions[one], self.memory[one], self.lengths[one])
+    def __getitem__(self, chosen: slice | IntArray) -> Reads:
+        """Some of them."""
+        return Reads(self.positions[chosen], self.memory[chosen], self.lengths[chosen])
 
     def merged(self) -> Reads:
         """Neighbours that follow each other on the device and in memory, made one."""
@@ -60,14 +58,18 @@ class Reads:
         lengths = np.minimum(self.lengths[whole] - within, most)
         return Reads(self.positions[whole] + within, self.memory[whole] + within, lengths)
 
-    def among(self, others: Reads, failed: npt.NDArray[np.bool_]) -> IntArray:
-        """Which of these share bytes of the device with one of `others` that `failed`."""
+    def touched_by(self, others: Reads) -> IntArray:
+        """Which of these share bytes of the device with one of `others`."""
         starts, ends = self.positions, self.positions + self.lengths
         hit = np.zeros(starts.size, bool)
-        for place in np.flatnonzero(failed).tolist():
-            start = others.positions[place]
-            hit |= (starts < start + others.lengths[place]) & (ends > start)
+        for start, length in zip(others.positions, others.lengths, strict=True):
+            hit |= (starts < start + length) & (ends > start)
         return np.flatnonzero(hit)
+
+    def within(self, piece: Reads) -> IntArray:
+        """Which of these write to no other memory than that of one read, `piece`."""
+        start, end = piece.memory, piece.memory + piece.lengths
+        return np.flatnonzero((self.memory >= start) & (self.memory + self.lengths <= end))
 
 
 class Extents:

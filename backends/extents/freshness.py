@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bmap_tools import fiemap
-from bmap_tools.extent_map import ExtentMap
 
-from ..errors import StaleMapError
-from ..reader import IntArray
-from ._files import close_all, open_cached, open_missing, statuses, statuses_of_paths
-from ._open_files import FILES_AT_ONCE
+from ...reader import IntArray
+from ..files.opening import close_all, open_cached, open_missing, statuses, statuses_of_paths
+from ..files.samples import FILES_AT_ONCE
+from .map import LoadedMap
 
 _IOC_FIEMAP = 0xC020660B
 _ROOM = 2  # extents: enough to see one, and that there is no other
@@ -58,10 +57,9 @@ _ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 class Freshness:
     """Compares files with their map. Can be used from several threads."""
 
-    def __init__(self, mapped: ExtentMap, remedy: str) -> None:
-        """`remedy` is what the user is told to do about a stale map."""
-        self._map = mapped
-        self._remedy = remedy
+    def __init__(self, loaded: LoadedMap) -> None:
+        self._loaded = loaded
+        self._map = mapped = loaded.map
         self._counts = np.diff(mapped.extent_offsets)
         # Not empty, because what has no extents is looked up in it as well.
         self._extents = mapped.extents if len(mapped.extents) else np.zeros((1, 3), np.int64)
@@ -119,7 +117,7 @@ class Freshness:
         except (FileNotFoundError, NotADirectoryError) as error:
             path = os.fsencode(error.filename)
             what = "the file that was mapped is not there any more"
-            raise StaleMapError(path, what, self._remedy) from None
+            raise self._loaded.stale(path, what) from None
 
     def _check_state(
         self, files: IntArray, paths: Sequence[bytes], status: npt.NDArray[np.void]
@@ -135,8 +133,8 @@ class Freshness:
         for place in np.flatnonzero(differs)[:1].tolist():
             name, then, now = next(c for c in columns if c[1][place] != c[2][place])
             what = f"its {name} was {then[place]} and is {now[place]}"
-            raise StaleMapError(
-                paths[place], f"the file has changed since it was mapped: {what}", self._remedy
+            raise self._loaded.stale(
+                paths[place], f"the file has changed since it was mapped: {what}"
             )
 
     def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
@@ -147,7 +145,7 @@ class Freshness:
             for place in np.flatnonzero(~self._are_simply_same(files, fds)).tolist():
                 if not self._are_same(int(files[place]), fds[place]):
                     what = "the file's data was moved since it was mapped"
-                    raise StaleMapError(paths[place], what, self._remedy)
+                    raise self._loaded.stale(paths[place], what)
         finally:
             close_all(fds)
 

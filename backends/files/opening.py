@@ -22,8 +22,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import os_error
-from ..reader import IntArray
+from ...errors import os_error
+from ...reader import IntArray
 
 T = TypeVar("T")
 

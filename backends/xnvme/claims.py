@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import weakref
 
-from .. import controllers
-from ..errors import BackendUnavailable
-from ._xnvme_devices import LIBRARY_LOCK
+from ... import controllers
+from ...errors import BackendUnavailable
+from .device import LIBRARY_LOCK
 
 _claims: weakref.WeakSet[Claim] = weakref.WeakSet()
 

@@ -14,9 +14,10 @@ from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device, ExtentMap
 
-from ..errors import LIMITS, BackendUnavailable, StaleMapError, os_error
-from . import _identity
-from ._maps import PathLike
+from ...errors import LIMITS, BackendUnavailable, os_error
+from .map import LoadedMap, PathLike
+
+_SECTOR = 512  # bytes; the unit of a block device's size
 
 Opened = TypeVar("Opened")
 
@@ -100,7 +101,7 @@ def open_found(
     raise refusals[0]
 
 
-def require_same(on: Device, root: bytes, storage: Storage, remedy: str) -> None:
+def require_same(on: Device, root: bytes, storage: Storage, loaded: LoadedMap) -> None:
     """Refuse storage that a directory is not mounted from, a copy perhaps.
 
     What is changed in the files of the one is not changed on the other.
@@ -111,7 +112,7 @@ def require_same(on: Device, root: bytes, storage: Storage, remedy: str) -> None
     places = [place for place in (on.path, on.disk, on.backing_file) if place is not None]
     if not any(_is_same_file(place, our) for place in places for our in storage.places):
         what = f"{os.fsdecode(root)!r} is mounted from {on.path}, not from {storage.path}"
-        raise StaleMapError(os.fsencode(storage.path), what, remedy)
+        raise loaded.stale(os.fsencode(storage.path), what)
 
 
 def _is_same_file(one: str, other: str) -> bool:
@@ -123,7 +124,7 @@ def _is_same_file(one: str, other: str) -> bool:
     return a.st_rdev == b.st_rdev if both_nodes else os.path.samestat(a, b)
 
 
-def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> OpenStorage:
+def open_storage(uri: PathLike, loaded: LoadedMap) -> OpenStorage:
     """Open a disk, a partition, a loop device or an image that holds the mapped file system.
 
     Raises:
@@ -141,13 +142,13 @@ def open_storage(uri: PathLike, mapped: ExtentMap, remedy: str) -> OpenStorage:
     try:
         if stat.S_ISBLK(mode):
             here = device.examine(path)
-            start = _identity.place_on_device(path, here, mapped, remedy)
+            start = place_on_device(path, here, loaded)
             block, places = here.logical_block_size, (path, *filter(None, [here.backing_file]))
         else:
-            start = _identity.place_by_size(path, os.fstat(fd).st_size, mapped, remedy)
+            start = place_by_size(path, os.fstat(fd).st_size, loaded)
             block, places = _block_of_image(fd, path), (path,)
-        _identity.require_file_system(device.head(fd, start), path, start, mapped, remedy)
-        _identity.require_alignment(path, start, block, mapped)
+        require_file_system(device.head(fd, start), path, start, loaded)
+        require_alignment(path, start, block, loaded)
     except BaseException:
         os.close(fd)
         raise
@@ -213,3 +214,77 @@ def _block_of_image(fd: int, path: str) -> int:
             else:
                 return block
     raise BackendUnavailable(f"{path}: O_DIRECT reads of 4096 bytes are refused here")
+
+
+def place_on_device(path: str, here: Device, loaded: LoadedMap) -> int:
+    """Where the file system begins on a device that sysfs describes, in bytes.
+
+    Raises:
+        StaleMapError: it is another device than the mapped one.
+    """
+    there = loaded.map.device
+    for name in ("logical_block_size", "serial", "wwid"):
+        now, then = getattr(here, name), getattr(there, name)
+        if now != then and now is not None and then is not None:
+            raise loaded.other_device(path, f"its {name} is {now} and was {then}")
+    if here.size == there.size:
+        return 0
+    if here.path == here.disk and here.size == there.disk_size:
+        return there.start
+    raise loaded.other_device(path, _sizes(here.size, loaded))
+
+
+def place_by_size(path: str, size: int, loaded: LoadedMap) -> int:
+    """Where the file system begins, in bytes, on what only the size is known of.
+
+    Raises:
+        StaleMapError: nothing of that size was mapped.
+    """
+    there = loaded.map.device
+    whole = size // _SECTOR * _SECTOR  # as a loop device has it
+    if whole == there.disk_size:
+        return there.start
+    if whole == there.size:
+        return 0
+    raise loaded.other_device(path, _sizes(size, loaded))
+
+
+def _sizes(size: int, loaded: LoadedMap) -> str:
+    there = loaded.map.device
+    return f"it has {size} bytes, the mapped one {there.size}, its disk {there.disk_size}"
+
+
+def require_file_system(head: bytes, path: str, start: int, loaded: LoadedMap) -> None:
+    """Refuse a device on which there is another file system than the mapped one.
+
+    Args:
+        head: the first `device.SUPERBLOCK_BYTES` of the file system on it.
+        path: of the device.
+        start: bytes, where that is.
+        loaded: the map.
+
+    Raises:
+        StaleMapError: it is another one.
+    """
+    try:
+        _, uuid = device.identify(head, start)
+    except UnsupportedStorage as reason:
+        raise loaded.other_device(path, str(reason)) from None
+    if uuid != loaded.map.file_system.uuid:
+        what = f"its file system is {uuid}, the mapped one {loaded.map.file_system.uuid}"
+        raise loaded.other_device(path, what)
+
+
+def require_alignment(path: str, start: int, block: int, loaded: LoadedMap) -> None:
+    """Refuse an image that is read in larger blocks than the mapped device.
+
+    Raises:
+        BackendUnavailable: the files do not lie at multiples of `block` bytes.
+    """
+    places = loaded.map.extents[loaded.map.extents[:, 1] >= 0] % block
+    if start % block or places.any():
+        raise BackendUnavailable(
+            f"{path} is read in blocks of {block} bytes, and the mapped files do not lie at "
+            f"multiples of that: attach it with `losetup --find --show --read-only {path}` and "
+            "give the loop device as uri"
+        )
