@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._types import IntArray, PathLike
 from ..catalog import Catalog
 from ..options import require_flag, require_integer
-from ..reader import Batch, IntArray, Reader
-from .extents import device, map
-from .extents.map import MapTree, PathLike
+from ..reader import Batch, Reader
+from .extents import device
+from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
 from .linux.aio import IOVEC, AioContext, why_not
@@ -74,7 +75,7 @@ class BlockReader(Reader):
         require_integer("block", "max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
         self.lanes = lanes
         self._contexts: list[AioContext] = []
-        loaded = map.load(bmap)
+        loaded = load_map(bmap)
         self._storage = device.open_found(
             uri, loaded.map, directory_of(catalog), lambda found: device.open_storage(found, loaded)
         )
@@ -102,7 +103,7 @@ class BlockReader(Reader):
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
-        return MapTree(map.load(options["bmap"]).map)
+        return MapTree(load_map(options["bmap"]).map)
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._samples.sizes[samples]

@@ -6,8 +6,9 @@ import os
 
 import numpy as np
 
+from .._types import IntArray
 from ..catalog import Catalog
-from ..reader import Batch, IntArray, Reader
+from ..reader import Batch, Reader
 
 
 class MemoryReader(Reader):

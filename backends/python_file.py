@@ -10,10 +10,11 @@ import stat
 import numpy as np
 import numpy.typing as npt
 
+from .._types import IntArray
 from ..catalog import Catalog
 from ..errors import SampleSizeChanged, os_error
 from ..options import require_flag, require_integer
-from ..reader import Batch, IntArray, Reader
+from ..reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import FILES_AT_ONCE, SampleFiles
 from .linux.aio import IOVEC, AioContext, why_not
@@ -34,7 +35,7 @@ class PythonFileReader(Reader):
     the rest.
     """
 
-    tells_when_it_waits = True
+    cooperative = True
 
     def __init__(self, catalog: Catalog, *, direct: bool = False, lanes: int = 3) -> None:
         """Open nothing yet but the kernel's contexts; files are opened when they are read.
@@ -75,7 +76,7 @@ class PythonFileReader(Reader):
         return why_not()
 
     def sizes(self, samples: IntArray) -> IntArray:
-        return self._files.sizes(samples, self.waiting)
+        return self._files.sizes(samples, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
         found = np.empty_like(batch.sizes)
@@ -103,7 +104,7 @@ class PythonFileReader(Reader):
             if all_open and not self._direct:
                 reads.read_cached(fds)
             if not reads.done.all():
-                self.waiting()
+                self.yield_turn()
                 self._files.open_missing(fds, paths)
                 if not all_open and not self._direct:
                     reads.read_cached(fds)

@@ -8,11 +8,12 @@ from typing import Any
 
 from bmap_tools.device import SUPERBLOCK_BYTES
 
+from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
 from ..options import require_flag, require_integer
-from ..reader import Batch, Buffer, IntArray, Reader
-from .extents import device, map
-from .extents.map import LoadedMap, MapTree, PathLike
+from ..reader import Batch, Reader
+from .extents import device
+from .extents.map import LoadedMap, MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
 from .xnvme import library
@@ -85,7 +86,7 @@ class XnvmeBlockReader(Reader):
         require_flag("xnvme-block", "check", check)
         self.lanes = queues
         self._queues: list[Queue] = []
-        loaded, xnvme = map.load(bmap), library.load()
+        loaded, xnvme = load_map(bmap), library.load()
         self._namespace = device.open_found(
             uri,
             loaded.map,
@@ -116,7 +117,7 @@ class XnvmeBlockReader(Reader):
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
-        return MapTree(map.load(options["bmap"]).map)
+        return MapTree(load_map(options["bmap"]).map)
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._samples.sizes[samples]

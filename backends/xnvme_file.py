@@ -7,10 +7,11 @@ import os
 
 import numpy as np
 
+from .._types import Buffer, IntArray
 from ..catalog import Catalog
 from ..errors import SampleSizeChanged, os_error
 from ..options import require_flag, require_integer
-from ..reader import Batch, Buffer, IntArray, Reader
+from ..reader import Batch, Reader
 from .files.samples import SampleFiles
 from .xnvme.device import Device
 from .xnvme.files import IOS, FileQueue, SampleReads, open_anonymous
@@ -59,7 +60,7 @@ class XnvmeFileReader(Reader):
         self.lanes = lanes
         self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
         # The others wait inside of a submission, where nothing can be told.
-        self.tells_when_it_waits = io in ("io_uring", "thrpool") and not direct
+        self.cooperative = io in ("io_uring", "thrpool") and not direct
         self._catalog = catalog
         self._unit = _DIRECT_ALIGNMENT if direct else 1
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
@@ -85,11 +86,11 @@ class XnvmeFileReader(Reader):
         return why_not()
 
     def sizes(self, samples: IntArray) -> IntArray:
-        return self._files.sizes(samples, self.waiting)
+        return self._files.sizes(samples, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
-        reads = SampleReads(queue, self._files, self._catalog, batch, self._unit, self.waiting)
+        reads = SampleReads(queue, self._files, self._catalog, batch, self._unit, self.yield_turn)
         try:
             queue.run(reads, batch.buffer)
         finally:

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bmap_tools import extent_map
 from bmap_tools.extent_map import ExtentMap
 from dali_storage.backends.extents import device as _devices
 from dali_storage.backends.extents.device import Storage
+from dali_storage.backends.extents.map import LoadedMap, load_map
 
 from .environment import drop_caches
 from .legs import MAPPED
@@ -77,18 +77,19 @@ def prepare(work: Work, results: Results) -> Fio | None:
     if uri is not None and is_for_nvme_commands(uri):
         result.skipped = f"it reads block devices and images, not {uri}"
         return Fio(result, running[0], uri, (), cold)
-    mapped = extent_map.load(str(work.bmap))
-    storage = _open(uri, mapped, work)
+    loaded = load_map(str(work.bmap))
+    mapped = loaded.map
+    storage = _open(uri, loaded, work)
     if shutil.which("fio") is None:
         result.skipped = "not installed (apt-get install fio)"
     return Fio(result, running[0], storage.path, _command(storage, mapped, work), cold)
 
 
-def _open(uri: str | None, mapped: ExtentMap, work: Work) -> Storage:
+def _open(uri: str | None, loaded: LoadedMap, work: Work) -> Storage:
     """What the mapped file system is on, as the backends find it."""
-    root = mapped.root if work.root is None else os.fsencode(work.root)
+    root = loaded.map.root if work.root is None else os.fsencode(work.root)
     opened = _devices.open_found(
-        uri, mapped, root, lambda place: _devices.open_storage(place, mapped, "")
+        uri, loaded.map, root, lambda place: _devices.open_storage(place, loaded)
     )
     os.close(opened.fd)
     return opened

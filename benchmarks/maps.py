@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from bmap_tools import create, extent_map
+from bmap_tools import create
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
 from dali_storage import registry
 from dali_storage.backends.extents import device as _devices
 from dali_storage.backends.extents import map as _maps
-from dali_storage.catalog import from_tree
+from dali_storage.discovery import from_tree
 from dali_storage.errors import BackendUnavailable
 
 from .legs import MAPPED, Extents
@@ -30,7 +30,8 @@ def samples_of(bmap: str, settings: Settings) -> Work:
         BadInputError: the map cannot be read, or there are no samples.
     """
     try:
-        mapped = extent_map.load(bmap)
+        loaded = _maps.load_map(bmap)
+        mapped = loaded.map
     except (OSError, ValueError) as error:
         raise BadInputError(f"--bmap {bmap}: {explain(error)}") from error
     if isinstance(_devices.mounted_device(mapped, mapped.root), Device):
@@ -42,7 +43,7 @@ def samples_of(bmap: str, settings: Settings) -> Work:
             f"--bmap {bmap}: {explain(error)}; what it is of is not mounted, so the splits of "
             f"{os.fsdecode(mapped.root)!r}, if there are any, need a map each"
         ) from error
-    sizes = mapped.sizes[_maps.files_of(catalog, mapped, "")]
+    sizes = mapped.sizes[_maps.files_of(catalog, loaded)]
     return Work(settings, None, catalog, sizes, order_of(len(catalog), settings))
 
 

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dali_storage.catalog import Catalog, from_directory
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory
 from dali_storage.order import Order, OrderOptions
 
 IntArray: TypeAlias = npt.NDArray[np.int64]

@@ -4,9 +4,10 @@
 rest does not.
 """
 
+from ._types import Buffer, IntArray
 from .catalog import Catalog
 from .errors import BackendUnavailable, SampleChangedError, SampleSizeChanged
-from .reader import Batch, Buffer, IntArray, Reader
+from .reader import Batch, Reader
 
 __all__ = [
     "BackendUnavailable",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .reader import Buffer
+from ._types import Buffer
 
 _GRANULE = 2 << 20  # bytes: a huge page
 

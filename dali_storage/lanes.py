@@ -47,7 +47,7 @@ class Lanes(Generic[Job]):
                 self._jobs.pop()
                 raise
 
-    def give_turn_away(self) -> None:
+    def yield_turn(self) -> None:
         """Let the next job begin. For a lane at work; anywhere else, and again, it does nothing."""
         if getattr(self._mine, "has_turn", False):
             self._mine.has_turn = False

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ._types import IntArray
 from .buffers import BufferPool
 from .catalog import Catalog
 from .errors import SampleChangedError, SampleSizeChanged
 from .lanes import Lanes
 from .order import Order
-from .reader import Batch, IntArray, Reader
+from .reader import Batch, Reader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ class Prefetcher:
         self._pool = BufferPool(reader.allocate)
         self._ahead: dict[int, _Job] = {}
         self._lanes = Lanes(reader.lanes, self._work)
-        reader.waiting = self._lanes.give_turn_away
+        reader.yield_turn = self._lanes.yield_turn
 
     def get(self, index: int) -> LoadedBatch:
         """Batch `index`, when it has been read.
@@ -96,7 +97,7 @@ class Prefetcher:
             self._reader.close()
             # These keep each other alive, and the buffers with them, until the garbage collector
             # comes.
-            self._reader.waiting = Reader.waiting
+            self._reader.yield_turn = Reader.yield_turn
             self._ahead.clear()
             self._pool.clear()
 
@@ -115,8 +116,8 @@ class Prefetcher:
         try:
             # With the turn, because the order is cheap in sequence only.
             samples = self._order.batch(job.index)
-            if not self._reader.tells_when_it_waits:
-                self._lanes.give_turn_away()
+            if not self._reader.cooperative:
+                self._lanes.yield_turn()
             job.future.set_result(LoadedBatch(samples, self._read(samples, lane)))
         except Exception as error:
             # The error's frames hold the buffer of the batch, and this one the job that holds it.

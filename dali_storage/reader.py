@@ -30,18 +30,14 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+from ._types import Buffer, IntArray
 
 if TYPE_CHECKING:
     from .catalog import Catalog, Tree
-
-IntArray: TypeAlias = npt.NDArray[np.int64]
-Buffer: TypeAlias = npt.NDArray[np.uint8]
-"""Memory on `Reader.device`: a numpy array on the CPU; on a GPU, what has the same interface (a
-cupy array)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +49,7 @@ class Batch:
         sizes: int64[n], bytes: exact, as `Reader.sizes()` gave them.
         offsets: int64[n], bytes into `buffer`, multiples of `Reader.alignment`; the ranges do not
             overlap.
-        buffer: 1-D uint8 memory on `Reader.device`, from `Reader.allocate()`.
+        buffer: 1-D uint8 memory from `Reader.allocate()`.
     """
 
     samples: IntArray
@@ -66,22 +62,20 @@ class Reader(ABC):
     """Fills memory with the bytes of samples; the one thing that a backend is.
 
     Attributes:
-        device: where `Batch.buffer` lives.
         alignment: bytes, a power of two. Offsets are multiples of it, and a sample may be written
             up to its size rounded up to it; the bytes after the size are of no meaning.
         lanes: how many `read()` calls may be under way at once, numbered 0 to lanes - 1.
-        tells_when_it_waits: False for a reader that mostly waits for the storage: all its lanes
-            work at once. True for one that may also find everything in memory, and then takes a
-            whole processor: one lane works, and the next begins when that one calls `waiting()`.
-        waiting: set by whoever runs the reader. Called by a reader that tells when it waits, in
-            `sizes()` or `read()`, when from here on it waits for the storage.
+        cooperative: False (the default): all lanes run concurrently; right for readers that mostly
+            block on I/O. True: one lane runs at a time and calls `yield_turn()` before it blocks;
+            right for readers that may be CPU-bound, for example on a hot page cache.
+        yield_turn: set by the prefetcher that runs the reader. A cooperative reader calls it in
+            `sizes()` or `read()` before it blocks on the storage, so that the next lane can run.
     """
 
-    device: Literal["cpu", "gpu"] = "cpu"
     alignment: int = 1
     lanes: int = 1
-    tells_when_it_waits: bool = False
-    waiting: Callable[[], None] = staticmethod(lambda: None)
+    cooperative: bool = False
+    yield_turn: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod
     def __init__(self, catalog: Catalog) -> None: ...
@@ -108,7 +102,7 @@ class Reader(ABC):
         """
 
     def allocate(self, nbytes: int) -> Buffer:
-        """At least `nbytes` of memory on `device`, at an address that is a multiple of `alignment`.
+        """At least `nbytes` of memory, at an address that is a multiple of `alignment`.
 
         Freed when the last reference to it dies. The default is page-aligned host memory, in huge
         pages where the kernel has them: their addresses are cheaper to look up, and there are fewer

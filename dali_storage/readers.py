@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,11 +11,11 @@ from nvidia.dali import fn
 from nvidia.dali.pipeline import do_not_convert
 from nvidia.dali.types import DALIDataType
 
-from . import catalog, pipelines, registry
+from . import dali, discovery, registry
+from ._types import PathLike
 from .order import OrderOptions
 from .source import Source
 
-PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 DataNode: TypeAlias = Any
 
 
@@ -29,7 +28,7 @@ def file(
     case_sensitive_filter: bool = False,
     dir_filters: str | Sequence[str] | None = None,
     dont_use_mmap: bool = False,
-    file_filters: str | Sequence[str] = catalog.DEFAULT_FILE_FILTERS,
+    file_filters: str | Sequence[str] = discovery.DEFAULT_FILE_FILTERS,
     file_list: PathLike | None = None,
     file_root: PathLike | None = None,
     files: PathLike | Sequence[PathLike] | None = None,
@@ -92,7 +91,7 @@ def file(
         RuntimeError: in a process forked from the one that made it, or in a pipeline with
             debug=True.
     """
-    pipelines.refuse_debug_mode()
+    dali.refuse_debug_mode()
     _check(device, skip_cached_images)
     storage = registry.configure(backend, _options(backend_options))
     named = any(given is not None for given in (file_root, files, file_list))
@@ -100,7 +99,7 @@ def file(
         name=name,
         tree=_no_tree if named else storage.tree,
         discover=partial(
-            catalog.discover,
+            discovery.discover,
             file_root=file_root,
             files=files,
             labels=labels,
@@ -123,12 +122,12 @@ def file(
         ),
         deal_seed=seed is None,
         depth=_depth(prefetch_queue_depth),
-        settings=pipelines.settings,
+        settings=dali.settings,
     )
     if not lazy_init:
         source.open()
-    pipelines.answer_reader_meta()
-    pipelines.allow_unused_outputs()
+    dali.answer_reader_meta()
+    dali.allow_unused_outputs()
     data, label = fn.external_source(
         source,
         num_outputs=2,

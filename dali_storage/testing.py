@@ -31,9 +31,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from .catalog import Catalog, from_directory
+from ._types import IntArray
+from .catalog import Catalog
+from .discovery import from_directory
 from .errors import SampleSizeChanged, StaleMapError
-from .reader import Batch, IntArray, Reader
+from .reader import Batch, Reader
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
 """Bytes: the edges of sectors, blocks, pages and commands."""
@@ -136,7 +138,6 @@ class SnapshotReaderTests:
         assert reader.alignment > 0
         assert reader.alignment & (reader.alignment - 1) == 0
         assert reader.lanes >= 1
-        assert reader.device in ("cpu", "gpu")
 
     @pytest.mark.parametrize("nbytes", [0, 1, 4097, 5 << 20])
     def test_allocate_gives_aligned_memory_that_can_be_written(

@@ -12,7 +12,8 @@ from nvidia.dali import Pipeline
 
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.device import Device
-from dali_storage.catalog import Catalog, from_directory
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable
 
 from .devices import Disk, disk

@@ -12,7 +12,8 @@ from dali_storage.backends.files import opening as _files
 from dali_storage.backends.linux.aio import AioContext
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.catalog import Catalog, from_directory, from_files
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory, from_files
 from dali_storage.errors import SampleSizeChanged
 from dali_storage.reader import Reader
 from dali_storage.testing import (

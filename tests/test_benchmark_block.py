@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
 
 import benchmark  # noqa: E402
-from benchmarks import submission  # noqa: E402
 from bmap_tools import create  # noqa: E402
 from dali_storage.backends import _xnvme, xnvme_block  # noqa: E402
 from dali_storage.backends.xnvme.queue import Queue  # noqa: E402
@@ -272,33 +271,6 @@ def test_xnvme_gds_polls_on_demand(
         asked.clear()
         assert run("xnvme-gds", "--uri", disk.device, "--io", "emu", "--bmap", bmap, *spin) == 0
         assert set(asked) == {bool(spin)}
-
-
-def test_a_command_costs_what_is_printed(
-    xnvme: _xnvme.Library, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    costs = iter([submission.Cost(3e-7, 9e-7), submission.Cost(1e-7, 8e-7)] * 2)
-    really = submission.measure
-    found = []
-
-    def measure(queue: Queue, batches: int) -> submission.Cost:
-        found.append(really(queue, batches))
-        return next(costs)
-
-    monkeypatch.setattr(submission, "measure", measure)
-    assert submission.main(["--rounds", "2", "--batches", "4"]) == 0
-    assert "0.20 us to submit a command, 0.85 us of CPU for its" in capsys.readouterr().out
-    for cost in found:
-        assert 0 < cost.submission < 1e-3
-        assert 0 < cost.cycle < 1e-3
-
-
-def test_without_a_library_nothing_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/does/not/exist.so")
-    assert submission.main([]) == 2
-    assert "/does/not/exist.so" in capsys.readouterr().err
 
 
 def test_memory_of_a_gpu_is_missing_in_one_line(

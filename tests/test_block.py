@@ -22,10 +22,11 @@ from nvidia.dali import fn
 from bmap_tools import create, extent_map
 from bmap_tools.extent_map import MapFormatError
 from dali_storage import readers
+from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
 from dali_storage.backends.linux.aio import AioContext
-from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog, from_directory, from_file_list, from_files, from_tree
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory, from_file_list, from_files, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.reader import Reader
 from dali_storage.testing import read
@@ -466,7 +467,7 @@ def test_what_is_no_device(
 def test_a_user_who_may_not_read_the_device(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
     script = (
         "import os, sys; from dali_storage.backends.block import BlockReader\n"
-        "from dali_storage.catalog import from_directory\n"
+        "from dali_storage.discovery import from_directory\n"
         "catalog = from_directory(sys.argv[1], file_filters='*')\n"
         "mapped = BlockReader.tree(bmap=sys.argv[2])\n"  # Python may be out of reach from then on
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
@@ -527,10 +528,10 @@ def test_nothing_stays_open_when_it_is_refused(
 def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
     catalog, bmap = mapped
     with BlockReader(catalog, bmap=bmap), BlockReader(catalog, bmap=str(bmap)):
-        assert BlockReader.tree(bmap=bmap).extent_map is _maps.load(bmap).map
-        before = _maps.load(bmap).map
+        assert BlockReader.tree(bmap=bmap).extent_map is _maps.load_map(bmap).map
+        before = _maps.load_map(bmap).map
         make_map(catalog.root, bmap)
-        assert _maps.load(bmap).map is not before
+        assert _maps.load_map(bmap).map is not before
 
 
 def test_a_part_of_the_mapped_directory(

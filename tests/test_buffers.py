@@ -5,8 +5,8 @@ import threading
 
 import numpy as np
 
+from dali_storage._types import Buffer
 from dali_storage.buffers import BufferPool
-from dali_storage.reader import Buffer
 
 
 class Allocator:

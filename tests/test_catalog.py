@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia.dali import fn, pipeline_def
 
-from dali_storage import catalog
+from dali_storage import catalog, discovery
 from dali_storage.catalog import Catalog
 
 REFUSALS = ("No files found", "Incorrect format of the list file", "Wrong format of file_list")
@@ -72,7 +72,7 @@ def entries(found: Catalog) -> Entries:
 
 def entries_or_refusal(**arguments: Any) -> Entries | None:
     try:
-        return entries(catalog.discover(**arguments))
+        return entries(discovery.discover(**arguments))
     except ValueError:
         return None
 
@@ -190,7 +190,7 @@ def test_links_that_lead_nowhere_or_to_directories_are_samples(tmp_path: Path) -
     write(tmp_path, "class/a.jpg")
     for name, target in (("dangling.jpg", "nothing"), ("loop.jpg", "loop.jpg"), ("up.jpg", "..")):
         os.symlink(target, tmp_path / "class" / name)
-    names = [name for name, _ in entries(catalog.from_directory(tmp_path))]
+    names = [name for name, _ in entries(discovery.from_directory(tmp_path))]
     assert names == [b"class/a.jpg", b"class/dangling.jpg", b"class/loop.jpg", b"class/up.jpg"]
     assert dali_epoch_size(file_root=str(tmp_path)) == len(names)
 
@@ -198,14 +198,14 @@ def test_links_that_lead_nowhere_or_to_directories_are_samples(tmp_path: Path) -
 def test_no_filters_at_all_mean_the_default(tmp_path: Path) -> None:
     for suffix in (b".jpg", b".webp", b".txt"):
         write(tmp_path, "class", b"a" + suffix)
-    found = catalog.discover(file_root=tmp_path, file_filters=None)
+    found = discovery.discover(file_root=tmp_path, file_filters=None)
     assert entries(found) == dali_entries(file_root=str(tmp_path))
 
 
 @pytest.mark.parametrize("convert", [str, os.fsencode, Path, lambda path: f"{path}//"])
 def test_root_can_be_any_kind_of_path(tmp_path: Path, convert: Callable[[Path], Any]) -> None:
     write(tmp_path, "class/a.jpg")
-    found = catalog.from_directory(convert(tmp_path), file_filters=b"*.jpg", dir_filters=("c*",))
+    found = discovery.from_directory(convert(tmp_path), file_filters=b"*.jpg", dir_filters=("c*",))
     assert entries(found) == [(b"class/a.jpg", 0)]
     assert os.path.samefile(found.path(0), tmp_path / "class" / "a.jpg")
 
@@ -217,7 +217,7 @@ def test_root_that_is_no_directory(tmp_path: Path, root: str, monkeypatch: Any) 
     assert "Failed to open" in dali_error(file_root=root)
     expected = NotADirectoryError if root == "file" else FileNotFoundError
     with pytest.raises(expected) as caught:
-        catalog.from_directory(root)
+        discovery.from_directory(root)
     assert caught.value.filename == root
 
 
@@ -227,7 +227,7 @@ def test_broken_entry_of_the_root(tmp_path: Path, target: str, code: int) -> Non
     os.symlink(target, tmp_path / "broken")
     assert "Could not access" in dali_error(file_root=str(tmp_path), dir_filters="class")
     with pytest.raises(OSError, match="broken") as caught:
-        catalog.from_directory(tmp_path, dir_filters="class")
+        discovery.from_directory(tmp_path, dir_filters="class")
     assert (caught.value.errno, caught.value.filename) == (code, str(tmp_path / "broken"))
 
 
@@ -253,8 +253,8 @@ def test_unreadable_class_is_an_error_unless_filtered(tmp_path: Path, monkeypatc
     with without_privileges():
         assert "Failed to open tree/closed" in dali_error(file_root="tree")
         with pytest.raises(PermissionError) as caught:
-            catalog.from_directory("tree")
-        filtered = entries(catalog.from_directory("tree", dir_filters="open"))
+            discovery.from_directory("tree")
+        filtered = entries(discovery.from_directory("tree", dir_filters="open"))
     assert caught.value.filename == "tree/closed"
     assert filtered == [(b"open/a.jpg", 0)]
 
@@ -264,7 +264,7 @@ def test_nothing_found_tells_where_and_with_which_filters(tmp_path: Path) -> Non
     assert "No files found" in dali_error(file_root=str(tmp_path), file_filters=["*.jpg"])
     message = f"no files found under '{tmp_path}'.* 1 .*dir_filters=None.*file_filters=.*jpg"
     with pytest.raises(ValueError, match=message):
-        catalog.from_directory(tmp_path, file_filters=["*.jpg"])
+        discovery.from_directory(tmp_path, file_filters=["*.jpg"])
 
 
 # --- a tree that is known from elsewhere ---
@@ -317,27 +317,27 @@ def test_a_tree_gives_what_dali_finds_in_its_directory(
 
 
 def test_names_of_a_tree_belong_to_its_root() -> None:
-    found = catalog.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}))
+    found = discovery.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}))
     assert (found.root, found.path(0)) == (b"/data", b"/data/c/a.jpg")
     with pytest.raises(ValueError, match=r"no files found under '/data': 0 of its .*'x'"):
-        catalog.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}), dir_filters="x")
+        discovery.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}), dir_filters="x")
 
 
 def test_a_tree_counts_only_where_the_user_names_nothing(tmp_path: Path) -> None:
     write(tmp_path, "class/on disk.jpg")
     write(tmp_path, "list.txt", content=b"class/listed.jpg 3")
     tree = MemoryTree(b"/nowhere", {b"c": [b"b.jpg", b"a.jpg", b"a.txt"], b"b": []})
-    assert entries(catalog.discover(tree)) == [(b"c/a.jpg", 1), (b"c/b.jpg", 1)]
+    assert entries(discovery.discover(tree)) == [(b"c/a.jpg", 1), (b"c/b.jpg", 1)]
     for arguments, expected in (
         ({"file_root": tmp_path}, (b"class/on disk.jpg", 0)),
         ({"files": ["named"], "labels": 5}, (b"named", 5)),
         ({"file_list": tmp_path / "list.txt"}, (b"class/listed.jpg", 3)),
     ):
-        assert entries(catalog.discover(tree, **arguments)) == [expected]
+        assert entries(discovery.discover(tree, **arguments)) == [expected]
     with pytest.raises(ValueError, match=r"labels .* files"):
-        catalog.discover(tree, labels=[1, 2])
+        discovery.discover(tree, labels=[1, 2])
     with pytest.raises(ValueError, match="file_filters"):
-        catalog.discover(tree, file_filters=[])
+        discovery.discover(tree, file_filters=[])
 
 
 # --- a list ---
@@ -412,7 +412,7 @@ def test_bad_line_is_named(list_root: Path, line: bytes) -> None:
     assert compare_lists(list_root, b"a.jpg 1\n\n" + line) is None
     place = f"{re.escape(str(list_root))}/list.txt', line 3: .*{re.escape(repr(line))}"
     with pytest.raises(ValueError, match=place):
-        catalog.from_file_list(list_root / "list.txt")
+        discovery.from_file_list(list_root / "list.txt")
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\na.jpg 2"])
@@ -425,34 +425,34 @@ def test_longest_line(list_root: Path, size: int, end: bytes) -> None:
 def test_list_without_samples(list_root: Path) -> None:
     assert compare_lists(list_root, b" \n\r\n") is None
     with pytest.raises(ValueError, match=r"no files found in file_list .*list.txt"):
-        catalog.from_file_list(list_root / "list.txt")
+        discovery.from_file_list(list_root / "list.txt")
 
 
 def test_root_of_a_list(list_root: Path, monkeypatch: Any) -> None:
     write(list_root, "below/list.txt", content=b"7 1")
     monkeypatch.chdir(list_root)
-    found = catalog.from_file_list("below/list.txt")
+    found = discovery.from_file_list("below/list.txt")
     assert found.path(0) == b"below/7"
     assert "below/7" in dali_error(file_list="below/list.txt")
     for root in ("", "."):
-        found = catalog.from_file_list("below/list.txt", file_root=root)
+        found = discovery.from_file_list("below/list.txt", file_root=root)
         assert entries(found) == dali_entries(file_list="below/list.txt", file_root=root)
         assert os.path.samefile(found.path(0), list_root / "7")
     write(list_root, "list.txt", content=b"7 1")
-    assert catalog.from_file_list("list.txt").path(0) == b"7"
+    assert discovery.from_file_list("list.txt").path(0) == b"7"
     assert dali_entries(file_list="list.txt") == [(b"7", 1)]
 
 
 def test_list_that_cannot_be_read(tmp_path: Path) -> None:
     assert "Cannot open" in dali_error(file_list=str(tmp_path / "missing"))
     with pytest.raises(FileNotFoundError, match="missing"):
-        catalog.from_file_list(tmp_path / "missing")
+        discovery.from_file_list(tmp_path / "missing")
     assert "Wrong format" in dali_error(file_list=str(tmp_path))
     with pytest.raises(IsADirectoryError):
-        catalog.from_file_list(tmp_path)
+        discovery.from_file_list(tmp_path)
     assert "cannot be empty" in dali_error(file_list="")
     with pytest.raises(FileNotFoundError):
-        catalog.from_file_list("")
+        discovery.from_file_list("")
 
 
 # --- files ---
@@ -472,12 +472,12 @@ def test_list_that_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_files_are_taken_as_dali_does(list_root: Path, arguments: dict[str, Any]) -> None:
     expected = dali_entries(file_root=str(list_root), **arguments)
-    assert entries(catalog.discover(file_root=list_root, **arguments)) == expected
+    assert entries(discovery.discover(file_root=list_root, **arguments)) == expected
 
 
 def test_files_of_any_path_type_and_encoding() -> None:
     names = [Path("a"), b"\xff", os.fsdecode(b"\xfe")]
-    found = catalog.from_files(names, np.array([1, -2, 2**33 + 3]))
+    found = discovery.from_files(names, np.array([1, -2, 2**33 + 3]))
     assert entries(found) == [(b"a", 1), (b"\xff", -2), (b"\xfe", 3)]
 
 
@@ -500,7 +500,7 @@ def test_files_of_any_path_type_and_encoding() -> None:
 def test_what_dali_refuses_is_refused(arguments: dict[str, Any], ours: str, dalis: str) -> None:
     assert dalis in dali_error(**arguments)
     with pytest.raises(ValueError, match=ours):
-        catalog.discover(**arguments)
+        discovery.discover(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -520,20 +520,20 @@ def test_what_dali_refuses_is_refused(arguments: dict[str, Any], ours: str, dali
 )
 def test_wrong_types_name_the_argument(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        catalog.discover(**arguments)
+        discovery.discover(**arguments)
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", b"\0"])
 def test_impossible_names_are_refused(name: str | bytes) -> None:
     with pytest.raises(ValueError, match="which no file can be called"):
-        catalog.from_files(["a", name])
+        discovery.from_files(["a", name])
 
 
 def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root: Path) -> None:
     arguments: dict[str, Any] = {"files": ["7", "7"], "labels": [5, 2**63]}
     assert dali_entries(file_root=str(list_root), **arguments) == [(b"7", 0), (b"7", 1)]
     with pytest.raises(ValueError, match="labels must fit in 64 bits"):
-        catalog.from_files(**arguments)
+        discovery.from_files(**arguments)
 
 
 # --- the columns ---
@@ -585,25 +585,25 @@ def test_memory_of_a_directory(tmp_path: Path) -> None:
         if number % 25_000 == 0:
             os.makedirs(tmp_path / str(number))
         os.mknod(f"{tmp_path}/{number - number % 25_000}/{number:08}.jpg")
-    kept, peak = bytes_a_sample(lambda: catalog.from_directory(tmp_path))
+    kept, peak = bytes_a_sample(lambda: discovery.from_directory(tmp_path))
     assert kept < 14
     assert peak < 120
-    names, _ = zip(*entries(catalog.from_directory(tmp_path)), strict=True)
+    names, _ = zip(*entries(discovery.from_directory(tmp_path)), strict=True)
     assert names == tuple(b"%d/%08d.jpg" % (i - i % 25_000, i) for i in range(50_000))
 
 
 def test_memory_of_a_list(tmp_path: Path) -> None:
     lines = b"".join(b"%d/%08d.jpg %d\n" % (i // 1000, i, i // 1000) for i in range(50_000))
     write(tmp_path, "list.txt", content=lines)
-    kept, peak = bytes_a_sample(lambda: catalog.from_file_list(tmp_path / "list.txt"))
+    kept, peak = bytes_a_sample(lambda: discovery.from_file_list(tmp_path / "list.txt"))
     assert kept < 14
     assert peak < 120
 
 
 def test_memory_of_files() -> None:
     names = [f"{number // 1000}/{number:08}.jpg" for number in range(50_000)]
-    kept, peak = bytes_a_sample(lambda: catalog.from_files(names))
+    kept, peak = bytes_a_sample(lambda: discovery.from_files(names))
     assert kept < 14
     assert peak < 120
-    found = catalog.from_files(names)
+    found = discovery.from_files(names)
     assert entries(found) == [(os.fsencode(name), i) for i, name in enumerate(names)]

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn
 
-from dali_storage import engines, streams
-from dali_storage.engines import seed_words
-from dali_storage.order import Order, OrderOptions, reader_meta
-from dali_storage.reader import IntArray
+from dali_storage._types import IntArray
+from dali_storage.order import Order, OrderOptions, libstdcxx, reader_meta, streams
+from dali_storage.order.libstdcxx import seed_words
 
 # --- The model: one number, one sample at a time -------------------------------------------------
 
@@ -469,12 +468,12 @@ def test_memory_does_not_grow_with_the_epochs(monkeypatch: pytest.MonkeyPatch) -
 def test_seed_sequences() -> None:
     for seed in (0, 1, 42, -1, 2**32 + 1):
         for size in (2, 4, 6, 7, 38, 39, 67, 68, 622, 623, 1024):
-            assert engines.seed_words(seed, size) == seed_seq(seed, size)
+            assert libstdcxx.seed_words(seed, size) == seed_seq(seed, size)
 
 
 def test_a_state_of_zero_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "seed_words", lambda seed, count: [0, 0, 0, 2**31 - 1])
-    assert engines.Minstd(1).state == 1
+    monkeypatch.setattr(libstdcxx, "seed_words", lambda seed, count: [0, 0, 0, 2**31 - 1])
+    assert libstdcxx.Minstd(1).state == 1
 
 
 @pytest.mark.parametrize("least", [1, 2**20, 2**30])
@@ -483,7 +482,7 @@ def test_draws_that_are_refused_shift_the_others(least: int) -> None:
     numbers, refused = minstd(5), list[int]()
     expected = [scaled(numbers, bound, refused) for bound in bounds.tolist()]
     assert refused
-    drawn, skipped = engines.Minstd(5), engines.Minstd(5)
+    drawn, skipped = libstdcxx.Minstd(5), libstdcxx.Minstd(5)
     assert drawn.draw(bounds).tolist() == expected
     skipped.skip(len(bounds), int(bounds.max()), bounds.item)
     assert skipped.state == drawn.state
@@ -494,14 +493,14 @@ def test_draws_that_are_refused_shift_the_others(least: int) -> None:
 def test_draws_next_to_those_that_are_refused(bound: int) -> None:
     limit = 2147483645 // bound * bound
     for output in range(limit - 1, min(limit + 2, 2147483646)):
-        engine = engines.Minstd(0)
+        engine = libstdcxx.Minstd(0)
         engine.state = (output + 1) * pow(16807, -1, 2**31 - 1) % (2**31 - 1)
         expected = scaled(minstd_after(engine.state), bound)
         assert engine.draw(np.array([bound])).tolist() == [expected]
 
 
-def twister(bits: int, seed: int) -> engines.WordSource:
-    return engines.mt19937(seed) if bits == 32 else engines.Mt19937_64(seed)
+def twister(bits: int, seed: int) -> libstdcxx.WordSource:
+    return libstdcxx.mt19937(seed) if bits == 32 else libstdcxx.Mt19937_64(seed)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -520,7 +519,7 @@ def test_multiplied_draws_that_are_refused_shift_the_others(bits: int, least_bit
     expected = [multiplied(numbers, bits, bound, refused) for bound in bounds]
     assert refused
     engine = twister(bits, 11)
-    assert engines.draw_below(engine, bits, np.array(bounds, np.uint64)).tolist() == expected
+    assert libstdcxx.draw_below(engine, bits, np.array(bounds, np.uint64)).tolist() == expected
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -531,22 +530,22 @@ def test_multiplied_draws_next_to_those_that_are_refused(bits: int, bound: int) 
         words = [low * pow(bound, -1, 2**bits) % 2**bits, 2**bits - 1]
         expected = [multiplied(iter(words), bits, bound)]
 
-        def engine(count: int, words: list[int] = words) -> engines.Words:
+        def engine(count: int, words: list[int] = words) -> libstdcxx.Words:
             return np.array(words * count, np.uint64)
 
-        drawn = engines.draw_below(engine, bits, np.array([bound], np.uint64))
+        drawn = libstdcxx.draw_below(engine, bits, np.array([bound], np.uint64))
         assert drawn.tolist() == expected
 
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("head", [4, 20, 4096])
 def test_shuffles(bits: int, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_SHUFFLE_HEAD", head)
+    monkeypatch.setattr(libstdcxx, "_SHUFFLE_HEAD", head)
     for size in (1, 2, 3, 4, 5, 100, 1001, 6000):
         items = list(range(size))
         std_shuffle(items, bits, size)
         given = np.arange(size)
-        assert engines.shuffled(given, twister(bits, size), bits).tolist() == items
+        assert libstdcxx.shuffled(given, twister(bits, size), bits).tolist() == items
         assert given.tolist() == list(range(size))
 
 

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_storage.catalog import Catalog, from_files
+from dali_storage._types import Buffer, IntArray
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_files
 from dali_storage.errors import SampleChangedError, SampleSizeChanged
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prefetch import LoadedBatch, Prefetcher, layout
-from dali_storage.reader import Batch, Buffer, IntArray, Reader
+from dali_storage.reader import Batch, Reader
 
 SAMPLES = 40
 BATCH = 4
@@ -250,9 +252,9 @@ def test_closing_from_a_lane_does_not_wait_for_itself() -> None:
 
 
 @pytest.mark.parametrize("tells", [False, True])
-def test_a_reader_that_tells_when_it_waits_has_one_lane_at_work_until_it_does(tells: bool) -> None:
+def test_a_reader_that_cooperative_has_one_lane_at_work_until_it_does(tells: bool) -> None:
     reader = Model(from_files(["x"]), lanes=3)
-    reader.tells_when_it_waits = tells
+    reader.cooperative = tells
     reader.go.clear()
     with prefetcher(reader) as ahead:
         threading.Timer(0.2, reader.go.set).start()
@@ -262,11 +264,11 @@ def test_a_reader_that_tells_when_it_waits_has_one_lane_at_work_until_it_does(te
 
 def test_lanes_begin_when_those_before_them_wait() -> None:
     class Waiting(Model):
-        tells_when_it_waits = True
+        cooperative = True
 
         def fill(self, batch: Batch) -> None:
-            self.waiting()
-            self.waiting()  # twice is once
+            self.yield_turn()
+            self.yield_turn()  # twice is once
             self.go.wait()
             super().fill(batch)
 
@@ -288,7 +290,7 @@ def test_a_hot_reader_works_in_one_thread() -> None:
     threads: set[int] = set()
 
     class Hot(Model):
-        tells_when_it_waits = True
+        cooperative = True
 
         def fill(self, batch: Batch) -> None:
             threads.add(threading.get_ident())
@@ -370,10 +372,10 @@ def test_lanes_that_cannot_be_started_are_done_without(monkeypatch: pytest.Monke
         start(self)
 
     class Waiting(Model):
-        tells_when_it_waits = True
+        cooperative = True
 
         def fill(self, batch: Batch) -> None:
-            self.waiting()
+            self.yield_turn()
             super().fill(batch)
 
     monkeypatch.setattr(threading.Thread, "start", start_one)

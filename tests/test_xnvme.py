@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.blocks import COMMAND
 from dali_storage.backends.xnvme.device import _OPTS_READ, GEOMETRY, OPTS
+from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import CONTEXT
 from dali_storage.errors import BackendUnavailable
 

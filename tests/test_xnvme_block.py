@@ -18,18 +18,20 @@ from nvidia.dali import fn
 
 from bmap_tools import device, extent_map
 from dali_storage import controllers, readers
+from dali_storage._types import IntArray
 from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme import blocks as _xnvme_blocks
 from dali_storage.backends.xnvme import namespace as _xnvme_storage
-from dali_storage.backends.xnvme.library import Library
-from dali_storage.backends.xnvme.device import Device, Geometry
 from dali_storage.backends.xnvme.blocks import BlockReads
+from dali_storage.backends.xnvme.device import Device, Geometry
 from dali_storage.backends.xnvme.files import IOS
+from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog, from_directory, from_tree
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
-from dali_storage.reader import IntArray, Reader
+from dali_storage.reader import Reader
 from dali_storage.testing import make_batch, nothing_is_left, read
 
 from .conftest import build, open_files, take
@@ -343,8 +345,9 @@ def test_a_user_who_may_not_read_the_device(
     xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
 ) -> None:
     script = (
-        "import os, sys; from dali_storage.backends import xnvme_block\nfrom dali_storage.backends.xnvme import library as _xnvme\n"
-        "from dali_storage.catalog import from_directory\n"
+        "import os, sys; from dali_storage.backends import xnvme_block\n"
+        "from dali_storage.backends.xnvme import library as _xnvme\n"
+        "from dali_storage.discovery import from_directory\n"
         "catalog = from_directory(sys.argv[1], file_filters='*')\n"
         "mapped = xnvme_block.XnvmeBlockReader.tree(bmap=sys.argv[2]); _xnvme.load()\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
@@ -565,9 +568,7 @@ def test_of_several_bad_samples_the_first_of_the_batch_is_named(
 def test_what_cannot_be_submitted_is_told(
     reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        BlockReads, "submit", lambda _, numbers, __: [-errno.EINVAL] * len(numbers)
-    )
+    monkeypatch.setattr(BlockReads, "submit", lambda _, numbers, __: [-errno.EINVAL] * len(numbers))
     with pytest.raises(OSError, match="cannot submit a read") as caught:
         read(reader, np.array([1]))
     assert (caught.value.errno, caught.value.filename) == (

@@ -12,12 +12,13 @@ import pytest
 
 from dali_storage import readers
 from dali_storage.backends.xnvme import files as _xnvme_files
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_file import XnvmeFileReader
-from dali_storage.catalog import Catalog, from_files
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_files
 from dali_storage.errors import BackendUnavailable, SampleSizeChanged
 from dali_storage.reader import Reader
 from dali_storage.testing import ReaderTests, make_batch, make_known_batch, nothing_is_left, read

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.library import Library
 from dali_storage.errors import BackendUnavailable
 
 from .xnvme import Descriptors, offered

@@ -14,7 +14,8 @@ from dali_storage.backends.extents import device as _devices
 from dali_storage.backends.xnvme import nodes as _xnvme_nodes
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog, from_directory
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable
 from dali_storage.testing import read
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.blocks import COMMAND, BlockReads
 from dali_storage.backends.xnvme.device import Device
-from dali_storage.backends.xnvme.files import FileQueue, open_anonymous
+from dali_storage.backends.xnvme.files import FileQueue, FileReads, open_anonymous
+from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
-from dali_storage.backends.xnvme.files import FileReads
 
 
 def open_file(library: Library, path: object, **options: Any) -> Device:

@@ -14,8 +14,9 @@ from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device, ExtentMap
 
+from ..._types import PathLike
 from ...errors import LIMITS, BackendUnavailable, os_error
-from .map import LoadedMap, PathLike
+from .map import LoadedMap
 
 _SECTOR = 512  # bytes; the unit of a block device's size
 

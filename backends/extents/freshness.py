@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from bmap_tools import fiemap
 
-from ...reader import IntArray
+from ..._types import IntArray
 from ..files.opening import close_all, open_cached, open_missing, statuses, statuses_of_paths
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap

@@ -14,11 +14,10 @@ import numpy as np
 from bmap_tools import extent_map
 from bmap_tools.extent_map import ExtentMap
 
+from ..._types import IntArray, PathLike
 from ...catalog import Catalog
 from ...errors import StaleMapError
-from ...reader import IntArray
 
-PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Key: TypeAlias = tuple[str, int, int, int, int]
 
 _loaded: weakref.WeakValueDictionary[_Key, ExtentMap] = weakref.WeakValueDictionary()
@@ -45,7 +44,7 @@ class LoadedMap:
         return self.stale(os.fsencode(path), f"this is not the mapped device: {what}")
 
 
-def load(bmap: PathLike) -> LoadedMap:
+def load_map(bmap: PathLike) -> LoadedMap:
     """The map in a file. All who hold the map of one unchanged file hold the same ExtentMap.
 
     Raises:

@@ -13,7 +13,8 @@ import numpy as np
 from bmap_tools import csr
 from bmap_tools.extent_map import ExtentMap
 
-from ...reader import Batch, IntArray
+from ..._types import IntArray
+from ...reader import Batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,8 +22,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..._types import IntArray
 from ...errors import os_error
-from ...reader import IntArray
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from itertools import repeat
 
 import numpy as np
 
+from ..._types import IntArray
 from ...catalog import Catalog
-from ...reader import IntArray
 from .opening import close_all, is_local, open_cached, open_missing, regular_sizes
 
 FILES_AT_ONCE = 64  # a lane; open files are limited, to 1,024 a process by default

@@ -19,8 +19,8 @@ import platform
 import numpy as np
 import numpy.typing as npt
 
+from ..._types import IntArray
 from ...errors import BackendUnavailable
-from ...reader import IntArray
 
 IOCB = np.dtype(
     [

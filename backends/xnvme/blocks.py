@@ -8,7 +8,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ...reader import IntArray
+from ..._types import IntArray
 from ..extents.plan import Reads
 from .queue import CONTEXT, Queue, Work
 from .status import explain

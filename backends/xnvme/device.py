@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from ..._types import Buffer
 from ...errors import os_error
-from ...reader import Buffer
 from .library import Library
 
 _OPTS_BYTES = 512  # more than any version's struct xnvme_opts: 136 in 0.7.5, 168 in main

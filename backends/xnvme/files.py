@@ -14,9 +14,10 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
+from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import BackendUnavailable
-from ...reader import Batch, IntArray
+from ...reader import Batch
 from ..files.opening import close_all
 from ..files.samples import SampleFiles
 from .device import Device

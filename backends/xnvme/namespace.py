@@ -12,10 +12,11 @@ import numpy as np
 from bmap_tools import extent_map
 
 from ... import controllers
+from ..._types import PathLike
 from ...errors import BackendUnavailable, os_error
 from ..extents import device as _devices
 from ..extents.device import Storage
-from ..extents.map import LoadedMap, PathLike
+from ..extents.map import LoadedMap
 from ..extents.plan import Reads
 from . import implementations, nodes
 from .blocks import MOST_BLOCKS, BlockReads

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._types import IntArray
 from ...errors import BackendUnavailable
-from ...reader import IntArray
 from .device import LIBRARY_LOCK, Device, foreign_memory
 
 CONTEXT = np.dtype(

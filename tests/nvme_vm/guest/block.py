@@ -13,7 +13,8 @@ import pytest
 
 from bmap_tools import extent_map
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog, from_directory
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory
 from dali_storage.errors import MapNotChecked
 from dali_storage.reader import Reader
 from dali_storage.testing import read

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog, from_tree
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_tree
 from dali_storage.reader import Reader
 from dali_storage.testing import read
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog, from_tree
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_tree
 from dali_storage.testing import read
 
 from .. import plan

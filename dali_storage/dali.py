@@ -12,7 +12,7 @@ from typing import Any
 
 from nvidia.dali.pipeline import Pipeline
 
-from .engines import seed_words
+from .order.libstdcxx import seed_words
 from .source import PipelineSettings, Source
 
 _SEED_TABLE = 1024  # how many seeds a pipeline deals before it begins again

@@ -1,0 +1,18 @@
+"""Types of arrays and paths that several modules share."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+"""int64[n]: indices, sizes, or offsets in bytes."""
+
+Buffer: TypeAlias = npt.NDArray[np.uint8]
+"""Memory that batches are read into, one-dimensional."""
+
+PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A path as the functions of `os` take it."""
