@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
 
 import benchmark  # noqa: E402
 from bmap_tools import create  # noqa: E402
-from dali_storage.backends import _xnvme, xnvme_block  # noqa: E402
+from dali_storage.backends import xnvme_block  # noqa: E402
+from dali_storage.backends.xnvme.library import Library  # noqa: E402
 from dali_storage.backends.xnvme.queue import Queue  # noqa: E402
 from dali_storage.errors import MapNotChecked  # noqa: E402
 
@@ -220,7 +221,7 @@ def test_it_cannot_run_without_permission(
 
 
 def test_all_legs_on_extents_and_by_libxnvme_are_compared(
-    data: Path, xnvme: _xnvme.Library, no_fio: None, tmp_path: Path,
+    data: Path, xnvme: Library, no_fio: None, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     made: list[str] = []
@@ -245,7 +246,7 @@ def test_all_legs_on_extents_and_by_libxnvme_are_compared(
 
 
 def test_xnvme_gds_needs_no_more_than_a_device_and_its_map(
-    disk: Disk, bmap: Path, xnvme: _xnvme.Library, fake_fio: Path,
+    disk: Disk, bmap: Path, xnvme: Library, fake_fio: Path,
     capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     fake_fio.write_text(f"0\n{FIO_OUTPUT}")
@@ -257,7 +258,7 @@ def test_xnvme_gds_needs_no_more_than_a_device_and_its_map(
 
 
 def test_xnvme_gds_polls_on_demand(
-    disk: Disk, bmap: Path, xnvme: _xnvme.Library, no_fio: None, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, bmap: Path, xnvme: Library, no_fio: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
 
@@ -287,7 +288,7 @@ def test_memory_of_a_gpu_is_missing_in_one_line(
 
 
 def test_an_io_that_does_not_fit_is_refused(
-    data: Path, bmap: Path, xnvme: _xnvme.Library, capsys: pytest.CaptureFixture[str]
+    data: Path, bmap: Path, xnvme: Library, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("xnvme-file", "--datadir", data, "--io", "posix") == 2
     assert "xnvme-file: io must be one of io_uring, " in capsys.readouterr().err
