@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from .attributes import Attributes
 from .extent_map import FileSystem
-from .fiemap import Extent, Fiemap, mapped
+from .fiemap import Extent, Fiemap, usable_extents
 from .report import reason
 
 Status: TypeAlias = tuple[int, int, int, int]
@@ -73,7 +73,7 @@ class Inspector:
             return "its time stamps are later than a map can say, of the year 2262"
         if not status.st_size:
             return []
-        return self._attributes.obstacle(fd) or mapped(
+        return self._attributes.obstacle(fd) or usable_extents(
             self._fiemap.raw_extents(fd), status.st_size, self._block_size
         )
 

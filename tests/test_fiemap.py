@@ -8,10 +8,11 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +124,44 @@ def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
     assert compared == 8
 
 
+def test_many_files_at_once_have_filefrags_extents_where_one_is_all(mount: Path) -> None:
+    block = 4096
+    sizes = {"empty": 0, "byte": 1, "block": block, "more": block + 1, "large": 3 << 20}
+    for name, size in sizes.items():
+        (mount / name).write_bytes(os.urandom(size))
+    (mount / "hole").touch()
+    os.truncate(mount / "hole", 9999)
+    fragment(mount / "pieces", 4)
+    with open(mount / "unwritten", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 5 * block)
+    with open(mount / "reserved", "wb") as file:
+        file.write(b"data")
+        file.flush()
+        run("fallocate", "--keep-size", "--length", "1MiB", str(mount / "reserved"))
+    names = [*sizes, "hole", "pieces", "unwritten", "reserved"]
+    run("sync", "--file-system", str(mount))
+    with ExitStack() as stack:
+        fds = [stack.enter_context(opened(mount / name)) for name in names]
+        found = np.array([os.fstat(fd).st_size for fd in fds])
+        closed = os.dup(fds[0])
+        os.close(closed)
+        counts, extents = fiemap.single_extents([*fds, closed], np.append(found, 1), block)
+    assert counts[-1] == -1
+    for name, size, count, extent in zip(names, found, counts, extents, strict=False):
+        rows = [row for row in filefrag(mount / name) if row[0] < size]
+        plain = not any(flags & UNWRITTEN for *_, flags in rows)
+        assert count == (len(rows) if len(rows) < 2 and plain else -1), name
+        if count == 1:
+            logical, physical, length, _ = rows[0]
+            assert extent.tolist() == [logical, physical, min(length, whole(size))]
+    assert counts[:6].tolist() == [0, 1, 1, 1, counts[4], 0]
+    assert counts[6:8].tolist() == [-1, -1]
+
+
+def whole(size: int) -> int:
+    return -(-size // 4096) * 4096
+
+
 def test_hundreds_of_extents_are_all_found(mount: Path) -> None:
     fragment(mount / "many", 300)
     with opened(mount / "many") as fd:
@@ -154,7 +193,7 @@ def test_a_reflink_is_shared_and_no_obstacle(tmp_path: Path) -> None:
     assert found[0] == found[1]
     assert all(flags & SHARED for *_, flags in found[0])
     (logical, physical, length, _), *_ = found[0]
-    assert fiemap.mapped(found[0], 100_000, 4096) == [(logical, physical, length)]
+    assert fiemap.usable_extents(found[0], 100_000, 4096) == [(logical, physical, length)]
 
 
 def test_a_file_system_that_does_not_know_fiemap_says_so() -> None:
@@ -206,7 +245,7 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
                 unwritten = flags & UNWRITTEN
                 model[logical + byte] = "unwritten" if unwritten else physical + byte
                 obstacles |= {flag for flag in OBSTACLES if flags & flag}
-    mapped = fiemap.mapped(raw, size, BLOCK)
+    mapped = fiemap.usable_extents(raw, size, BLOCK)
     if obstacles:
         assert isinstance(mapped, str)
         assert any(OBSTACLES[flag] in mapped for flag in obstacles)
@@ -231,15 +270,15 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
 @pytest.mark.parametrize("flag", sorted(OBSTACLES))
 def test_every_obstacle_has_its_reason_unless_it_lies_beyond_the_end(flag: int) -> None:
     raw = [(0, 8192, 4096, 0), (4096, 0, 4096, flag | LAST)]
-    assert OBSTACLES[flag] in str(fiemap.mapped(raw, 4097, 4096))
-    assert fiemap.mapped(raw, 4096, 4096) == [(0, 8192, 4096), (4096, -1, 4096)]
+    assert OBSTACLES[flag] in str(fiemap.usable_extents(raw, 4097, 4096))
+    assert fiemap.usable_extents(raw, 4096, 4096) == [(0, 8192, 4096), (4096, -1, 4096)]
 
 
 def test_the_flags_that_come_together_give_the_special_reason() -> None:
-    assert fiemap.mapped([(0, 0, 4096, DELALLOC | UNKNOWN)], 1, 4096) == (
+    assert fiemap.usable_extents([(0, 0, 4096, DELALLOC | UNKNOWN)], 1, 4096) == (
         "its data has no place on the device yet"
     )
-    assert "inode" in str(fiemap.mapped([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
+    assert "inode" in str(fiemap.usable_extents([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
 
 
 def test_an_empty_file_has_no_extents(mount: Path) -> None:

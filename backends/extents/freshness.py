@@ -194,7 +194,7 @@ class Freshness:
         mapped = self._map
         raw = fiemap.Fiemap().raw_extents(fd, sync=False)
         size = int(mapped.sizes[file])
-        found = fiemap.mapped(raw, size, mapped.file_system.block_size)
+        found = fiemap.usable_extents(raw, size, mapped.file_system.block_size)
         if isinstance(found, str):
             return False
         first, last = mapped.extent_offsets[file : file + 2].tolist()
