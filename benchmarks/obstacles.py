@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from dali_storage import controllers, registry
+from dali_storage import registry
+from dali_storage.backends.xnvme import pci
 from dali_storage.errors import BackendUnavailable
 
 from .environment import available_memory_bytes
@@ -29,7 +30,7 @@ def of_backend(work: Work, backend: str) -> str | None:
 
 def is_for_nvme_commands(uri: str) -> bool:
     """Whether a device can be read by NVMe commands only: a character device, a PCI address."""
-    if controllers.address_of(uri):
+    if pci.address_of(uri):
         return True
     return os.path.exists(uri) and stat.S_ISCHR(os.stat(uri).st_mode)
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import controllers
-from .controllers import sysfs_text
+from .backends.xnvme import pci
+from .backends.xnvme.pci import sysfs_text
 
 _DISKS = {
     r"nvme\d+n\d+": "NVMe disk",
@@ -63,9 +63,9 @@ def _node_needs(node: Path) -> str | None:
 
 
 def _controllers(root: str) -> Iterator[tuple[str, str]]:
-    for address in controllers.addresses(root):
-        needs = controllers.needs(address, root)
+    for address in pci.addresses(root):
+        needs = pci.needs(address, root)
         ready = "its permissions allow the backend xnvme-block with libxnvme's main branch"
         state = f"needs {'; '.join(needs)}" if needs else ready
-        driver = controllers.driver_of(address, root) or "none"
+        driver = pci.driver_of(address, root) or "none"
         yield address, f"NVMe controller, driver {driver}, {state}"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage import controllers, devices
+from dali_storage import devices
+from dali_storage.backends.xnvme import pci
 
 ADDRESS = "0000:00:04.0"
 ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"
@@ -63,7 +64,7 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_addresses_are_known_however_they_are_written(text: str, address: str | None) -> None:
-    assert controllers.address_of(text) == address
+    assert pci.address_of(text) == address
 
 
 def test_a_machine_without_sysfs_has_no_devices(tmp_path: Path) -> None:

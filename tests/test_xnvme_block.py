@@ -17,11 +17,12 @@ import pytest
 from nvidia.dali import fn
 
 from bmap_tools import device, extent_map
-from dali_storage import controllers, readers
+from dali_storage import readers
 from dali_storage._types import IntArray
 from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme import blocks as _xnvme_blocks
 from dali_storage.backends.xnvme import namespace as _xnvme_storage
+from dali_storage.backends.xnvme import pci as _pci
 from dali_storage.backends.xnvme.blocks import BlockReads
 from dali_storage.backends.xnvme.device import Device, Geometry
 from dali_storage.backends.xnvme.files import IOS
@@ -375,8 +376,8 @@ def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "sys/bus/pci/devices/0000:00:04.0"
     directory.mkdir(parents=True)
     (directory / "class").write_text("0x010802\n")
-    monkeypatch.setattr(controllers.needs, "__defaults__", (str(tmp_path),))
-    monkeypatch.setattr(controllers.require_user_space_driver, "__defaults__", (str(tmp_path),))
+    monkeypatch.setattr(_pci.needs, "__defaults__", (str(tmp_path),))
+    monkeypatch.setattr(_pci.require_user_space_driver, "__defaults__", (str(tmp_path),))
     return directory
 
 
@@ -387,7 +388,7 @@ def test_a_controller_of_another_driver(pci: Path, driver: str | None) -> None:
         (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
         has = f"the driver '{driver}' has it"
     with pytest.raises(BackendUnavailable, match=has) as caught:
-        controllers.require_user_space_driver(pci.name)
+        _pci.require_user_space_driver(pci.name)
     assert "uio_pci_generic" in str(caught.value)
     assert f"driverctl --nosave set-override {pci.name}" in str(caught.value)
     assert ("unmount" in str(caught.value)) == (driver is not None)
@@ -396,15 +397,15 @@ def test_a_controller_of_another_driver(pci: Path, driver: str | None) -> None:
 @pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
 def test_a_controller_of_a_user_space_driver(pci: Path, driver: str) -> None:
     (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-    controllers.require_user_space_driver(pci.name)
+    _pci.require_user_space_driver(pci.name)
 
 
 def test_what_is_no_controller(pci: Path) -> None:
     (pci / "class").write_text("0x020000\n")
     with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
-        controllers.require_user_space_driver(pci.name)
+        _pci.require_user_space_driver(pci.name)
     with pytest.raises(FileNotFoundError, match="lspci -D") as caught:
-        controllers.require_user_space_driver("0000:00:05.0")
+        _pci.require_user_space_driver("0000:00:05.0")
     assert caught.value.filename == "0000:00:05.0"
 
 
@@ -433,7 +434,7 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
         XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
     for words in ("it needs", "an IOMMU (", "vm.nr_hugepages"):
         assert words in str(caught.value)
-    monkeypatch.setattr(controllers, "needs", lambda _: [])
+    monkeypatch.setattr(_pci, "needs", lambda _: [])
     with pytest.raises(BackendUnavailable, match="Cannot allocate memory; another process may"):
         XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import weakref
 
-from ... import controllers
 from ...errors import BackendUnavailable
+from . import pci
 from .device import LIBRARY_LOCK
 
 _claims: weakref.WeakSet[Claim] = weakref.WeakSet()
@@ -53,7 +53,7 @@ class Claim:
 
 def _binding(address: str) -> int | None:
     """A number for the time that a driver has a controller; None if that is not for user space."""
-    if controllers.driver_of(address) not in controllers.USER_SPACE_DRIVERS:
+    if pci.driver_of(address) not in pci.USER_SPACE_DRIVERS:
         return None
     try:
         return os.lstat(f"/sys/bus/pci/devices/{address}/driver").st_ino

@@ -11,14 +11,13 @@ import numpy as np
 
 from bmap_tools import extent_map
 
-from ... import controllers
 from ..._types import PathLike
 from ...errors import BackendUnavailable, os_error
 from ..extents import device as _devices
 from ..extents.device import Storage
 from ..extents.map import LoadedMap
 from ..extents.plan import Reads
-from . import implementations, nodes
+from . import implementations, nodes, pci
 from .blocks import MOST_BLOCKS, BlockReads
 from .claims import Claim
 from .device import Device, Geometry
@@ -164,7 +163,7 @@ def open_namespace(
         OSError: it cannot be opened.
     """
     path = _devices.path_of(uri)
-    if address := controllers.address_of(path):
+    if address := pci.address_of(path):
         return _open_pci(library, address, io, nsid, loaded)
     if nsid != 1:
         raise ValueError(
@@ -197,7 +196,7 @@ def _open_pci(
             "of the main branch (back end upcie), or give a block device as uri"
         )
     PCI.choose(io)
-    controllers.require_user_space_driver(address)
+    pci.require_user_space_driver(address)
     opened = _device(library, PCI, address, None, nsid)
     try:
         geometry = _geometry_of_namespace(opened, address, nsid)
@@ -333,7 +332,7 @@ def refusal(
 
 
 def _needs_of_controller(address: str) -> str:
-    needs = controllers.needs(address)
+    needs = pci.needs(address)
     if needs:
         return f"it needs {'; '.join(needs)}"
     return "another process may have it, or the hugepages (HugePages_Free in /proc/meminfo)"

@@ -14,10 +14,10 @@ from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
 
-from ...controllers import sysfs_text
 from ...errors import BackendUnavailable
 from ..extents import device as _devices
 from ..extents.device import Storage
+from .pci import sysfs_text
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _USUAL_KIB = 128  # what is taken for the limit of a driver that tells none

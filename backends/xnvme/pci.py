@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import BackendUnavailable
+from ...errors import BackendUnavailable
 
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """Those that leave a controller to user space."""
