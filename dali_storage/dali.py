@@ -29,7 +29,10 @@ def settings(source: Source) -> PipelineSettings:
     sources(pipeline)  # refuses a name that is there twice
     checkpointing = bool(pipeline._enable_checkpointing)
     return PipelineSettings(
-        pipeline.max_batch_size, _seed(pipeline, source, checkpointing), checkpointing
+        batch_size=pipeline.max_batch_size,
+        seed=_seed(pipeline, source, checkpointing),
+        checkpointing=checkpointing,
+        num_threads=pipeline.num_threads,
     )
 
 

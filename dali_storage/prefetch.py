@@ -48,7 +48,9 @@ class Prefetcher:
     asks for any other batch gets it: what was read ahead for nothing is dropped.
     """
 
-    def __init__(self, catalog: Catalog, reader: Reader, order: Order, depth: int) -> None:
+    def __init__(
+        self, catalog: Catalog, reader: Reader, order: Order, depth: int, *, dali_threads: int = 0
+    ) -> None:
         """Take over `reader`: it is closed by `close()`.
 
         Args:
@@ -56,11 +58,13 @@ class Prefetcher:
             reader: the backend.
             order: which samples make batch i.
             depth: how many batches to read beyond the one asked for; at least one a lane.
+            dali_threads: threads that the pipeline runs beside the lanes.
         """
         self._catalog = catalog
         self._reader = reader
         self._order = order
         self._depth = max(depth, reader.lanes)
+        self._dali_threads = dali_threads
         self._pool = BufferPool(reader.allocate)
         self._ahead: dict[int, _Job] = {}
         self._lanes = Lanes(reader.lanes, self._work)

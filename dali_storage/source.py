@@ -25,11 +25,13 @@ class PipelineSettings:
         batch_size: samples a batch.
         seed: the seed for a reader that was given none.
         checkpointing: whether the pipeline makes checkpoints.
+        num_threads: threads of DALI's own, which want processors too.
     """
 
     batch_size: int
     seed: int
     checkpointing: bool
+    num_threads: int
 
 
 class Source:
@@ -135,7 +137,9 @@ class Source:
         seed = settings.seed if self.wants_seed else self._order.seed
         options = replace(self._order, seed=seed, checkpointing=settings.checkpointing)
         order = Order(len(catalog), settings.batch_size, options)
-        self._prefetcher = Prefetcher(catalog, reader, order, self._depth)
+        self._prefetcher = Prefetcher(
+            catalog, reader, order, self._depth, dali_threads=settings.num_threads
+        )
         self._close_when_collected(self._prefetcher.close)
         self._position = info.iteration
         return self._prefetcher
