@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from .extents import device
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
-from .linux.aio import IOVEC, AioContext, why_not
+from .linux import aio
+from .linux.libc import IOVEC
 
 _RETRIES = 1  # a failed read is submitted again
 _PAGE = 4096  # bytes; a device is handed memory in these
@@ -74,7 +74,7 @@ class BlockReader(Reader):
         require_integer("block", "lanes", lanes, range(1, 65))
         require_integer("block", "max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
         self.lanes = lanes
-        self._contexts: list[AioContext] = []
+        self._queue_depth = queue_depth
         loaded = load_map(bmap)
         self._storage = device.open_found(
             uri, loaded.map, directory_of(catalog), lambda found: device.open_storage(found, loaded)
@@ -91,15 +91,14 @@ class BlockReader(Reader):
                 retries=_RETRIES,
                 check=check,
             )
-            for _ in range(lanes):
-                self._contexts.append(AioContext(queue_depth))
+            aio.require(queue_depth)
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def unavailable(cls) -> str | None:
-        return why_not()
+        return aio.unavailable()
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
@@ -109,21 +108,18 @@ class BlockReader(Reader):
         return self._samples.sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        submit = partial(self._submit, self._contexts[lane])
-        self._samples.read(batch, submit)
+        self._samples.read(batch, self._submit)
 
     def close(self) -> None:
-        for context in self._contexts:
-            context.close()
         if self._is_open:
             self._is_open = False
             os.close(self._storage.fd)
 
-    def _submit(self, context: AioContext, reads: Reads) -> _Completions:
+    def _submit(self, reads: Reads) -> _Completions:
         iovecs = np.empty((len(reads), 1), IOVEC)
         iovecs["base"][:, 0] = reads.memory
         iovecs["len"][:, 0] = reads.lengths
-        results = context.read(self._storage.fd, iovecs, reads.positions)
+        results = aio.read(self._queue_depth, self._storage.fd, iovecs, reads.positions)
         return _Completions(results, reads.lengths)
 
 

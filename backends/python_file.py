@@ -17,7 +17,8 @@ from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import FILES_AT_ONCE, SampleFiles
-from .linux.aio import IOVEC, AioContext, why_not
+from .linux import aio
+from .linux.libc import IOVEC
 
 _CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
@@ -63,17 +64,11 @@ class PythonFileReader(Reader):
         self._overflow = self.allocate(_DIRECT_ALIGNMENT)
         if direct and len(catalog):
             self._files.require_direct()
-        self._contexts: list[AioContext] = []
-        try:
-            for _ in range(lanes):
-                self._contexts.append(AioContext(FILES_AT_ONCE))
-        except BaseException:
-            self.close()
-            raise
+        aio.require(FILES_AT_ONCE)
 
     @classmethod
     def unavailable(cls) -> str | None:
-        return why_not()
+        return aio.unavailable()
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.yield_turn)
@@ -82,22 +77,20 @@ class PythonFileReader(Reader):
         found = np.empty_like(batch.sizes)
         for start in range(0, batch.samples.size, FILES_AT_ONCE):
             part = slice(start, start + FILES_AT_ONCE)
-            found[part] = self._read_files(batch, part, self._contexts[lane])
+            found[part] = self._read_files(batch, part)
         changed = batch.samples[found != batch.sizes]
         if changed.size:
             self._files.forget(changed)
             raise SampleSizeChanged(changed)
 
     def close(self) -> None:
-        for context in self._contexts:
-            context.close()
         self._files.close()
 
-    def _read_files(self, batch: Batch, part: slice, context: AioContext) -> IntArray:
+    def _read_files(self, batch: Batch, part: slice) -> IntArray:
         """Read files whole; int64[n], how many bytes each gave: more than its size if it grew."""
         paths = self._catalog.paths(batch.samples[part])
         unit = self.alignment if self._direct else 1
-        reads = _Reads(batch.sizes[part], self._iovecs(batch, part, unit), unit, context)
+        reads = _Reads(batch.sizes[part], self._iovecs(batch, part, unit), unit)
         fds = self._files.take(batch.samples[part])
         try:
             all_open = self._files.open_cached(fds, paths)
@@ -140,9 +133,7 @@ class _Reads:
         done: bool[n], whether each is at its end, as it is now, or beyond the size it had.
     """
 
-    def __init__(
-        self, sizes: IntArray, iovecs: npt.NDArray[np.void], unit: int, context: AioContext
-    ) -> None:
+    def __init__(self, sizes: IntArray, iovecs: npt.NDArray[np.void], unit: int) -> None:
         """`unit`: what offsets must be multiples of, in bytes."""
         self.got = np.zeros_like(sizes)
         self.errors = np.zeros_like(sizes)
@@ -150,7 +141,6 @@ class _Reads:
         self._sizes = sizes
         self._iovecs = iovecs
         self._unit = unit
-        self._context = context
 
     def read_cached(self, fds: list[int]) -> None:
         """Read what is in the page cache, and make the kernel fetch what is not."""
@@ -173,7 +163,7 @@ class _Reads:
         rest, got = self._iovecs[places], self.got[places]
         rest["base"][:, 0] += got.astype(np.uint64)
         rest["len"][:, 0] -= got.astype(np.uint64)
-        more = self._context.read(np.array(fds)[places], rest, got, rw_flags)
+        more = aio.read(FILES_AT_ONCE, np.array(fds)[places], rest, got, rw_flags)
         self.got[places] = got = got + np.maximum(more, 0)
         if not rw_flags & os.RWF_NOWAIT:  # what fails there will fail, or not, when waited for
             self.errors[places] = np.maximum(-more, 0)

@@ -24,7 +24,7 @@ from bmap_tools.extent_map import MapFormatError
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
-from dali_storage.backends.linux.aio import AioContext
+from dali_storage.backends.linux import aio
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory, from_file_list, from_files, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
@@ -512,7 +512,7 @@ def test_nothing_stays_open_when_it_is_refused(
 
     catalog, bmap = mapped
     before = open_files()
-    monkeypatch.setattr("dali_storage.backends.block.AioContext", refuse)
+    monkeypatch.setattr("dali_storage.backends.linux.aio.require", refuse)
     with pytest.raises(BackendUnavailable):
         BlockReader(catalog, bmap=bmap)
     (tmp_path / "other").touch()
@@ -628,19 +628,21 @@ def test_times_of_any_century(tmp_path: Path, when: str) -> None:
 # Reads that fail
 
 
-class FailingAio(AioContext):
-    """A device with a bad sector: what covers it fails, or comes short."""
+class FailingAio:
+    """Reads of a device with a bad sector: a read that covers it fails, or is short."""
 
     bad = -1
     outcome = -errno.EIO
     times = 10**9
+    read = staticmethod(aio.read)
 
-    def read(self, fds: Any, iovecs: Any, offsets: Any, rw_flags: int = 0) -> Any:
-        results = super().read(fds, iovecs, offsets, rw_flags)
-        hit = (offsets <= self.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > self.bad)
-        if hit.any() and self.times:
-            type(self).times -= 1
-            results[hit] = self.outcome
+    @classmethod
+    def fail(cls, depth: int, fd: int, iovecs: Any, offsets: Any) -> Any:
+        results = cls.read(depth, fd, iovecs, offsets)
+        hit = (offsets <= cls.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > cls.bad)
+        if hit.any() and cls.times:
+            cls.times -= 1
+            results[hit] = cls.outcome
         return results
 
 
@@ -651,7 +653,7 @@ def failing(
     """A reader of a device whose third block of the second sample is bad."""
     catalog, bmap = mapped
     contents = contents_of(catalog)
-    monkeypatch.setattr("dali_storage.backends.block.AioContext", FailingAio)
+    monkeypatch.setattr("dali_storage.backends.linux.aio.read", FailingAio.fail)
     physical = int(extent_map.load(bmap).extents[1, 1])
     monkeypatch.setattr(FailingAio, "bad", physical + 2 * 4096 + 512)
     monkeypatch.setattr(FailingAio, "times", 10**9)

@@ -24,12 +24,11 @@ import numpy.typing as npt
 
 from ..._types import IntArray
 from ...errors import os_error
+from ..linux import libc
 
 T = TypeVar("T")
 
 _OPENAT2 = 437  # on every machine: system calls of later than 2019 have one number everywhere
-_AT_FDCWD = -100
-_AT_EMPTY_PATH = 0x1000
 _RESOLVE_CACHED = 0x20
 _STATX_BASIC_STATS = 0x7FF
 STATX = np.dtype(  # of struct statx, <linux/stat.h>; the same on every machine
@@ -53,29 +52,11 @@ _LOCAL = frozenset(  # f_type of struct statfs, <linux/magic.h>
     )
 )
 
-_statfs = ctypes.CDLL(None).statfs
-_statfs.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-_libc = ctypes.PyDLL(None)  # PyDLL: keeps the interpreter lock
-_openat2 = _libc.syscall
-_openat2.argtypes = [
-    *(ctypes.c_long, ctypes.c_int, ctypes.c_char_p),
-    *(ctypes.c_void_p, ctypes.c_size_t),
-]
-_openat2.restype = ctypes.c_long
-_statx = _libc.statx
-_waiting_statx = ctypes.CDLL(None).statx
-_open = ctypes.CDLL(None).open
-_open.argtypes = [ctypes.c_char_p, ctypes.c_int]
-_statx.argtypes = _waiting_statx.argtypes = [
-    *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
-    *(ctypes.c_uint, ctypes.c_void_p),
-]
-
 
 def is_local(directory: bytes) -> bool:
     """Whether a directory is on a file system that waits for nothing but its disks."""
     status = (ctypes.c_long * 64)()  # struct statfs; f_type is its first field
-    return _statfs(directory, status) == 0 and status[0] in _LOCAL
+    return libc.statfs(directory, status) == 0 and status[0] in _LOCAL
 
 
 def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
@@ -87,8 +68,8 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
     """
     how = np.array([flags | os.O_CLOEXEC, 0, _RESOLVE_CACHED], np.uint64)  # struct open_how
     places = [place for place, fd in enumerate(fds) if fd < 0]
-    arguments = (repeat(_OPENAT2), repeat(_AT_FDCWD), (paths[place] for place in places))
-    opened = map(_openat2, *arguments, repeat(how.ctypes.data), repeat(how.nbytes))
+    arguments = (repeat(_OPENAT2), repeat(libc.AT_FDCWD), (paths[place] for place in places))
+    opened = map(libc.openat2_with_gil, *arguments, repeat(how.ctypes.data), repeat(how.nbytes))
     for place, fd in zip(places, opened, strict=True):
         fds[place] = fd
     return min(fds, default=0) >= 0
@@ -102,7 +83,9 @@ def open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
     """
     places = [place for place, fd in enumerate(fds) if fd < 0]
     wanted = (paths[place] for place in places)
-    for place, fd in zip(places, map(_open, wanted, repeat(flags | os.O_CLOEXEC)), strict=True):
+    for place, fd in zip(
+        places, map(libc.open_, wanted, repeat(flags | os.O_CLOEXEC)), strict=True
+    ):
         fds[place] = fd
     for place in places:
         if fds[place] < 0:
@@ -126,8 +109,12 @@ def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDA
     unknown: list[int] = list(range(len(fds)))
     if local:
         addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
-        arguments = (repeat(b""), repeat(_AT_EMPTY_PATH), repeat(_STATX_BASIC_STATS), addresses)
-        unknown = [place for place, failed in enumerate(map(_statx, fds, *arguments)) if failed]
+        arguments = (repeat(b""), repeat(libc.AT_EMPTY_PATH), repeat(_STATX_BASIC_STATS), addresses)
+        unknown = [
+            place
+            for place, failed in enumerate(map(libc.statx_with_gil, fds, *arguments))
+            if failed
+        ]
     for place in unknown:
         status[place] = _columns(_named(os.fstat, fds[place], paths[place]))
     return status
@@ -142,7 +129,7 @@ def statuses_of_paths(paths: Sequence[bytes]) -> npt.NDArray[np.void]:
     status = np.zeros(len(paths), STATX)
     addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
     arguments = (repeat(0), repeat(_STATX_BASIC_STATS), addresses)
-    results = list(map(_waiting_statx, repeat(_AT_FDCWD), paths, *arguments))
+    results = list(map(libc.statx, repeat(libc.AT_FDCWD), paths, *arguments))
     for place in [place for place, failed in enumerate(results) if failed]:
         status[place] = _columns(_named(os.stat, paths[place], paths[place]))
     return status

@@ -1,12 +1,16 @@
-"""Kernel AIO (io_submit, io_getevents): a whole array of reads in two system calls.
+"""Kernel AIO (io_setup, io_submit, io_getevents): many reads by two system calls.
 
-The only place that knows the kernel's ABI: `struct iocb` and `struct io_event` of
+This is the only module that knows the kernel's ABI: `struct iocb` and `struct io_event` of
 <linux/aio_abi.h>, which are the same on every 64-bit little-endian machine, and the numbers of the
 system calls, which the C library does not wrap.
 
-Why AIO also for files in the page cache, which it reads synchronously, inside io_submit: the copies
-of a whole batch are made in one call, with the interpreter lock released once. Why not io_uring:
-container runtimes forbid it by default and allow AIO.
+AIO reads from the page cache synchronously, inside io_submit. It is still the fastest way there: a
+whole batch is copied by one call, which releases the interpreter lock once. io_uring would do as
+well, but container runtimes forbid it by default and allow AIO.
+
+Making a context is cheap; destroying one takes the kernel some 30 ms, and a machine has a limited
+number of events for all contexts together (fs.aio-max-nr, by default 65,536). So contexts belong to
+the process: `read()` borrows one for as long as it reads.
 """
 
 from __future__ import annotations
@@ -15,23 +19,30 @@ import ctypes
 import errno
 import os
 import platform
+import threading
+import time
+import weakref
+from collections import deque
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._types import IntArray
 from ...errors import BackendUnavailable
+from . import libc
+from .libc import IOVEC
 
 IOCB = np.dtype(
     [
-        ("data", "<u8"),  # handed back with the event
+        ("data", "<u8"),  # returned with the event
         ("key", "<u4"),
         ("rw_flags", "<u4"),  # RWF_*, see preadv2(2)
         ("opcode", "<u2"),
         ("priority", "<i2"),
         ("fd", "<u4"),
         ("buf", "<u8"),  # with PREADV: the address of the iovecs
-        ("nbytes", "<u8"),  # with PREADV: how many iovecs
+        ("nbytes", "<u8"),  # with PREADV: the number of iovecs
         ("offset", "<i8"),  # bytes into the file
         ("reserved", "<u8"),
         ("flags", "<u4"),
@@ -39,7 +50,6 @@ IOCB = np.dtype(
     ]
 )
 IO_EVENT = np.dtype([("data", "<u8"), ("obj", "<u8"), ("res", "<i8"), ("res2", "<i8")])
-IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
 PREADV = 7
 
 _SETUP, _DESTROY, _GETEVENTS, _SUBMIT = {
@@ -48,26 +58,84 @@ _SETUP, _DESTROY, _GETEVENTS, _SUBMIT = {
     "riscv64": (0, 1, 4, 2),
 }.get(platform.machine(), (-1, -1, -1, -1))
 
-_syscall = ctypes.CDLL(None, use_errno=True).syscall
-_syscall.restype = ctypes.c_long
+_MOST_IDLE = 64  # contexts of one depth that a process keeps; it needs one per lane that reads
+_RETRY_S = 0.005  # while other lanes have every context that this machine allows
+
+
+def read(
+    depth: int,
+    fds: npt.ArrayLike,
+    iovecs: npt.NDArray[np.void],
+    offsets: npt.ArrayLike,
+    rw_flags: int = 0,
+) -> IntArray:
+    """Read n ranges of files with a context of the process; may be called from any thread.
+
+    Args:
+        depth: how many reads are under way at once, at most.
+        fds: as for `AioContext.read()`, like the following arguments.
+        iovecs: where the bytes go.
+        offsets: where each read starts.
+        rw_flags: flags of preadv2(2).
+
+    Returns:
+        int64[n], as `AioContext.read()`.
+
+    Raises:
+        BackendUnavailable: the kernel has no context for this process.
+    """
+    pool = _pool(depth)
+    context = pool.borrow(wait=True)
+    results = context.read(fds, iovecs, offsets, rw_flags)  # if it raises, the context is closed
+    pool.give_back(context)
+    return results
+
+
+def require(depth: int) -> None:
+    """Check that `read()` works with this depth. The context is kept for the first read.
+
+    Raises:
+        BackendUnavailable: it does not; the message says why and what to do.
+    """
+    pool = _pool(depth)
+    if not pool.count_open():
+        pool.give_back(pool.borrow(wait=False))
+
+
+def unavailable() -> str | None:
+    """Why kernel AIO does not work on this machine and what to do; None if it works."""
+    try:
+        require(1)
+    except BackendUnavailable as reason:
+        return str(reason)
+    return None
 
 
 class AioContext:
-    """A kernel AIO context. For one thread at a time; `with` or `close()` ends it."""
+    """A context of kernel AIO, for one thread at a time.
+
+    `with` or `close()` destroys it, and so does its collection.
+
+    Attributes:
+        depth: how many reads it can have under way at once.
+        id: the kernel's name for it; 0 once it is closed.
+    """
 
     def __init__(self, depth: int) -> None:
-        """Make room for `depth` reads under way at once.
+        """Create it.
 
         Raises:
-            BackendUnavailable: the kernel, or what confines this process, does not give one.
+            BackendUnavailable: the kernel or a sandbox refuses it.
         """
         self.depth = depth
-        self._context = ctypes.c_ulong(0)
-        self._is_busy = False  # reads may be under way
+        self.id = ctypes.c_ulong(0)
+        self._process = os.getpid()
         self._events = np.zeros(depth, IO_EVENT)
         self._iocbs = np.zeros(0, IOCB)
         self._make_room(depth)
-        self._open()
+        weakref.finalize(self, _destroy, self.id, self._process).atexit = False
+        if libc.syscall(_SETUP, ctypes.c_uint(depth), ctypes.byref(self.id)) != 0:
+            raise _refusal(ctypes.get_errno())
 
     def read(
         self,
@@ -76,19 +144,19 @@ class AioContext:
         offsets: npt.ArrayLike,
         rw_flags: int = 0,
     ) -> IntArray:
-        """Read n ranges of files; return when none of them is under way any more.
+        """Read n ranges of files; return when no read is under way.
+
+        An exception (Ctrl-C, outside a lane) closes the context, which waits for the reads first.
 
         Args:
             fds: int[n], the open files.
-            iovecs: IOVEC[n, k], C-contiguous: where the bytes of each read go, k pieces of memory
-                each. With O_DIRECT their addresses and lengths are multiples of the device's
-                logical block.
+            iovecs: IOVEC[n, k], C-contiguous: the k pieces of memory that each read fills. With
+                O_DIRECT their addresses and lengths are multiples of the device's logical block.
             offsets: int64[n], bytes into the file where each read starts.
-            rw_flags: RWF_* of preadv2(2) for all of them.
+            rw_flags: RWF_* of preadv2(2), for all reads.
 
         Returns:
-            int64[n]: how many bytes were read, or -errno. Fewer bytes than there is room for are a
-            success.
+            int64[n]: how many bytes were read, or -errno. A short read is a success.
         """
         n, pieces = iovecs.shape
         self._make_room(n)
@@ -100,47 +168,32 @@ class AioContext:
         iocbs["nbytes"] = pieces
         iocbs["offset"] = offsets
         iocbs["rw_flags"] = rw_flags
-        self._renew()
         try:
-            self._is_busy = True
-            results = self._run(n)
-            self._is_busy = False
-            return results
-        except BaseException:  # Ctrl-C, where this is not a lane
+            return self._run(n)
+        except BaseException:
             try:
-                self._renew()
-            finally:  # what ends it is a Ctrl-C between two of its rounds
-                self._renew()
+                self._drain()
+            finally:  # a second Ctrl-C can arrive between two iterations of _drain(): run it again
+                self._drain()
             raise
 
-    def _renew(self) -> None:
-        """Wait for the reads under way, which ends the context; Ctrl-C does not end the waiting.
-
-        Nothing is done where none is under way.
-        """
-        while self._is_busy:
-            try:
-                self.close()
-                self._open()
-                self._is_busy = False
-            except KeyboardInterrupt:
-                pass
-
-    def _open(self) -> None:
-        if _syscall(_SETUP, ctypes.c_uint(self.depth), ctypes.byref(self._context)) != 0:
-            raise _no_aio(ctypes.get_errno())
-
     def close(self) -> None:
-        """Give the context back to the kernel. Closing twice is fine."""
-        if self._context.value:
-            _syscall(_DESTROY, self._context)
-            self._context.value = 0
+        """Destroy the context, after the reads that are under way. Closing twice is fine."""
+        _destroy(self.id, self._process)
 
     def __enter__(self) -> AioContext:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _drain(self) -> None:
+        """Close the context; Ctrl-C does not end the wait for the reads under way."""
+        while self.id.value:
+            try:  # noqa: SIM105  (contextlib.suppress() is Python code, which Ctrl-C interrupts)
+                self.close()
+            except KeyboardInterrupt:
+                pass
 
     def _make_room(self, n: int) -> None:
         if n <= self._iocbs.size:
@@ -159,7 +212,7 @@ class AioContext:
             if room:
                 accepted = self._submit(submitted, room)
                 if accepted < 0 and not (accepted == -errno.EAGAIN and submitted > finished):
-                    # The first of those offered is refused; the ones behind it are not to blame.
+                    # Only the first of those submitted is refused; those after it may be fine.
                     results[submitted] = accepted
                     finished += 1
                     accepted = 1
@@ -171,15 +224,15 @@ class AioContext:
 
     def _submit(self, first: int, count: int) -> int:
         pointers = ctypes.c_void_p(self._pointers.ctypes.data + 8 * first)
-        accepted: int = _syscall(_SUBMIT, self._context, ctypes.c_long(count), pointers)
+        accepted: int = libc.syscall(_SUBMIT, self.id, ctypes.c_long(count), pointers)
         return accepted if accepted >= 0 else -ctypes.get_errno()
 
     def _reap(self, results: IntArray, at_least: int, at_most: int) -> int:
         events = ctypes.c_void_p(self._events.ctypes.data)
         while True:
-            count: int = _syscall(
+            count: int = libc.syscall(
                 _GETEVENTS,
-                self._context,
+                self.id,
                 ctypes.c_long(at_least),
                 ctypes.c_long(at_most),
                 events,
@@ -187,30 +240,107 @@ class AioContext:
             )
             if count >= 0:
                 break
-            if ctypes.get_errno() != errno.EINTR:  # nothing else can happen with a valid context
+            if ctypes.get_errno() != errno.EINTR:  # a valid context fails in no other way
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         done = self._events[:count]
         results[done["data"].astype(np.int64)] = done["res"]
         return count
 
 
-def why_not() -> str | None:
-    """Why there is no kernel AIO here; None if there is."""
-    try:
-        AioContext(1).close()
-    except BackendUnavailable as reason:
-        return str(reason)
-    return None
+class _Pool:
+    """The contexts of one depth, in one process."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._idle: list[AioContext] = []
+        self._ids: list[ctypes.c_ulong] = []  # of all contexts that may be open, idle or borrowed
+        self._creating = threading.Lock()
+
+    def borrow(self, *, wait: bool) -> AioContext:
+        """An idle context, or a new one; one that is not given back is closed when it is collected.
+
+        Args:
+            wait: if the machine has no context left but other threads have some of this pool, wait
+                for one of these.
+
+        Raises:
+            BackendUnavailable: there is none.
+        """
+        while True:
+            try:
+                return self._idle.pop()
+            except IndexError:
+                pass
+            try:
+                return self._create()
+            except _NoneLeftError:
+                if _close_an_idle_one():
+                    continue
+                if not (wait and self.count_open()):
+                    raise
+            time.sleep(_RETRY_S)
+
+    def give_back(self, context: AioContext) -> None:
+        """Keep a context for the next read, or close it if there are enough."""
+        if len(self._idle) < _MOST_IDLE:
+            self._idle.append(context)
+        else:
+            context.close()
+
+    def close_an_idle_one(self) -> bool:
+        """Give an idle context back to the kernel; whether there was one."""
+        try:
+            self._idle.pop().close()
+        except IndexError:
+            return False
+        return True
+
+    def count_open(self) -> int:
+        """How many contexts are open, idle or borrowed."""
+        return sum(1 for known in list(self._ids) if known.value)
+
+    def _create(self) -> AioContext:
+        with self._creating:
+            context = AioContext(self._depth)
+            self._ids = [known for known in self._ids if known.value] + [context.id]
+        return context
 
 
-def _no_aio(number: int) -> BackendUnavailable:
+_pools: dict[tuple[int, int], _Pool] = {}  # by process and depth: a forked child uses its own only
+
+
+def _pool(depth: int) -> _Pool:
+    key = os.getpid(), depth
+    return _pools.get(key) or _pools.setdefault(key, _Pool(depth))
+
+
+def _close_an_idle_one() -> bool:
+    pools = [pool for (process, _), pool in list(_pools.items()) if process == os.getpid()]
+    return any(pool.close_an_idle_one() for pool in pools)
+
+
+def _destroy(context: ctypes.c_ulong, process: int) -> None:
+    if not context.value or os.getpid() != process:
+        return
+    # One bytecode instruction. If a Ctrl-C could come between the two calls, the context would be
+    # destroyed again, and another thread may have a new one of the same id by then.
+    destroy = map(libc.syscall, (_DESTROY,), (context,))
+    forget = map(ctypes.memset, (ctypes.addressof(context),), (0,), (ctypes.sizeof(context),))
+    deque(chain(destroy, forget), maxlen=0)
+
+
+class _NoneLeftError(BackendUnavailable):
+    """io_setup failed with EAGAIN."""
+
+
+def _refusal(number: int) -> BackendUnavailable:
     if number == errno.EAGAIN:
-        return BackendUnavailable(
-            "kernel AIO: all contexts of this machine are taken; "
+        return _NoneLeftError(
+            "kernel AIO: the contexts of this machine are all in use; "
             "raise the limit with `sysctl fs.aio-max-nr=1048576`"
         )
     return BackendUnavailable(
-        f"kernel AIO: io_setup failed ({os.strerror(number)}); the kernel has no CONFIG_AIO, this "
-        f"binding does not know the machine ({platform.machine()}), or a sandbox forbids it: then "
-        "allow io_setup, io_submit, io_getevents and io_destroy in its seccomp profile"
+        f"kernel AIO: io_setup failed ({os.strerror(number)}); the kernel lacks CONFIG_AIO, this "
+        f"machine ({platform.machine()}) is not supported, or a sandbox forbids it: then allow "
+        "io_setup, io_submit, io_getevents and io_destroy in its seccomp profile"
     )
