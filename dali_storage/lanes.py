@@ -1,15 +1,17 @@
-"""The threads that read: as few as keep the storage busy.
+"""The threads that read: as many as keep the storage busy, but few at a time on a processor.
 
-A lane that copies out of the page cache takes a whole processor. A second one would not make it
-faster: both would want the interpreter lock, and take the processors that DALI needs. A lane that
-waits for a disk takes nothing, and many of them are better. So one lane at a time has the *turn*.
-It keeps the turn from batch to batch, in the same thread, and gives it away when it has to wait.
+A lane that copies out of the page cache occupies a whole processor. More such lanes than spare
+processors would not be faster: they would compete for the interpreter lock, and for the processors
+that DALI needs. A lane that blocks on a disk occupies none, so many of them are better. Hence the
+*turns*: only a lane that holds a turn may occupy a processor. It keeps its turn from batch to
+batch, in the same thread, and yields it before it blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,42 +20,64 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 
 
-class Lanes(Generic[Job]):
-    """Works on jobs in their order, each in one of `count` threads, numbered from 0."""
+def spare_processors(busy_threads: int) -> int:
+    """How many processors of this process `busy_threads` other threads leave over; at least 1."""
+    return max(len(os.sched_getaffinity(0)) - busy_threads, 1)
 
-    def __init__(self, count: int, work: Callable[[Job, int], None]) -> None:
-        """`work(job, lane)` must not raise. Threads are started when they are first needed."""
+
+class Lanes(Generic[Job]):
+    """Works on jobs in `count` threads, numbered from 0. Jobs begin in the order of submission."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        turns: int,
+        begin: Callable[[Job], None],
+        work: Callable[[Job, int], None],
+    ) -> None:
+        """Start no thread yet; each is started when it is first needed.
+
+        Args:
+            count: the number of threads.
+            turns: how many lanes may be at work that have not yielded their turn.
+            begin: called with one job at a time, in order. It must not raise.
+            work: called with a job that has begun, and the lane; concurrently. It must not raise.
+        """
+        self._begin = begin
         self._work = work
         self._lock = threading.Lock()
+        self._in_order = threading.Lock()  # held by the lane that takes and begins a job
         self._jobs: deque[Job] = deque()
-        self._turn_is_free = True
-        self._idle = list(range(count))  # a heap: the lowest number, which is warm, works
+        self._free_turns = turns
+        self._idle = list(range(count))  # a heap: the lowest number works first, it is warm
         self._bells = [threading.Semaphore(0) for _ in range(count)]
         self._threads: dict[int, threading.Thread] = {}
         self._mine = threading.local()
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Have `job` done after those that were submitted before.
+        """Have `job` done after those submitted before.
 
         Raises:
-            RuntimeError: no thread can be started; the job is forgotten.
+            RuntimeError: no thread can be started; the job is dropped.
         """
         with self._lock:
             self._jobs.append(job)
             try:
                 self._ring()
             except RuntimeError:
-                self._jobs.pop()
-                raise
+                if len(self._idle) == len(self._bells):  # otherwise a lane at work will take it
+                    self._jobs.pop()
+                    raise
 
     def yield_turn(self) -> None:
-        """Let the next job begin. For a lane at work; anywhere else, and again, it does nothing."""
+        """Let another lane start. Does nothing in a thread that holds no turn."""
         if getattr(self._mine, "has_turn", False):
             self._mine.has_turn = False
-            # If no thread can be started, the job is this lane's own, when it has done this one.
+            # If no thread can be started, this lane takes the next job when it is done.
             with self._lock, contextlib.suppress(RuntimeError):
-                self._turn_is_free = True
+                self._free_turns += 1
                 self._ring()
 
     def in_lane(self) -> bool:
@@ -61,7 +85,7 @@ class Lanes(Generic[Job]):
         return hasattr(self._mine, "has_turn")
 
     def close(self) -> None:
-        """Drop the jobs that no lane has begun, and wait for the others. Not for a lane to call."""
+        """Drop the jobs that have not begun, and wait for the others. A lane must not call it."""
         with self._lock:
             self._closed = True
             self._jobs.clear()
@@ -71,18 +95,18 @@ class Lanes(Generic[Job]):
             thread.join()
 
     def _ring(self) -> None:
-        """Give the turn to a lane if there is one, and something to do. The lock is held."""
-        if self._turn_is_free and self._jobs and self._idle and not self._closed:
+        """Give a free turn to an idle lane if there is a job for it. The lock is held."""
+        if self._free_turns and self._jobs and self._idle and not self._closed:
             lane = self._idle[0]
             if lane not in self._threads:
                 self._threads[lane] = self._start(lane)
             heapq.heappop(self._idle)
-            self._turn_is_free = False
+            self._free_turns -= 1
             self._bells[lane].release()
 
     def _start(self, lane: int) -> threading.Thread:
-        # A daemon, because at the end of a program Python waits for other threads before it closes
-        # anything, and this one for its bell.
+        # A daemon: at exit Python joins all other threads before it closes anything, and this one
+        # would wait for its bell.
         thread = threading.Thread(
             target=self._run, args=(lane,), name=f"dali_storage-{lane}", daemon=True
         )
@@ -98,17 +122,24 @@ class Lanes(Generic[Job]):
             self._mine.has_turn = True
             while (job := self._next_job(lane)) is not None:
                 self._work(job, lane)
-                del job  # or it would keep its batch until there is another
+                del job  # or it would keep its batch until the next one
 
     def _next_job(self, lane: int) -> Job | None:
-        """The next job, if this lane has the turn or can take it; else the lane is idle now."""
+        with self._in_order:
+            job = self._take_job(lane)
+            if job is not None:
+                self._begin(job)
+            return job
+
+    def _take_job(self, lane: int) -> Job | None:
+        """The next job, if there is one and this lane has or gets a turn; else it becomes idle."""
         with self._lock:
-            if self._mine.has_turn or self._turn_is_free:
-                if self._jobs:
-                    self._turn_is_free = False
-                    self._mine.has_turn = True
-                    return self._jobs.popleft()
-                self._turn_is_free = True
+            if not self._mine.has_turn and self._free_turns:
+                self._free_turns -= 1
+                self._mine.has_turn = True
+            if self._mine.has_turn and self._jobs:
+                return self._jobs.popleft()
+            self._free_turns += self._mine.has_turn
             self._mine.has_turn = False
             heapq.heappush(self._idle, lane)
             return None

@@ -14,7 +14,7 @@ from ._types import IntArray
 from .buffers import BufferPool
 from .catalog import Catalog
 from .errors import SampleChangedError, SampleSizeChanged
-from .lanes import Lanes
+from .lanes import Lanes, spare_processors
 from .order import Order
 from .reader import Batch, Reader
 
@@ -39,6 +39,7 @@ class _Job:
 
     index: int
     future: Future[LoadedBatch] = field(default_factory=Future)
+    samples: IntArray | None = None
 
 
 class Prefetcher:
@@ -64,10 +65,14 @@ class Prefetcher:
         self._reader = reader
         self._order = order
         self._depth = max(depth, reader.lanes)
-        self._dali_threads = dali_threads
         self._pool = BufferPool(reader.allocate)
         self._ahead: dict[int, _Job] = {}
-        self._lanes = Lanes(reader.lanes, self._work)
+        self._lanes = Lanes(
+            reader.lanes,
+            turns=_turns(reader, dali_threads),
+            begin=self._begin,
+            work=self._work,
+        )
         reader.yield_turn = self._lanes.yield_turn
 
     def get(self, index: int) -> LoadedBatch:
@@ -114,15 +119,20 @@ class Prefetcher:
             self._lanes.submit(job)
             self._ahead[new] = job
 
+    def _begin(self, job: _Job) -> None:
+        """Find the samples of a batch: for one batch after the other, which is the cheap way."""
+        if job.future.set_running_or_notify_cancel():
+            try:
+                job.samples = self._order.batch(job.index)
+            except Exception as error:
+                job.future.set_exception(error)
+                del job  # this frame is one of the error's
+
     def _work(self, job: _Job, lane: int) -> None:
-        if not job.future.set_running_or_notify_cancel():
+        if job.samples is None:
             return
         try:
-            # With the turn, because the order is cheap in sequence only.
-            samples = self._order.batch(job.index)
-            if not self._reader.cooperative:
-                self._lanes.yield_turn()
-            job.future.set_result(LoadedBatch(samples, self._read(samples, lane)))
+            job.future.set_result(LoadedBatch(job.samples, self._read(job.samples, lane)))
         except Exception as error:
             # The error's frames hold the buffer of the batch, and this one the job that holds it.
             traceback.clear_frames(error.__traceback__)
@@ -149,6 +159,13 @@ class Prefetcher:
         memory, ends = lease.data, offsets + sizes
         pieces = zip(offsets.tolist(), ends.tolist(), strict=True)
         return [memory[start:end] for start, end in pieces]
+
+
+def _turns(reader: Reader, dali_threads: int) -> int:
+    """How many lanes may be at work at once without having yielded."""
+    if not reader.cooperative:
+        return reader.lanes
+    return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
 
 
 def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:

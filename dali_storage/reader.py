@@ -66,8 +66,11 @@ class Reader(ABC):
             up to its size rounded up to it; the bytes after the size are of no meaning.
         lanes: how many `read()` calls may be under way at once, numbered 0 to lanes - 1.
         cooperative: False (the default): all lanes run concurrently; right for readers that mostly
-            block on I/O. True: one lane runs at a time and calls `yield_turn()` before it blocks;
-            right for readers that may be CPU-bound, for example on a hot page cache.
+            block on I/O. True: only `copying_lanes` lanes run at a time, and a lane calls
+            `yield_turn()` before it blocks; right for readers that may be CPU-bound, for example
+            on a hot page cache.
+        copying_lanes: for a cooperative reader, how many lanes may run at a time. None (the
+            default): as many as DALI's threads leave processors over, at least one.
         yield_turn: set by the prefetcher that runs the reader. A cooperative reader calls it in
             `sizes()` or `read()` before it blocks on the storage, so that the next lane can run.
     """
@@ -75,6 +78,7 @@ class Reader(ABC):
     alignment: int = 1
     lanes: int = 1
     cooperative: bool = False
+    copying_lanes: int | None = None
     yield_turn: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod

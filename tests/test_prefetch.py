@@ -251,20 +251,41 @@ def test_closing_from_a_lane_does_not_wait_for_itself() -> None:
     wait_for(lambda: reader.closed)
 
 
-@pytest.mark.parametrize("tells", [False, True])
-def test_a_reader_that_cooperative_has_one_lane_at_work_until_it_does(tells: bool) -> None:
+@pytest.mark.parametrize(
+    ("cooperative", "copying_lanes", "at_once"),
+    [(False, 1, 3), (True, 1, 1), (True, 2, 2), (True, 9, 3)],
+)
+def test_lanes_of_a_cooperative_reader_that_have_not_yielded_are_limited(
+    cooperative: bool, copying_lanes: int, at_once: int
+) -> None:
     reader = Model(from_files(["x"]), lanes=3)
-    reader.cooperative = tells
+    reader.cooperative, reader.copying_lanes = cooperative, copying_lanes
     reader.go.clear()
-    with prefetcher(reader) as ahead:
+    with prefetcher(reader, depth=5) as ahead:
         threading.Timer(0.2, reader.go.set).start()
         assert ahead.get(0) == expected(0)
-    assert reader.most_at_once == (1 if tells else 3)
+    assert reader.most_at_once == at_once
+
+
+@pytest.mark.parametrize(("dali_threads", "at_once"), [(0, 3), (2, 2), (3, 1), (64, 1)])
+def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over(
+    dali_threads: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
+    reader = Model(from_files(["x"]), lanes=3)
+    reader.cooperative = True
+    reader.go.clear()
+    order = Order(SAMPLES, BATCH, OrderOptions())
+    ahead = Prefetcher(from_files(["x"] * SAMPLES), reader, order, 5, dali_threads=dali_threads)
+    threading.Timer(0.2, reader.go.set).start()
+    ahead.get(0)
+    ahead.close()
+    assert reader.most_at_once == at_once
 
 
 def test_lanes_begin_when_those_before_them_wait() -> None:
     class Waiting(Model):
-        cooperative = True
+        cooperative, copying_lanes = True, 1
 
         def fill(self, batch: Batch) -> None:
             self.yield_turn()
@@ -290,7 +311,7 @@ def test_a_hot_reader_works_in_one_thread() -> None:
     threads: set[int] = set()
 
     class Hot(Model):
-        cooperative = True
+        cooperative, copying_lanes = True, 1
 
         def fill(self, batch: Batch) -> None:
             threads.add(threading.get_ident())
