@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .._types import IntArray, PathLike
 from ..catalog import Catalog
+from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .extents import device
@@ -97,7 +98,7 @@ class BlockReader(Reader):
             raise
 
     @classmethod
-    def unavailable(cls) -> str | None:
+    def unavailable(cls) -> BackendUnavailable | None:
         return aio.unavailable()
 
     @classmethod

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .._types import IntArray
 from ..catalog import Catalog
-from ..errors import SampleSizeChanged, os_error
+from ..errors import BackendUnavailable, SampleSizeChanged, os_error
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.opening import close_all
@@ -67,7 +67,7 @@ class PythonFileReader(Reader):
         aio.require(FILES_AT_ONCE)
 
     @classmethod
-    def unavailable(cls) -> str | None:
+    def unavailable(cls) -> BackendUnavailable | None:
         return aio.unavailable()
 
     def sizes(self, samples: IntArray) -> IntArray:

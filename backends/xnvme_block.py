@@ -10,6 +10,7 @@ from bmap_tools.device import SUPERBLOCK_BYTES
 
 from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
+from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .extents import device
@@ -18,7 +19,7 @@ from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
 from .xnvme import library
 from .xnvme.blocks import BlockReads
-from .xnvme.implementations import why_not
+from .xnvme.implementations import unavailable
 from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.queue import Queue, require_depth
 
@@ -112,8 +113,8 @@ class XnvmeBlockReader(Reader):
             raise
 
     @classmethod
-    def unavailable(cls) -> str | None:
-        return why_not()
+    def unavailable(cls) -> BackendUnavailable | None:
+        return unavailable()
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

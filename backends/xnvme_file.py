@@ -9,13 +9,13 @@ import numpy as np
 
 from .._types import Buffer, IntArray
 from ..catalog import Catalog
-from ..errors import SampleSizeChanged, os_error
+from ..errors import BackendUnavailable, SampleSizeChanged, os_error
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.samples import SampleFiles
 from .xnvme.device import Device
 from .xnvme.files import IOS, FileQueue, SampleReads, open_anonymous
-from .xnvme.implementations import refusal, shortage, why_not
+from .xnvme.implementations import refusal, shortage, unavailable
 from .xnvme.library import load
 from .xnvme.queue import require_depth
 
@@ -82,8 +82,8 @@ class XnvmeFileReader(Reader):
             raise
 
     @classmethod
-    def unavailable(cls) -> str | None:
-        return why_not()
+    def unavailable(cls) -> BackendUnavailable | None:
+        return unavailable()
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.yield_turn)

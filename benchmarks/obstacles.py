@@ -23,9 +23,10 @@ def of_backend(work: Work, backend: str) -> str | None:
     if backend not in registry.names():
         return f"there is no backend {backend!r} in this installation"
     try:
-        return registry.load(backend).unavailable()
+        problem = registry.load(backend).unavailable()
     except BackendUnavailable as error:
         return str(error)
+    return str(problem) if problem else None
 
 
 def is_for_nvme_commands(uri: str) -> bool:

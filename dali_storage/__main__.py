@@ -20,7 +20,8 @@ def main() -> int:
 
 def _why_not(name: str) -> str | None:
     try:
-        return registry.load(name).unavailable()
+        problem = registry.load(name).unavailable()
+        return str(problem) if problem else None
     except ImportError as error:
         return (
             f"it needs the package {error.name or error}: pip install {error.name}"

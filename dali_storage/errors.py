@@ -2,36 +2,50 @@
 
     Exception
     ├── OSError
-    │   ├── SampleChangedError      a file kept changing its size while it was read
-    │   └── StaleMapError           an extent map does not describe what is there (any more)
+    │   ├── SampleChangedError      a file changed its size each time it was read
+    │   └── StaleMapError           an extent map no longer matches the storage
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
-    ├── ValueError, TypeError       an option is wrong, or unknown; named in the message
-    │   └── bmap_tools.MapFormatError   a bmap.json that cannot be believed
+    ├── ValueError, TypeError       an argument is wrong or unknown; the message names it
+    │   └── bmap_tools.MapFormatError   an invalid or inconsistent bmap.json
     ├── UserWarning
-    │   └── MapNotChecked           nobody can tell whether an extent map is stale; said once
+    │   └── MapNotChecked           an extent map that cannot be compared with its files
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
-Everything else that fails is the operating system's, and arrives as the OSError that Python itself
-would raise for it: `OSError(errno, strerror, path)`, so that a missing file is a FileNotFoundError
-with its path as `filename`.
+All other failures come from the operating system. They arrive as the `OSError` that Python itself
+would raise, `OSError(errno, strerror, path)`: a missing file is a `FileNotFoundError` whose
+`filename` is its path.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
-import numpy.typing as npt
+from ._types import IntArray
 
 
 class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine)
-    """A backend cannot work on this machine; the message says what is missing and how to get it."""
+    """A backend cannot work on this machine.
+
+    Attributes:
+        reason: what is missing or forbidden.
+        remedy: the command or setting that helps; empty if there is none.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{reason}; {remedy}" if remedy else reason)
+        self.reason = reason
+        self.remedy = remedy
 
 
 class SampleChangedError(OSError):
-    """A sample changed its size again when it was read once more; `filename` is its path."""
+    """A sample changed its size, was read again, and had changed once more.
+
+    `filename` is its path.
+    """
 
     def __init__(self, path: bytes) -> None:
         super().__init__(
@@ -40,42 +54,51 @@ class SampleChangedError(OSError):
 
 
 class StaleMapError(OSError):
-    """An extent map and what it describes have parted company; nothing of the sample was given out.
+    """The extent map no longer matches the storage. No bytes of the sample were delivered.
 
-    `filename` is the path of the sample, or of the device where that is not the mapped one.
+    `filename` is the path of the sample, or of the device if that is not the mapped one.
     """
 
     def __init__(self, path: bytes, what: str, remedy: str) -> None:
-        """`what` differs; `remedy` is the command or the option that helps."""
+        """`what` says what differs; `remedy` is the command or option that helps."""
         super().__init__(errno.ESTALE, f"{what}; {remedy}", os.fsdecode(path))
 
 
 class MapNotChecked(UserWarning):
-    """The mapped file system is not mounted: if its files were changed, nothing here can see it."""
+    """The mapped file system is not mounted, so changes to its files cannot be detected."""
 
 
 class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who reads again)
-    """`Reader.read()` found samples whose size is not the one it was told.
+    """`Reader.read()` found samples whose size differs from the one in the batch.
 
     Attributes:
         samples: int64[k], their catalog indices.
     """
 
-    def __init__(self, samples: npt.NDArray[np.int64]) -> None:
-        super().__init__(f"samples {samples.tolist()} are not of the size they had")
+    def __init__(self, samples: IntArray) -> None:
+        super().__init__(f"samples {samples.tolist()} have changed their size")
         self.samples = samples
 
 
 LIMITS = {
-    errno.EMFILE: "raise the limit of this process (ulimit -n)",
-    errno.ENFILE: "raise the limit of this machine (sysctl fs.file-max)",
-    errno.ENOMEM: "raise the limits of memory (ulimit -l, ulimit -v), or have more",
+    errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
+    errno.ENOMEM: "raise the memory limits of this process (ulimit -l, ulimit -v), or free memory",
 }
-"""What to do where a process or a machine has come to its limits, by errno."""
+"""What to do about an exhausted resource, by errno."""
 
 
 def os_error(number: int, path: bytes, hint: str = "") -> OSError:
-    """The OSError of errno `number` that names `path`; `hint` says what to do."""
+    """The `OSError` of errno `number` for `path`; `hint` is appended to the system's text."""
     if not hint and number in LIMITS:
         hint = f"; {LIMITS[number]}"
     return OSError(number, os.strerror(number) + hint, os.fsdecode(path))
+
+
+@contextmanager
+def named(path: bytes, hint: str = "") -> Iterator[None]:
+    """Raise every `OSError` of the block as `os_error()` does: with `path` as its `filename`."""
+    try:
+        yield
+    except OSError as error:
+        raise os_error(error.errno or errno.EIO, path, hint) from None

@@ -1,26 +1,34 @@
-"""The contract of a backend: what it is told, and what it owes.
+"""The backend contract: what a `Reader` is given and what it must guarantee.
 
-A backend is one class, a `Reader`. It is given a catalog (which samples there are) and does one
-thing: it fills memory with the bytes of the samples it is told to. Everything that two backends
-would both have to write lives above it: listing, labels, order, shuffling, epochs, batches, buffers
-and their lifetimes, threads, reading ahead, DALI's types.
+A backend is one class with one job. It gets a catalog, which lists the samples, and fills memory
+with the bytes of the samples it is asked for. Everything that two backends would both have to write
+is done elsewhere: listing files, labels, order, shuffling, epochs, buffers and their lifetimes,
+threads, reading ahead, and DALI's types.
 
-For the implementer:
+For implementers:
 
-* `__init__(self, catalog, *, option=default, ...)` opens everything or raises, leaving nothing
-  open. Options are keyword-only; an unknown one is refused before the class is called.
-* `sizes()` and `read()` are called from up to `lanes` threads at once, each `read()` with a lane
-  number of its own. Neither is called after `close()`, and `close()` is never called while one is
-  under way.
-* `read()` returns only when no one writes to the buffer any more, also when it raises: the memory
-  is given to another batch at once.
-* Errors are those a Python user knows: `OSError(errno, strerror, path)` naming the sample's path.
-* A wait (a system call, a queue) must not hold the interpreter lock.
+* **Opening.** `__init__(self, catalog, *, option=default, ...)` opens everything or raises and
+  leaves nothing open. Options are keyword-only. Unknown options are refused before the class is
+  called.
+* **Threads.** Up to `lanes` threads call `sizes()` and `read()` at the same time. Each `read()` has
+  a lane number that no other running `read()` has, so whatever belongs to a lane needs no lock.
+  After `close()` neither is called, and `close()` is never called while one of them runs.
+* **Memory.** When `read()` returns or raises, nothing may write to the buffer any more: the next
+  batch may use it at once.
+* **Blocking.** A call that blocks must release the interpreter lock.
+* **Taking turns.** The lanes of a cooperative reader (`cooperative = True`) pass on a turn, like
+  the baton of a relay race. There are `copying_lanes` turns. A lane
+  holds a turn when `sizes()` or `read()` is called, and passes it on by `yield_turn()` before it
+  blocks; then the next lane starts. It does not get a turn back within the same batch. If it never
+  calls `yield_turn()`, the next lane starts when the batch is complete.
+* **Errors.** A sample that cannot be read is an `OSError(errno, strerror, path)`. What is missing
+  on the machine is a `BackendUnavailable`.
 
-A storage that knows by itself which samples it holds says so in `tree()`; then a user need not name
-a directory. What is chosen from it, and the labels, are not its business either.
+For callers: samples are named by their indices into the catalog, and a batch may contain a sample
+more than once.
 
-For the caller: sample numbers are indices into the catalog, and may repeat within a batch.
+Some storage knows its samples without a directory listing, for example an extent map. Such a reader
+offers them as a `tree()`, and users need not name a directory.
 """
 
 from __future__ import annotations
@@ -28,27 +36,26 @@ from __future__ import annotations
 import contextlib
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ._types import Buffer, IntArray
-
-if TYPE_CHECKING:
-    from .catalog import Catalog, Tree
+from .catalog import Catalog, Tree
+from .errors import BackendUnavailable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Which samples to read, and where their bytes go. The reader borrows it for one `read()`.
+    """Which samples to read, and where in a buffer their bytes go. Valid during one `read()`.
 
     Attributes:
         samples: int64[n], catalog indices, in the order of the batch.
-        sizes: int64[n], bytes: exact, as `Reader.sizes()` gave them.
-        offsets: int64[n], bytes into `buffer`, multiples of `Reader.alignment`; the ranges do not
-            overlap.
+        sizes: int64[n], bytes of each sample, exactly as `Reader.sizes()` returned them.
+        offsets: int64[n], where each sample starts in `buffer`: bytes, multiples of
+            `Reader.alignment`. Samples do not overlap.
         buffer: 1-D uint8 memory from `Reader.allocate()`.
     """
 
@@ -58,21 +65,36 @@ class Batch:
     buffer: Buffer
 
 
-class Reader(ABC):
-    """Fills memory with the bytes of samples; the one thing that a backend is.
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """Whether a device of this machine can be read.
 
     Attributes:
-        alignment: bytes, a power of two. Offsets are multiples of it, and a sample may be written
-            up to its size rounded up to it; the bytes after the size are of no meaning.
-        lanes: how many `read()` calls may be under way at once, numbered 0 to lanes - 1.
-        cooperative: False (the default): all lanes run concurrently; right for readers that mostly
-            block on I/O. True: only `copying_lanes` lanes run at a time, and a lane calls
-            `yield_turn()` before it blocks; right for readers that may be CPU-bound, for example
-            on a hot page cache.
-        copying_lanes: for a cooperative reader, how many lanes may run at a time. None (the
-            default): as many as DALI's threads leave processors over, at least one.
-        yield_turn: set by the prefetcher that runs the reader. A cooperative reader calls it in
-            `sizes()` or `read()` before it blocks on the storage, so that the next lane can run.
+        name: what a user would pass to the backend: the path of a node in /dev, a PCI address.
+        kind: what it is, such as "NVMe disk".
+        problem: why it cannot be read and what would help; None if it can.
+    """
+
+    name: str
+    kind: str
+    problem: BackendUnavailable | None = None
+
+
+class Reader(ABC):
+    """Fills memory with the bytes of samples.
+
+    Attributes:
+        alignment: bytes, a power of two. Samples start at multiples of it. The reader may write up
+            to the next multiple after a sample's end; those extra bytes have no meaning.
+        lanes: how many `read()` calls may run at the same time. They are numbered from 0 to
+            lanes - 1.
+        cooperative: False (default): all lanes run concurrently. Right for readers that mostly
+            block on I/O. True: lanes take turns, and must call `yield_turn()` before they block.
+            Right for readers that may be CPU-bound, for example on a hot page cache.
+        copying_lanes: how many turns the lanes of a cooperative reader share. None (default): as
+            many as DALI's threads leave processors over, at least one.
+        yield_turn: set by the prefetcher; does nothing until then. `sizes()` and `read()` of a
+            cooperative reader call it before they block. Calling it again has no effect.
     """
 
     alignment: int = 1
@@ -86,51 +108,58 @@ class Reader(ABC):
 
     @abstractmethod
     def sizes(self, samples: IntArray) -> IntArray:
-        """The exact sizes of `samples` (int64[n]) in bytes, as int64[n].
+        """The exact sizes of `samples` in bytes.
 
-        They may be remembered, until `read()` has found one to be wrong.
+        Sizes may be cached. After `read()` has raised `SampleSizeChanged`, the samples it named
+        must be sized again.
+
+        Args:
+            samples: int64[n], catalog indices.
+
+        Returns:
+            int64[n].
 
         Raises:
-            OSError: a sample cannot be sized; names its path.
+            OSError: a sample has no size, for example because its file is missing; names its path.
         """
 
     @abstractmethod
     def read(self, batch: Batch, lane: int) -> None:
-        """Fill `batch.buffer`; return when every byte of every sample is there.
+        """Fill `batch.buffer`. Blocks until every byte of every sample is there.
 
         Raises:
-            SampleSizeChanged: samples are no longer of `batch.sizes`; from now on `sizes()` gives
-                their new ones.
-            OSError: a sample cannot be read; names its path. Of several that fail in the same way,
-                it is the first of the batch.
+            SampleSizeChanged: some samples no longer have their `batch.sizes`. From now on
+                `sizes()` returns their new ones.
+            OSError: a sample cannot be read; names its path. If several fail in the same way, it is
+                the first of the batch.
         """
 
     def allocate(self, nbytes: int) -> Buffer:
-        """At least `nbytes` of memory, at an address that is a multiple of `alignment`.
+        """Allocate at least `nbytes` at an address that is a multiple of `alignment`.
 
-        Freed when the last reference to it dies. The default is page-aligned host memory, in huge
-        pages where the kernel has them: their addresses are cheaper to look up, and there are fewer
-        of them to fault in.
+        The memory is freed when the last reference to it dies. The default is page-aligned host
+        memory for alignments up to a page. It is in huge pages where the kernel has them, which
+        take fewer page faults.
         """
-        # Private, because what is shared between processes comes in small pages only.
+        # Private, because the kernel gives shared mappings small pages only.
         memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, np.uint8)
 
     @abstractmethod
     def close(self) -> None:
-        """Give back everything the constructor opened. Closing twice is fine."""
+        """Release everything the constructor acquired. Closing twice is fine."""
 
     @classmethod
     def tree(cls, **options: Any) -> Tree | None:
-        """The samples that the storage itself knows, for when the user names no directory.
+        """The samples that the storage itself knows, for users who name no directory.
 
         Args:
-            options: those that the constructor will be given.
+            options: those that the constructor will get.
 
         Returns:
-            None from a storage that does not know.
+            None if the storage knows none.
 
         Raises:
             ValueError, TypeError, OSError: an option is wrong, or what it names cannot be read.
@@ -138,9 +167,17 @@ class Reader(ABC):
         return None
 
     @classmethod
-    def unavailable(cls) -> str | None:
-        """Why this backend cannot work on this machine and what would help; None if it can."""
+    def unavailable(cls) -> BackendUnavailable | None:
+        """Why this backend cannot work on this machine, with the remedy; None if it can."""
         return None
+
+    @classmethod
+    def devices(cls) -> Iterable[DeviceStatus]:
+        """The devices of this machine that this backend could read, for the doctor to list.
+
+        Devices are opened read-only for a moment, if at all.
+        """
+        return ()
 
     def __enter__(self) -> Reader:
         return self

@@ -197,7 +197,7 @@ def test_no_library_is_unavailable(
     mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
-    assert "conda-forge" in (XnvmeBlockReader.unavailable() or "")
+    assert "conda-forge" in str(XnvmeBlockReader.unavailable())
     with pytest.raises(BackendUnavailable, match="conda-forge"):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
 

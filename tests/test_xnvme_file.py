@@ -126,7 +126,7 @@ def test_wrong_options_are_named_even_without_a_library(
 
 def test_no_library_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
-    assert "conda-forge" in (XnvmeFileReader.unavailable() or "")
+    assert "conda-forge" in str(XnvmeFileReader.unavailable())
     with pytest.raises(BackendUnavailable, match="conda-forge"):
         XnvmeFileReader(from_files(["x"]))
 
@@ -150,7 +150,7 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
     assert f"it offers {', '.join(others)};" in str(caught.value)
     assert "kernel.io_uring_disabled" in str(caught.value)
     assert xnvme.path in str(caught.value)
-    assert XnvmeFileReader.unavailable() == str(caught.value)
+    assert str(XnvmeFileReader.unavailable()) == str(caught.value)
     assert open_files() == before
 
 

@@ -102,12 +102,12 @@ def require(depth: int) -> None:
         pool.give_back(pool.borrow(wait=False))
 
 
-def unavailable() -> str | None:
+def unavailable() -> BackendUnavailable | None:
     """Why kernel AIO does not work on this machine and what to do; None if it works."""
     try:
         require(1)
     except BackendUnavailable as reason:
-        return str(reason)
+        return reason.with_traceback(None)
     return None
 
 
@@ -336,11 +336,11 @@ class _NoneLeftError(BackendUnavailable):
 def _refusal(number: int) -> BackendUnavailable:
     if number == errno.EAGAIN:
         return _NoneLeftError(
-            "kernel AIO: the contexts of this machine are all in use; "
-            "raise the limit with `sysctl fs.aio-max-nr=1048576`"
+            "kernel AIO: the contexts of this machine are all in use",
+            "raise the limit with `sysctl fs.aio-max-nr=1048576`",
         )
     return BackendUnavailable(
         f"kernel AIO: io_setup failed ({os.strerror(number)}); the kernel lacks CONFIG_AIO, this "
-        f"machine ({platform.machine()}) is not supported, or a sandbox forbids it: then allow "
-        "io_setup, io_submit, io_getevents and io_destroy in its seccomp profile"
+        f"machine ({platform.machine()}) is not supported, or a sandbox forbids it",
+        "in a sandbox, allow io_setup, io_submit, io_getevents and io_destroy (seccomp profile)",
     )

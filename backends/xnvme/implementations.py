@@ -9,23 +9,23 @@ from .files import IOS, FileQueue
 from .library import Library, load
 
 _REMEDIES = {
-    "io_uring": "; io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "
+    "io_uring": "io_uring may be forbidden (sysctl kernel.io_uring_disabled, or the seccomp "
     "profile of a container), or libxnvme be built without liburing",
-    "libaio": "; kernel AIO may be used up (sysctl fs.aio-max-nr) or forbidden by the seccomp "
+    "libaio": "kernel AIO may be used up (sysctl fs.aio-max-nr) or forbidden by the seccomp "
     "profile of a container, or libxnvme be built without libaio",
 }
 
 
-def why_not() -> str | None:
+def unavailable() -> BackendUnavailable | None:
     """Why the default implementation does not work here; None if it does."""
     try:
         library = load()
     except BackendUnavailable as reason:
-        return str(reason)
+        return reason.with_traceback(None)
     try:
         FileQueue(library, IOS[0], 1).close()
     except (OSError, BackendUnavailable) as error:
-        return str(refusal(library, IOS[0], error))
+        return refusal(library, IOS[0], error)
     return None
 
 
@@ -42,7 +42,8 @@ def refusal(library: Library, io: str, error: Exception | str) -> BackendUnavail
     offered = [name for name in IOS if name != io and _works(library, name)]
     return BackendUnavailable(
         f"libxnvme {library.version} ({library.path}) does not offer the io {io!r} here: {error}; "
-        f"it offers {', '.join(offered) or 'no other'}{_REMEDIES.get(io, '')}"
+        f"it offers {', '.join(offered) or 'no other'}",
+        _REMEDIES.get(io, ""),
     )
 
 

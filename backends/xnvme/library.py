@@ -81,9 +81,7 @@ class Library:
         versions = [_ONLY_IN[name] for name in _ONLY_IN if hasattr(self._cdll, name)]
         if missing or len(versions) != 1:
             what = f"it has no {missing[0]}" if missing else "it is neither 0.7.5 nor main"
-            raise BackendUnavailable(
-                f"{path} is not a libxnvme that is known here: {what}; {_HELP}"
-            )
+            raise BackendUnavailable(f"{path} is not a libxnvme that is known here: {what}", _HELP)
         self.version = versions[0]
         for name, (result, arguments) in _FUNCTIONS.items():
             for functions in (self._cdll, self.quick):
@@ -112,7 +110,7 @@ def _load(path: str | None) -> Library:
         except OSError as error:
             tried.append(str(error))
     where = "XNVME_LIBRARY_PATH: " if path else ""
-    raise BackendUnavailable(f"no libxnvme ({where}{'; '.join(tried)}): {_HELP}")
+    raise BackendUnavailable(f"no libxnvme ({where}{'; '.join(tried)})", _HELP)
 
 
 def _of_pkg_config() -> list[str]:
