@@ -6,7 +6,7 @@ import errno
 from functools import partial
 from typing import Any
 
-from bmap_tools.device import SUPERBLOCK_BYTES
+from bmap_tools.file_system import SUPERBLOCK_BYTES
 
 from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import nvidia.dali
+
+from bmap_tools.file_system import mount_of
 
 from .progress import Display
 from .work import BadInputError, Work, explain, paths
@@ -45,16 +46,13 @@ def available_memory_bytes() -> int:
 
 def file_system(path: str) -> str:
     """The type of the file system that `path` is on, such as ext4."""
-    real = os.path.join(os.path.realpath(path), "")
-    found, found_length = "unknown", 0
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-        for line in mounts:
-            before, _, after = line.partition(" - ")
-            mount_point = os.path.join(_unescape(before.split()[4]), "")
-            # A later mount at the same place hides the earlier one, hence not only longer ones.
-            if real.startswith(mount_point) and len(mount_point) >= found_length:
-                found, found_length = after.split()[0], len(mount_point)
-    return found
+    fd = os.open(path, os.O_PATH)
+    try:
+        return mount_of(fd).type
+    except FileNotFoundError:  # a container may not see the mount
+        return "unknown"
+    finally:
+        os.close(fd)
 
 
 def check_can_drop_caches() -> None:
@@ -105,8 +103,3 @@ def _field(path: str, name: str) -> str | None:
             if key.strip() == name:
                 return value.strip()
     return None
-
-
-def _unescape(mount_point: str) -> str:
-    """The kernel writes blanks and backslashes in names as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount_point)

@@ -1,5 +1,7 @@
 """Extent maps: where on a block device the bytes of many files are. See docs/bmap.md."""
 
-from .extent_map import Device, ExtentMap, FileSystem, MapFormatError, load, save
+from .bmap_json import MapFormatError
+from .extent_map import Device, ExtentMap, FileSystem
+from .format import load, save
 
 __all__ = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"]

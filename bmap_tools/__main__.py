@@ -1,7 +1,7 @@
-"""`python -m bmap_tools`: make extent maps, compare them with the files, show them.
+"""`python -m bmap_tools`: create extent maps, verify them against the files, show them.
 
-Exit status of create: 0 if all files are mapped, 1 if there is a map in which some are not, to be
-read as files; of verify: 0 if all is as mapped, 1 if not. Of all: 2 if it could not be done, 130
+Exit status of create: 0 if all files are mapped, 1 if the map marks some of them to be read as
+files. Of verify: 0 if all files are as mapped, 1 if not. Of all commands: 2 if they failed, 130
 after Ctrl-C.
 """
 
@@ -13,32 +13,32 @@ import sys
 from collections.abc import Sequence
 
 from . import create, show, verify
+from .bmap_json import MapFormatError
+from .console import BadInputError, print_message, reason
 from .device import UnsupportedStorage
-from .extent_map import MapFormatError
-from .report import BadInputError, reason, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; answer the exit status."""
+    """Run a command line; the exit status."""
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
     except (BadInputError, UnsupportedStorage, MapFormatError) as error:
-        say(str(error))
-    except BrokenPipeError:  # `show | head`: what is left to write must not fail once more
+        print_message(str(error))
+    except BrokenPipeError:  # `show | head`: the flush at exit must not fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        say(f"{name}{reason(error)}")
+        print_message(f"{name}{reason(error)}")
     except KeyboardInterrupt:
-        say("interrupted")
+        print_message("interrupted")
         return 130
     return 2
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "create":
-        return create.run(options.root, options.output, threads=options.threads, old=options.legacy)
+        return create.run(options.root, options.output, threads=options.threads)
     if options.command == "verify":
         return verify.run(
             options.map,
@@ -55,50 +55,53 @@ def _run(options: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bmap_tools",
-        description="Extent maps: where on a block device the files of a directory lie.",
+        description="Extent maps: where on a block device the files of a directory are.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_create(commands.add_parser("create", help="make the map of a directory"))
-    _add_verify(commands.add_parser("verify", help="compare a map with what there is now"))
-    _add_show(commands.add_parser("show", help="show what a map holds"))
+    _add_create(commands.add_parser("create", help="map the files of a directory"))
+    _add_verify(commands.add_parser("verify", help="compare a map with its files as they are now"))
+    _add_show(commands.add_parser("show", help="describe a map or one of its files"))
     return parser
 
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", help="the directory")
-    parser.add_argument("-o", "--output", required=True, help="the file that becomes the map")
-    parser.add_argument(
-        "--legacy", metavar="OLD", help="map the files of a map of the prototype, if it is right"
-    )
+    parser.add_argument("-o", "--output", required=True, help="the map to write")
     _add_threads(parser)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("map", help="the map")
-    parser.add_argument("--root", help="where its files are now, if not where they were")
+    parser.add_argument("--root", help="where its files are now (default: where they were)")
     parser.add_argument(
-        "--bytes", action="store_true", help="read the extents and the files, and compare"
+        "--bytes", action="store_true", help="also compare the bytes of the extents with the files"
     )
     parser.add_argument(
-        "--uri", help="what --bytes reads: the device, its disk, or an image (default: the device)"
+        "--uri", help="what --bytes reads: the device, its disk or an image (default: the device)"
     )
-    parser.add_argument("--sample", type=_count, metavar="N", help="only N files, by chance")
-    parser.add_argument("--seed", type=int, default=0, help="of the chance (default: 0)")
+    parser.add_argument(
+        "--sample", type=_count, metavar="N", help="check a random sample of N files"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the random sample (default: 0)"
+    )
     _add_threads(parser)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("map", help="the map")
-    parser.add_argument("path", nargs="?", help="only this file, by its path from the root")
-    parser.add_argument("--plot", metavar="FILE", help="draw where on the device the files lie")
+    parser.add_argument("path", nargs="?", help="show only this file, by its path from the root")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="plot where on the device the files are (needs matplotlib)"
+    )
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=_count,
-        default=2,  # each wants the interpreter lock: more are slower where storage answers at once
-        help="how many look at files (default: %(default)s; more on storage that answers slowly)",
+        default=2,  # they share the interpreter lock: more are slower on fast storage
+        help="threads that inspect files (default: %(default)s; more help on slow storage)",
     )
 
 

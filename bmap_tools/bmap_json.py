@@ -1,209 +1,116 @@
-"""JSON of any size and formatting: read in parts, strictly, with little in memory at once.
+"""Strict JSON for files that may be large or hostile.
 
-A map of a million files is 120 MB of text. Parsed as a whole, it would be ten million objects for a
-while. Here the text passes through a window, and a long array comes in groups of its elements.
+`bmap_tools` writes one file of a map per line. `LineReader` parses such text in small groups of
+rows: the rows of a million files would take a gigabyte as Python objects. `read_document` parses
+any other layout as a whole. Both are stricter than `json.load`: no object may have a member twice,
+and NaN and Infinity are not numbers.
 """
 
 from __future__ import annotations
 
-import codecs
-import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from json import JSONDecodeError, JSONDecoder
 from reprlib import Repr
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO
 
-import numpy as np
+INT64_MAX = 2**63 - 1
 
-T = TypeVar("T")
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-_DELIMITER = re.compile(r"[ \t\n\r]*([,:\]}])[ \t\n\r]*")
-_WINDOW_BYTES = 1 << 18
-_LONGEST_VALUE = 1 << 28  # characters: a file of millions of extents; more is an attack
-# So few that their objects stay in the processor's cache.
-_GROUP_VALUES = 128
-_GROUP_CHARACTERS = 1 << 14
+_GROUP_BYTES = 1 << 14  # so few that the objects of a group stay in the processor's cache
+_MAX_BYTES = 1 << 28
+"""Of text that is parsed as a whole: a document, or a line. Its objects may take 20 times that."""
+_FILES = b'\n"files": ['
+_END = b"\n]\n}\n"
 
 _short = Repr()
 _short.maxstring = _short.maxother = 300
 
 
 class MapFormatError(ValueError):
-    """A bmap.json that cannot be believed; the message names the file and what is wrong."""
+    """An invalid or inconsistent bmap.json; the message names the file and what is wrong."""
 
 
-class ByteStream(Protocol):
-    """What bytes are read from: an unbuffered binary file."""
-
-    def read(self, size: int, /) -> bytes | None:
-        """At most `size` bytes; none at the end."""
+class OtherLayout(Exception):  # noqa: N818 - no error: the document is read in another way
+    """Text that does not have one file per line, or is not JSON at all."""
 
 
-def shown(value: object) -> str:
-    """A value in a message: its repr, cut short."""
-    return _short.repr(value)
-
-
-class Document:
-    """A JSON object in a file: its members in their order, each parsed when it is asked for.
-
-    It is stricter than `json.load`: an object, at whatever depth, has each of its members once, and
-    NaN and Infinity are not numbers. All methods raise OSError, and MapFormatError with the line
-    for what is not JSON in UTF-8, is nested deeper than Python's recursion limit, or has an integer
-    of more digits than Python converts.
+class LineReader:
+    """Reads a map that has one file per line, as `bmap_tools` writes it.
 
     Args:
-        file: read to its end, not closed.
-        window: bytes to read at once. Of the text little more is in memory than this, and the value
-            that is being parsed. Where that is not JSON up to 256 MiB are read to be sure.
+        file: is read to its end.
+
+    Attributes:
+        header: the members before "files".
+
+    Raises:
+        OtherLayout: the text has another layout; `rows()` may also raise this at any time.
+        OSError: the file cannot be read.
     """
 
-    def __init__(self, file: ByteStream, *, window: int = _WINDOW_BYTES) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._window = window
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._json = JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
-        self._text = ""
-        self._at = 0  # where in the text to go on
-        self._line = 1  # in which the text ends
+        text = b""
+        while (end := text.find(_FILES)) < 0:
+            block = file.read(max(_GROUP_BYTES, len(text)))
+            if not block or len(text) > _MAX_BYTES:
+                raise OtherLayout
+            text += block
+        self.header = _parse_part(text[:end] + _FILES + b"]}")
+        self._text = text[end + len(_FILES) :]
 
-    def members(self) -> Iterator[str]:
-        """The names of the members; before the next one, value() or elements() must be used up."""
-        names: set[str] = set()
-        more = self._opens("{", "}")
-        while more:
-            if self._peek() != '"':
-                raise self._error("expected the name of a member")
-            name = self._take(self._value)
-            if name in names:
-                raise self._error(f"the member {shown(name)} is there twice")
-            names.add(name)
-            if self._peek() != ":":
-                raise self._error("expected a colon")
-            self._at += 1
-            yield name
-            more = self._continues("}")
-        self._expect_end()
+    def rows(self) -> Iterator[list[Any]]:
+        """The elements of "files", in groups."""
+        text = self._text
+        while block := self._file.read(max(_GROUP_BYTES, len(text))):
+            text += block
+            # Text that is JSON by itself on both sides of this is JSON as a whole.
+            end = text.rfind(b"],\n[") + 1
+            if end:
+                yield _parse_part(b"[%b]" % text[:end])
+                text = text[end + 2 :]
+            elif len(text) > _MAX_BYTES:
+                raise OtherLayout
+        if not text.endswith(_END):
+            raise OtherLayout
+        yield _parse_part(b"[%b]" % text.removesuffix(_END))
 
-    def value(self) -> Any:
-        """The value of the member, as `json.load` makes it."""
-        self._peek()
-        return self._take(self._value)
 
-    def elements(self) -> Iterator[list[Any]]:
-        """The elements of the array that the member is, in groups of at least one."""
-        more = self._opens("[", "]")
-        while more:
-            self._peek()
-            yield self._take(self._group)
-            more = self._continues("]")
+def read_document(file: BinaryIO) -> dict[str, Any]:
+    """A whole document of at most 256 MiB, in any layout.
 
-    def _value(self, text: str, at: int) -> tuple[Any, int]:
-        value, end = self._json.raw_decode(text, at)
-        if not _DELIMITER.match(text, end):  # a number may go on beyond the window
-            raise JSONDecodeError("expected a delimiter", text, end)
-        return value, end
+    Raises:
+        MapFormatError: it is larger, or not one JSON object in UTF-8, or nested deeper than
+            Python's recursion limit, or it has an integer of more digits than Python converts.
+        OSError: the file cannot be read.
+    """
+    data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise MapFormatError(
+            f"larger than {_MAX_BYTES >> 20} MiB, and damaged or not written with one file per line"
+        )
+    try:
+        found = _decoder.decode(data.decode())
+    except MapFormatError:
+        raise
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise MapFormatError(f"line {line}: not UTF-8: {error.reason}") from None
+    except JSONDecodeError as error:
+        raise MapFormatError(f"line {error.lineno}: not JSON, or cut off: {error.msg}") from None
+    except RecursionError:
+        raise MapFormatError("nested too deeply") from None
+    except ValueError as error:  # an integer with too many digits
+        raise MapFormatError(str(error)) from None
+    if not isinstance(found, dict):
+        raise MapFormatError(f"must be a JSON object, not {short_repr(found)}")
+    return found
 
-    def _group(self, text: str, at: int) -> tuple[list[Any], int]:
-        """At least one value, and the position after the last."""
-        # Arrays, one a line, as save() writes them: many for the price of one call. What is JSON by
-        # itself is the same in the whole text; what is not, the other way finds out why.
-        end = text.rfind("],\n[", at, at + _GROUP_CHARACTERS) + 1
-        if end:
-            with suppress(ValueError, RecursionError):
-                return self._json.decode(f"[{text[at:end]}]"), end
-        return self._group_of_any_layout(text, at)
 
-    def _group_of_any_layout(self, text: str, at: int) -> tuple[list[Any], int]:
-        values: list[Any] = []
-        end = at
-        try:
-            while True:
-                value, end_of_value = self._value(text, at)
-                values.append(value)
-                end = end_of_value
-                delimiter = _DELIMITER.match(text, end)
-                if not delimiter or delimiter[1] != "," or len(values) == _GROUP_VALUES:
-                    return values, end
-                at = delimiter.end()
-        except (ValueError, RecursionError):
-            if not values:
-                raise
-            return values, end  # the next group begins with the culprit
-
-    def _take(self, parse: Callable[[str, int], tuple[T, int]]) -> T:
-        """What is parsed from here, with more of the text if that is too little; go on after it."""
-        while True:
-            try:
-                taken, self._at = parse(self._text, self._at)
-                return taken
-            except JSONDecodeError as error:
-                where = error.pos - self._at
-                if len(self._text) - self._at > _LONGEST_VALUE or not self._read_more():
-                    what = f"not JSON, or cut off: {error.msg}"
-                    raise self._error(what, self._at + where) from None
-            except (ValueError, RecursionError) as error:
-                raise self._error(str(error)) from None
-
-    def _peek(self) -> str:
-        """The next character that is not white space; it is where to go on."""
-        while True:
-            if space := _SPACE.match(self._text, self._at):
-                self._at = space.end()
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._read_more():
-                raise self._error("the text is empty, or cut off")
-
-    def _opens(self, opening: str, closing: str) -> bool:
-        """Go into an array or object; whether there is anything in it."""
-        if self._peek() != opening:
-            raise self._error(f"expected {opening!r}")
-        self._at += 1
-        if self._peek() != closing:
-            return True
-        self._at += 1
-        return False
-
-    def _continues(self, closing: str) -> bool:
-        """Go over the delimiter after a value; whether there is one more value."""
-        delimiter = self._peek()
-        if delimiter not in (",", closing):
-            raise self._error(f"expected ',' or {closing!r}")
-        self._at += 1
-        return delimiter == ","
-
-    def _expect_end(self) -> None:
-        while self._text[self._at :].strip(" \t\n\r") == "":
-            self._at = len(self._text)
-            if not self._read_more():
-                return
-        raise self._error("there is more after the end of the object")
-
-    def _read_more(self) -> bool:
-        """Forget the text before here and read on; False at the end of the file."""
-        self._text, self._at = self._text[self._at :], 0
-        # As much as there is: a value of n characters is parsed log(n) times at most.
-        size = max(self._window, len(self._text))
-        try:
-            while data := self._file.read(size):
-                text = self._decode(data)
-                # Many times as fast as bytes.count(), which is made for longer needles.
-                self._line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
-                if text:
-                    self._text += text
-                    return True
-            self._decode(b"", True)
-        except UnicodeDecodeError as error:
-            self._line += error.object[: error.start].count(b"\n")
-            raise self._error(f"not UTF-8: {error.reason}", len(self._text)) from None
-        return False
-
-    def _error(self, what: str, at: int | None = None) -> MapFormatError:
-        line = self._line - self._text.count("\n", self._at if at is None else at)
-        return MapFormatError(f"line {line}: {what}")
+def _parse_part(text: bytes) -> Any:
+    try:
+        return _decoder.decode(text.decode())
+    except (ValueError, RecursionError):
+        raise OtherLayout from None
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -215,8 +122,110 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
         if name in names:
             break
         names.add(name)
-    raise MapFormatError(f"the member {shown(name)} is there twice")
+    raise MapFormatError(f"the member {short_repr(name)} is there twice")
 
 
-def _no_number(constant: str) -> float:
+def _refuse_constant(constant: str) -> float:
     raise MapFormatError(f"{constant} is not a number")
+
+
+_decoder = JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)
+
+
+class Members:
+    """The members of a JSON object, by name and type.
+
+    All methods raise MapFormatError for a member that is missing or has another type.
+
+    Args:
+        where: names the object in messages.
+        value: the object; anything else is refused.
+    """
+
+    def __init__(self, where: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise MapFormatError(f"{where} must be an object, not {short_repr(value)}")
+        self._where = where
+        self._members = value
+
+    def __getitem__(self, name: str) -> Any:
+        """A member of any type."""
+        if name not in self._members:
+            raise MapFormatError(f"{self._where} has no member {name!r}")
+        return self._members[name]
+
+    def integer(self, name: str) -> int:
+        """An integer from 0 to 2**63 - 1."""
+        value = self[name]
+        if type(value) is not int or not 0 <= value <= INT64_MAX:  # bool is a subclass of int
+            raise self.error(name, "an integer from 0 to 2**63 - 1")
+        return value
+
+    def text(self, name: str) -> str:
+        """A string that `to_bytes()` can encode."""
+        value = self[name]
+        if to_bytes([value]) is None:
+            raise self.error(name, "a string without NUL or unpaired surrogates")
+        return str(value)
+
+    def text_or_null(self, name: str) -> str | None:
+        """The same, or None for null."""
+        return None if self[name] is None else self.text(name)
+
+    def path(self, name: str) -> bytes:
+        """A string, as bytes."""
+        return self.text(name).encode("utf-8", "surrogateescape")
+
+    def names(self, name: str) -> tuple[bytes, ...]:
+        """A list of strings, as bytes."""
+        value = self[name]
+        names = to_bytes(value) if isinstance(value, list) else None
+        if names is None:
+            raise self.error(name, "a list of strings without NUL or unpaired surrogates")
+        return tuple(names)
+
+    def groups(self, name: str, length: int) -> Iterator[list[Any]]:
+        """The elements of a list, in groups of at most `length`."""
+        value = self[name]
+        if not isinstance(value, list):
+            raise self.error(name, "a list")
+        for start in range(0, len(value), length):
+            yield value[start : start + length]
+
+    def error(self, name: str, expected: str) -> MapFormatError:
+        """The error for a member that is not as expected."""
+        return MapFormatError(
+            f"{self._where}: {name} must be {expected}, not {short_repr(self._members[name])}"
+        )
+
+
+def short_repr(value: object) -> str:
+    """The repr of a value for a message, shortened."""
+    return _short.repr(value)
+
+
+def path_repr(path: bytes) -> str:
+    """The same of a path, as the text that it is in JSON."""
+    return short_repr(*to_text([path]))
+
+
+def to_bytes(names: Iterable[Any]) -> list[bytes] | None:
+    r"""Names as the operating system has them: in UTF-8, with "\udc80" to "\udcff" as other bytes.
+
+    None if one of them is not a string, or has a NUL or a surrogate that stands for no such byte.
+    In a UTF-8 locale this is `os.fsencode`; the meaning of a map must not depend on the locale.
+    """
+    names = list(names)
+    if not set(map(type, names)) <= {str}:
+        return None
+    try:
+        joined = "\0".join(names).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return None
+    encoded = joined.split(b"\0") if names else []
+    return encoded if len(encoded) == len(names) else None
+
+
+def to_text(names: Iterable[bytes]) -> list[str]:
+    """The strings that `to_bytes()` turns into these names."""
+    return [name.decode("utf-8", "surrogateescape") for name in names]

@@ -14,21 +14,21 @@ from itertools import repeat
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
+from .extent_map import UNWRITTEN, IntArray
+
 RawExtent: TypeAlias = tuple[int, int, int, int]
-"""Of an extent as the kernel tells it: logical, physical and length in bytes, and its flags."""
+"""An extent as the kernel reports it: logical, physical and length in bytes, and its flags."""
 Extent: TypeAlias = tuple[int, int, int]
-"""Of an extent as a map holds it: logical, physical (-1: unwritten) and length, in bytes."""
+"""An extent as a map stores it: logical, physical (or UNWRITTEN) and length, in bytes."""
 
 _IOCTL = 0xC020660B  # FS_IOC_FIEMAP: _IOWR('f', 11, struct fiemap)
 _HEADER = struct.Struct("=QQIIII")  # struct fiemap: start, length, flags, mapped, count, reserved
 _EXTENT = struct.Struct("=QQQ16xI12x")  # struct fiemap_extent: logical, physical, length, flags
 _TO_THE_END = 2**64 - 1  # FIEMAP_MAX_OFFSET
-_SYNC = 0x1  # FIEMAP_FLAG_SYNC: write the file's data first, so that it has a place
+_SYNC = 0x1  # FIEMAP_FLAG_SYNC: write the file's data first, so that it has an address
 _LAST = 0x1
-_UNWRITTEN = 0x800
+_IS_UNWRITTEN = 0x800
 _HARMLESS = _LAST | 0x1000 | 0x2000  # MERGED and SHARED do not say where the data is
 
 _BATCH_ROOM = 2  # extents per file: enough to see one, and that there is no other
@@ -58,11 +58,10 @@ _BATCH = np.dtype(  # struct fiemap with its extents
 _ioctl = ctypes.PyDLL(None).ioctl
 _ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 
-# fcntl.ioctl() keeps the interpreter lock, and with it all other threads, where the buffer is
-# larger than 1024 bytes.
+# fcntl.ioctl() releases the interpreter lock only if the buffer has at most 1024 bytes.
 _ROOM = (1024 - _HEADER.size) // _EXTENT.size
 
-_OBSTACLES = {  # FIEMAP_EXTENT_*; the special ones first, for they bring the general ones along
+_UNSUPPORTED = {  # FIEMAP_EXTENT_*; special ones first, because they imply general ones
     0x200: "its data lies inside of its inode",  # DATA_INLINE
     0x400: "its last block is shared with other files",  # DATA_TAIL
     0x80: "its data is encrypted on the device",  # DATA_ENCRYPTED
@@ -71,21 +70,21 @@ _OBSTACLES = {  # FIEMAP_EXTENT_*; the special ones first, for they bring the ge
     0x2: "the file system does not tell where its data lies",  # UNKNOWN
     0x100: "its data is not aligned to blocks",  # NOT_ALIGNED
 }
-_ANY_OBSTACLE = sum(_OBSTACLES)
+_ANY_UNSUPPORTED = sum(_UNSUPPORTED)
 
 
 class Fiemap:
-    """The ioctl with a buffer that is used again and again; for one thread at a time."""
+    """The ioctl with a reusable buffer; for one thread at a time."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(_HEADER.size + _ROOM * _EXTENT.size)
 
     def raw_extents(self, fd: int, *, sync: bool = True) -> list[RawExtent]:
-        """All extents of an open file, in the order of their logical offset.
+        """All extents of an open file, in the order of their logical offsets.
 
         Args:
             fd: the file; open for reading is enough.
-            sync: have the file's data written first.
+            sync: write the file's data first.
 
         Raises:
             OSError: the file system does not support it (EOPNOTSUPP, ENOTTY), or failed.
@@ -98,8 +97,8 @@ class Fiemap:
             count = _HEADER.unpack_from(buffer)[3]
             if not count:
                 return found
-            for place in range(count):
-                found.append(_EXTENT.unpack_from(buffer, _HEADER.size + place * _EXTENT.size))
+            for index in range(count):
+                found.append(_EXTENT.unpack_from(buffer, _HEADER.size + index * _EXTENT.size))
             logical, _, length, last_flags = found[-1]
             if last_flags & _LAST:
                 return found
@@ -140,13 +139,13 @@ def single_extents(
 
 
 def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent] | str:
-    """What a map holds of a file: its extents, or in words why it cannot have any.
+    """The extents of a file as a map stores them, or the reason why it cannot be mapped.
 
-    Space that is reserved beyond the file's last block is unwritten, whatever it holds. Neighbours
-    become one where both their logical and their physical ranges touch.
+    Space reserved beyond the file's last block counts as unwritten, whatever is there. Neighbours
+    are merged if both their logical and their physical ranges are adjacent.
 
     Args:
-        raw: all extents of the file, by their logical offset.
+        raw: all extents of the file, in the order of their logical offsets.
         size: of the file, bytes.
         block_size: of the file system, bytes.
     """
@@ -154,19 +153,19 @@ def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list
     merged: list[Extent] = []
     for logical, physical, length, flags in raw:
         if logical < end:
-            if flags & _ANY_OBSTACLE:
-                return next(reason for flag, reason in _OBSTACLES.items() if flags & flag)
+            if flags & _ANY_UNSUPPORTED:
+                return next(reason for flag, reason in _UNSUPPORTED.items() if flags & flag)
             length = min(length, end - logical)
-        if logical >= end or flags & _UNWRITTEN:
-            physical = -1
-        if merged and logical != end and _touch(merged[-1], logical, physical):
+        if logical >= end or flags & _IS_UNWRITTEN:
+            physical = UNWRITTEN
+        if merged and logical != end and _adjacent(merged[-1], logical, physical):
             logical, physical, before = merged.pop()
             length += before
         merged.append((logical, physical, length))
     return merged
 
 
-def _touch(extent: Extent, logical: int, physical: int) -> bool:
+def _adjacent(extent: Extent, logical: int, physical: int) -> bool:
     first_logical, first_physical, length = extent
     if first_logical + length != logical:
         return False

@@ -1,4 +1,4 @@
-"""`python -m bmap_tools show`: what a map holds, in words and as a picture."""
+"""`python -m bmap_tools show`: describe a map, or one of its files, and plot it."""
 
 from __future__ import annotations
 
@@ -8,54 +8,57 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from . import csr, extent_map
-from .extent_map import ExtentMap, IntArray
-from .report import BadInputError, put, text
+from .console import BadInputError, print_result, printable
+from .extent_map import ExtentMap, IntArray, without_reserved
+from .format import load
 
 _BAR = 40  # characters
 _EXAMPLES = 3
 
 
 def run(path: str, *, name: str | None = None, plot: str | None = None) -> int:
-    """Print what a map holds of all files or of one, and draw it; answer the exit status, 0.
+    """Print a summary of a map or the extents of one file, and plot the map.
 
     Args:
         path: the map.
-        name: of the one file, its path from the root; None is all.
-        plot: the file for a picture; None is no picture.
+        name: the path of the one file from the root; None for the summary.
+        plot: the image file to write; None for no plot.
+
+    Returns:
+        The exit status, 0.
 
     Raises:
         BadInputError: there is no such file in the map, or matplotlib is missing.
-        MapFormatError, OSError: the map cannot be read, or the picture not written.
+        MapFormatError, OSError: the map cannot be read, or the plot not written.
     """
-    loaded = extent_map.load(path)
-    lines = _summary(loaded) if name is None else _file(loaded, path, os.fsencode(name))
+    extent_map = load(path)
+    lines = _summary(extent_map) if name is None else _file(extent_map, path, os.fsencode(name))
     for line in lines:
-        put(line)
+        print_result(line)
     if plot is not None:
-        from . import plot as picture
+        from .plot import draw
 
-        picture.draw(loaded, plot)
+        draw(extent_map, plot)
     return 0
 
 
-def _summary(loaded: ExtentMap) -> Iterator[str]:
-    yield from _geometry(loaded)
-    yield from _amounts(loaded)
-    yield from _histogram(loaded)
-    if loaded.unmapped:
-        yield f"not mapped, to be read as files: {len(loaded.unmapped):,}"
-        for why, files in Counter(loaded.unmapped.values()).most_common():
+def _summary(extent_map: ExtentMap) -> Iterator[str]:
+    yield from _geometry(extent_map)
+    yield from _amounts(extent_map)
+    yield from _histogram(extent_map)
+    if extent_map.unmapped:
+        yield f"not mapped, to be read as files: {len(extent_map.unmapped):,}"
+        for why, files in Counter(extent_map.unmapped.values()).most_common():
             yield f"  {files:,}: {why}"
-            examples = (file for file, reason in loaded.unmapped.items() if reason == why)
+            examples = (file for file, reason in extent_map.unmapped.items() if reason == why)
             for file, _ in zip(examples, range(_EXAMPLES), strict=False):
-                yield f"    {text(loaded.name(file))}"
+                yield f"    {printable(extent_map.name(file))}"
 
 
-def _geometry(loaded: ExtentMap) -> Iterator[str]:
-    device, file_system = loaded.device, loaded.file_system
-    yield f"root         {text(loaded.root)}"
-    yield f"created      {loaded.created}"
+def _geometry(extent_map: ExtentMap) -> Iterator[str]:
+    device, file_system = extent_map.device, extent_map.file_system
+    yield f"root         {printable(extent_map.root)}"
+    yield f"created      {extent_map.created}"
     yield (
         f"file system  {file_system.type}, blocks of {file_system.block_size} bytes, "
         f"UUID {file_system.uuid}"
@@ -71,43 +74,44 @@ def _geometry(loaded: ExtentMap) -> Iterator[str]:
             yield f"{what.replace('_file', ''):13}{value}"
 
 
-def _amounts(loaded: ExtentMap) -> Iterator[str]:
-    extents, counts = _within(loaded)
-    contiguous, some = counts == 1, np.flatnonzero(counts)
+def _amounts(extent_map: ExtentMap) -> Iterator[str]:
+    extents, counts = _within(extent_map)
+    contiguous, some, sizes = counts == 1, np.flatnonzero(counts), extent_map.sizes
     _, physical, length = extents.T
     written, total = int(length[physical >= 0].sum()), int(length.sum())
-    yield f"classes      {len(loaded.directories):,}"
-    yield f"files        {len(loaded):,}, {int(loaded.sizes.sum()):,} bytes"
+    yield f"classes      {len(extent_map.directories):,}"
+    yield f"files        {len(extent_map):,}, {int(sizes.sum()):,} bytes"
     yield f"extents      {counts.sum():,}, {written:,} bytes written"
     yield f"unwritten    {total - written:,} bytes, which read as zeros"
-    yield f"holes        {_ends(loaded).sum() - total:,} bytes, which read as zeros"
-    yield f"reserved     {loaded.extents[:, 2].sum() - total:,} bytes beyond the ends of files"
+    yield f"holes        {_ends(extent_map).sum() - total:,} bytes, which read as zeros"
+    yield f"reserved     {extent_map.extents[:, 2].sum() - total:,} bytes beyond the ends of files"
     if some.size:
         yield (
             f"contiguous   {contiguous.sum() / some.size:.1%} of the files that have extents, "
-            f"{loaded.sizes[contiguous].sum() / max(1, loaded.sizes[some].sum()):.1%} of their "
-            "bytes"
+            f"{sizes[contiguous].sum() / max(1, sizes[some].sum()):.1%} of their bytes"
         )
 
 
-def _ends(loaded: ExtentMap) -> IntArray:
-    """The sizes of the files in whole blocks, 0 for those that are not mapped: int64[n]."""
-    block = loaded.file_system.block_size
-    ends: IntArray = -(-loaded.sizes // block) * block
-    ends[list(loaded.unmapped)] = 0
+def _ends(extent_map: ExtentMap) -> IntArray:
+    """The sizes of the files, rounded up to blocks; 0 if not mapped: int64[n]."""
+    block = extent_map.file_system.block_size
+    ends: IntArray = -(-extent_map.sizes // block) * block
+    ends[list(extent_map.unmapped)] = 0
     return ends
 
 
-def _within(loaded: ExtentMap) -> tuple[IntArray, IntArray]:
-    return csr.within(loaded.extents, np.diff(loaded.extent_offsets), loaded.sizes)
+def _within(extent_map: ExtentMap) -> tuple[IntArray, IntArray]:
+    return without_reserved(
+        extent_map.extents, np.diff(extent_map.extent_offsets), extent_map.sizes
+    )
 
 
-def _histogram(loaded: ExtentMap) -> Iterator[str]:
-    """How many files have 0, 1, 2, 3 to 4, 5 to 8 ... extents."""
-    counts = np.delete(_within(loaded)[1], list(loaded.unmapped))
+def _histogram(extent_map: ExtentMap) -> Iterator[str]:
+    """The numbers of files with 0, 1, 2, 3 to 4, 5 to 8 ... extents."""
+    counts = np.delete(_within(extent_map)[1], list(extent_map.unmapped))
     if not counts.size:
         return
-    yield "extents a file:"
+    yield "extents per file:"
     bins = np.where(counts > 0, np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64), -1)
     longest = np.bincount(bins + 1).max()
     for power in range(-1, int(bins.max()) + 1):
@@ -118,20 +122,20 @@ def _histogram(loaded: ExtentMap) -> Iterator[str]:
         yield f"  {label:>17}  {files:>11,}  {'#' * -(-files * _BAR // longest)}".rstrip()
 
 
-def _file(loaded: ExtentMap, path: str, name: bytes) -> Iterator[str]:
-    file = _find(loaded, path, name)
-    yield f"path    {text(loaded.name(file))}"
-    yield f"size    {int(loaded.sizes[file]):,} bytes"
-    yield f"inode   {int(loaded.inodes[file])}"
-    if file in loaded.unmapped:
-        yield f"not mapped, to be read as a file: {loaded.unmapped[file]}"
+def _file(extent_map: ExtentMap, path: str, name: bytes) -> Iterator[str]:
+    file = _find(extent_map, path, name)
+    yield f"path    {printable(extent_map.name(file))}"
+    yield f"size    {int(extent_map.sizes[file]):,} bytes"
+    yield f"inode   {int(extent_map.inodes[file])}"
+    if file in extent_map.unmapped:
+        yield f"not mapped, to be read as a file: {extent_map.unmapped[file]}"
         return
-    first, last = loaded.extent_offsets[file : file + 2].tolist()
+    first, last = extent_map.extent_offsets[file : file + 2].tolist()
     yield f"extents {last - first:,}"
-    lba_bytes, start = loaded.device.logical_block_size, loaded.device.start
+    lba_bytes, start = extent_map.device.logical_block_size, extent_map.device.start
     if last > first:
-        yield f"{'logical':>16} {'physical':>18} {'length':>14}  LBAs of {loaded.device.disk}"
-    for logical, physical, length in loaded.extents[first:last].tolist():
+        yield f"{'logical':>16} {'physical':>18} {'length':>14}  LBAs of {extent_map.device.disk}"
+    for logical, physical, length in extent_map.extents[first:last].tolist():
         if physical < 0:
             yield f"{logical:>16} {'unwritten':>18} {length:>14}"
             continue
@@ -140,9 +144,11 @@ def _file(loaded: ExtentMap, path: str, name: bytes) -> Iterator[str]:
         yield f"{logical:>16} {physical:>18} {length:>14}  {lbas}"
 
 
-def _find(loaded: ExtentMap, path: str, name: bytes) -> int:
-    name = name.removeprefix(loaded.root.rstrip(b"/") + b"/")
-    for file in np.flatnonzero(np.diff(loaded.name_offsets) == len(name)).tolist():
-        if loaded.name(file) == name:
+def _find(extent_map: ExtentMap, path: str, name: bytes) -> int:
+    name = name.removeprefix(extent_map.root.rstrip(b"/") + b"/")
+    for file in np.flatnonzero(np.diff(extent_map.name_offsets) == len(name)).tolist():
+        if extent_map.name(file) == name:
             return int(file)
-    raise BadInputError(f"{path} has no file {text(name)}; give its path from {text(loaded.root)}")
+    raise BadInputError(
+        f"{path} has no file {printable(name)}; give its path from {printable(extent_map.root)}"
+    )

@@ -1,48 +1,49 @@
-"""The state and the extents of many files, as they are now."""
+"""The status and the extents of many files, as they are now."""
 
 from __future__ import annotations
 
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import TypeVar
 
 import numpy as np
 
+from .console import Tick, reason
 from .extent_map import FileSystem, IntArray
 from .inspection import (
     UNKNOWN_STATUS,
     Inspector,
     Outcome,
     Status,
-    inspect_closed,
+    inspect_unopened,
     settling_ns,
 )
-from .parallel import in_threads
-from .report import reason
 from .walk import Folder
 
-Tick: TypeAlias = Callable[[int], None]
-"""Is told how many files are done."""
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 KEPT_CHANGING = "it kept changing while it was mapped"
 
-_FILES_PER_TASK = 256  # what a thread does before it looks whether it should end
+_FILES_PER_TASK = 256  # what a thread does before it checks whether it should end
 _ATTEMPTS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What was seen of n files, in the order in which they were named.
+    """The status and the extents of n files, in the order in which they were listed.
 
     Attributes:
-        status: int64[n, 4]: size (bytes), inode, mtime and ctime (ns); all 0 where it is unknown.
-        counts: int64[n], how many extents each file has.
+        status: int64[n, 4]: size (bytes), inode, mtime and ctime (ns); all 0 if unknown.
+        counts: int64[n], the number of extents of each file.
         extents: int64[m, 3]: logical, physical and length in bytes, as in an ExtentMap.
-        unmapped: file -> why it has no extents.
+        unmapped: index of a file -> why it has no extents.
     """
 
     status: IntArray
@@ -52,26 +53,26 @@ class Survey:
 
 
 class Surveyor:
-    """Looks at files below a root, in several threads.
+    """Inspects files below a root, in several threads.
 
     Args:
         root: the directory that the files' names are relative to.
-        file_system: the one that it is on; files on another one are not mapped.
-        threads: how many.
+        file_system: of the root; files on another one are not mapped.
+        threads: their number.
     """
 
     def __init__(self, root: bytes, file_system: FileSystem, threads: int) -> None:
         self._root = root
         self._threads = threads
-        self._look = partial(_look, root, os.stat(root).st_dev, file_system)
+        self._inspect = partial(_inspect, root, os.stat(root).st_dev, file_system)
 
     def survey(self, folders: Sequence[Folder], tick: Tick, attempts: int = _ATTEMPTS) -> Survey:
-        """Look at the files of `folders`, and again at those that change meanwhile.
+        """Inspect the files of `folders`, and inspect those again that change meanwhile.
 
-        `tick` is called in the caller's thread. An interrupt ends the threads before it goes on.
+        `tick` is called in the caller's thread. After an interrupt no thread is running any more.
         """
         columns = _Columns()
-        with in_threads(self._threads, self._look, _tasks(folders)) as parts:
+        with in_threads(self._threads, self._inspect, _tasks(folders)) as parts:
             for part in parts:
                 columns.extend(part)
                 tick(len(columns))
@@ -83,25 +84,25 @@ class Surveyor:
         again = np.array(columns.again, np.int64)
         first = columns.survey()
         time.sleep(max(map(settling_ns, first.status[again, 3].tolist())) / 1e9)
-        second = self.survey(_chosen(folders, again), lambda _: None, attempts - 1)
+        second = self.survey(_select(folders, again), lambda _: None, attempts - 1)
         return _merge(first, again, second)
 
 
 class _Columns:
-    """A survey in the making, with no object for a file."""
+    """A survey under construction, without an object per file."""
 
     def __init__(self) -> None:
         self.status = array("q")
         self.counts = array("q")
         self.extents = array("q")
         self.unmapped: dict[int, str] = {}
-        self.again: list[int] = []  # those that changed while they were looked at
+        self.again: list[int] = []  # files that changed while they were inspected
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def add(self, status: Status, outcome: Outcome) -> None:
-        """The next file."""
+        """Add the next file."""
         file = len(self.counts)
         self.status.extend(status)
         if isinstance(outcome, list):
@@ -116,7 +117,7 @@ class _Columns:
             self.unmapped[file] = outcome
 
     def extend(self, other: _Columns) -> None:
-        """The next files."""
+        """Add the next files."""
         files = len(self.counts)
         self.status.extend(other.status)
         self.counts.extend(other.counts)
@@ -125,7 +126,7 @@ class _Columns:
         self.again += [files + file for file in other.again]
 
     def survey(self) -> Survey:
-        """The same as arrays."""
+        """The result, as arrays."""
         return Survey(
             np.array(self.status, np.int64).reshape(-1, 4),
             np.array(self.counts, np.int64),
@@ -149,7 +150,7 @@ def _tasks(folders: Sequence[Folder]) -> Iterator[list[Folder]]:
         yield task
 
 
-def _look(root: bytes, device: int, file_system: FileSystem, task: list[Folder]) -> _Columns:
+def _inspect(root: bytes, device: int, file_system: FileSystem, task: list[Folder]) -> _Columns:
     columns = _Columns()
     inspector = Inspector(device, file_system)
     for folder in task:
@@ -162,8 +163,8 @@ def _look(root: bytes, device: int, file_system: FileSystem, task: list[Folder])
             continue
         try:
             for name in names:
-                if name in folder.closed:
-                    columns.add(*inspect_closed(name, directory))
+                if name in folder.special:
+                    columns.add(*inspect_unopened(name, directory))
                 else:
                     columns.add(*inspector.inspect(name, directory))
         finally:
@@ -171,21 +172,21 @@ def _look(root: bytes, device: int, file_system: FileSystem, task: list[Folder])
     return columns
 
 
-def _chosen(folders: Sequence[Folder], files: IntArray) -> list[Folder]:
-    """Of all files of `folders` those with these numbers, ascending."""
-    chosen, first = [], 0
+def _select(folders: Sequence[Folder], files: IntArray) -> list[Folder]:
+    """The files of `folders` with these indices, which ascend."""
+    selected, first = [], 0
     for folder in folders:
         last = first + len(folder)
         own = files[slice(*np.searchsorted(files, (first, last)))] - first
         if own.size:
             names = folder.split()
-            chosen.append(folder.only([names[file] for file in own.tolist()]))
+            selected.append(folder.only([names[file] for file in own.tolist()]))
         first = last
-    return chosen
+    return selected
 
 
 def _merge(first: Survey, files: IntArray, second: Survey) -> Survey:
-    """The first survey with `files`, which have no extents in it, as the second saw them."""
+    """The first survey, with `files`, which have no extents in it, replaced by the second."""
     status, counts = first.status.copy(), first.counts.copy()
     status[files], counts[files] = second.status, second.counts
     is_second = np.zeros(len(counts), bool)
@@ -195,3 +196,20 @@ def _merge(first: Survey, files: IntArray, second: Survey) -> Survey:
     extents[row_is_second], extents[~row_is_second] = second.extents, first.extents
     unmapped = first.unmapped | {int(files[file]): why for file, why in second.unmapped.items()}
     return Survey(status, counts, extents, unmapped)
+
+
+@contextmanager
+def in_threads(
+    threads: int, function: Callable[[Task], Result], tasks: Iterable[Task]
+) -> Iterator[Iterator[Result]]:
+    """The results of `function` for all tasks, in order.
+
+    No thread is running any more when the block is left. An exception, such as an interrupt, waits
+    only for the tasks that are running, and cancels the others.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield pool.map(function, tasks)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -1,4 +1,4 @@
-"""`python -m bmap_tools verify`: compare a map with what there is now."""
+"""`python -m bmap_tools verify`: compare a map with its files as they are now."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from . import contents, csr, device, extent_map, walk
-from .extent_map import Device, ExtentMap, FileSystem, IntArray
-from .progress import progress
-from .report import say, say_files, text
+from . import contents, file_system, walk
+from .console import print_files, print_message, printable, progress
+from .extent_map import (
+    Device,
+    ExtentMap,
+    FileSystem,
+    IntArray,
+    csr_offsets,
+    csr_rows,
+    without_reserved,
+)
+from .format import load
 from .survey import Survey, Surveyor
 
 _STATUS = ("size", "inode", "mtime", "ctime")
@@ -28,117 +36,120 @@ def run(
     compare_bytes: bool = False,
     uri: str | None = None,
 ) -> int:
-    """Compare a map with the status and the extents of its files; answer the exit status.
+    """Compare a map with the status and the extents of its files.
 
-    Both are needed: to defragment a file moves its data and leaves no trace in its status.
+    Both are needed: defragmenting a file moves its data and leaves no trace in its status.
 
     Args:
         path: the map.
-        root: where its files are now; None is where they were.
-        threads: how many look at files.
-        sample: so many files, by chance; None is all.
-        seed: of the chance.
-        compare_bytes: compare what the extents hold on the device with the files, too.
-        uri: the device, its disk or an image of one of them, to read that from; None is the device
-            that the files are on now.
+        root: where its files are now; None if they are where they were.
+        threads: how many threads inspect files.
+        sample: check a random sample of this many files; None is all.
+        seed: of the random sample.
+        compare_bytes: also compare the bytes of the extents on the device with the files.
+        uri: what `compare_bytes` reads: the device, its disk or an image of one of them; None is
+            the device that the files are on now.
 
     Returns:
-        0 if all is as mapped, else 1.
+        The exit status: 0 if all files are as mapped, else 1.
 
     Raises:
-        BadInputError, UnsupportedStorage, MapFormatError, OSError: they could not be compared.
+        BadInputError, UnsupportedStorage, MapFormatError, OSError: the comparison was not possible.
     """
-    loaded = extent_map.load(path)
-    directory = loaded.root if root is None else os.fsencode(os.path.abspath(root))
-    file_system, disk = device.find(directory)
+    extent_map = load(path)
+    directory = extent_map.root if root is None else os.fsencode(os.path.abspath(root))
+    found, device = file_system.find(directory)
     arguments = shlex.join([os.fsdecode(directory), "-o", path])
-    renew = f"renew it: python -m bmap_tools create {arguments}"
-    if changes := list(_device_changes(loaded, file_system, disk)):
-        say_files(f"{text(directory)} is not on the device of {path}:", changes, len(changes))
-        say(renew)
+    renew = f"renew the map: python -m bmap_tools create {arguments}"
+    if changes := list(_device_changes(extent_map, found, device)):
+        print_files(
+            f"{printable(directory)} is not on the device of {path}:", changes, len(changes)
+        )
+        print_message(renew)
         return 1
-    files = _choice(len(loaded), sample, seed)
-    wrong = _changes(loaded, files, Surveyor(directory, file_system, threads))
+    files = _sample(len(extent_map), sample, seed)
+    wrong = _file_changes(extent_map, files, Surveyor(directory, found, threads))
     if compare_bytes:
-        same = files[~np.isin(files, [*wrong, *loaded.unmapped])]
-        source = disk.path if uri is None else uri
+        same = files[~np.isin(files, [*wrong, *extent_map.unmapped])]
+        source = device.path if uri is None else uri
         with progress("reading", len(same)) as tick:
-            wrong |= contents.compare(loaded, same, directory, source, threads, tick)
+            wrong |= contents.compare(extent_map, same, directory, source, threads, tick)
     if not wrong:
-        say(f"{path}: {len(files):,} of {len(loaded):,} files are as mapped")
+        print_message(f"{path}: {len(files):,} of {len(extent_map):,} files are as mapped")
         return 0
-    say_files(
+    print_files(
         f"{len(wrong):,} of {len(files):,} files are not as mapped:",
-        (f"{text(loaded.name(file))}: {why}" for file, why in sorted(wrong.items())),
+        (f"{printable(extent_map.name(file))}: {why}" for file, why in sorted(wrong.items())),
         len(wrong),
     )
-    say(renew)
+    print_message(renew)
     return 1
 
 
-def _device_changes(loaded: ExtentMap, file_system: FileSystem, disk: Device) -> Iterator[str]:
-    """How a device differs from the map's. Its name may: the kernel counts anew at each start."""
+def _device_changes(extent_map: ExtentMap, found: FileSystem, device: Device) -> Iterator[str]:
+    """How a device differs from the mapped one. Its name may: each boot numbers devices anew."""
     for what, was, now in (
-        ("file system", loaded.file_system.type, file_system.type),
-        ("UUID of the file system", loaded.file_system.uuid, file_system.uuid),
-        ("block size", loaded.file_system.block_size, file_system.block_size),
-        ("size in bytes", loaded.device.size, disk.size),
-        ("LBA size", loaded.device.logical_block_size, disk.logical_block_size),
-        ("start on the disk", loaded.device.start, disk.start),
-        ("serial number", loaded.device.serial, disk.serial),
-        ("WWID", loaded.device.wwid, disk.wwid),
+        ("file system", extent_map.file_system.type, found.type),
+        ("UUID of the file system", extent_map.file_system.uuid, found.uuid),
+        ("block size", extent_map.file_system.block_size, found.block_size),
+        ("size in bytes", extent_map.device.size, device.size),
+        ("LBA size", extent_map.device.logical_block_size, device.logical_block_size),
+        ("start on the disk", extent_map.device.start, device.start),
+        ("serial number", extent_map.device.serial, device.serial),
+        ("WWID", extent_map.device.wwid, device.wwid),
     ):
         if was != now:
-            yield f"{what}: {now}, and not {was}"
+            yield f"{what}: {now}, not {was}"
 
 
-def _choice(count: int, sample: int | None, seed: int) -> IntArray:
-    """Which files: int64[k], ascending."""
+def _sample(count: int, sample: int | None, seed: int) -> IntArray:
+    """The indices of the files to check: int64[k], ascending."""
     if sample is None or sample >= count:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
 
 
-def _changes(loaded: ExtentMap, files: IntArray, surveyor: Surveyor) -> dict[int, str]:
-    """File -> how it differs from the map, for those of `files` (ascending) that do."""
-    names = [loaded.name(file) for file in files.tolist()]
-    closed = frozenset(loaded.name(file) for file in loaded.unmapped)
+def _file_changes(extent_map: ExtentMap, files: IntArray, surveyor: Surveyor) -> dict[int, str]:
+    """Index of a file -> how it differs from the map, for those of `files` (ascending) that do."""
+    names = [extent_map.name(file) for file in files.tolist()]
+    special = frozenset(extent_map.name(file) for file in extent_map.unmapped)
     with progress("comparing", len(files)) as tick:
-        survey = surveyor.survey(walk.folders(names, closed), tick)
-    was = np.stack((loaded.sizes, loaded.inodes, loaded.mtimes_ns, loaded.ctimes_ns), axis=1)[files]
-    moved = _moved(loaded, files, survey)
+        survey = surveyor.survey(walk.folders(names, special), tick)
+    times = extent_map.mtimes_ns, extent_map.ctimes_ns
+    was = np.stack((extent_map.sizes, extent_map.inodes, *times), axis=1)[files]
+    moved = _moved(extent_map, files, survey)
     changes: dict[int, str] = {}
-    for place in np.flatnonzero((was != survey.status).any(axis=1) | moved).tolist():
-        now = survey.status[place].tolist()
-        words = _in_words(was[place].tolist(), now)
-        if moved[place]:
-            words.append(f"extents: {survey.unmapped.get(place, 'they are elsewhere')}")
+    for index in np.flatnonzero((was != survey.status).any(axis=1) | moved).tolist():
+        now = survey.status[index].tolist()
+        differences = _differences(was[index].tolist(), now)
+        if moved[index]:
+            differences.append(f"extents: {survey.unmapped.get(index, 'they have moved')}")
         if not any(now):
-            words = [f"missing: {survey.unmapped[place]}"]
-        changes[int(files[place])] = ", ".join(words)
+            differences = [f"missing: {survey.unmapped[index]}"]
+        changes[int(files[index])] = ", ".join(differences)
     return changes
 
 
-def _in_words(was: list[int], now: list[int]) -> list[str]:
+def _differences(was: list[int], now: list[int]) -> list[str]:
     pairs = zip(_STATUS, was, now, strict=True)
-    return [f"{what} {after} and not {before}" for what, before, after in pairs if before != after]
+    return [f"{what} {after}, not {before}" for what, before, after in pairs if before != after]
 
 
-def _moved(loaded: ExtentMap, files: IntArray, survey: Survey) -> npt.NDArray[np.bool_]:
-    """Which files have other extents than in the map, or none where the map has some: bool[k].
+def _moved(extent_map: ExtentMap, files: IntArray, survey: Survey) -> npt.NDArray[np.bool_]:
+    """Which files have other extents than in the map, or cannot be mapped any more: bool[k].
 
-    What is reserved beyond their ends does not count: XFS gives it back when it likes to.
+    Space reserved beyond the end of a file is ignored: XFS may release it at any time.
     """
-    sizes = loaded.sizes[files]
-    starts = loaded.extent_offsets[files]
-    counts = loaded.extent_offsets[files + 1] - starts
-    before, counts = csr.within(loaded.extents[csr.rows(starts, counts)], counts, sizes)
-    after, now_counts = csr.within(survey.extents, survey.counts, sizes)
+    sizes = extent_map.sizes[files]
+    starts = extent_map.extent_offsets[files]
+    counts = extent_map.extent_offsets[files + 1] - starts
+    before, counts = without_reserved(extent_map.extents[csr_rows(starts, counts)], counts, sizes)
+    after, now_counts = without_reserved(survey.extents, survey.counts, sizes)
     moved: npt.NDArray[np.bool_] = counts != now_counts
     alike = np.flatnonzero(~moved)
-    then = before[csr.rows(csr.offsets(counts)[alike], counts[alike])]
-    now = after[csr.rows(csr.offsets(now_counts)[alike], counts[alike])]
+    then = before[csr_rows(csr_offsets(counts)[alike], counts[alike])]
+    now = after[csr_rows(csr_offsets(now_counts)[alike], counts[alike])]
     moved[np.repeat(alike, counts[alike])[(then != now).any(axis=1)]] = True
-    for place in survey.unmapped:
-        moved[place] |= int(files[place]) not in loaded.unmapped
+    for index in survey.unmapped:
+        moved[index] |= int(files[index]) not in extent_map.unmapped
     return moved

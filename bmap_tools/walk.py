@@ -1,4 +1,4 @@
-"""Which files there are below a directory, in the order that a map lists them."""
+"""The files below a directory, in the order in which a map lists them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeAlias
 
-from .report import reason
+from .console import reason
 
 _Chain: TypeAlias = tuple[tuple[int, int], "_Chain"] | None
-"""A directory (st_dev, st_ino) and those that it is in."""
+"""A directory (st_dev, st_ino) and its parents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class Folder:
     """Files of one directory.
 
     Attributes:
-        prefix: what stands before their names: the directory's path from the root, and a slash;
-            empty for the root.
-        names: of the files in byte order, separated by NUL: an object a file would be too much.
-        closed: those of the names that must not be opened: to open a FIFO wakes its writer up.
+        prefix: the directory's path from the root, with a slash at the end; empty for the root.
+        names: of the files, in byte order, separated by NUL: one object per file takes too much
+            memory.
+        special: those that must not be opened, because opening a FIFO wakes up its writer.
     """
 
     prefix: bytes
     names: bytes
-    closed: frozenset[bytes] = frozenset()
+    special: frozenset[bytes] = frozenset()
 
     def __len__(self) -> int:
         return self.names.count(b"\0") + 1
@@ -39,7 +39,7 @@ class Folder:
 
     def only(self, names: Sequence[bytes]) -> Folder:
         """Some of its files."""
-        return Folder(self.prefix, b"\0".join(names), self.closed)
+        return Folder(self.prefix, b"\0".join(names), self.special)
 
     def parts(self, length: int) -> Iterator[Folder]:
         """The same files in folders of at most `length`."""
@@ -53,13 +53,13 @@ class Folder:
 
 @dataclass(slots=True)
 class Tree:
-    """What was found below a root.
+    """The files and directories below a root.
 
     Attributes:
-        folders: those that have files. A directory's own files come before those of its
-            sub-directories, and these in byte order of their names.
+        folders: the directories that have files. Each is followed by its sub-directories, in byte
+            order of their names.
         directories: the names of all directories directly in the root, in byte order.
-        unreadable: the directories that could not be listed, and why.
+        unreadable: directory -> why it could not be listed.
     """
 
     folders: list[Folder] = field(default_factory=list)
@@ -67,77 +67,62 @@ class Tree:
     unreadable: dict[bytes, str] = field(default_factory=dict)
 
 
-def directories(root: bytes) -> tuple[bytes, ...]:
-    """The names of all directories directly in `root`, and of links to one, in byte order.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
-    return tuple(sorted(_list(root)[2]))
-
-
 def walk(root: bytes, *, without: bytes | None = None) -> Tree:
-    """Find all files below a directory. Links to directories are followed, but never in a circle.
+    """Find all files below a directory. Links to directories are followed, except in a cycle.
 
-    FIFOs, sockets and devices are no samples and left out. Links to them are in it, not to be
-    opened.
+    FIFOs, sockets and devices are not samples and are omitted. Links to them are included as
+    special files.
 
-    A directory directly in the root is always listed, for its files are samples of a class of its
-    own even where it is a link to the root.
+    A directory directly in the root is always listed, even if it is a link to the root: its files
+    are the samples of a class.
 
     Args:
         root: the directory.
-        without: the path of a file that is left out, wherever it is.
+        without: the path of a file to omit.
 
     Raises:
         OSError: the root itself cannot be listed.
     """
     tree = Tree()
-    unwanted = None if without is None else (_identity(os.path.dirname(without)), without)
-    waiting: list[tuple[bytes, _Chain]] = [(b"", None)]
-    while waiting:
-        path, above = waiting.pop()
+    omitted = None if without is None else (_identity(os.path.dirname(without)), without)
+    pending: list[tuple[bytes, _Chain]] = [(b"", None)]
+    while pending:
+        path, above = pending.pop()
         try:
             identity = _identity(os.path.join(root, path))
             if b"/" in path and _contains(above, identity):
                 continue
-            names, closed, below = _list(os.path.join(root, path))
+            names, special, below = _list(os.path.join(root, path))
         except OSError as error:
             if not path:
                 raise
             tree.unreadable[path] = reason(error)
             continue
-        if unwanted is not None and unwanted[0] == identity:
-            names = [name for name in names if name != os.path.basename(unwanted[1])]
+        if omitted is not None and omitted[0] == identity:
+            names = [name for name in names if name != os.path.basename(omitted[1])]
         prefix = path + b"/" if path else b""
         if not path:
             tree.directories = tuple(sorted(below))
         if names:
-            tree.folders.append(Folder(prefix, b"\0".join(sorted(names)), frozenset(closed)))
+            tree.folders.append(Folder(prefix, b"\0".join(sorted(names)), frozenset(special)))
         chain = (identity, above)
-        waiting += [(prefix + name, chain) for name in sorted(below, reverse=True)]
+        pending += [(prefix + name, chain) for name in sorted(below, reverse=True)]
     return tree
 
 
-def folders(names: Iterable[bytes], closed: frozenset[bytes] = frozenset()) -> list[Folder]:
-    """The same for files whose names from the root are known, in the order of a map.
+def folders(names: Iterable[bytes], special: frozenset[bytes] = frozenset()) -> list[Folder]:
+    """The folders of known files.
 
     Args:
-        names: in the order of a map.
-        closed: those that must not be opened.
+        names: paths from the root, in the order of a map.
+        special: those that must not be opened.
     """
     found = []
     for prefix, group in groupby(names, _prefix):
         own = [name[len(prefix) :] for name in group]
-        odd = frozenset(name for name in own if closed and prefix + name in closed)
-        found.append(Folder(prefix, b"\0".join(own), odd))
+        own_special = frozenset(name for name in own if special and prefix + name in special)
+        found.append(Folder(prefix, b"\0".join(own), own_special))
     return found
-
-
-def order(name: bytes) -> tuple[Sequence[bytes], bytes]:
-    """The key that sorts files' names from the root as a map lists them."""
-    prefix = _prefix(name)
-    return prefix.split(b"/"), name[len(prefix) :]
 
 
 def _prefix(name: bytes) -> bytes:
@@ -145,8 +130,8 @@ def _prefix(name: bytes) -> bytes:
 
 
 def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """The names of its files, of those among them not to be opened, of its sub-directories."""
-    names, closed, directories = [], [], []
+    """The names of its files, of the special ones among them, and of its sub-directories."""
+    names, special, directories = [], [], []
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
@@ -155,15 +140,17 @@ def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
             kind = stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else _target(entry)
             if kind == stat.S_IFDIR:
                 directories.append(entry.name)
-            elif entry.is_symlink():  # FIFOs, sockets and devices are no samples, links to them are
+            elif (
+                entry.is_symlink()
+            ):  # FIFOs, sockets and devices are not samples, links to them are
                 names.append(entry.name)
                 if kind != stat.S_IFREG:
-                    closed.append(entry.name)
-    return names, closed, directories
+                    special.append(entry.name)
+    return names, special, directories
 
 
 def _target(entry: os.DirEntry[bytes]) -> int | None:
-    """What the target of a link is; None where that cannot be said."""
+    """The file type of a link's target; None if it cannot be determined."""
     try:
         return stat.S_IFMT(entry.stat().st_mode)
     except OSError:

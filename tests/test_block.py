@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from bmap_tools import create, extent_map
-from bmap_tools.extent_map import MapFormatError
+import bmap_tools
+from bmap_tools import MapFormatError, create
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
@@ -84,7 +84,7 @@ def test_hostile_layouts_are_read_right(
         bmap = make_map(made.mount, tmp_path / "bmap.json")
         catalog = from_directory(made.mount, file_filters="*")
         contents = contents_of(catalog)
-        assert len(extent_map.load(bmap).extents) > 400
+        assert len(bmap_tools.load(bmap).extents) > 400
         for uri in (None, made.device, made.disk, made.image):
             with BlockReader(catalog, bmap=bmap, uri=uri, max_transfer=64 << 10) as reader:
                 assert read(reader, np.arange(len(catalog))) == contents
@@ -112,7 +112,7 @@ def test_a_file_beyond_2_tib(tmp_path: Path) -> None:
             (made.mount / f"{group:02d}").mkdir()
             (made.mount / f"{group:02d}" / "file").write_bytes(random.bytes(100_000 + group))
         bmap = make_map(made.mount, tmp_path / "bmap.json")
-        assert extent_map.load(bmap).extents[:, 1].max() > 2 << 40
+        assert bmap_tools.load(bmap).extents[:, 1].max() > 2 << 40
         catalog = from_directory(made.mount, file_filters="*")
         for uri in (made.disk, made.image):
             with BlockReader(catalog, bmap=bmap, uri=uri) as reader:
@@ -188,10 +188,10 @@ def test_reserved_space_that_is_given_back_is_no_change(root: Path, tmp_path: Pa
     path.write_bytes(b"a" * 8192)
     run("fallocate", "--keep-size", "--length", "1MiB", str(path))
     bmap = make_map(root, tmp_path / "bmap.json")
-    there = extent_map.load(bmap)
+    there = bmap_tools.load(bmap)
     assert there.extents[:, 1].tolist()[1:] == [-1]
     more = np.array([*there.extents.tolist(), [16 << 20, -1, 4096]])  # as if it had been more
-    extent_map.save(replace(there, extents=more, extent_offsets=np.array([0, 3])), bmap)
+    bmap_tools.save(replace(there, extents=more, extent_offsets=np.array([0, 3])), bmap)
     with BlockReader(from_directory(root, file_filters="*"), bmap=bmap) as reader:
         assert read(reader, np.array([0])) == [b"a" * 8192]
 
@@ -222,14 +222,14 @@ def test_files_that_were_moved_by_resizing_the_file_system_are_refused(tmp_path:
         for name in "abcd":
             (made.mount / "class" / name).write_bytes(name.encode() * (1 << 20))
         bmap = make_map(made.mount, tmp_path / "bmap.json")
-        before = extent_map.load(bmap).extents[:4, 1].tolist()
+        before = bmap_tools.load(bmap).extents[:4, 1].tolist()
         (made.mount / "filler").unlink()
         run("umount", str(made.mount))
         run("e2fsck", "-fy", made.device)
         run("resize2fs", made.device, "128M")
         run("resize2fs", made.device)
         run("mount", made.device, str(made.mount))
-        moved = extent_map.load(make_map(made.mount, tmp_path / "new.json")).extents[:4, 1].tolist()
+        moved = bmap_tools.load(make_map(made.mount, tmp_path / "new.json")).extents[:4, 1].tolist()
         assert before != moved
         with pytest.raises(StaleMapError, match="data was moved"):
             read(BlockReader(from_directory(made.mount, file_filters="*"), bmap=bmap), np.arange(4))
@@ -654,7 +654,7 @@ def failing(
     catalog, bmap = mapped
     contents = contents_of(catalog)
     monkeypatch.setattr("dali_storage.backends.linux.aio.read", FailingAio.fail)
-    physical = int(extent_map.load(bmap).extents[1, 1])
+    physical = int(bmap_tools.load(bmap).extents[1, 1])
     monkeypatch.setattr(FailingAio, "bad", physical + 2 * 4096 + 512)
     monkeypatch.setattr(FailingAio, "times", 10**9)
     with BlockReader(catalog, bmap=bmap, max_transfer=1 << 20) as reader:
@@ -670,7 +670,7 @@ def test_a_bad_sector_is_told_with_sample_extent_and_lba(
 ) -> None:
     monkeypatch.setattr(FailingAio, "outcome", outcome)
     reader, contents = failing
-    logical, physical, length = extent_map.load(mapped[1]).extents[1].tolist()
+    logical, physical, length = bmap_tools.load(mapped[1]).extents[1].tolist()
     with pytest.raises(OSError) as caught:
         read(reader, np.arange(3))
     assert caught.value.errno == errno.EIO

@@ -85,7 +85,7 @@ def test_bmap_tools_works_where_nothing_else_is_installed() -> None:
     script = (
         "import sys\n"
         "sys.modules |= dict.fromkeys(['nvidia', 'dali_storage', 'matplotlib', 'rich'])\n"
-        "from bmap_tools import __main__, extent_map"
+        "from bmap_tools import __main__, format"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert (run.returncode, run.stderr) == (0, "")

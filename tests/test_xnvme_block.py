@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from bmap_tools import device, extent_map
+import bmap_tools
+from bmap_tools.file_system import SUPERBLOCK_BYTES
 from dali_storage import readers
 from dali_storage._types import IntArray
 from dali_storage.backends import xnvme_block
@@ -151,7 +152,7 @@ def test_a_file_beyond_2_tib(io: str, tmp_path: Path) -> None:
             (made.mount / f"{group:02d}").mkdir()
             (made.mount / f"{group:02d}" / "file").write_bytes(bytes([group + 1]) * 100_000)
         bmap = make_map(made.mount, tmp_path / "bmap.json")
-        assert extent_map.load(bmap).extents[:, 1].max() // 512 > 1 << 32
+        assert bmap_tools.load(bmap).extents[:, 1].max() // 512 > 1 << 32
         catalog = from_directory(made.mount, file_filters="*")
         with XnvmeBlockReader(catalog, bmap=bmap, io=io, queue_depth=4) as reader:
             assert read(reader, np.arange(16)) == contents_of(catalog)
@@ -243,7 +244,7 @@ def test_what_commands_read_is_compared_with_the_map(
     xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only what the kernel reads from a path: libxnvme might have opened something else."""
-    head = bytes(device.SUPERBLOCK_BYTES)
+    head = bytes(SUPERBLOCK_BYTES)
     monkeypatch.setattr(_xnvme_storage.Namespace, "read", lambda *_: head)
     with pytest.raises(StaleMapError, match="no ext2, ext3, ext4 or XFS file system at byte 0"):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
@@ -507,7 +508,7 @@ def test_a_bad_sector_is_told_with_sample_extent_lba_and_status(
 ) -> None:
     catalog, bmap = mapped
     contents = contents_of(catalog)
-    logical, physical, length = extent_map.load(bmap).extents[1].tolist()
+    logical, physical, length = bmap_tools.load(bmap).extents[1].tolist()
     if outcome == UNRECOVERED:  # such a status is NVMe's own; a loop device cannot have it
         monkeypatch.setattr(Device, "io", "io_uring_cmd", raising=False)
     bad = BadSector(physical + 2 * 4096 + 512, outcome)
@@ -533,7 +534,7 @@ def test_what_fails_no_more_often_than_it_is_retried_is_right(
     outcome: tuple[int, int],
     times: int,
 ) -> None:
-    bad = BadSector(int(extent_map.load(mapped[1]).extents[1, 1]), outcome, times)
+    bad = BadSector(int(bmap_tools.load(mapped[1]).extents[1, 1]), outcome, times)
     bad.install(monkeypatch)
     assert read(reader, np.arange(3)) == contents_of(mapped[0])
     assert bad.tries == times
@@ -543,7 +544,7 @@ def test_a_command_for_several_samples_fails_for_the_one_whose_bytes_are_bad(
     reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, bmap = mapped
-    extents = extent_map.load(bmap).extents
+    extents = bmap_tools.load(bmap).extents
     ends = extents[:-1, 1] + extents[:-1, 2]
     assert (ends == extents[1:, 1]).any(), "no two files lie side by side"
     first = int(np.flatnonzero(ends == extents[1:, 1])[0])
@@ -559,7 +560,7 @@ def test_of_several_bad_samples_the_first_of_the_batch_is_named(
     reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (0, 2):
-        BadSector(int(extent_map.load(mapped[1]).extents[number, 1]), EIO).install(monkeypatch)
+        BadSector(int(bmap_tools.load(mapped[1]).extents[number, 1]), EIO).install(monkeypatch)
     for samples, named in (([1, 2, 0], 2), ([0, 1, 2], 0)):
         with pytest.raises(OSError) as caught:
             read(reader, np.array(samples))
@@ -613,7 +614,7 @@ def test_a_device_that_loses_its_end_fails_and_nothing_is_under_way(
 
 def fail_at_the_end(made: Disk, bmap: Path, contents: list[bytes], io: str) -> None:
     catalog = from_tree(XnvmeBlockReader.tree(bmap=bmap), file_filters="*")
-    starts, lengths = extent_map.load(bmap).extents[:, 1:].T
+    starts, lengths = bmap_tools.load(bmap).extents[:, 1:].T
     cut = int(np.sort(starts)[30])
     left = np.flatnonzero(starts + lengths <= cut)
     options: dict[str, Any] = {"io": io, "queue_depth": 8, "max_transfer": 16384}
@@ -689,7 +690,7 @@ def test_nothing_is_left_of_openings_that_fail(
             with pytest.raises(error):
                 XnvmeBlockReader(mapped[0], bmap=mapped[1], queue_depth=8, **options)
 
-    head = bytes(device.SUPERBLOCK_BYTES)
+    head = bytes(SUPERBLOCK_BYTES)
     monkeypatch.setattr(_xnvme_storage.Namespace, "read", lambda *_: head)
     fail(3)
     with nothing_is_left():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bmap_tools import device
+from bmap_tools import device, file_system
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device, ExtentMap
 
@@ -75,12 +75,12 @@ def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
         OSError: this process cannot open so many files.
     """
     try:
-        file_system, on = device.find(root)
+        found, on = file_system.find(root)
     except (OSError, UnsupportedStorage) as reason:
         if isinstance(reason, OSError) and reason.errno in LIMITS:
             raise os_error(reason.errno, root) from None
         return str(reason)
-    if file_system.uuid != mapped.file_system.uuid or on.size != mapped.device.size:
+    if found.uuid != mapped.file_system.uuid or on.size != mapped.device.size:
         return f"{os.fsdecode(root)!r} is on another file system, of {on.path}"
     return on
 
@@ -148,7 +148,7 @@ def open_storage(uri: PathLike, loaded: LoadedMap) -> OpenStorage:
         else:
             start = place_by_size(path, os.fstat(fd).st_size, loaded)
             block, places = _block_of_image(fd, path), (path,)
-        require_file_system(device.head(fd, start), path, start, loaded)
+        require_file_system(file_system.head(fd, start), path, start, loaded)
         require_alignment(path, start, block, loaded)
     except BaseException:
         os.close(fd)
@@ -259,7 +259,7 @@ def require_file_system(head: bytes, path: str, start: int, loaded: LoadedMap) -
     """Refuse a device on which there is another file system than the mapped one.
 
     Args:
-        head: the first `device.SUPERBLOCK_BYTES` of the file system on it.
+        head: the first `file_system.SUPERBLOCK_BYTES` of the file system on it.
         path: of the device.
         start: bytes, where that is.
         loaded: the map.
@@ -268,7 +268,7 @@ def require_file_system(head: bytes, path: str, start: int, loaded: LoadedMap) -
         StaleMapError: it is another one.
     """
     try:
-        _, uuid = device.identify(head, start)
+        _, uuid = file_system.identify(head, start)
     except UnsupportedStorage as reason:
         raise loaded.other_device(path, str(reason)) from None
     if uuid != loaded.map.file_system.uuid:

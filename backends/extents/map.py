@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bmap_tools import extent_map
+import bmap_tools
 from bmap_tools.extent_map import ExtentMap
 
 from ..._types import IntArray, PathLike
@@ -59,7 +59,7 @@ def load_map(bmap: PathLike) -> LoadedMap:
     key = (path, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
     found = _loaded.get(key)
     if found is None:
-        found = _loaded[key] = extent_map.load(path)
+        found = _loaded[key] = bmap_tools.load(path)
     root = os.fsdecode(found.root)
     return LoadedMap(found, f"renew the map: python -m bmap_tools create {root!r} -o {path!r}")
 

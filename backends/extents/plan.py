@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bmap_tools import csr
-from bmap_tools.extent_map import ExtentMap
+from bmap_tools.extent_map import ExtentMap, csr_offsets, csr_rows
 
 from ..._types import IntArray
 from ...reader import Batch
@@ -147,11 +146,11 @@ class Extents:
 
 def _starts(owner: IntArray, count: int) -> IntArray:
     """Where the members of each of `count` owners begin in a column sorted by owner; count + 1."""
-    return csr.offsets(np.bincount(owner, minlength=count))
+    return csr_offsets(np.bincount(owner, minlength=count))
 
 
 def _members(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
     """The members of the chosen owners, one after the other: places in `chosen`, and indices."""
     starts = first[chosen]
     counts = first[chosen + 1] - starts
-    return np.repeat(np.arange(chosen.size), counts), csr.rows(starts, counts)
+    return np.repeat(np.arange(chosen.size), counts), csr_rows(starts, counts)

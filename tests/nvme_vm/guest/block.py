@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bmap_tools import extent_map
+import bmap_tools
 from dali_storage.backends.block import BlockReader
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
@@ -57,7 +57,7 @@ def seed_of(request: pytest.FixtureRequest) -> int:
 
 def require_layout(bmap: Path, sector: int, start: int) -> None:
     """The map is of the disk that is meant, and there is something hard in it."""
-    mapped = extent_map.load(bmap)
+    mapped = bmap_tools.load(bmap)
     device = mapped.device
     assert (device.logical_block_size, device.start) == (sector, start)
     assert device.serial == plan.EMPTY[sector]

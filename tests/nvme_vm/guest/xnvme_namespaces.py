@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bmap_tools import device, extent_map
+import bmap_tools
+from bmap_tools import device
 from dali_storage.errors import StaleMapError
 
 from ...devices import make_file_system, mounted, run
@@ -72,10 +73,10 @@ def test_metadata_of_its_own_does_no_harm(separate: Layout, way: ways.Way) -> No
 
 def claim(layout: Layout, serial: str, bmap: Path) -> Layout:
     """A layout, with a map that says that its file system is on another disk."""
-    mapped = extent_map.load(layout.bmap)
+    mapped = bmap_tools.load(layout.bmap)
     there = device.examine(controllers.disk(serial))
     ours = dataclasses.replace(mapped.device, serial=there.serial, wwid=there.wwid)
-    extent_map.save(dataclasses.replace(mapped, device=ours), bmap)
+    bmap_tools.save(dataclasses.replace(mapped, device=ours), bmap)
     return dataclasses.replace(layout, bmap=bmap)
 
 

@@ -1,0 +1,96 @@
+"""What the commands print: results to standard output, messages and progress to standard error."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeAlias
+
+Tick: TypeAlias = Callable[[int], None]
+"""Called with the number of files that are done."""
+
+_LISTED = 20
+_BAR_SECONDS = 0.25
+_LINE_SECONDS = 10.0
+
+
+class BadInputError(ValueError):
+    """A command cannot do what was requested; the message says why, and what to do."""
+
+
+def print_result(line: str) -> None:
+    """Print a line of the result, with escapes for what the output's encoding cannot express."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def print_message(text: str) -> None:
+    """Print a message."""
+    print(f"bmap_tools: {text}", file=sys.stderr, flush=True)
+
+
+def print_files(heading: str, lines: Iterable[str], count: int) -> None:
+    """Print a heading, the first of `count` lines about files, and how many more there are."""
+    print_message(heading)
+    for line in islice(lines, _LISTED):
+        print(f"  {line}", file=sys.stderr)
+    if count > _LISTED:
+        print(f"  and {count - _LISTED:,} more", file=sys.stderr, flush=True)
+
+
+def printable(name: bytes) -> str:
+    """A file name to print, escaped if it has characters that are invisible or control codes."""
+    decoded = os.fsdecode(name)
+    return decoded if decoded.isprintable() else repr(name)
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, without the path."""
+    return error.strerror or str(error)
+
+
+@contextmanager
+def progress(step: str, total: int) -> Iterator[Tick]:
+    """Show the progress of a step of `total` files; call the result with the number done.
+
+    It is a bar if standard error is a terminal and rich is installed, else a line now and then. It
+    is drawn by the caller's thread, and rarely, because it holds the interpreter lock.
+    """
+    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
+        with _bar(step, total) as tick:
+            yield tick
+    else:
+        print_message(f"{step}: {total:,} files")
+        yield _seldom(
+            _LINE_SECONDS, lambda done: print_message(f"{step}: {done:,} of {total:,} files")
+        )
+
+
+@contextmanager
+def _bar(step: str, total: int) -> Iterator[Tick]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
+        task = bar.add_task(step, total=total)
+        yield _seldom(_BAR_SECONDS, lambda done: bar.update(task, completed=done, refresh=True))
+
+
+def _seldom(seconds: float, show: Tick) -> Tick:
+    shown = time.monotonic()
+
+    def tick(done: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown >= seconds:
+            shown = now
+            show(done)
+
+    return tick

@@ -1,0 +1,185 @@
+"""The file system of a directory: how it is mounted, its UUID, and whether it can be mapped.
+
+Sources: proc_pid_mountinfo(5); <linux/fs.h>; the superblocks as in the kernel's
+Documentation/filesystems/ext4/super.rst and fs/xfs/libxfs/xfs_format.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+
+from . import device
+from .device import UnsupportedStorage
+from .extent_map import Device, FileSystem
+
+SUPERBLOCK_BYTES = 4096
+"""The length of the beginning of a file system that identifies it."""
+
+_GETFSUUID = 0x80111500  # FS_IOC_GETFSUUID: _IOR(0x15, 0, struct fsuuid2 {u8 len; u8 uuid[16]})
+_SUPPORTED = ("ext2", "ext3", "ext4", "xfs")
+_IN_MEMORY = "is in memory, on no block device"
+_NETWORK = "is a network file system, its blocks are on another machine"
+_VIRTUAL = "belongs to the host of this virtual machine"
+_UNSUPPORTED = {
+    "btrfs": "reports addresses in a logical space of its own, not those on the device",
+    "overlay": "combines other file systems; give the directory on the lower or upper one",
+    "zfs": "does not report where on the disks of its pool data is",
+    "bcachefs": "spreads its data over several devices",
+    **dict.fromkeys(("tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"), _IN_MEMORY),
+    **dict.fromkeys(("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "afs"), _NETWORK),
+    **dict.fromkeys(("beegfs", "pvfs2", "gfs2", "ocfs2"), _NETWORK),
+    **dict.fromkeys(("9p", "virtiofs", "vboxsf"), _VIRTUAL),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted file system, as mountinfo describes it.
+
+    Attributes:
+        type: as mount(8) shows it.
+        options: of the file system, those that differ from its defaults, separated by commas.
+    """
+
+    type: str
+    options: str
+
+
+def find(directory: str | bytes | os.PathLike[str]) -> tuple[FileSystem, Device]:
+    """The file system of a directory, and the block device of that.
+
+    Raises:
+        UnsupportedStorage: extents cannot be read from a plain block device; says why.
+        OSError: there is no such directory, or it cannot be opened.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        mount = mount_of(fd)
+        if reason := unsupported_reason(mount):
+            raise UnsupportedStorage(f"{os.fsdecode(directory)}: {reason}")
+        found = device.of_number(os.fstat(fd).st_dev)
+        if _journals_data(mount, os.path.basename(found.path)):
+            raise UnsupportedStorage(
+                f"{os.fsdecode(directory)} is mounted with data=journal: new data is in the "
+                "journal first, and not where the extents say; mount it with data=ordered"
+            )
+        identity = _uuid(fd) or _uuid_of_device(found.path)
+        return FileSystem(mount.type, identity, os.fstatvfs(fd).f_frsize), found
+    finally:
+        os.close(fd)
+
+
+def mount_of(fd: int) -> Mount:
+    """The mount through which an open file was reached; O_PATH is enough.
+
+    Raises:
+        OSError: /proc does not list the mount (a container may not see it).
+    """
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        match = re.search(r"^mnt_id:\s*(\d+)$", file.read(), re.MULTILINE)
+    with open("/proc/self/mountinfo", errors="surrogateescape") as lines:
+        for line in lines:
+            if match and line.startswith(f"{match[1]} "):
+                kind, _, options = line.rstrip("\n").partition(" - ")[2].split(" ", 2)
+                return Mount(kind, options)
+    raise FileNotFoundError(
+        errno.ENOENT, "no line for the mount of the directory", "/proc/self/mountinfo"
+    )
+
+
+def unsupported_reason(mount: Mount) -> str | None:
+    """Why no file of this type of file system can be read by its extents; None if they can."""
+    if mount.type in _SUPPORTED:
+        return None
+    default = "is an unknown type of file system"
+    if mount.type.startswith("fuse"):
+        default = "is a user-space file system (FUSE), and only its program knows where data is"
+    return (
+        f"{mount.type} {_UNSUPPORTED.get(mount.type, default)}; "
+        "extents can be read from ext2, ext3, ext4 and XFS"
+    )
+
+
+def _journals_data(mount: Mount, device_name: str) -> bool:
+    """Whether new data goes to the journal first: ext3 or ext4 with data=journal."""
+    options = mount.options.split(",")
+    # mountinfo omits what the superblock makes the default (tune2fs -o journal_data).
+    # The old ext2 driver has no such file, and no journal.
+    with suppress(FileNotFoundError), open(f"/proc/fs/ext4/{device_name}/options") as file:
+        options += file.read().split()
+    return "data=journal" in options
+
+
+def _uuid(fd: int) -> str | None:
+    """The UUID of the file system of an open file; None before Linux 6.9."""
+    answer = bytearray(17)
+    try:
+        fcntl.ioctl(fd, _GETFSUUID, answer)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL):
+            return None
+        raise
+    return str(uuid.UUID(bytes=bytes(answer[1:])))
+
+
+def _uuid_of_device(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        raise UnsupportedStorage(
+            f"the UUID of the file system on {path} cannot be read: before Linux 6.9 this needs "
+            "root, or permission to read the device"
+        ) from None
+    try:
+        return superblock(fd)[1]
+    finally:
+        os.close(fd)
+
+
+def superblock(fd: int, offset: int = 0) -> tuple[str, str]:
+    """The file system on an open device or image: its family, "ext" or "xfs", and its UUID.
+
+    Args:
+        fd: the device or image; O_DIRECT is fine.
+        offset: where the file system begins, bytes; a multiple of the logical block size.
+
+    Raises:
+        UnsupportedStorage: there is no such file system.
+        OSError: it cannot be read.
+    """
+    return identify(head(fd, offset), offset)
+
+
+def head(fd: int, offset: int) -> bytes:
+    """The first SUPERBLOCK_BYTES of a file system; fewer if the device ends before.
+
+    Args:
+        fd: as of `superblock()`.
+        offset: as of `superblock()`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with mmap.mmap(-1, SUPERBLOCK_BYTES) as block:  # O_DIRECT needs aligned memory
+        got = os.preadv(fd, [block], offset)
+        return block[:got]
+
+
+def identify(head: bytes, offset: int) -> tuple[str, str]:
+    """As `superblock()`, from the first SUPERBLOCK_BYTES, which were read at `offset`.
+
+    Raises:
+        UnsupportedStorage: as `superblock()`.
+    """
+    if len(head) == SUPERBLOCK_BYTES and head[:4] == b"XFSB":
+        return "xfs", str(uuid.UUID(bytes=head[32:48]))
+    if len(head) == SUPERBLOCK_BYTES and head[1024 + 0x38 : 1024 + 0x3A] == b"\x53\xef":
+        return "ext", str(uuid.UUID(bytes=head[1024 + 0x68 : 1024 + 0x78]))
+    raise UnsupportedStorage(f"no ext2, ext3, ext4 or XFS file system at byte {offset}")
