@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,9 +13,10 @@ from ..catalog import Catalog
 from ..errors import BackendUnavailable, SampleSizeChanged, os_error
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
+from .files.opening import close_all
 from .files.samples import SampleFiles
 from .xnvme.device import Device
-from .xnvme.files import IOS, FileQueue, SampleReads, open_anonymous
+from .xnvme.file_queue import IOS, FileQueue, FileReads, open_anonymous
 from .xnvme.implementations import refusal, shortage, unavailable
 from .xnvme.library import load
 from .xnvme.queue import require_depth
@@ -90,7 +92,7 @@ class XnvmeFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
-        reads = SampleReads(queue, self._files, self._catalog, batch, self._unit, self.yield_turn)
+        reads = _SampleReads(queue, self._files, self._catalog, batch, self._unit, self.yield_turn)
         try:
             queue.run(reads, batch.buffer)
         finally:
@@ -116,6 +118,69 @@ class XnvmeFileReader(Reader):
         if self._allocator is not None:
             self._allocator.close()
         self._files.close()
+
+
+class _SampleReads(FileReads):
+    """The reads of a batch. Each file is opened when its turn comes, and closed when it is read."""
+
+    def __init__(
+        self,
+        queue: FileQueue,
+        files: SampleFiles,
+        catalog: Catalog,
+        batch: Batch,
+        unit: int,
+        waiting: Callable[[], None],
+    ) -> None:
+        super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, unit)
+        self._samples = batch.samples
+        self._files = files
+        self._catalog = catalog
+        self._waiting = waiting
+        self._open: dict[int, int] = {}  # number, descriptor
+
+    def open(self, numbers: list[int]) -> list[int]:
+        new = [number for number in numbers if number not in self._open]
+        if new:
+            found = self._open_files(new)
+            # Where nothing is to be read it is done: the file is empty, or not what is expected.
+            for place in np.flatnonzero((found == 0) | (found != self._sizes[new])).tolist():
+                self.got[new[place]] = found[place]
+                self.end([new[place]])
+        return [self._open.get(number, -1) for number in numbers]
+
+    def end(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if self.errors[number] and self._has_changed(number):
+                self.errors[number], self.got[number] = 0, -1
+        close_all(map(self._open.pop, numbers))
+
+    def waiting(self) -> None:
+        self._waiting()
+
+    def close(self) -> None:
+        """Close what is still open."""
+        close_all(self._open.values())
+        self._open.clear()
+
+    def _open_files(self, numbers: list[int]) -> IntArray:
+        """Open files; their sizes in bytes, int64[k]."""
+        samples = self._samples[numbers]
+        paths = self._catalog.paths(samples)
+        fds: list[int] = []
+        opened = zip(numbers, fds, strict=False)  # those that are there when it is used
+        try:
+            fds += self._files.take(samples)
+            if not self._files.open_cached(fds, paths):
+                self._waiting()
+                self._files.open_missing(fds, paths)
+            return self._files.sizes_now(fds, paths)
+        finally:
+            self._open |= opened  # one instruction: Ctrl-C comes before it or after it
+
+    def _has_changed(self, number: int) -> bool:
+        """Whether a read has failed because the file is shorter now; "emu" says it like this."""
+        return os.fstat(self._open[number]).st_size != int(self._sizes[number])
 
 
 def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:

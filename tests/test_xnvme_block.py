@@ -26,7 +26,7 @@ from dali_storage.backends.xnvme import namespace as _xnvme_storage
 from dali_storage.backends.xnvme import pci as _pci
 from dali_storage.backends.xnvme.blocks import BlockReads
 from dali_storage.backends.xnvme.device import Device, Geometry
-from dali_storage.backends.xnvme.files import IOS
+from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_block import XnvmeBlockReader

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.device import GEOMETRY, OPTS, Device
-from dali_storage.backends.xnvme.files import IOS
+from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dali_storage import readers
-from dali_storage.backends.xnvme import files as _xnvme_files
+from dali_storage.backends.xnvme import file_queue
 from dali_storage.backends.xnvme.device import Device
-from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_file import XnvmeFileReader
@@ -142,7 +142,7 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
             raise PermissionError(errno.EPERM, "Operation not permitted")
         return Queue(device, depth)
 
-    monkeypatch.setattr(_xnvme_files, "Queue", forbidden)
+    monkeypatch.setattr(file_queue, "Queue", forbidden)
     gc.collect()  # what other tests have left open
     before = open_files()
     with pytest.raises(BackendUnavailable, match="not offer the io 'io_uring' here") as caught:

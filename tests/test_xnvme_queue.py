@@ -20,7 +20,7 @@ from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme import queue as _xnvme_queue
 from dali_storage.backends.xnvme.blocks import COMMAND, MOST_BLOCKS, BlockReads
 from dali_storage.backends.xnvme.device import Device
-from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
 from dali_storage.errors import BackendUnavailable
@@ -287,7 +287,7 @@ INTERRUPT = """
 import os, signal, sys, threading, time
 import numpy as np
 from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.files import FileQueue
+from dali_storage.backends.xnvme.file_queue import FileQueue
 from tests.xnvme import Descriptors
 signal.signal(signal.SIGINT, signal.default_int_handler)
 reader, writer = os.pipe()

@@ -13,7 +13,7 @@ import pytest
 
 from dali_storage.backends.xnvme.blocks import COMMAND, BlockReads
 from dali_storage.backends.xnvme.device import Device
-from dali_storage.backends.xnvme.files import FileQueue, FileReads, open_anonymous
+from dali_storage.backends.xnvme.file_queue import FileQueue, FileReads, open_anonymous
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 

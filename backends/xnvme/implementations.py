@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...errors import LIMITS, BackendUnavailable
-from .files import IOS, FileQueue
+from .file_queue import IOS, FileQueue
 from .library import Library, load
 
 _REMEDIES = {

@@ -21,7 +21,7 @@ from . import implementations, nodes, pci
 from .blocks import MOST_BLOCKS, BlockReads
 from .claims import Claim
 from .device import Device, Geometry
-from .files import IOS
+from .file_queue import IOS
 from .identify import identify
 from .implementations import shortage
 from .library import Library

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import platform
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._types import IntArray
-from ...catalog import Catalog
 from ...errors import BackendUnavailable
-from ...reader import Batch
-from ..files.opening import close_all
-from ..files.samples import SampleFiles
+from ..linux import libc
 from .device import Device
 from .library import Library
 from .queue import NOTHING_TO_DO, Queue, Work
@@ -31,9 +27,6 @@ IOS = ("io_uring", "libaio", "emu", "thrpool")
 _MOST = 1 << 30  # bytes that one command asks for; the kernel reads no more than 2 GiB at once
 _PER_COMMAND = ("emu", "thrpool")  # read from the file of the command; the others, of the queue
 _NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems insist on it
-
-_dup3 = ctypes.PyDLL(None).dup3  # PyDLL: keeps the interpreter lock; it never waits
-_dup3.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
 
 
 class FileQueue:
@@ -90,7 +83,7 @@ class FileQueue:
             self._opened_queue().run(reads, (memory, self._handles))
         finally:
             for target in self._moved:  # or it would keep the last file from being deleted
-                _dup3(self._home, target, os.O_CLOEXEC)
+                libc.dup3_with_gil(self._home, target, os.O_CLOEXEC)
             self._moved.clear()
 
     def submit(
@@ -124,7 +117,7 @@ class FileQueue:
                     fcntl.fcntl(fd, fcntl.F_SETFL, self._flags)
                 target = self._targets[context]
                 self._moved.add(target)
-                if _dup3(fd, target, os.O_CLOEXEC) < 0:
+                if libc.dup3_with_gil(fd, target, os.O_CLOEXEC) < 0:
                     raise OSError(errno.EBADF, "a descriptor has been closed by somebody else")
                 code = pread(queue.pointers[context], address, length, offset)
                 if self.io == "io_uring":
@@ -140,8 +133,10 @@ class FileQueue:
                 return  # what is under way needs its files
         for handle in self._handles:
             handle.close()
-        close_all([self._home])
-        self._queue, self._handles, self._home = None, [], -1
+        home, self._home = self._home, -1
+        if home >= 0:
+            os.close(home)
+        self._queue, self._handles = None, []
 
     def __enter__(self) -> FileQueue:
         return self
@@ -161,7 +156,8 @@ class FileQueue:
         try:
             self.run(_Trial(self, fds, memory), memory)
         finally:
-            close_all(fds)
+            for fd in fds:
+                os.close(fd)
         if [row.tobytes() for row in memory] != contents:
             raise BackendUnavailable(
                 f"{library.path} with {self.io!r} does not read the files that its descriptors are "
@@ -302,66 +298,3 @@ class FileReads(Work):
     def refuse(self, number: int, error: int) -> None:
         self.errors[number] = error
         self.end([number])
-
-
-class SampleReads(FileReads):
-    """The reads of a batch. Each file is opened when its turn comes, and closed when it is read."""
-
-    def __init__(
-        self,
-        queue: FileQueue,
-        files: SampleFiles,
-        catalog: Catalog,
-        batch: Batch,
-        unit: int,
-        waiting: Callable[[], None],
-    ) -> None:
-        super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, unit)
-        self._samples = batch.samples
-        self._files = files
-        self._catalog = catalog
-        self._waiting = waiting
-        self._open: dict[int, int] = {}  # number, descriptor
-
-    def open(self, numbers: list[int]) -> list[int]:
-        new = [number for number in numbers if number not in self._open]
-        if new:
-            found = self._open_files(new)
-            # Where nothing is to be read it is done: the file is empty, or not what is expected.
-            for place in np.flatnonzero((found == 0) | (found != self._sizes[new])).tolist():
-                self.got[new[place]] = found[place]
-                self.end([new[place]])
-        return [self._open.get(number, -1) for number in numbers]
-
-    def end(self, numbers: list[int]) -> None:
-        for number in numbers:
-            if self.errors[number] and self._has_changed(number):
-                self.errors[number], self.got[number] = 0, -1
-        close_all(map(self._open.pop, numbers))
-
-    def waiting(self) -> None:
-        self._waiting()
-
-    def close(self) -> None:
-        """Close what is still open."""
-        close_all(self._open.values())
-        self._open.clear()
-
-    def _open_files(self, numbers: list[int]) -> IntArray:
-        """Open files; their sizes in bytes, int64[k]."""
-        samples = self._samples[numbers]
-        paths = self._catalog.paths(samples)
-        fds: list[int] = []
-        opened = zip(numbers, fds, strict=False)  # those that are there when it is used
-        try:
-            fds += self._files.take(samples)
-            if not self._files.open_cached(fds, paths):
-                self._waiting()
-                self._files.open_missing(fds, paths)
-            return self._files.sizes_now(fds, paths)
-        finally:
-            self._open |= opened  # one instruction: Ctrl-C comes before it or after it
-
-    def _has_changed(self, number: int) -> bool:
-        """Whether a read has failed because the file is shorter now; "emu" says it like this."""
-        return os.fstat(self._open[number]).st_size != int(self._sizes[number])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.device import Device
-from dali_storage.backends.xnvme.files import IOS, FileQueue
+from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.errors import BackendUnavailable
 
@@ -47,7 +47,7 @@ def test_one_queue_reads_many_files(xnvme: Library, files: list[int], io: str, d
 def test_a_long_file_is_read_in_pieces(
     xnvme: Library, file: Path, io: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dali_storage.backends.xnvme.files._MOST", 7000)
+    monkeypatch.setattr("dali_storage.backends.xnvme.file_queue._MOST", 7000)
     memory = np.zeros((5, 100_000), np.uint8)
     with offered(xnvme, io), FileQueue(xnvme, io, 2) as queue, open(file, "rb") as opened:
         work = Descriptors(queue, [opened.fileno()] * 5, memory)
@@ -108,7 +108,7 @@ def test_a_closed_queue_is_refused(xnvme: Library) -> None:
 def test_a_library_that_does_not_read_where_the_descriptor_is_moved_is_refused(
     xnvme: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dali_storage.backends.xnvme.files._dup3", lambda *_: 0)
+    monkeypatch.setattr("dali_storage.backends.linux.libc.dup3_with_gil", lambda *_: 0)
     with pytest.raises(BackendUnavailable, match="descriptors"):
         FileQueue(xnvme, "emu", 4)
 
