@@ -54,7 +54,7 @@ def examine(node: str) -> Device:
 
     Raises:
         UnsupportedStorage: not a block device, or neither a plain disk nor a partition of one.
-        OSError: there is no such node, or sysfs does not describe it.
+        OSError: there is no such node.
     """
     status = os.stat(node)
     if not stat.S_ISBLK(status.st_mode):
@@ -139,5 +139,8 @@ def _attribute(directory: str, name: str) -> str | None:
 def _required(directory: str, name: str) -> str:
     value = _attribute(directory, name)
     if value is None:
-        raise FileNotFoundError(errno.ENOENT, "sysfs does not describe the block device", directory)
+        raise UnsupportedStorage(
+            f"sysfs does not describe the block device: no {directory}/{name}; "
+            "container engines often hide /sys/dev/block"
+        )
     return value

@@ -391,11 +391,11 @@ def test_a_partition_of_a_raid_is_refused(tmp_path: Path) -> None:
         device._describe(str(sysfs(raid / "md0p1", {"start": "2048"})))
 
 
-def test_a_device_that_sysfs_does_not_describe_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="sysfs"):
+def test_a_device_that_sysfs_does_not_describe_is_unsupported(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedStorage, match="sysfs"):
         device._describe(str(tmp_path / "259:7"))
     (sysfs(tmp_path / "sda", {}) / "size").unlink()
-    with pytest.raises(FileNotFoundError, match="sysfs"):
+    with pytest.raises(UnsupportedStorage, match="sysfs"):
         device._describe(str(tmp_path / "sda"))
 
 
