@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ from .._types import IntArray, PathLike
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, Reader
+from ..reader import Batch, DeviceStatus, Reader
 from .extents import device
+from .extents.disks import list_disks
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
@@ -100,6 +102,10 @@ class BlockReader(Reader):
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
         return aio.unavailable()
+
+    @classmethod
+    def devices(cls) -> Iterator[DeviceStatus]:
+        return list_disks()
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

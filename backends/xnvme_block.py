@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from bmap_tools.file_system import SUPERBLOCK_BYTES
@@ -12,8 +14,9 @@ from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, Reader
+from ..reader import Batch, DeviceStatus, Reader
 from .extents import device
+from .extents.disks import list_disks
 from .extents.map import LoadedMap, MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
@@ -21,6 +24,8 @@ from .xnvme import library
 from .xnvme.blocks import BlockReads
 from .xnvme.implementations import unavailable
 from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.nodes import list_character_devices
+from .xnvme.pci import list_controllers
 from .xnvme.queue import Queue, require_depth
 
 _PAGE = 4096  # bytes
@@ -115,6 +120,10 @@ class XnvmeBlockReader(Reader):
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
         return unavailable()
+
+    @classmethod
+    def devices(cls) -> Iterator[DeviceStatus]:
+        return chain(list_disks(), list_character_devices(), list_controllers())
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

@@ -1,8 +1,8 @@
 """Backends by name. A backend is a string until it is used.
 
-A distribution offers backends by entry points of the group `dali_storage.backends`, name =
-"module:ReaderClass"; ours does the same, in pyproject.toml. From a checkout that is not installed,
-pyproject.toml itself is read.
+A distribution offers backends as entry points of the group `dali_storage.backends`, name =
+"module:ReaderClass". Ours are in pyproject.toml, which is read directly in a checkout that is not
+installed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from .catalog import Catalog, Tree
+from .errors import BackendUnavailable
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
+"""The group of entry points."""
+
+_DALI = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+_INSTALL = {"nvidia": _DALI, "nvidia.dali": _DALI}
+"""How to install a missing module whose package has another name."""
 
 
 def names() -> list[str]:
@@ -27,12 +33,14 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Reader]:
-    """The class of backend `name`, imported now.
+    """Import the class of backend `name`.
 
     Raises:
-        ValueError: there is none of this name, or several distributions offer one.
-        TypeError: what is offered is not a Reader.
-        ImportError: the backend's module cannot be imported; passed through as it is.
+        ValueError: no distribution offers this backend, or several do.
+        TypeError: the entry point is not a usable reader class; says why.
+        BackendUnavailable: the backend needs a package that is not installed; names it and the
+            command that installs it.
+        Exception: whatever the backend's own module raises, with a note that names the entry point.
     """
     offers = {point.value: point for point in _entry_points() if point.name == name}
     if not offers:
@@ -40,14 +48,19 @@ def load(name: str) -> type[Reader]:
     if len(offers) > 1:
         raise ValueError(f"backend {name!r} is offered more than once: {', '.join(sorted(offers))}")
     (point,) = offers.values()
-    backend = point.load()
-    if not (isinstance(backend, type) and issubclass(backend, Reader)) or inspect.isabstract(
-        backend
-    ):
-        raise TypeError(
-            f"backend {name!r}: {point.value} is not a concrete subclass of dali_storage.Reader"
-        )
-    return backend
+    try:
+        backend = point.load()
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and _is_package(error.name or "", point):
+            raise BackendUnavailable(
+                f"backend {name!r} needs the package {error.name}, which is not installed",
+                _INSTALL.get(error.name or "", f"pip install {error.name}"),
+            ) from error
+        error.add_note(_describe(point))
+        raise
+    if fault := _fault(backend):
+        raise TypeError(f"backend {name!r}: {_describe(point)} {fault}")
+    return backend  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +71,7 @@ class Backend:
     options: Mapping[str, Any]
 
     def open(self, catalog: Catalog) -> Reader:
-        """The reader of a catalog's samples; raises what the backend's constructor raises."""
+        """Open a reader of the catalog's samples; raises what the backend's constructor raises."""
         return self.reader(catalog, **self.options)
 
     def tree(self) -> Tree | None:
@@ -70,22 +83,49 @@ def configure(name: str, options: Mapping[str, Any]) -> Backend:
     """Backend `name` with `options`. Nothing is opened here.
 
     Raises:
-        TypeError: an option that the backend does not have, or one that it needs is missing; names
-            it and those that it has.
-        ValueError, ImportError: as `load()`.
+        TypeError: the backend has no such option, or a required one is missing; lists its options.
+        Exception: as `load()`.
     """
     backend = load(name)
-    parameters = inspect.signature(backend).parameters.values()
-    known = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    names = [parameter.name for parameter in known]
-    has = f"its options are {', '.join(names)}" if names else "it has no options"
-    unknown = [str(option) for option in options if option not in names]
+    known = _options(backend)
+    has = f"its options are {', '.join(known)}" if known else "it has no options"
+    unknown = [str(option) for option in options if option not in known]
     if unknown:
         raise TypeError(f"backend {name!r} has no option {', '.join(unknown)}; {has}")
-    missing = [p.name for p in known if p.default is p.empty and p.name not in options]
+    missing = [p.name for p in known.values() if p.default is p.empty and p.name not in options]
     if missing:
         raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
     return Backend(backend, dict(options))
+
+
+def _options(backend: type[Reader]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(backend).parameters.values()
+    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _is_package(module: str, point: EntryPoint) -> bool:
+    """Whether a missing module is a package to install, not a typo or a broken installation."""
+    own = (__package__, "bmap_tools", point.module.partition(".")[0])
+    return module in _INSTALL or (module not in ("", *own) and "." not in module)
+
+
+def _describe(point: EntryPoint) -> str:
+    origin = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    return f"entry point {point.value}{origin}"
+
+
+def _fault(backend: object) -> str:
+    """Why an object cannot be used as a backend; empty if it can."""
+    if not (isinstance(backend, type) and issubclass(backend, Reader)):
+        return "is not a subclass of dali_storage.Reader"
+    if missing := sorted(backend.__abstractmethods__):
+        return f"does not implement {', '.join(missing)}"
+    parameters = [*inspect.signature(backend).parameters.values()]
+    if not parameters or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return "does not take a catalog as its first argument"
+    if wrong := [str(p) for p in parameters[1:] if p.kind is not p.KEYWORD_ONLY]:
+        return f"must take its options as keyword-only arguments: {', '.join(wrong)}"
+    return ""
 
 
 def _entry_points() -> list[EntryPoint]:

@@ -334,5 +334,5 @@ def refusal(
 def _needs_of_controller(address: str) -> str:
     needs = pci.needs(address)
     if needs:
-        return f"it needs {'; '.join(needs)}"
+        return f"it needs {'; '.join(map(str, needs))}"
     return "another process may have it, or the hugepages (HugePages_Free in /proc/meminfo)"

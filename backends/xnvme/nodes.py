@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from bmap_tools import device
@@ -15,9 +16,11 @@ from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
 
 from ...errors import BackendUnavailable
+from ...reader import DeviceStatus
 from ..extents import device as _devices
 from ..extents.device import Storage
-from .pci import sysfs_text
+from ..linux import nodes
+from ..linux.nodes import sysfs_text
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _USUAL_KIB = 128  # what is taken for the limit of a driver that tells none
@@ -68,6 +71,13 @@ def character_device(path: str) -> tuple[str, Device]:
             f"whether it is the mapped one ({reason})"
         ) from None
     return _node(f"/dev/{name}", number, path), here
+
+
+def list_character_devices(root: str = "/") -> Iterator[DeviceStatus]:
+    """The nodes of all NVMe namespaces; `root` is the directory that contains `dev`."""
+    for node in sorted((Path(root) / "dev").glob("ng*")):
+        if re.fullmatch(r"ng\d+n\d+", node.name):
+            yield DeviceStatus(f"/dev/{node.name}", "NVMe character device", nodes.problem(node))
 
 
 def _node(node: str, number: str, path: str) -> str:

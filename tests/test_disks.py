@@ -1,0 +1,113 @@
+"""Which disks and device nodes can be read, on trees that the tests make and on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dali_storage.backends.extents.disks import list_disks
+from dali_storage.backends.linux import nodes
+from dali_storage.backends.xnvme.nodes import list_character_devices
+from dali_storage.reader import DeviceStatus
+
+
+def block(base: Path, name: str, **attributes: str) -> None:
+    """A block device of sysfs with its node."""
+    for attribute, value in {"size": "2048", **attributes}.items():
+        write(base / "sys/class/block" / name / attribute, value)
+    write(base / "dev" / name, "")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def test_whole_disks_are_listed_and_nothing_else(tmp_path: Path) -> None:
+    disks = ("nvme0n1", "sdb", "vda", "loop0", "ram1", "mmcblk0", "xvdc")
+    for name in (*disks, "nvme0n1p1", "sdb1", "sr0", "zram0", "dm-0"):
+        block(tmp_path, name)
+    block(tmp_path, "loop1", size="0")
+    block(tmp_path, "nvme1n1", hidden="1")
+    assert [*list_disks(str(tmp_path))] == [
+        DeviceStatus("/dev/loop0", "loop device"),
+        DeviceStatus("/dev/mmcblk0", "MMC disk"),
+        DeviceStatus("/dev/nvme0n1", "NVMe disk"),
+        DeviceStatus("/dev/ram1", "RAM disk"),
+        DeviceStatus("/dev/sdb", "SCSI disk"),
+        DeviceStatus("/dev/vda", "virtio disk"),
+        DeviceStatus("/dev/xvdc", "Xen disk"),
+    ]
+
+
+def test_a_machine_without_sysfs_has_no_disks(tmp_path: Path) -> None:
+    assert [*list_disks(str(tmp_path))] == []
+
+
+def test_character_devices_of_namespaces_are_listed(tmp_path: Path) -> None:
+    for name in ("ng0n1", "ngx", "nvme0"):
+        write(tmp_path / "dev" / name, "")
+    assert [*list_character_devices(str(tmp_path))] == [
+        DeviceStatus("/dev/ng0n1", "NVMe character device")
+    ]
+
+
+def test_a_missing_node_is_reported(tmp_path: Path) -> None:
+    block(tmp_path, "sda")
+    (tmp_path / "dev/sda").unlink()
+    (status,) = list_disks(str(tmp_path))
+    assert str(status.problem) == (
+        "it has no node in /dev; pass it to the container (--device /dev/sda)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("permitted", "number", "reason", "remedy"),
+    [
+        (False, 13, "no permission to read it", "(ls -l /dev/sda)"),
+        (True, 1, "permitted, but cannot be opened: Operation not permitted", "--device /dev/sda"),
+        (True, 123, "permitted, but cannot be opened: No medium found", ""),
+    ],
+)
+def test_a_node_that_cannot_be_opened_is_reported_with_the_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    permitted: bool,
+    number: int,
+    reason: str,
+    remedy: str,
+) -> None:
+    def refuse(path: Path, flags: int) -> int:
+        assert flags & os.O_ACCMODE == os.O_RDONLY
+        assert flags & os.O_NONBLOCK
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: permitted)
+    problem = nodes.problem(tmp_path / "sda")
+    assert problem is not None
+    assert problem.reason == reason
+    assert remedy in problem.remedy
+    assert bool(remedy) == bool(problem.remedy)
+
+
+def test_devices_of_this_machine_are_opened_for_reading_only_and_closed() -> None:
+    script = (
+        "import os, sys; from dali_storage.backends.xnvme_block import XnvmeBlockReader as R\n"
+        "flags = {}; sys.addaudithook(lambda event, about: event == 'open' and\n"
+        "    flags.setdefault(str(about[0]), about[2]))\n"
+        "before = os.listdir('/proc/self/fd')\n"
+        "statuses = list(R.devices())\n"
+        "assert os.listdir('/proc/self/fd') == before\n"
+        "opened = {path for path in flags if path.startswith('/dev/')}\n"
+        "disks = {s.name for s in statuses if s.name.startswith('/dev/')}\n"
+        "assert opened == disks, (opened, disks)\n"
+        "assert all(flags[path] & os.O_ACCMODE == os.O_RDONLY for path in opened)\n"
+        "assert all(flags[path] & os.O_NONBLOCK for path in opened)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,247 @@
+"""What `python -m dali_storage` prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dali_storage import Reader, doctor, registry
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.errors import BackendUnavailable
+from dali_storage.reader import DeviceStatus
+
+HELP = "get it from the shelf, or build it"
+
+
+class Works(MemoryReader):
+    @classmethod
+    def devices(cls) -> list[DeviceStatus]:
+        return [DeviceStatus("/dev/one", "disk"), DeviceStatus("/dev/two", "disk", Lacks.problem)]
+
+
+class Lacks(MemoryReader):
+    problem = BackendUnavailable("no library of that name", HELP)
+
+    @classmethod
+    def unavailable(cls) -> BackendUnavailable:
+        return cls.problem
+
+    @classmethod
+    def devices(cls) -> list[DeviceStatus]:
+        return [*Works.devices(), DeviceStatus("0:0", "controller")]
+
+
+class SaysText(MemoryReader):
+    @classmethod
+    def unavailable(cls) -> Any:
+        return "just text"
+
+
+class Fails(MemoryReader):
+    @classmethod
+    def devices(cls) -> list[DeviceStatus]:
+        raise ZeroDivisionError("no devices by zero")
+
+
+Offer = Callable[..., None]
+
+
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Makes these the only backends: name = class, or "module:attribute"."""
+
+    def make(**backends: type[Reader] | str) -> None:
+        points = [
+            EntryPoint(
+                name,
+                found if isinstance(found, str) else f"{__name__}:{found.__name__}",
+                registry.GROUP,
+            )
+            for name, found in backends.items()
+        ]
+        monkeypatch.setattr(registry, "_entry_points", lambda: points)
+
+    return make
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes the source of a plug-in; returns the name of its module."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source: str) -> str:
+        name = f"plug_in_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def report(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    status = doctor.main(["--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def reason_and_remedy(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    status, printed = report(capsys)
+    (backend,) = printed["backends"]
+    assert (status, backend["works"]) == (1, False)
+    return backend["reason"], backend["remedy"]
+
+
+def test_json_has_every_backend_and_every_device_once(
+    offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(good=Works, lacking=Lacks)
+    no = {"works": False, "reason": "no library of that name", "remedy": HELP}
+    yes = {"works": True, "reason": None, "remedy": None}
+    both = {"kind": "disk", "backends": ["good", "lacking"]}
+    assert report(capsys) == (
+        0,
+        {
+            "backends": [{"name": "good", **yes}, {"name": "lacking", **no}],
+            "devices": [
+                {"name": "/dev/one", **both, **yes},
+                {"name": "/dev/two", **both, **no},
+                {"name": "0:0", "kind": "controller", "backends": ["lacking"], **yes},
+            ],
+        },
+    )
+
+
+def test_the_exit_status_says_whether_a_backend_works(
+    offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(lacking=Lacks)
+    assert doctor.main([]) == 1
+    offer(lacking=Lacks, good=Works)
+    assert doctor.main([]) == 0
+    assert "lacking" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_both_tables_have_the_same_words(
+    offer: Offer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    rich: bool,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    offer(good=Works, lacking=Lacks)
+    doctor.main([])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [" ".join(line.split()) for line in lines if line.strip(" ─")]
+    assert rows == [
+        "backend works why not what to do",
+        "good yes",
+        f"lacking no no library of that name {HELP}",
+        "device kind read by works why not what to do",
+        "/dev/one disk good, lacking yes",
+        f"/dev/two disk good, lacking no no library of that name {HELP}",
+        "0:0 controller lacking yes",
+    ]
+    assert rich == any("─" in line for line in lines)
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_one_reason_is_printed_once_however_many_backends_have_it(
+    offer: Offer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rich: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    offer(a=Lacks, b=Works, c=Lacks)
+    doctor.main([])
+    backends = capsys.readouterr().out.partition("device")[0]
+    assert backends.count(HELP) == 1
+    assert "a, c" in backends
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_no_word_of_a_narrow_table_is_lost(
+    offer: Offer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rich: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    offer(lacking=Lacks)
+    doctor.main([])
+    words = capsys.readouterr().out.split()
+    assert all(words.count(word) >= HELP.split().count(word) for word in HELP.split())
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    offer: Offer, module: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(plug=f"{module('import no_such_package_of_theirs')}:X")
+    reason, remedy = reason_and_remedy(capsys)
+    assert "needs the package no_such_package_of_theirs" in reason
+    assert remedy == "pip install no_such_package_of_theirs"
+
+
+def test_dali_has_a_package_of_another_name(
+    offer: Offer,
+    module: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia", None)
+    offer(plug=f"{module('import nvidia.dali')}:X")
+    assert "dali-storage[cuda12]" in reason_and_remedy(capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import dali_storage.reader_typo", "No module named 'dali_storage.reader_typo'"),
+        ("import numpy.no_such_module", "No module named 'numpy.no_such_module'"),
+        ("from dali_storage import Raeder", "ImportError: cannot import name 'Raeder'"),
+        ("def broken(:", "SyntaxError: invalid syntax"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit('bye')", "SystemExit: bye"),
+        ("Y = 5", "has no attribute 'X'"),
+        ("X = 5", "is not a subclass of dali_storage.Reader"),
+    ],
+)
+def test_a_broken_plug_in_is_reported_as_what_it_is(
+    offer: Offer,
+    module: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    error: str,
+) -> None:
+    name = module(source)
+    sys.modules.pop(name, None)
+    offer(plug=f"{name}:X")
+    reason, remedy = reason_and_remedy(capsys)
+    assert error in reason
+    assert f"entry point {name}:X" in reason or "SystemExit" in reason
+    assert "pip install" not in reason + remedy
+
+
+def test_a_missing_module_of_the_plug_in_itself_is_not_a_package_to_install(
+    offer: Offer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(plug="no_such_module_of_mine:X")
+    reason, remedy = reason_and_remedy(capsys)
+    assert "No module named 'no_such_module_of_mine'" in reason
+    assert "pip install" not in remedy
+
+
+@pytest.mark.parametrize(
+    ("backend", "error"),
+    [(SaysText, "must return BackendUnavailable or None, not 'just text'"), (Fails, "by zero")],
+)
+def test_a_wrong_answer_of_a_plug_in_is_its_own_error(
+    offer: Offer, capsys: pytest.CaptureFixture[str], backend: type[Reader], error: str
+) -> None:
+    offer(plug=backend)
+    assert error in reason_and_remedy(capsys)[0]
