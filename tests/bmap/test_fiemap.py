@@ -1,14 +1,12 @@
-"""bmap_tools.fiemap: filefrag's extents, and those of a map against a model byte by byte."""
+"""FIEMAP against filefrag, and the extents of a map against a model byte by byte."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import re
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,22 +15,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmap_tools import fiemap
+from bmap_tools import (
+    fiemap,
+)
 from bmap_tools.fiemap import Fiemap, RawExtent
 
-from .devices import disk, require, run
+from ..devices import disk, require, run
+from .files import (
+    DELALLOC,
+    LAST,
+    MERGED,
+    SHARED,
+    UNKNOWN,
+    UNWRITTEN,
+    filefrag,
+    fragment,
+    opened,
+)
 
-LAST, UNKNOWN, DELALLOC, UNWRITTEN, MERGED, SHARED = 0x1, 0x2, 0x4, 0x800, 0x1000, 0x2000
-FLAGS = {
-    "last": LAST,
-    "unknown_loc": UNKNOWN,
-    "delalloc": DELALLOC,
-    "unwritten": UNWRITTEN,
-    "merged": MERGED,
-    "shared": SHARED,
-    "inline": 0x200,
-    "not_aligned": 0x100,
-}
 OBSTACLES = {  # flag -> a word of the reason
     UNKNOWN: "does not tell",
     DELALLOC: "no place",
@@ -42,31 +42,13 @@ OBSTACLES = {  # flag -> a word of the reason
     0x200: "inode",
     0x400: "shared with other files",
 }
+
+
 BLOCK = 4  # bytes, in the model
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
     return Fiemap().raw_extents(fd, sync=sync)
-
-
-def filefrag(path: Path) -> list[RawExtent]:
-    """Logical, physical, length and flags of each extent, as filefrag prints them."""
-    rows = []
-    for line in run("filefrag", "-v", "-s", "-b1", str(path)).splitlines():
-        if match := re.match(r" *\d+: *(\d+)\.\. *\d+: *(\d+)\.\. *\d+: *(\d+):(.*)", line):
-            names = re.split(r"[, ]+", match[4].rpartition(":")[2].strip())
-            flags = sum(FLAGS[name] for name in names if name not in ("eof", ""))
-            rows.append((int(match[1]), int(match[2]), int(match[3]), flags))
-    return rows
 
 
 @pytest.fixture(scope="module", params=["ext4-512", "ext4-4096", "xfs-512", "xfs-4096"])
@@ -77,20 +59,6 @@ def mount(
     require("filefrag")
     with disk(tmp_path_factory.mktemp("disk"), file_system, sector=int(sector)) as made:
         yield made.mount
-
-
-def fragment(path: Path, pieces: int) -> None:
-    """Write a file, and take every other of its blocks out: `pieces` extents without a hole."""
-    path.write_bytes(os.urandom(2 * pieces * 4096 - 100))
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
-        for piece in range(1, pieces):
-            collapsed = _fallocate(file.fileno(), 0x8, piece * 4096, 4096)
-            assert collapsed == 0, os.strerror(ctypes.get_errno())
-
-
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def test_the_layouts_are_the_kernels() -> None:
@@ -124,7 +92,7 @@ def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
     assert compared == 8
 
 
-def test_many_files_at_once_have_filefrags_extents_where_one_is_all(mount: Path) -> None:
+def test_files_of_one_extent_have_filefrags_extents_in_a_batch(mount: Path) -> None:
     block = 4096
     sizes = {"empty": 0, "byte": 1, "block": block, "more": block + 1, "large": 3 << 20}
     for name, size in sizes.items():
@@ -170,7 +138,7 @@ def test_hundreds_of_extents_are_all_found(mount: Path) -> None:
     assert found == filefrag(mount / "many")
 
 
-def test_a_file_that_was_not_yet_written_gets_its_place_by_sync(mount: Path) -> None:
+def test_a_file_that_was_not_yet_written_gets_its_address_by_sync(mount: Path) -> None:
     (mount / "fresh").write_bytes(b"x" * 50_000)
     with opened(mount / "fresh") as fd:
         before = extents(fd, sync=False)
@@ -180,7 +148,7 @@ def test_a_file_that_was_not_yet_written_gets_its_place_by_sync(mount: Path) -> 
     assert after == filefrag(mount / "fresh")
 
 
-def test_a_reflink_is_shared_and_no_obstacle(tmp_path: Path) -> None:
+def test_a_reflink_is_shared_and_can_be_mapped(tmp_path: Path) -> None:
     require("filefrag")
     with disk(tmp_path, "xfs") as made:
         (made.mount / "file").write_bytes(os.urandom(100_000))
@@ -196,7 +164,7 @@ def test_a_reflink_is_shared_and_no_obstacle(tmp_path: Path) -> None:
     assert fiemap.usable_extents(found[0], 100_000, 4096) == [(logical, physical, length)]
 
 
-def test_a_file_system_that_does_not_know_fiemap_says_so() -> None:
+def test_a_file_system_without_fiemap_is_an_os_error() -> None:
     with opened(Path("/proc/self/maps")) as fd, pytest.raises(OSError) as raised:
         extents(fd)
     assert raised.value.errno in (errno.EOPNOTSUPP, errno.ENOTTY)
@@ -268,13 +236,13 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
 
 
 @pytest.mark.parametrize("flag", sorted(OBSTACLES))
-def test_every_obstacle_has_its_reason_unless_it_lies_beyond_the_end(flag: int) -> None:
+def test_every_unsupported_flag_has_its_reason_unless_it_is_beyond_the_end(flag: int) -> None:
     raw = [(0, 8192, 4096, 0), (4096, 0, 4096, flag | LAST)]
     assert OBSTACLES[flag] in str(fiemap.usable_extents(raw, 4097, 4096))
     assert fiemap.usable_extents(raw, 4096, 4096) == [(0, 8192, 4096), (4096, -1, 4096)]
 
 
-def test_the_flags_that_come_together_give_the_special_reason() -> None:
+def test_flags_that_occur_together_give_the_special_reason() -> None:
     assert fiemap.usable_extents([(0, 0, 4096, DELALLOC | UNKNOWN)], 1, 4096) == (
         "its data has no place on the device yet"
     )

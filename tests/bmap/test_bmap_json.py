@@ -1,0 +1,242 @@
+"""Reading JSON by lines and as a whole, against Python's own json."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bmap_tools import MapFormatError, bmap_json
+from bmap_tools.bmap_json import LineReader, Members, OtherLayout, read_document
+
+NAMES = st.text(max_size=3)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=20,
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=5)
+ROWS = st.lists(st.lists(VALUES, max_size=3), max_size=9)
+LAYOUTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "indent": st.sampled_from([0, 1, "\t", "\r\n "]),
+        "separators": st.sampled_from([(",", ":"), (" , ", " : "), ("\n,", "\r:\t")]),
+        "ensure_ascii": st.booleans(),
+    },
+)
+
+
+def whole(text: str | bytes) -> dict[str, Any]:
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    return read_document(io.BytesIO(data))
+
+
+def by_lines(text: str) -> dict[str, Any]:
+    reader = LineReader(io.BytesIO(text.encode()))
+    return reader.header | {"files": [row for rows in reader.rows() for row in rows]}
+
+
+def lines(rows: list[Any], header: str = '"a": {"b": 1},') -> str:
+    body = "".join("\n" + json.dumps(row) + "," for row in rows).removesuffix(",")
+    return f'{{\n{header}\n"files": [{body}\n]\n}}\n'
+
+
+@given(OBJECTS, LAYOUTS)
+@example({"a": [1.5e300, -1.5e-7], "b": 123456, "c": True, "": {}}, {})
+@example({"\ud83d\ude00\udcff": ["日本\U0001f600"] * 3}, {"ensure_ascii": True})
+def test_any_layout_is_what_json_reads(members: dict[str, Any], layout: dict[str, Any]) -> None:
+    text = json.dumps(members, **layout)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair is no UTF-8; escaped it is
+        text = json.dumps(members, **(layout | {"ensure_ascii": True}))
+    assert whole(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("group", [1, 7, 1 << 14])
+@given(rows=ROWS)
+@example(rows=[])
+@example(rows=[["],\n["], [[], []], [[[1], [2]]]])
+def test_an_array_per_line_is_what_json_reads(group: int, rows: list[Any]) -> None:
+    text = lines(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bmap_json, "_GROUP_BYTES", group)
+        assert by_lines(text) == json.loads(text)
+
+
+def test_many_lines_are_never_in_memory_at_once() -> None:
+    text = lines([[f"{row:090}", row] for row in range(50_000)]).encode()
+    tracemalloc.start()
+    count = sum(map(len, LineReader(io.BytesIO(text)).rows()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 50_000
+    assert peak < len(text) / 10
+
+
+BROKEN = {
+    "empty": "",
+    "white space": " \n\t",
+    "byte order mark": '\ufeff{"a": 1}',
+    "not closed": '{"a": 1',
+    "array not closed": '{"a": [1',
+    "array closed by a brace": '{"a": [1}',
+    "array closed by a brace, in a line": '{"a": [\n[1],\n[2]\n}',
+    "object closed by a bracket": '{"a": 1]',
+    "comma at the end": '{"a": 1,}',
+    "comma at the end of an array": '{"a": [1,]}',
+    "comma at the beginning": '{"a": [,1]}',
+    "no comma": '{"a": 1 "b": 2}',
+    "no comma in an array": '{"a": [1 2]}',
+    "no colon": '{"a" 1}',
+    "no value": '{"a": }',
+    "no name": "{1: 1}",
+    "single quotes": "{'a': 1}",
+    "comment": '{"a": 1 /* one */}',
+    "line feed in a string": '{"a": "\n"}',
+    "line feed in the string of a row": '{"a": [["x],\n[y"],\n[1]]}',
+    "string not closed": '{"a": "b',
+    "bad escape": '{"a": "\\x"}',
+    "number cut off": '{"a": 1.',
+    "leading zero": '{"a": 01}',
+    "two objects": "{}{}",
+    "text at the end": "{} x",
+    "NUL at the end": "{}\0",
+    "other white space": '{"a":\u00a01}',
+}
+FORBIDDEN = {
+    '{"a": NaN}': "NaN is not a number",
+    '{"a": [Infinity]}': "Infinity is not a number",
+    '{"a": [\n[-Infinity],\n[1]]}': "-Infinity is not a number",
+    '{"a": 1, "b": 2, "a": 1}': "'a' is there twice",
+    '{"a": 1, "\\u0061": 1}': "'a' is there twice",
+    '{"a": [{"b": 1, "c": 3, "b": 2}]}': "'b' is there twice",
+    f'{{"a": {"1" * 5000}}}': "4300 digits",
+    "[1]": r"must be a JSON object, not \[1\]",
+    "1": "must be a JSON object, not 1",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
+def test_text_that_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(MapFormatError, match=r"line \d+: not JSON, or cut off: ."):
+        whole(text)
+
+
+@pytest.mark.parametrize(("text", "message"), FORBIDDEN.items())
+def test_json_that_a_map_may_not_contain_is_refused(text: str, message: str) -> None:
+    with pytest.raises(MapFormatError, match=message):
+        whole(text)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"a": "\xff"}', b'{"\xc3', b'{"a": 1}\xe2\x82', '{"a": 1}'.encode("utf-16")]
+)
+def test_bytes_that_are_not_utf8_are_refused(data: bytes) -> None:
+    with pytest.raises(MapFormatError, match="line 1: not UTF-8"):
+        whole(data)
+
+
+def test_the_message_names_the_line() -> None:
+    rows = '{\n"files": [\n' + '["x"],\n' * 1000
+    with pytest.raises(MapFormatError, match=r"line 1003: .*Expecting value"):
+        whole(rows + "[1, nul]\n]\n}")
+    with pytest.raises(MapFormatError, match="line 1003: not UTF-8"):
+        whole(rows.encode() + b'["\xff"]\n]\n}')
+
+
+@pytest.mark.parametrize("group", [1, 64, 1 << 14])
+@pytest.mark.parametrize(
+    "bad",
+    ["[1, nul]", "[NaN]", '{"a": 1, "a": 1}', "[1] [2]", "1" * 5000, "[" * 200_000, '["\xff"]'],
+)
+def test_a_bad_line_among_good_ones_is_never_delivered(bad: str, group: int) -> None:
+    text = lines([["x"]] * 1000 + ["BAD"] + [["x"]] * 9).replace('"BAD"', bad)
+    reader = LineReader(io.BytesIO(text.encode("latin-1")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bmap_json, "_GROUP_BYTES", group)
+        delivered = []
+        with pytest.raises(OtherLayout):
+            for rows in reader.rows():
+                delivered += rows
+    assert delivered == [["x"]] * len(delivered)
+    assert len(delivered) <= 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"files": [["x"]]}',
+        lines([["x"]]).rstrip(),
+        lines([["x"]]) + " ",
+        lines([["x"]]) + lines([["x"]]),
+        lines([["x"]]).replace("]\n}", "],\n}"),
+        lines([["x"]]).replace("\n]\n}", ', "b": 1\n]\n}'),
+        lines([["x"]], '"a": {'),
+        lines([["x"]], '"files": [],'),
+    ],
+)
+def test_text_of_another_layout_is_left_to_the_other_parser(text: str) -> None:
+    with pytest.raises(OtherLayout):
+        by_lines(text)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', "[[],[", '[{"":'])
+def test_nesting_without_end_is_refused(opening: str) -> None:
+    text = '{"a": ' + opening * (10_000_000 // len(opening))
+    with pytest.raises(MapFormatError, match="nested too deeply"):
+        whole(text)
+
+
+class Endless(io.RawIOBase):
+    """One line without an end."""
+
+    def __init__(self, beginning: bytes) -> None:
+        self.beginning = beginning
+        self.delivered = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self.beginning[:size]
+        self.beginning = self.beginning[size:]
+        data += b"x" * (size - len(data))
+        self.delivered += size
+        return data
+
+
+@pytest.mark.parametrize("beginning", [b'{"a": "', lines([["x"]])[:-6].encode() + b',\n["'])
+def test_text_without_end_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(bmap_json, "_MAX_BYTES", 1 << 20)
+    file: Any = Endless(beginning)
+    with pytest.raises(OtherLayout):
+        list(LineReader(file).rows())
+    assert file.delivered <= 4 << 20
+    file = Endless(beginning)
+    with pytest.raises(MapFormatError, match="larger than 1 MiB, and damaged or not written with"):
+        read_document(file)
+    assert file.delivered <= (1 << 20) + 1
+
+
+def test_a_long_object_with_a_member_twice_is_refused_soon() -> None:
+    names = ", ".join(f'"{name}": 1' for name in [*range(200_000), 199_999])
+    with pytest.raises(MapFormatError, match="'199999' is there twice"):
+        whole(f'{{"a": {{{names}}}}}')
+
+
+def test_a_list_comes_in_groups() -> None:
+    members = Members("the map", {"files": list(range(10)), "other": {}})
+    assert list(members.groups("files", 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with pytest.raises(MapFormatError, match=r"the map: other must be a list, not \{\}"):
+        list(members.groups("other", 4))
+    with pytest.raises(MapFormatError, match="the map has no member 'rows'"):
+        list(members.groups("rows", 4))
