@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from nvidia.dali import fn
 from nvidia.dali.pipeline import do_not_convert
-from nvidia.dali.types import DALIDataType
 
 from . import dali, discovery, registry
 from ._types import PathLike
-from .order import OrderOptions
+from .catalog import Catalog
+from .dali import DataNode
+from .order import OrderOptions, reader_meta
+from .reader import Reader
 from .source import Source
-
-DataNode: TypeAlias = Any
 
 
 @do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
@@ -91,15 +89,24 @@ def file(
         RuntimeError: in a process forked from the one that made it, or in a pipeline with
             debug=True.
     """
-    dali.refuse_debug_mode()
     _check(device, skip_cached_images)
     storage = registry.configure(backend, _options(backend_options))
-    named = any(given is not None for given in (file_root, files, file_list))
-    source = Source(
-        name=name,
-        tree=_no_tree if named else storage.tree,
-        discover=partial(
-            discovery.discover,
+    order = OrderOptions(
+        seed=-1 if seed is None else seed,
+        random_shuffle=random_shuffle,
+        initial_fill=initial_fill,
+        shuffle_after_epoch=shuffle_after_epoch,
+        shuffle_after_epoch_seed=shuffle_after_epoch_seed,
+        num_shards=num_shards,
+        shard_id=shard_id,
+        stick_to_shard=stick_to_shard,
+        pad_last_batch=pad_last_batch,
+    )
+    samples_are_named = any(given is not None for given in (file_root, files, file_list))
+
+    def open_storage() -> tuple[Catalog, Reader]:
+        catalog = discovery.discover(
+            None if samples_are_named else storage.tree(),
             file_root=file_root,
             files=files,
             labels=labels,
@@ -107,42 +114,18 @@ def file(
             file_filters=file_filters,
             dir_filters=dir_filters,
             case_sensitive_filter=case_sensitive_filter,
-        ),
-        open_reader=storage.open,
-        order=OrderOptions(
-            seed=-1 if seed is None else seed,
-            random_shuffle=random_shuffle,
-            initial_fill=initial_fill,
-            shuffle_after_epoch=shuffle_after_epoch,
-            shuffle_after_epoch_seed=shuffle_after_epoch_seed,
-            num_shards=num_shards,
-            shard_id=shard_id,
-            stick_to_shard=stick_to_shard,
-            pad_last_batch=pad_last_batch,
-        ),
-        deal_seed=seed is None,
-        depth=_depth(prefetch_queue_depth),
-        settings=dali.settings,
-    )
-    if not lazy_init:
-        source.open()
-    dali.answer_reader_meta()
-    dali.allow_unused_outputs()
-    data, label = fn.external_source(
-        source,
-        num_outputs=2,
-        batch=True,
-        batch_info=True,
-        no_copy=True,
-        dtype=[DALIDataType.UINT8, DALIDataType.INT32],
-        ndim=[1, 1],
+        )
+        reader_meta(len(catalog), order)  # refuses more shards than samples
+        return catalog, storage.open(catalog)
+
+    depth = _depth(prefetch_queue_depth)
+    return dali.add_reader(
+        name,
+        lambda name: Source(name=name, opener=open_storage, order=order, depth=depth),
+        inherits_seed=seed is None,
         preserve=bool(preserve),
+        lazy=bool(lazy_init),
     )
-    return data, label
-
-
-def _no_tree() -> None:
-    """The user names the samples; the storage is not asked."""
 
 
 def _options(backend_options: Mapping[str, Any] | None) -> Mapping[str, Any]:

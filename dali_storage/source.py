@@ -1,17 +1,17 @@
-"""The callable that DALI calls for every batch."""
+"""The batches of one reader for one pipeline: position, opening and closing. No DALI here."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
-from nvidia.dali.tensors import TensorCPU, TensorListCPU
-from nvidia.dali.types import BatchInfo
+import numpy as np
+from numpy.typing import NDArray
 
-from .catalog import Catalog, Tree
+from .catalog import Catalog
 from .order import Order, OrderOptions, reader_meta
 from .prefetch import LoadedBatch, Prefetcher
 from .reader import Reader
@@ -19,66 +19,52 @@ from .reader import Reader
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What a source has to know of the pipeline it is in.
+    """What a source needs to know about its pipeline.
 
     Attributes:
-        batch_size: samples a batch.
-        seed: the seed for a reader that was given none.
-        checkpointing: whether the pipeline makes checkpoints.
-        num_threads: threads of DALI's own, which want processors too.
+        batch_size: samples per batch.
+        seed: replaces the reader's seed; None if the user has set one on the reader.
+        checkpointing: whether the pipeline saves checkpoints.
+        num_threads: threads that the pipeline runs beside the reader's.
     """
 
     batch_size: int
-    seed: int
+    seed: int | None
     checkpointing: bool
     num_threads: int
 
 
 class Source:
-    """Gives DALI one full batch after the other, without end: `(data, labels)`, two TensorListCPU.
+    """An endless stream of full batches.
 
-    The index that DALI passes is believed once, at the first call: that is how a pipeline restored
-    from a checkpoint says where it was. From then on the source moves when DALI *takes* a batch.
-    DALI asks all sources of a pipeline in turn, and when one of them fails or ends its epoch, drops
-    what the others gave; they must give it again, or two readers of one pipeline would part
-    company.
+    `batch()` returns the batch at the current position until `advance()` moves on. DALI collects
+    the batches of all sources of a pipeline before it takes any of them. If one source fails, DALI
+    drops the batches of the others, which must then return the same batches again. Otherwise two
+    readers of one pipeline would get out of step.
 
-    Nothing of DALI closes a source, so the reader and its threads end when the source is collected.
+    The reader, its files and its threads are closed when the source is garbage-collected.
     """
 
     def __init__(
         self,
         *,
-        name: str | None,
-        tree: Callable[[], Tree | None],
-        discover: Callable[[Tree | None], Catalog],
-        open_reader: Callable[[Catalog], Reader],
+        name: str,
+        opener: Callable[[], tuple[Catalog, Reader]],
         order: OrderOptions,
-        deal_seed: bool,
         depth: int,
-        settings: Callable[[Source], PipelineSettings],
     ) -> None:
-        """Nothing is opened before `open()`, the first batch, or the first look at `meta`.
+        """Opens nothing; `open()`, `meta`, `restore()` and `start()` do.
 
         Args:
-            name: the reader's name in `pipe.reader_meta()`; None for a generated one.
-            tree: gives the samples that the storage knows by itself, where they are asked for.
-            discover: makes the catalog.
-            open_reader: opens the backend.
-            order: shards and shuffles; what the pipeline has to say of them is filled in later.
-            deal_seed: whether the user has left the seed to the pipeline.
-            depth: batches to read ahead of DALI.
-            settings: tells of the pipeline that this source has become a part of; asked at the
-                first batch.
+            name: the reader's name, for error messages.
+            opener: finds the samples and opens the backend.
+            order: shards and shuffling.
+            depth: batches to read ahead.
         """
-        self.name = name
-        self.wants_seed = deal_seed
-        self._tree = tree
-        self._discover = discover
-        self._open_reader = open_reader
+        self._name = name
+        self._opener = opener
         self._order = order
         self._depth = depth
-        self._settings = settings
         self._process = os.getpid()
         self._position = 0
         self._opened: tuple[Catalog, Reader] | None = None
@@ -86,71 +72,92 @@ class Source:
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     def open(self) -> tuple[Catalog, Reader]:
-        """Find the samples and open the backend, unless it is done; raises what these raise."""
+        """The samples and the open backend; opened by the first call, which raises its errors."""
         if self._opened is None:
-            # Kept until the reader is open, which then need not load again what both are made of.
-            tree = self._tree()
-            catalog = self._discover(tree)
-            reader_meta(len(catalog), self._order)  # refuses more shards than samples
-            reader = self._open_reader(catalog)
+            catalog, reader = self._opener()
             self._close_when_collected(reader.close)
             self._opened = catalog, reader
         return self._opened
 
     @property
     def meta(self) -> dict[str, int]:
-        """What `pipe.reader_meta(name)` says of this reader."""
+        """What `pipe.reader_meta(name)` returns for this reader."""
         catalog, _ = self.open()
         return reader_meta(len(catalog), self._order)
 
-    def __call__(self, info: BatchInfo) -> tuple[Any, Any]:
-        """The next batch, or the error of its first sample that cannot be read."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{self}: its threads and files belong to process {self._process}, not to its fork "
-                f"{os.getpid()}; build the pipeline in the process that runs it"
-            )
-        prefetcher = self._prefetcher or self._start(info)
-        position = self._position
-        batch = prefetcher.get(position)
-        return _Delivery(self._to_dali(batch), lambda: self._move_to(position + 1))
+    def start(self, settings: PipelineSettings) -> None:
+        """Open the backend, unless it is open; from now on `batch()` may be called.
 
-    def __repr__(self) -> str:
-        return f"dali_storage.readers.file(name={self.name!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{self} cannot be pickled: it has open files and threads; build it where it is used"
-        )
-
-    def _move_to(self, position: int) -> None:
-        self._position = position
-
-    def _start(self, info: BatchInfo) -> Prefetcher:
-        if info.epoch_idx:
-            raise RuntimeError(
-                f"{self}: the checkpoint is of epoch {info.epoch_idx} of another source of this "
-                "pipeline, and does not tell how many batches the epochs before it had"
-            )
+        Raises:
+            RuntimeError: this is a fork of the process that made the source.
+        """
+        self._refuse_fork()
         catalog, reader = self.open()
-        settings = self._settings(self)
-        seed = settings.seed if self.wants_seed else self._order.seed
+        seed = self._order.seed if settings.seed is None else settings.seed
         options = replace(self._order, seed=seed, checkpointing=settings.checkpointing)
         order = Order(len(catalog), settings.batch_size, options)
         self._prefetcher = Prefetcher(
             catalog, reader, order, self._depth, dali_threads=settings.num_threads
         )
         self._close_when_collected(self._prefetcher.close)
-        self._position = info.iteration
-        return self._prefetcher
 
-    def _to_dali(self, batch: LoadedBatch) -> tuple[Any, Any]:
-        """For DALI: uint8 1-D samples that share the leased buffer, int32 labels of shape (1,)."""
+    def batch(self) -> LoadedBatch:
+        """The batch at the current position; blocks until it has been read.
+
+        Raises:
+            OSError: one of its samples cannot be read. The next call tries again.
+            RuntimeError: this is a fork of the process that made the source.
+        """
+        self._refuse_fork()
+        assert self._prefetcher is not None, "start() comes first"
+        return self._prefetcher.get(self._position)
+
+    def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
+        """int32[n], the labels of the batch's samples; owned by the caller."""
         catalog, _ = self.open()
-        # A ready list of tensors costs 1.2 us a sample; of arrays, DALI would make one at 2.4 us.
-        # It is made here and not in a lane: with a hot page cache the lane is the bottleneck.
-        data = TensorListCPU([TensorCPU(content) for content in batch.contents], contiguous=False)
-        return data, TensorListCPU(catalog.labels[batch.samples].reshape(-1, 1))
+        return catalog.labels[batch.samples]
+
+    def advance(self) -> None:
+        """The batch at the current position has been taken; move to the next one."""
+        self._position += 1
+
+    def state(self, batch_size: int, pending: int) -> dict[str, int]:
+        """The position, for a checkpoint.
+
+        Args:
+            batch_size: samples per batch.
+            pending: batches that were taken and not yet delivered to the user.
+        """
+        return {
+            "batches": self._position - pending,
+            "batch_size": batch_size,
+            "samples": len(self.open()[0]),
+        }
+
+    def restore(self, state: Mapping[str, int], batch_size: int) -> None:
+        """Move to the position of a checkpoint.
+
+        Raises:
+            ValueError: the checkpoint is of another batch size or number of samples.
+        """
+        here = self.state(batch_size, pending=0)
+        for key, words in (("batch_size", "a batch size"), ("samples", "a number of samples")):
+            if state[key] != here[key]:
+                raise ValueError(
+                    f"{self}: the checkpoint was made with {words} of {state[key]}, not "
+                    f"{here[key]}; restore it with the same batch size and the same data set"
+                )
+        self._position = state["batches"]
+
+    def __repr__(self) -> str:
+        return f"dali_storage.readers.file(name={self._name!r})"
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self}: its files and threads belong to process {self._process}, not to its fork "
+                f"{os.getpid()}; make the reader in the process that runs it"
+            )
 
     def _close_when_collected(self, close: Callable[[], None]) -> None:
         if self._finalizer is not None:
@@ -159,21 +166,6 @@ class Source:
 
 
 def _close_in(process: int, close: Callable[[], None]) -> None:
-    """Not in a fork: its files are open in the parent as well, and its threads are not there."""
+    """Skip a fork: it shares its files with the parent and has none of the threads."""
     if os.getpid() == process:
         close()
-
-
-class _Delivery(tuple[Any, Any]):
-    """`(data, labels)`; says so when DALI takes one of them out to feed it to the pipeline."""
-
-    _when_taken: Callable[[], None]
-
-    def __new__(cls, outputs: tuple[Any, Any], when_taken: Callable[[], None]) -> _Delivery:
-        self = super().__new__(cls, outputs)
-        self._when_taken = when_taken
-        return self
-
-    def __getitem__(self, output: Any) -> Any:
-        self._when_taken()
-        return super().__getitem__(output)

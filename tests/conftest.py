@@ -94,6 +94,19 @@ def mapped(root: Path, tmp_path: Path) -> tuple[Catalog, Path]:
     return from_directory(root, file_filters="*"), make_map(root, tmp_path / "bmap.json")
 
 
+@pytest.fixture(scope="session")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("jpegs")
+    random = np.random.default_rng(0)
+    for index in range(30):
+        (root / f"c{index % 3}").mkdir(exist_ok=True)
+        pixels = random.integers(0, 255, (40 + index, 60, 3), np.uint8)
+        Image.fromarray(pixels).save(root / f"c{index % 3}" / f"{index}.jpg", quality=95)
+    return root
+
+
 @pytest.fixture
 def pipelines_end() -> Iterator[None]:
     """A pipeline that one test leaves behind does not live on in the next."""

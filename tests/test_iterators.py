@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +127,122 @@ def test_an_iterators_checkpoint_restores_the_stream(
         return [seen, batches(make(file, checkpoint=checkpoint), 14)]
 
     assert run(readers.file) == run(fn.readers.file)
+
+
+@pytest.fixture
+def files(tree: Tree) -> Path:
+    """40 files in one class, ten batches."""
+    return tree(40, classes=1, sizes=(3, 5, 9))
+
+
+@contextmanager
+def missing(files: Path, batch: int) -> Iterator[str]:
+    """A file of `batch` is not there for a while."""
+    file = files / "class0" / f"{4 * batch + 2:04d}.jpg"
+    file.rename(files / "away")
+    yield str(file)
+    (files / "away").rename(file)
+
+
+def data_of(outputs: Any) -> list[Any]:
+    return [output["data"].tolist() for output in outputs]
+
+
+def real_batches(files: Path, shards: int = 1) -> list[Any]:
+    made = pipelines(fn.readers.file, str(files), shards, 4)
+    return [data_of(out) for out in DALIGenericIterator(made, ["data", "label"], reader_name="R")]
+
+
+@pytest.mark.parametrize("exec_dynamic", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("bad", [0, 1, 3, 9])
+@pytest.mark.parametrize("kind", [DALIGenericIterator, DALIClassificationIterator])
+def test_a_failed_read_costs_no_batch(
+    files: Path, kind: Any, depth: int, exec_dynamic: bool, bad: int
+) -> None:
+    """The batches before it are delivered, then its error is raised, and nothing comes after it."""
+    options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
+    made = pipelines(readers.file, str(files), 1, 4, pipeline=options)
+    iterator: Any = None
+    seen = []
+    with missing(files, bad) as name, pytest.raises(FileNotFoundError) as caught:
+        outputs = [] if kind is DALIClassificationIterator else [["data", "label"]]
+        iterator = kind(made, *outputs, reader_name="R")  # takes the first batch at once
+        for out in iterator:
+            seen.append(data_of(out))
+    assert caught.value.filename == name
+    assert seen == real_batches(files)[:bad]
+    for _ in range(2 if iterator else 0):
+        with pytest.raises(RuntimeError, match="ended with an error"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_iterator_over_several_pipelines_ends_at_a_failed_read(files: Path, depth: int) -> None:
+    """It has then dropped a batch of the other pipeline."""
+    options = {"prefetch_queue_depth": depth}
+    made = pipelines(readers.file, str(files), 2, 4, pipeline=options)
+    seen = []
+    with missing(files, 8), pytest.raises(FileNotFoundError):  # batch 3 of the second shard
+        iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
+        for out in iterator:
+            seen.append(data_of(out))
+    assert seen == real_batches(files, shards=2)[:3]
+    made[1].reset()
+    for _ in range(2 * depth):
+        with pytest.raises(RuntimeError, match="ended with an error"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_checkpoint_goes_on_with_the_batch_that_failed(files: Path, depth: int) -> None:
+    def make(**options: Any) -> list[Pipeline]:
+        options |= {"enable_checkpointing": True, "prefetch_queue_depth": depth}
+        return pipelines(readers.file, str(files), 1, 4, pipeline=options)
+
+    made = make()
+    seen = []
+    with missing(files, 5), pytest.raises(FileNotFoundError):
+        iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
+        for out in iterator:
+            seen.append(data_of(out))
+    (checkpoint,) = iterator.checkpoints()
+    rest = DALIGenericIterator(make(checkpoint=checkpoint), ["data", "label"], reader_name="R")
+    assert seen + [data_of(out) for out in rest] == real_batches(files)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_reset_pipeline_goes_on_with_the_batch_that_failed(files: Path, depth: int) -> None:
+    made = pipelines(readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": depth})
+    seen = []
+    with missing(files, 5), pytest.raises(FileNotFoundError):
+        iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
+        for out in iterator:
+            seen.append(data_of(out))
+    with missing(files, 5):
+        made[0].reset()
+        with pytest.raises(FileNotFoundError):
+            next(iterator)
+    made[0].reset()
+    assert seen + [data_of(out) for out in iterator] == real_batches(files)
+    assert made[0]._batches_to_consume == depth  # it reads ahead as before
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_scheduled_runs_go_on_after_a_failed_read(files: Path, depth: int) -> None:
+    (pipeline,) = pipelines(
+        readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": depth}
+    )
+    seen = []
+
+    def run(batches: int) -> None:
+        for _ in range(batches):
+            pipeline.schedule_run()
+            data, _ = pipeline.share_outputs()
+            seen.append(data.as_array().tolist())
+            pipeline.release_outputs()
+
+    with missing(files, 5), pytest.raises(FileNotFoundError):
+        run(10)
+    run(10 - len(seen))
+    assert [[batch] for batch in seen] == real_batches(files)
