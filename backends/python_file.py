@@ -1,4 +1,4 @@
-"""Files through the operating system: works everywhere a file can be opened."""
+"""Files through the operating system: works wherever files can be opened."""
 
 from __future__ import annotations
 
@@ -6,135 +6,187 @@ import errno
 import mmap
 import os
 import stat
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from .._types import IntArray
 from ..catalog import Catalog
-from ..errors import BackendUnavailable, SampleSizeChanged, os_error
+from ..errors import BackendUnavailable, os_error
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import FILES_AT_ONCE, SampleFiles
-from .linux import aio
+from .linux import aio, preadv
 from .linux.libc import IOVEC
 
-_CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
-_DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
+_IOS = ("aio", "preadv")
+_Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 
 
 class PythonFileReader(Reader):
-    """Reads each sample's file whole, through the page cache or around it.
+    """Reads whole files, through the page cache or around it.
 
-    The files of a part of a batch are opened, read by one submission of kernel AIO, and closed. A
-    read asks for one byte (or block) more than the file had when it was sized, so that its result
-    tells whether the size is still right, and no file needs a system call for that.
+    It opens up to 64 files, reads them by one submission of kernel AIO, closes them, and goes on
+    with the next. Each read asks for one byte (or one block) more than the file had when it was
+    sized. Its result then shows whether the size still holds, without another system call.
 
-    Through the page cache the submission is made twice: first for what is cached (RWF_NOWAIT),
-    which also makes the kernel start reading what is not, of all files at once; then, waiting, for
-    the rest.
+    Through the page cache, the reads are submitted twice. The first submission must not block
+    (RWF_NOWAIT): it reads what is cached, and makes the kernel read ahead in all files at once. The
+    second one may block and reads the rest.
+
+    Attributes:
+        io: how files are read, "aio" or "preadv".
     """
 
     cooperative = True
 
-    def __init__(self, catalog: Catalog, *, direct: bool = False, lanes: int = 3) -> None:
-        """Open nothing yet but the kernel's contexts; files are opened when they are read.
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        direct: bool = False,
+        lanes: int = 3,
+        io: Literal["aio", "preadv"] | None = None,
+        copying_lanes: int | None = None,
+    ) -> None:
+        """Open no file yet: files are opened when they are read.
 
         Args:
-            catalog: the samples; their paths are opened as they are when they are read.
-            direct: read around the page cache (O_DIRECT): for data sets larger than memory, or
-                memory needed elsewhere. Costs less CPU a byte, but every epoch reads the disk.
-            lanes: batches read at once, 1 to 64, when the disk is waited for. What is cached, one
-                lane reads.
+            catalog: the samples.
+            direct: read around the page cache (O_DIRECT): for data sets larger than memory, or if
+                the memory is needed elsewhere. It takes less CPU per byte, but every epoch reads
+                from the disk.
+            lanes: how many batches are read at once while they block on the disk, from 1 to 64.
+            io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
+                one file after the other in each lane; it is slower, above all with `direct`, and
+                gains from more `lanes`. None: "aio" where it works, otherwise "preadv" with a
+                RuntimeWarning.
+            copying_lanes: how many lanes may copy out of the page cache at once, from 1 to 64.
+                None: as many as DALI's threads leave processors over, at least one.
 
         Raises:
             ValueError, TypeError: a wrong option.
-            OSError: `direct` on a file system that has no O_DIRECT.
-            BackendUnavailable: no kernel AIO.
+            OSError: `direct` on a file system that does not support O_DIRECT.
+            BackendUnavailable: `io` does not work on this machine.
         """
         require_flag("python-file", "direct", direct)
         require_integer("python-file", "lanes", lanes, range(1, 65))
+        if copying_lanes is not None:
+            require_integer("python-file", "copying_lanes", copying_lanes, range(1, 65))
+        if io is not None and io not in _IOS:
+            raise ValueError(f"python-file: io must be one of {', '.join(_IOS)}, not {io!r}")
+        self.io = _choose_io(io)
+        self._read: _Read = partial(aio.read, FILES_AT_ONCE) if self.io == "aio" else preadv.read
         self.lanes = lanes
-        self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
+        self.copying_lanes = copying_lanes
+        self._files = SampleFiles(catalog, direct=direct)
+        self.alignment = self._files.alignment
         self._catalog = catalog
-        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
-        self._files = SampleFiles(catalog, flags)
         self._direct = direct
-        self._overflow = self.allocate(_DIRECT_ALIGNMENT)
-        if direct and len(catalog):
-            self._files.require_direct()
-        aio.require(FILES_AT_ONCE)
+        self._overflow = self.allocate(self._files.unit)
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
-        return aio.unavailable()
+        # The constructor falls back on preadv.
+        return _missing("preadv") and _missing("aio")
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
-        found = np.empty_like(batch.sizes)
-        for start in range(0, batch.samples.size, FILES_AT_ONCE):
-            part = slice(start, start + FILES_AT_ONCE)
-            found[part] = self._read_files(batch, part)
-        changed = batch.samples[found != batch.sizes]
-        if changed.size:
-            self._files.forget(changed)
-            raise SampleSizeChanged(changed)
+        found, start = np.empty_like(batch.sizes), 0
+        while start < found.size:
+            got = self._read_files(batch, start)
+            found[start : start + got.size] = got
+            start += got.size
+        self._files.require_sizes(batch, found)
 
     def close(self) -> None:
         self._files.close()
 
-    def _read_files(self, batch: Batch, part: slice) -> IntArray:
-        """Read files whole; int64[n], how many bytes each gave: more than its size if it grew."""
-        paths = self._catalog.paths(batch.samples[part])
-        unit = self.alignment if self._direct else 1
-        reads = _Reads(batch.sizes[part], self._iovecs(batch, part, unit), unit)
-        fds = self._files.take(batch.samples[part])
+    def _read_files(self, batch: Batch, start: int) -> IntArray:
+        """Read files from slot `start` of the batch on, as many as can be open at once.
+
+        Returns:
+            int64[k], bytes that each of k files had: more than its size if it has grown.
+        """
+        samples = batch.samples[start : start + FILES_AT_ONCE]
+        paths = self._catalog.paths(samples)
+        fds = self._files.take(samples)
         try:
-            all_open = self._files.open_cached(fds, paths)
-            if all_open and not self._direct:
-                reads.read_cached(fds)
-            if not reads.done.all():
+            if not self._files.open_cached(fds, paths):
                 self.yield_turn()
                 self._files.open_missing(fds, paths)
-                if not all_open and not self._direct:
-                    reads.read_cached(fds)
-                reads.read_rest(fds)
+            part = slice(start, start + len(fds))
+            reads = _Reads(batch.sizes[part], self._iovecs(batch, part), self._files.unit)
+            if not self._direct:
+                reads.read_cached(fds, self._read)
+            if not reads.done.all():
+                self.yield_turn()
+                reads.read_rest(fds, self._read)
             for failed in np.flatnonzero(reads.errors)[:1].tolist():
-                raise self._failure(fds[failed], paths[failed], int(reads.errors[failed]))
+                raise self._error(fds[failed], paths[failed], int(reads.errors[failed]))
         finally:
             close_all(fds)
         return reads.got
 
-    def _iovecs(self, batch: Batch, part: slice, unit: int) -> npt.NDArray[np.void]:
-        """Two pieces a sample: its place in the buffer, and one unit more, to see it grow."""
+    def _iovecs(self, batch: Batch, part: slice) -> npt.NDArray[np.void]:
+        """IOVEC[n, 2]: the memory of each sample, and one unit more to see if it has grown."""
+        unit = self._files.unit
         iovecs = np.empty((batch.sizes[part].size, 2), IOVEC)
         iovecs["base"][:, 0] = batch.buffer.ctypes.data + batch.offsets[part]
         iovecs["len"][:, 0] = -(-batch.sizes[part] // unit) * unit
-        iovecs["base"][:, 1] = self._overflow.ctypes.data  # what lands here is never looked at
+        iovecs["base"][:, 1] = self._overflow.ctypes.data  # its contents are never used
         iovecs["len"][:, 1] = unit
         return iovecs
 
-    def _failure(self, fd: int, path: bytes, number: int) -> OSError:
+    def _error(self, fd: int, path: bytes, number: int) -> OSError:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
-            return os_error(errno.EISDIR, path)  # AIO calls it an invalid argument
-        hint = "; the python-file option direct=False reads it through the page cache"
-        return os_error(number, path, hint if self._direct and number == errno.EINVAL else "")
+            return os_error(errno.EISDIR, path)  # AIO reports EINVAL
+        return self._files.read_error(number, path)
+
+
+def _choose_io(io: Literal["aio", "preadv"] | None) -> Literal["aio", "preadv"]:
+    missing = _missing(io or "aio")
+    if missing is None:
+        return io or "aio"
+    if io is None and _missing("preadv") is None:
+        what = f"python-file: reading by preadv, which is slower: {missing}"
+        warnings.warn(what, RuntimeWarning, stacklevel=3)
+        return "preadv"
+    other = "aio" if io == "preadv" else "preadv"
+    remedy = f"{missing.remedy}; or use the python-file option io={other!r}"
+    raise BackendUnavailable(missing.reason, remedy)
+
+
+def _missing(io: str) -> BackendUnavailable | None:
+    """Why `io` does not work here; None if it does."""
+    try:
+        if io == "aio":
+            aio.require(FILES_AT_ONCE)
+        else:
+            preadv.require()
+    except BackendUnavailable as reason:
+        return reason.with_traceback(None)
+    return None
 
 
 class _Reads:
-    """Files on their way into memory.
+    """The reads of n open files.
 
     Attributes:
-        got: int64[n], how many bytes have come from each so far.
-        errors: int64[n], errno of each, 0 where there is none.
-        done: bool[n], whether each is at its end, as it is now, or beyond the size it had.
+        got: int64[n], bytes read of each so far.
+        errors: int64[n], errno of each; 0 if it has not failed.
+        done: bool[n], whether each has reached its current end, or has grown.
     """
 
     def __init__(self, sizes: IntArray, iovecs: npt.NDArray[np.void], unit: int) -> None:
-        """`unit`: what offsets must be multiples of, in bytes."""
+        """`unit`: bytes; what offsets must be multiples of."""
         self.got = np.zeros_like(sizes)
         self.errors = np.zeros_like(sizes)
         self.done = np.zeros(sizes.shape, bool)
@@ -142,29 +194,31 @@ class _Reads:
         self._iovecs = iovecs
         self._unit = unit
 
-    def read_cached(self, fds: list[int]) -> None:
-        """Read what is in the page cache, and make the kernel fetch what is not."""
-        self._read(fds, np.flatnonzero(~self.done), os.RWF_NOWAIT)
-        # It stops at the first page that is not cached, as it does at the end of the file. That it
-        # was the end is sure where the byte behind it would be on the same page. Elsewhere a read
-        # that may wait tells; at the end of a file it does not wait.
+    def read_cached(self, fds: list[int], read: _Read) -> None:
+        """Read what is in the page cache, and make the kernel read ahead what is not."""
+        self._read(fds, read, np.flatnonzero(~self.done), os.RWF_NOWAIT)
+        # The read stops at the first page that is not cached, and at the end of the file. It was
+        # the end for certain if the next byte would be on the same page. Otherwise a read that may
+        # block decides; it does not block at the end of a file.
         whole = self.got == self._sizes
         self.done |= (whole & (self._sizes % mmap.PAGESIZE != 0)) | (self.got > self._sizes)
-        self._read(fds, np.flatnonzero(whole & ~self.done), 0)
+        self._read(fds, read, np.flatnonzero(whole & ~self.done), 0)
 
-    def read_rest(self, fds: list[int]) -> None:
-        """Read until each file is at its end; a read that gives little is not yet the end."""
-        while (places := np.flatnonzero(~self.done)).size:
-            self._read(fds, places, 0)
+    def read_rest(self, fds: list[int], read: _Read) -> None:
+        """Read each file to its end. A short read need not be the end."""
+        while (indices := np.flatnonzero(~self.done)).size:
+            self._read(fds, read, indices, 0)
 
-    def _read(self, fds: list[int], places: IntArray, rw_flags: int) -> None:
-        if not places.size:
+    def _read(self, fds: list[int], read: _Read, indices: IntArray, rw_flags: int) -> None:
+        if not indices.size:
             return
-        rest, got = self._iovecs[places], self.got[places]
+        rest, got = self._iovecs[indices], self.got[indices]
         rest["base"][:, 0] += got.astype(np.uint64)
         rest["len"][:, 0] -= got.astype(np.uint64)
-        more = aio.read(FILES_AT_ONCE, np.array(fds)[places], rest, got, rw_flags)
-        self.got[places] = got = got + np.maximum(more, 0)
-        if not rw_flags & os.RWF_NOWAIT:  # what fails there will fail, or not, when waited for
-            self.errors[places] = np.maximum(-more, 0)
-            self.done[places] = (more <= 0) | (got > self._sizes[places]) | (got % self._unit != 0)
+        more = read(np.array(fds)[indices], rest, got, rw_flags)
+        self.got[indices] = got = got + np.maximum(more, 0)
+        if not rw_flags & os.RWF_NOWAIT:  # whatever failed without blocking is tried again
+            self.errors[indices] = np.maximum(-more, 0)
+            self.done[indices] = (
+                (more <= 0) | (got > self._sizes[indices]) | (got % self._unit != 0)
+            )

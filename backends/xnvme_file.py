@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 
@@ -10,26 +9,23 @@ import numpy as np
 
 from .._types import Buffer, IntArray
 from ..catalog import Catalog
-from ..errors import BackendUnavailable, SampleSizeChanged, os_error
+from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import SampleFiles
 from .xnvme.device import Device
-from .xnvme.file_queue import IOS, FileQueue, FileReads, open_anonymous
+from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, open_anonymous
 from .xnvme.implementations import refusal, shortage, unavailable
 from .xnvme.library import load
 from .xnvme.queue import require_depth
 
-_CACHE_LINE = 64  # bytes; the kernel copies to such an address a fifth faster than to any other
-_DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
-
 
 class XnvmeFileReader(Reader):
-    """Reads each sample's file whole, with as many files under way at once as a queue is deep.
+    """Reads whole files, as many at once as the queue of a lane is deep.
 
-    libxnvme keeps a queue for each file, which is costly to make; here one queue reads them all,
-    see `FileQueue`. Buffers are libxnvme's (xnvme_buf_alloc).
+    libxnvme has a queue per file, which is slow to create. Here one queue reads all files, see
+    `FileQueue`. Buffers are allocated by libxnvme (xnvme_buf_alloc).
     """
 
     def __init__(
@@ -40,38 +36,38 @@ class XnvmeFileReader(Reader):
         queue_depth: int = 64,
         direct: bool = False,
         lanes: int = 3,
+        copying_lanes: int | None = None,
     ) -> None:
-        """Load libxnvme and make its queues; files are opened when they are read.
+        """Load libxnvme and create the queues. Files are opened when they are read.
 
         Args:
-            catalog: the samples; their paths are opened as they are when they are read.
-            io: libxnvme's asynchronous implementation. "io_uring", the fastest, is forbidden in
-                many containers. "libaio" is asynchronous with `direct` only. "thrpool" has four
-                threads a lane. "emu" reads one file after the other.
-            queue_depth: files under way at once in a lane: a power of two from 1 to 2048.
-            direct: read around the page cache (O_DIRECT). Not with "emu" and "thrpool", which take
-                the end of a file for an error.
-            lanes: batches read at once, 1 to 64, when the disk is waited for.
+            catalog: the samples.
+            io: libxnvme's asynchronous implementation. "io_uring" is the fastest, but many
+                containers forbid it. "libaio" is asynchronous with `direct` only. "thrpool" has
+                four threads per lane. "emu" reads one file after the other.
+            queue_depth: how many files a lane reads at once: a power of two from 1 to 2048.
+            direct: read around the page cache (O_DIRECT). Not for "emu" and "thrpool", which report
+                an error at the end of a file.
+            lanes: how many batches are read at once while they block on the disk, from 1 to 64.
+            copying_lanes: how many lanes may copy out of the page cache at once, from 1 to 64.
+                None: as many as DALI's threads leave processors over, at least one.
 
         Raises:
             ValueError, TypeError: a wrong option.
-            OSError: `direct` on a file system that has no O_DIRECT.
-            BackendUnavailable: no libxnvme, or it does not offer `io` here; says what it offers.
+            OSError: `direct` on a file system that does not support O_DIRECT.
+            BackendUnavailable: there is no libxnvme, or it does not offer `io` on this machine.
         """
-        _check_options(io, queue_depth, direct, lanes)
+        _check_options(io, queue_depth, direct, lanes, copying_lanes)
         self.lanes = lanes
-        self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
-        # The others wait inside of a submission, where nothing can be told.
+        self.copying_lanes = copying_lanes
+        # The other implementations block inside a submission, where the turn cannot be yielded.
         self.cooperative = io in ("io_uring", "thrpool") and not direct
         self._catalog = catalog
-        self._unit = _DIRECT_ALIGNMENT if direct else 1
-        flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
-        self._files = SampleFiles(catalog, flags)
         self._queues: list[FileQueue] = []
         self._allocator: Device | None = None
         library = load()
-        if direct and len(catalog):
-            self._files.require_direct()
+        self._files = SampleFiles(catalog, direct=direct)
+        self.alignment = self._files.alignment
         try:
             self._allocator = open_anonymous(library, io)
             for _ in range(lanes):
@@ -92,20 +88,15 @@ class XnvmeFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
-        reads = _SampleReads(queue, self._files, self._catalog, batch, self._unit, self.yield_turn)
+        reads = _SampleReads(queue, self._files, self._catalog, batch, self.yield_turn)
         try:
             queue.run(reads, batch.buffer)
         finally:
             reads.close()
         for failed in np.flatnonzero(reads.errors)[:1].tolist():
-            number, path = int(reads.errors[failed]), self._catalog.path(int(batch.samples[failed]))
-            hint = "; the xnvme-file option direct=False reads it through the page cache"
-            direct = self._unit > 1 and number == errno.EINVAL
-            raise os_error(number, path, hint if direct else "")
-        changed = batch.samples[reads.got != batch.sizes]
-        if changed.size:
-            self._files.forget(changed)
-            raise SampleSizeChanged(changed)
+            path = self._catalog.path(int(batch.samples[failed]))
+            raise self._files.read_error(int(reads.errors[failed]), path)
+        self._files.require_sizes(batch, reads.got)
 
     def allocate(self, nbytes: int) -> Buffer:
         if self._allocator is None:
@@ -121,7 +112,7 @@ class XnvmeFileReader(Reader):
 
 
 class _SampleReads(FileReads):
-    """The reads of a batch. Each file is opened when its turn comes, and closed when it is read."""
+    """The reads of a batch. A file is opened when its read is submitted, and closed after it."""
 
     def __init__(
         self,
@@ -129,25 +120,27 @@ class _SampleReads(FileReads):
         files: SampleFiles,
         catalog: Catalog,
         batch: Batch,
-        unit: int,
-        waiting: Callable[[], None],
+        yield_turn: Callable[[], None],
     ) -> None:
-        super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, unit)
+        super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, files.unit)
         self._samples = batch.samples
         self._files = files
         self._catalog = catalog
-        self._waiting = waiting
-        self._open: dict[int, int] = {}  # number, descriptor
+        self._yield_turn = yield_turn
+        self._open: dict[int, int] = {}  # slot in the batch -> descriptor
 
     def open(self, numbers: list[int]) -> list[int]:
         new = [number for number in numbers if number not in self._open]
-        if new:
+        while new:
             found = self._open_files(new)
-            # Where nothing is to be read it is done: the file is empty, or not what is expected.
-            for place in np.flatnonzero((found == 0) | (found != self._sizes[new])).tolist():
-                self.got[new[place]] = found[place]
-                self.end([new[place]])
-        return [self._open.get(number, -1) for number in numbers]
+            opened, new = new[: found.size], new[found.size :]
+            # A file that is empty or has another size than expected need not be read.
+            for index in np.flatnonzero((found == 0) | (found != self._sizes[opened])).tolist():
+                self.got[opened[index]] = found[index]
+                self.end([opened[index]])
+            if self._open:  # the others can wait until one of these is read
+                break
+        return [self._open.get(number, LATER if number in new else -1) for number in numbers]
 
     def end(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -156,34 +149,37 @@ class _SampleReads(FileReads):
         close_all(map(self._open.pop, numbers))
 
     def waiting(self) -> None:
-        self._waiting()
+        self._yield_turn()
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close the files that are still open."""
         close_all(self._open.values())
         self._open.clear()
 
     def _open_files(self, numbers: list[int]) -> IntArray:
-        """Open files; their sizes in bytes, int64[k]."""
+        """Open the first k files, at least one if none is open; int64[k], their sizes in bytes."""
         samples = self._samples[numbers]
         paths = self._catalog.paths(samples)
         fds: list[int] = []
-        opened = zip(numbers, fds, strict=False)  # those that are there when it is used
+        opened = zip(numbers, fds, strict=False)  # evaluated when it is used
         try:
             fds += self._files.take(samples)
             if not self._files.open_cached(fds, paths):
-                self._waiting()
-                self._files.open_missing(fds, paths)
+                self._yield_turn()
+                self._files.open_missing(fds, paths, wait=not self._open)
             return self._files.sizes_now(fds, paths)
         finally:
-            self._open |= opened  # one instruction: Ctrl-C comes before it or after it
+            # One bytecode instruction: a KeyboardInterrupt cannot lose a descriptor here.
+            self._open |= opened
 
     def _has_changed(self, number: int) -> bool:
-        """Whether a read has failed because the file is shorter now; "emu" says it like this."""
+        """Whether a read has failed because the file has become shorter, as it does with "emu"."""
         return os.fstat(self._open[number]).st_size != int(self._sizes[number])
 
 
-def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:
+def _check_options(
+    io: str, queue_depth: int, direct: bool, lanes: int, copying_lanes: int | None
+) -> None:
     if io not in IOS:
         raise ValueError(f"xnvme-file: io must be one of {', '.join(IOS)}, not {io!r}")
     require_flag("xnvme-file", "direct", direct)
@@ -191,3 +187,5 @@ def _check_options(io: str, queue_depth: int, direct: bool, lanes: int) -> None:
         raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
     require_depth("xnvme-file", queue_depth)
     require_integer("xnvme-file", "lanes", lanes, range(1, 65))
+    if copying_lanes is not None:
+        require_integer("xnvme-file", "copying_lanes", copying_lanes, range(1, 65))

@@ -1,118 +1,195 @@
-"""The files of a catalog's samples: sized once, opened when they are read."""
+"""The files of a catalog's samples: each sized once, and opened whenever it is read."""
 
 from __future__ import annotations
 
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import count, repeat
 
 import numpy as np
 
 from ..._types import IntArray
 from ...catalog import Catalog
+from ...errors import SampleSizeChanged, os_error
+from ...reader import Batch
 from .opening import close_all, is_local, open_cached, open_missing, regular_sizes
 
-FILES_AT_ONCE = 64  # a lane; open files are limited, to 1,024 a process by default
+FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
+
+_CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to an address that is a multiple of it
+_DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
+_RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads have all files that may be open
+
+# Shared by all instances, as is the limit of open files of a process.
+_kept: dict[tuple[int, int], dict[int, int]] = {}  # by instance and thread: sample -> descriptor
+_instances = count()
 
 
 class SampleFiles:
-    """Opens and sizes the files of samples, from any thread.
+    """Opens, sizes and closes the files of samples, from any thread.
 
-    What `sizes()` has opened stays open for the read that follows it in the same thread, and no
-    longer: a file that is replaced must be read anew.
+    A file that `sizes()` has opened stays open until the read that follows in the same thread, and
+    no longer: a file that was replaced must be opened again.
+
+    Where the process may not open that many files, fewer are open at once. The limit is an error
+    only if not a single file can be opened for seconds.
+
+    Attributes:
+        flags: of open(2).
+        alignment: bytes; what the addresses of samples should be multiples of.
+        unit: bytes; what offsets and lengths of reads must be multiples of.
     """
 
-    def __init__(self, catalog: Catalog, flags: int) -> None:
-        """Open nothing yet; `flags` are those of open(2)."""
-        self.flags = flags
+    def __init__(self, catalog: Catalog, *, direct: bool) -> None:
+        """Open nothing yet. `direct`: read around the page cache, with O_DIRECT.
+
+        Raises:
+            OSError: the file system of the first sample does not support O_DIRECT.
+        """
+        self.flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
+        self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
+        self.unit = _DIRECT_ALIGNMENT if direct else 1
         self._catalog = catalog
         self._sizes = np.full(len(catalog), -1, np.int64)  # -1: not sized yet
         self._local = len(catalog) > 0 and is_local(os.path.dirname(catalog.path(0)) or b".")
-        self._of_thread: dict[int, dict[int, int]] = {}  # open files: thread, sample, descriptor
+        self._instance = next(_instances)
+        if direct and len(catalog):
+            self._require_direct()
 
-    def sizes(self, samples: IntArray, waiting: Callable[[], None]) -> IntArray:
-        """The sizes of `samples` in bytes, int64[n], as they were when first asked for.
+    def sizes(self, samples: IntArray, yield_turn: Callable[[], None]) -> IntArray:
+        """The sizes of `samples` in bytes, int64[n], as they were when they were first sized.
 
         Args:
             samples: int64[n], catalog indices.
-            waiting: called when from here on a disk or a server is waited for.
+            yield_turn: called before this blocks on a disk or a server.
 
         Raises:
-            OSError: one of them cannot be opened, or is not a regular file; names its path.
+            OSError: a sample cannot be opened, or is not a regular file; names its path.
         """
-        self._drop()
-        # Again and again, because another lane may find meanwhile that a size has changed.
+        _close_kept(self._key())
+        # Repeatedly, because another lane may meanwhile find that a size has changed.
         while ((sizes := self._sizes[samples]) < 0).any():
             unsized = np.unique(samples[sizes < 0])
             for start in range(0, unsized.size, FILES_AT_ONCE):
-                self._size(unsized[start : start + FILES_AT_ONCE], waiting)
+                self._size(unsized[start : start + FILES_AT_ONCE], yield_turn)
         return sizes
 
+    def require_sizes(self, batch: Batch, found: IntArray) -> None:
+        """Compare the sizes of a batch with those found, int64[n]; where they differ, forget them.
+
+        Raises:
+            SampleSizeChanged: some differ.
+        """
+        changed = batch.samples[found != batch.sizes]
+        if changed.size:
+            self.forget(changed)
+            raise SampleSizeChanged(changed)
+
     def forget(self, samples: IntArray) -> None:
-        """Size them anew when they are next asked for."""
+        """Size `samples` again when their sizes are next needed."""
         self._sizes[samples] = -1
 
     def take(self, samples: IntArray) -> list[int]:
-        """Those of `samples` that `sizes()` left open, now the caller's; -1 for the others."""
-        mine = self._of_thread.get(threading.get_ident())
+        """The descriptors that `sizes()` left open, now the caller's; -1 for other samples.
+
+        The caller closes them.
+        """
+        mine = _kept.get(self._key())
         if not mine:
             return [-1] * len(samples)
-        return [*map(mine.pop, samples.tolist(), repeat(-1))]  # Ctrl-C comes before it or after it
+        # One bytecode instruction: a KeyboardInterrupt cannot lose a descriptor here.
+        return [*map(mine.pop, samples.tolist(), repeat(-1))]
 
     def open_cached(self, fds: list[int], paths: Sequence[bytes]) -> bool:
-        """Open what needs no waiting; whether all are open now. As `_files.open_cached()`."""
+        """Open what does not block, as `opening.open_cached()`; whether all are open now."""
         return self._local and open_cached(fds, paths, self.flags)
 
-    def open_missing(self, fds: list[int], paths: Sequence[bytes]) -> None:
-        """Open the others, as `_files.open_missing()`."""
-        open_missing(fds, paths, self.flags)
+    def open_missing(self, fds: list[int], paths: Sequence[bytes], *, wait: bool = True) -> None:
+        """Open the others, as `opening.open_missing()`; may block.
 
-    def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
-        """The sizes of open files as they are, as `_files.regular_sizes()`."""
-        return regular_sizes(fds, paths, self._local)
+        If the process may not open all of them, `fds` is cut to the first ones, which are open.
 
-    def require_direct(self) -> None:
-        """Refuse O_DIRECT early; other trouble with a file is told when its turn comes.
+        Args:
+            fds: n descriptors; -1 where the file is to be opened.
+            paths: n paths.
+            wait: until at least one is open; otherwise `fds` may end up empty.
 
         Raises:
-            OSError: the file system of the first sample has none.
+            OSError: a file cannot be opened; names its path.
         """
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return open_missing(fds, paths, self.flags)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                first = fds.index(-1)
+                close_all(map(fds.pop, repeat(first, len(fds) - first)))
+                if first or not wait:
+                    return None
+                if time.monotonic() > deadline:
+                    raise
+            for key in list(_kept):
+                _close_kept(key)
+            time.sleep(_RETRY_S)
+            fds += [-1] * len(paths)
+
+    def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
+        """The current sizes of open files, as `opening.regular_sizes()`."""
+        return regular_sizes(fds, paths, self._local)
+
+    def read_error(self, number: int, path: bytes) -> OSError:
+        """What to raise where a read has failed with errno `number`."""
+        hint = "; the option direct=False reads it through the page cache"
+        return os_error(number, path, hint if self.unit > 1 and number == errno.EINVAL else "")
+
+    def close(self) -> None:
+        """Close everything. Closing twice is fine."""
+        for key in [key for key in list(_kept) if key[0] == self._instance]:
+            _close_kept(key)
+            del _kept[key]
+
+    def _require_direct(self) -> None:
+        """Refuse O_DIRECT early; other errors of a file are raised when it is read."""
         fds = [-1]
         try:
-            self.open_missing(fds, [self._catalog.path(0)])
+            open_missing(fds, [self._catalog.path(0)], self.flags)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 raise
         finally:
             close_all(fds)
 
-    def close(self) -> None:
-        """Close everything."""
-        for thread in list(self._of_thread):
-            close_all(self._of_thread.pop(thread).values())
-
-    def _size(self, samples: IntArray, waiting: Callable[[], None]) -> None:
+    def _size(self, samples: IntArray, yield_turn: Callable[[], None]) -> None:
+        """Size at least one of `samples`."""
         paths = self._catalog.paths(samples)
         fds = [-1] * len(paths)
         try:
             if not self.open_cached(fds, paths):
-                waiting()
+                yield_turn()
                 self.open_missing(fds, paths)
-            self._sizes[samples] = self.sizes_now(fds, paths)
+            self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
         except BaseException:
             close_all(fds)
             raise
         self._keep(samples, fds)
 
     def _keep(self, samples: IntArray, fds: list[int]) -> None:
-        """Take over open files; what would be too many is closed."""
-        mine = self._of_thread.setdefault(threading.get_ident(), {})
+        """Take over open files, and close those that exceed FILES_AT_ONCE."""
+        mine = _kept.setdefault(self._key(), {})
         room = max(FILES_AT_ONCE - len(mine), 0)
         mine.update(zip(samples[:room].tolist(), fds, strict=False))
         close_all(fds[room:])
 
-    def _drop(self) -> None:
-        """Close what this thread has not taken."""
-        close_all(self._of_thread.pop(threading.get_ident(), {}).values())
+    def _key(self) -> tuple[int, int]:
+        return self._instance, threading.get_ident()
+
+
+def _close_kept(key: tuple[int, int]) -> None:
+    if files := _kept.get(key):
+        # Each is popped, because its own thread may take it at the same time.
+        close_all(map(files.pop, list(files), repeat(-1)))

@@ -1,13 +1,16 @@
-"""preadv2(2): reads one after the other, where kernel AIO is not to be had."""
+"""preadv2(2): reads one after the other, for machines without kernel AIO."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._types import IntArray
+from ...errors import BackendUnavailable
 from . import libc
 from .libc import IOVEC
 
@@ -15,10 +18,7 @@ from .libc import IOVEC
 def read(
     fds: npt.ArrayLike, iovecs: npt.NDArray[np.void], offsets: npt.ArrayLike, rw_flags: int = 0
 ) -> IntArray:
-    """Read n ranges of files, as `AioContext.read()`, but one after the other.
-
-    Nothing is under way when it ends, however it ends.
-    """
+    """Read n ranges of files one after the other; otherwise as `aio.AioContext.read()`."""
     n, pieces = iovecs.shape
     results = np.empty(n, np.int64)
     first, step = iovecs.ctypes.data, pieces * IOVEC.itemsize
@@ -27,3 +27,15 @@ def read(
         nbytes = libc.preadv2(fd, first + index * step, pieces, offset, rw_flags)
         results[index] = nbytes if nbytes >= 0 else -ctypes.get_errno()
     return results
+
+
+def require() -> None:
+    """Check that `read()` works.
+
+    Raises:
+        BackendUnavailable: it does not.
+    """
+    if libc.preadv2(-1, None, 0, 0, 0) < 0 and ctypes.get_errno() == errno.EBADF:
+        return
+    reason = f"preadv2 failed ({os.strerror(ctypes.get_errno())}); a sandbox may forbid it"
+    raise BackendUnavailable(reason, "allow preadv2 in its seccomp profile")

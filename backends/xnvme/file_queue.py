@@ -24,6 +24,9 @@ from .status import explain
 IOS = ("io_uring", "libaio", "emu", "thrpool")
 """The asynchronous implementations of libxnvme that read files."""
 
+LATER = -2
+"""In the place of a descriptor: the file is to be opened when others are closed."""
+
 _MOST = 1 << 30  # bytes that one command asks for; the kernel reads no more than 2 GiB at once
 _PER_COMMAND = ("emu", "thrpool")  # read from the file of the command; the others, of the queue
 _NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems insist on it
@@ -98,20 +101,20 @@ class FileQueue:
 
         Args:
             contexts: k free contexts.
-            fds: k open files; negative: nothing is to be read.
+            fds: k open files; LATER, or -1 where nothing is to be read.
             memory: k addresses.
             nbytes: k lengths.
             offsets: k numbers of bytes into the files.
 
         Returns:
-            For each, UNDER_WAY, NOTHING_TO_DO or -errno.
+            For each, UNDER_WAY, NOTHING_TO_DO or -errno: of LATER, -EAGAIN.
         """
         queue = self._opened_queue()
         queue.heads[contexts] = np.void(bytes(queue.heads.itemsize))
         pread, codes = queue.functions.xnvme_file_pread, []
         reads = zip(contexts, fds, memory, nbytes, offsets, strict=True)
         for context, fd, address, length, offset in reads:
-            code = NOTHING_TO_DO
+            code = -errno.EAGAIN if fd == LATER else NOTHING_TO_DO
             if fd >= 0:
                 if self._clears_nonblock:
                     fcntl.fcntl(fd, fcntl.F_SETFL, self._flags)
@@ -265,7 +268,10 @@ class FileReads(Work):
 
     @abstractmethod
     def open(self, numbers: list[int]) -> list[int]:
-        """The descriptors of files, which may be open already; -1 where nothing is to be read."""
+        """The descriptors of files, open already or not; -1 or LATER as in `FileQueue.submit()`.
+
+        LATER is for files that cannot be opened before another one is closed.
+        """
 
     @abstractmethod
     def end(self, numbers: list[int]) -> None:
