@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from nvidia.dali.pipeline import do_not_convert
+from nvidia.dali.pipeline import Pipeline, do_not_convert
 
 from . import dali, discovery, registry
 from ._types import PathLike
@@ -48,46 +48,99 @@ def file(
     tensor_init_bytes: int = 1 << 20,
     backend: str = "python-file",
     backend_options: Mapping[str, Any] | None = None,
-) -> tuple[DataNode, DataNode]:
-    """`fn.readers.file` with a choice of how the bytes come off the storage.
+    return_index: bool = False,
+) -> tuple[DataNode, ...]:
+    """`fn.readers.file` of DALI 2.4, with a choice of how the bytes are read.
 
-    The same arguments, samples, labels, order, shards and epochs as the operator of DALI 2.4, bit
-    for bit. All its arguments are here; their meaning is in DALI's documentation, and what is said
-    below is only what is added.
+    The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
+    bit. Only `backend`, `backend_options` and `return_index` are new. For every argument, None
+    means its default.
+
+    The samples are the files in the class directories of `file_root`, or those named by `files` or
+    `file_list`. Without any of the three, the backend must know its samples; those with an extent
+    map do.
 
     Args:
         device: "cpu" or None.
-        bytes_per_sample_hint, dont_use_mmap, read_ahead, tensor_init_bytes: accepted; there is
-            nothing they change.
-        file_root: may be left out, with files and file_list, where the backend knows the samples by
-            itself. They are then chosen, labelled and ordered as if its root were `file_root`.
-        lazy_init: look for the files and open the backend at the first run or the first
-            `reader_meta`, not here.
-        prefetch_queue_depth: batches read ahead of DALI, which itself asks the pipeline's
-            `prefetch_queue_depth` batches ahead of the user. At least one a lane of the backend.
-        seed: of `random_shuffle`. None: the seed the pipeline would have dealt to `fn.readers.file`
-            in this place, so that the order is the same. (Random operators *behind* it that have no
-            seed of their own are then dealt other seeds than before, because DALI deals none to
-            this one: give them seeds.) In a pipeline without a seed: a random one, or, with
-            enable_checkpointing, a fixed one, so that a restored pipeline finds its order.
-        skip_cached_images: must be False: the cache of the image decoder cannot be asked from here.
-        backend: which storage backend reads; `python -m dali_storage` lists those that work on this
-            machine.
-        backend_options: keyword arguments of the backend's reader class.
+        name: the reader's name in `pipe.reader_meta(name)`, `pipe.epoch_size(name)` and the
+            `reader_name` of DALI's iterators. By default DALI's: "__File_0" and so on.
+        bytes_per_sample_hint: ignored; buffers take the size that the batches need.
+        case_sensitive_filter: whether the case of letters matters in filters.
+        dir_filters: glob patterns of the class directories to read; one string is one pattern. By
+            default all. Labels count only the directories that match.
+        dont_use_mmap: ignored; files are never mapped. As in DALI with True, an empty file is a
+            sample of shape (0,), and a file that is cut short while it is read does no harm.
+        file_filters: glob patterns of the files to read; one string is one pattern. By default the
+            extensions that DALI decodes: `*.jpg`, `*.png`, `*.wav` and 12 more.
+        file_list: a text file with a line for each sample: its name, white space, its label (an
+            integer). Names are relative to `file_root`, by default to the directory of this file.
+        file_root: a directory. Every directory in it is a class; sorted by their names (as bytes),
+            they have the labels 0, 1, 2 and so on. Deeper directories are not read. With `files` or
+            `file_list`, the directory that their names are relative to.
+        files: names of files; they may repeat, and keep their order.
+        initial_fill: size of the window of `random_shuffle`, in samples, at least 1. Only indices
+            are held in it, so unlike in DALI it costs no memory.
+        labels: the labels of `files`, int32. By default 0, 1, 2 and so on.
+        lazy_init: find the samples and open the backend when the pipeline first needs them, instead
+            of here.
+        num_shards: how many parts the data set is cut into; from 1 to the number of samples.
+        pad_last_batch: repeat the last sample of a shard until its last batch is full and all
+            shards have equally many batches. Otherwise a batch goes on with the next shard.
+        prefetch_queue_depth: how many batches the reader reads ahead of the pipeline, at least 1;
+            raised to the number of the backend's lanes. (The pipeline's argument of this name is
+            how far the pipeline is ahead of the user; both add up.)
+        preserve: keep the reader in the pipeline even if no output of it is used.
+        random_shuffle: draw the samples at random from a window of `initial_fill` samples, which
+            moves over the list. The list itself is shuffled once, always in the same way.
+        read_ahead: ignored; the reader always reads ahead.
+        seed: the seed of `random_shuffle`. By default the pipeline's next one, as for
+            `fn.readers.file`, so that the order is the same. This shifts the seeds of random
+            operators behind the reader, because DALI does not count this reader: set them
+            explicitly. In a pipeline without a seed, a random one is taken; with
+            enable_checkpointing it is 0, so that a restored pipeline finds its order.
+        shard_id: the shard to begin with, from 0 to `num_shards` - 1.
+        shuffle_after_epoch: shuffle the whole list before every epoch, in the same way on all
+            shards. Excludes `random_shuffle` and `stick_to_shard`, which it implies.
+        shuffle_after_epoch_seed: the seed of `shuffle_after_epoch`; 524287 by default.
+        skip_cached_images: must be False; the cache of DALI's image decoder is not accessible.
+        stick_to_shard: read the same shard in every epoch, instead of the next one.
+        tensor_init_bytes: ignored, as bytes_per_sample_hint.
+        backend: the name of the storage backend; `python -m dali_storage` lists them and says which
+            of them work on this machine.
+        backend_options: keyword arguments for the backend, for example `{"direct": True}`.
+        return_index: also return the index of every sample in `catalog()`.
 
     Returns:
-        `(data, labels)`: the files' bytes, uint8, 1-D; their labels, int32, shape (1,). In host
-        memory, which DALI shares and does not copy; it is used again when the last output that
-        looks into it is gone.
+        `(data, labels)` or `(data, labels, index)`, nodes on the CPU:
+
+        * data: the files' bytes; uint8, 1-D, of the file's size. Host memory that DALI shares and
+          does not copy. It is used again when the last output that refers to it is gone.
+        * labels: int32, shape (1,).
+        * index: int64, shape (1,).
+
+        As with DALI's reader, several pipelines may use these nodes, and each reads for itself.
+        The reader is closed when its pipeline is dropped.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; names it.
-        OSError: files or directories cannot be listed (at once), or read (from the `pipe.run()`
-            that schedules their batch; the batches before it are delivered, and `run()` again tries
-            that batch again).
-        BackendUnavailable: the backend does not work on this machine, and why.
-        RuntimeError: in a process forked from the one that made it, or in a pipeline with
-            debug=True.
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+        OSError: a directory or file list cannot be read. (With lazy_init, this and the next are
+            raised by the first use of the pipeline.)
+        BackendUnavailable: the backend does not work on this machine; the message says why.
+        RuntimeError: the pipeline has debug=True.
+
+    The pipeline raises, while it runs:
+
+        * OSError: a sample cannot be read; `filename` is its path. `pipe.run()` raises it when it
+          schedules the sample's batch, as many batches early as the pipeline prefetches. The next
+          `run()` tries again, and no batch is lost. An iterator of DALI first delivers the batches
+          before, then raises the error and ends: every further `next()` raises RuntimeError, until
+          the pipeline is reset (`pipe.reset()`; it goes on with the batch that failed) or, for an
+          iterator over several pipelines, made anew.
+        * ValueError: the checkpoint that it restores is of another batch size or number of samples.
+        * RuntimeError: it runs in a fork of the process that opened the reader, it is serialized,
+          or two readers have one name.
+
+    Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
     _check(device, skip_cached_images)
     storage = registry.configure(backend, _options(backend_options))
@@ -125,7 +178,20 @@ def file(
         inherits_seed=seed is None,
         preserve=bool(preserve),
         lazy=bool(lazy_init),
+        with_index=bool(return_index),
     )
+
+
+def catalog(pipeline: Pipeline, name: str) -> Catalog:
+    """The samples of the reader `name` in `pipeline`, which is built if it has not been.
+
+    With `return_index`, `catalog.path(index)` is the path of a sample, as bytes; `catalog.name()`,
+    relative to the root, is what DALI calls its source_info.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `readers.file`.
+    """
+    return dali.catalog(pipeline, name)
 
 
 def _options(backend_options: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -185,10 +185,38 @@ def test_it_takes_every_argument_of_the_real_one() -> None:
     real = inspect.signature(fn.readers.file).parameters
     ours = inspect.signature(readers.file).parameters
     assert set(real) <= set(ours)
-    assert set(ours) - set(real) == {"backend", "backend_options"}
+    assert set(ours) - set(real) == {"backend", "backend_options", "return_index"}
     for name in set(real) - {"seed", "bytes_per_sample_hint", "file_filters"}:
         assert ours[name].default == real[name].default, name
     assert list(ours["file_filters"].default) == real["file_filters"].default
+
+
+@pytest.mark.parametrize("used", [(0, 1, 2), (2,), (0, 2), (2, 1)])
+def test_the_index_of_a_sample_leads_to_its_name(tree: Tree, used: tuple[int, ...]) -> None:
+    root = str(tree(23, sizes=(10, 20)))
+    order: dict[str, Any] = {"random_shuffle": True, "seed": 3, "num_shards": 2, "name": "R"}
+    real = build(fn.readers.file, file_root=root, **order)
+    ours = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with ours:
+        outputs = readers.file(file_root=root, **order, return_index=True)
+        ours.set_outputs(*(outputs[output] for output in used))
+    names = readers.catalog(ours, "R")
+    for _ in range(8):
+        expected, _ = real.run()
+        index = ours.run()[used.index(2)].as_array()
+        assert index.dtype == np.int64
+        assert [names.name(i).decode() for (i,) in index] == [
+            expected[slot].source_info() for slot in range(4)
+        ]
+        assert [names.path(i) for (i,) in index] == [
+            f"{root}/{expected[slot].source_info()}".encode() for slot in range(4)
+        ]
+
+
+def test_the_catalog_of_an_unknown_reader_is_refused(tree: Tree) -> None:
+    pipeline = build(readers.file, file_root=str(tree(5)), name="R")
+    with pytest.raises(ValueError, match=r"no reader 'S'.*\['R'\]"):
+        readers.catalog(pipeline, "S")
 
 
 @pytest.mark.parametrize("backend", ["memory", "python-file"])
@@ -237,6 +265,7 @@ def test_direct_gives_the_same_samples(tree: Tree) -> None:
         ({"random_shuffle": "yes"}, TypeError, "random_shuffle"),
         ({"prefetch_queue_depth": "2"}, TypeError, "prefetch_queue_depth"),
         ({"backend_options": 5}, TypeError, "backend_options"),
+        ({"name": 5}, TypeError, "name"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(

@@ -1,0 +1,78 @@
+"""How a reader takes part in DALI's pipelines; the only package that knows DALI's insides.
+
+Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, `seeds` and
+`iterators` serve it, and `executor` adds what the pipeline can tell of its readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nvidia.dali.ops import _OpCounter
+from nvidia.dali.pipeline import Pipeline
+
+from ..catalog import Catalog
+from ..source import Source
+from .executor import extend_pipelines
+from .group import DataNode, ReaderGroup, readers_of
+
+__all__ = ["DataNode", "add_reader", "catalog"]
+
+
+def add_reader(
+    name: str | None,
+    make: Callable[[str], Source],
+    *,
+    inherits_seed: bool,
+    preserve: bool,
+    lazy: bool,
+    with_index: bool,
+) -> tuple[DataNode, ...]:
+    """Put a reader into the current pipeline, or into the pipelines that use its outputs.
+
+    Args:
+        name: the reader's name; None for one that DALI would generate.
+        make: makes the source for one pipeline, given the reader's name.
+        inherits_seed: whether the reader takes a seed from the pipeline.
+        preserve: keep the reader in the pipeline even if no output is used.
+        lazy: do not open the source before a pipeline needs it.
+        with_index: add the samples' catalog indices to the outputs.
+
+    Raises:
+        RuntimeError: the pipeline has debug=True, or preserve=True is used outside of a pipeline.
+    """
+    pipeline = Pipeline.current()
+    if getattr(pipeline, "_debug_on", False):
+        # Its definition runs once per batch, and every run would open the files again.
+        raise RuntimeError("dali_storage.readers.file does not work in a pipeline with debug=True")
+    if preserve and pipeline is None:
+        Pipeline._raise_pipeline_required("Operators with side-effects ")
+    if not isinstance(name, (str, type(None))):
+        raise TypeError(f"name must be a string, not {name!r}")
+    extend_pipelines()
+    group = ReaderGroup(_generated_name() if name is None else name, make, inherits_seed)
+    if not lazy:
+        group.open(pipeline)
+    nodes = tuple(group.add_output(preserve) for _ in range(3 if with_index else 2))
+    for node in nodes if preserve else ():
+        pipeline.add_sink(node)
+    return nodes
+
+
+def catalog(pipeline: Pipeline, name: str) -> Catalog:
+    """The samples of reader `name` of `pipeline`, which is built if it has not been."""
+    pipeline.build()
+    readers = readers_of(pipeline)
+    if name not in readers:
+        raise ValueError(
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}"
+        )
+    return readers[name].source(pipeline).open()[0]
+
+
+def _generated_name() -> str:
+    """The name that DALI would give to an unnamed reader made here; uses up the same number."""
+    pipeline = Pipeline.current()
+    if pipeline is None:
+        return f"__File_detached_{_OpCounter().id}"
+    return f"__File_{pipeline._next_op_id()}"

@@ -1,0 +1,102 @@
+"""What a pipeline can tell of its readers: metadata and checkpoints. It cannot be serialized."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from nvidia.dali.backend import Pipeline as Executor
+from nvidia.dali.pipeline import Pipeline
+
+from .group import ReaderGroup, readers_of
+
+_CHECKPOINT_KEY = "dali_storage"
+
+
+@functools.cache
+def extend_pipelines() -> None:
+    """Make every pipeline know its readers of ours too; done once per process.
+
+    The methods are those of the executor behind a pipeline and not of the pipeline, because
+    `define_graph` makes the readers while a method of the pipeline is already running.
+    """
+    _extend("reader_meta", _reader_meta)
+    _extend("SerializeToProtobuf", _refuse_to_serialize)
+    _extend("GetSerializedCheckpoint", _save)
+    _extend("RestoreFromSerializedCheckpoint", _restore)
+
+
+def _extend(name: str, extension: Callable[..., Any]) -> None:
+    original = getattr(Executor, name)
+
+    @functools.wraps(original)
+    def method(executor: Any, *arguments: Any) -> Any:
+        for reference in list(Pipeline._pipes):
+            pipeline: Any = reference()
+            if pipeline is not None and pipeline._pipe is executor:
+                if readers := readers_of(pipeline):
+                    return extension(
+                        functools.partial(original, executor), pipeline, readers, *arguments
+                    )
+                break
+        return original(executor, *arguments)
+
+    setattr(Executor, name, method)
+
+
+def _reader_meta(
+    original: Callable[..., Any],
+    pipeline: Pipeline,
+    readers: dict[str, ReaderGroup],
+    name: str | None = None,
+) -> Any:
+    if name in readers:
+        return readers[name].source(pipeline).meta
+    if name is not None:
+        return original(name)
+    return original() | {name: group.source(pipeline).meta for name, group in readers.items()}
+
+
+def _refuse_to_serialize(
+    original: Callable[..., Any], pipeline: Pipeline, readers: dict[str, ReaderGroup]
+) -> Any:
+    raise RuntimeError(
+        f"reader {next(iter(readers))!r}: a pipeline with dali_storage.readers.file cannot be "
+        "serialized, because the reader runs in this Python process; use fn.readers.file for "
+        "Triton models and the like"
+    )
+
+
+def _save(
+    original: Callable[..., Any],
+    pipeline: Pipeline,
+    readers: dict[str, ReaderGroup],
+    checkpoint: Any,
+) -> Any:
+    states = {
+        name: group.source(pipeline).state(pipeline.max_batch_size, pipeline._batches_to_consume)
+        for name, group in readers.items()
+    }
+    data = json.loads(checkpoint.pipeline_data)
+    checkpoint.pipeline_data = json.dumps(data | {_CHECKPOINT_KEY: states})
+    return original(checkpoint)
+
+
+def _restore(
+    original: Callable[..., Any],
+    pipeline: Pipeline,
+    readers: dict[str, ReaderGroup],
+    serialized: bytes,
+) -> Any:
+    checkpoint = original(serialized)
+    states = json.loads(checkpoint.pipeline_data).get(_CHECKPOINT_KEY, {})
+    for name, group in readers.items():
+        if name not in states:
+            raise ValueError(
+                f"reader {name!r}: the checkpoint has no position of this reader; it was made with "
+                "another pipeline"
+            )
+        group.source(pipeline).restore(states[name], pipeline.max_batch_size)
+    return checkpoint

@@ -1,0 +1,38 @@
+"""Which seed a pipeline gives to a reader."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from nvidia.dali.pipeline import Pipeline
+
+from ..order.libstdcxx import seed_words
+
+_TABLE = 1024  # how many seeds a pipeline has before it begins again
+
+_WITH_CHECKPOINTS = 0
+"""The seed of an unseeded shuffle in a pipeline with checkpoints. DALI takes a random one and saves
+it in the checkpoint; ours is not saved, and the restored pipeline must find the same order."""
+
+
+def inherited_seed(pipeline: Pipeline, group: object) -> int:
+    """The seed that DALI would give to fn.readers.file at this point of the graph.
+
+    A pipeline with a seed derives a table from it. In the order of the graph, every operator that
+    takes a seed and was given none gets the next entry (`Pipeline::AddOperatorImpl`).
+    """
+    if pipeline.seed is None:
+        return _WITH_CHECKPOINTS if pipeline._enable_checkpointing else secrets.randbits(32)
+    takers = dict.fromkeys(map(_takes_seed, pipeline._ops))
+    takers.pop(None, None)
+    return seed_words(pipeline.seed, _TABLE)[list(takers).index(group) % _TABLE]
+
+
+def _takes_seed(operator: Any) -> Any:
+    """What the seed for this operator goes to: its reader, itself, or None."""
+    group: Any = getattr(operator, "_group", None)
+    if hasattr(group, "inherits_seed"):  # one of our readers
+        return group if group.inherits_seed else None
+    given = "seed" in operator._op._init_args
+    return operator if operator._op.schema.HasRandomSeedArg() and not given else None
