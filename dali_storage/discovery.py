@@ -1,13 +1,12 @@
 """Which samples `fn.readers.file` of DALI 2.4 finds, and their labels.
 
 The rules are DALI's: `discover_files()` (loader/discover_files.cc) for a directory,
-`FileLabelLoaderBase` (loader/file_label_loader.h) for lists and for which arguments go together,
-`joinpath_bytes()` (loader/filesystem.h) for paths. Names are bytes: they need not be valid text.
+`FileLabelLoaderBase` (loader/file_label_loader.h) for lists and for the arguments that exclude each
+other, `joinpath_bytes()` (loader/filesystem.h) for paths.
 """
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 import stat
@@ -16,22 +15,29 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EIO
-from typing import Any, cast
+from numbers import Number
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from .catalog import Catalog, Columns, Tree, from_names, join_path
+from ._types import PathLike
+from .catalog import Catalog, CatalogBuilder, Tree, join_path
 from .errors import os_error
-from .filters import Filters, Path, choice, elements, path_bytes
+from .filters import PATH_TYPES, Patterns, as_list, compile_filters, path_bytes
+from .options import dali_flag, dali_integer
 
 DEFAULT_FILE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
     *("*.jp2", "*.webp", "*.flac", "*.ogg", "*.wav"),
 )
-"""What `fn.readers.file` takes for a sample when it is told nothing else."""
+"""The names that `fn.readers.file` accepts by default."""
 
+Labels: TypeAlias = int | float | str | Iterable[int | float | str]
+"""One label or several; text and fractions are converted by `int()`, as in DALI."""
+
+_REMOTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 _LIST_LINE = re.compile(
-    rb"""(?=.{0,16383}\n?\Z)               # what fits into DALI's getline() of 16 KiB
+    rb"""(?=.{0,16383}\n?\Z)               # the buffer of DALI's getline() has 16 KiB
          (?:([^\0]*[^\s\0])\s+([0-9]+))?  # name and label, or a blank line
          \s*(?:\0.*)?                     # the NUL that ends a C string
     """,
@@ -42,20 +48,20 @@ _LIST_LINE = re.compile(
 def discover(
     tree: Tree | None = None,
     *,
-    file_root: Path | None = None,
-    files: Path | Iterable[Path] | None = None,
-    labels: int | Iterable[int] | None = None,
-    file_list: Path | None = None,
-    file_filters: Filters | None = DEFAULT_FILE_FILTERS,
-    dir_filters: Filters | None = None,
+    file_root: PathLike | None = None,
+    files: PathLike | Iterable[PathLike] | None = None,
+    labels: Labels | None = None,
+    file_list: PathLike | None = None,
+    file_filters: Patterns | None = DEFAULT_FILE_FILTERS,
+    dir_filters: Patterns | None = None,
     case_sensitive_filter: bool = False,
 ) -> Catalog:
-    """The samples that `fn.readers.file` finds with these arguments; None is an argument not given.
+    """The samples that `fn.readers.file` finds with these arguments; None means not given.
 
-    Without file_root, files and file_list they are those of `tree`, if there is one.
+    Without file_root, files and file_list they are those of `tree`.
 
     Raises:
-        ValueError: the arguments do not go together (FileLabelLoaderBase's rules).
+        ValueError: the arguments exclude each other, or none of the three is given.
         ValueError, OSError, TypeError: as from_files(), from_file_list() or from_tree().
     """
     if files is not None and file_list is not None:
@@ -64,7 +70,7 @@ def discover(
         raise ValueError("labels can be given only together with files")
     if files is None and file_list is None:
         if file_root is not None:
-            tree = _Directory(path_bytes("file_root", file_root))
+            tree = _Directory(_local_path("file_root", file_root))
         if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(
@@ -73,31 +79,32 @@ def discover(
             dir_filters=dir_filters,
             case_sensitive_filter=case_sensitive_filter,
         )
-    # DALI has no use for filters here, and refuses empty ones all the same.
-    choice("file_filters", file_filters, case_sensitive_filter)
-    choice("dir_filters", dir_filters, case_sensitive_filter)
+    # DALI does not use filters here, but checks them.
+    compile_filters("file_filters", file_filters, case_sensitive=True)
+    compile_filters("dir_filters", dir_filters, case_sensitive=True)
     if file_list is not None:
         return from_file_list(file_list, file_root=file_root)
-    return from_files(cast("Path | Iterable[Path]", files), labels, file_root=file_root)
+    return from_files(cast("PathLike | Iterable[PathLike]", files), labels, file_root=file_root)
 
 
 def from_directory(
-    file_root: Path,
+    file_root: PathLike,
     *,
-    file_filters: Filters | None = DEFAULT_FILE_FILTERS,
-    dir_filters: Filters | None = None,
+    file_filters: Patterns | None = DEFAULT_FILE_FILTERS,
+    dir_filters: Patterns | None = None,
     case_sensitive_filter: bool = False,
 ) -> Catalog:
-    """The samples of `from_tree()`, in the directory `file_root` as the operating system lists it.
+    """The samples of `from_tree()` in the directory `file_root`.
 
-    Where a file system does not tell types DALI takes every entry for a file; this function looks.
+    On a file system that does not report types with names, DALI takes every entry for a file; this
+    function looks the types up.
 
     Raises:
         OSError: file_root, one of its entries or a class cannot be accessed; names it.
-        ValueError: as from_tree().
+        ValueError: as from_tree(); or file_root is not a local path.
     """
     return from_tree(
-        _Directory(path_bytes("file_root", file_root)),
+        _Directory(_local_path("file_root", file_root)),
         file_filters=file_filters,
         dir_filters=dir_filters,
         case_sensitive_filter=case_sensitive_filter,
@@ -107,40 +114,42 @@ def from_directory(
 def from_tree(
     tree: Tree,
     *,
-    file_filters: Filters | None = DEFAULT_FILE_FILTERS,
-    dir_filters: Filters | None = None,
+    file_filters: Patterns | None = DEFAULT_FILE_FILTERS,
+    dir_filters: Patterns | None = None,
     case_sensitive_filter: bool = False,
 ) -> Catalog:
-    """The samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() does.
+    """The samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() finds them.
 
-    A class is a directory, or a link to one, that passes `dir_filters`; hidden ones too. Its label
-    is its place among these in byte order, whether it has samples or not. A sample is a regular
-    file, or a link to whatever, that passes `file_filters`; in byte order within its class.
+    A class is a directory, or a link to one, that passes `dir_filters`; hidden ones count. Its
+    label is its index among the classes in byte order, whether it has samples or not. A sample is a
+    regular file, or a link to anything, that passes `file_filters`; in byte order within its class.
 
     Args:
         tree: the directory.
         file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
             match; None is the default.
-        dir_filters: the same for classes; None is all.
-        case_sensitive_filter: whether the case of letters counts, for both.
+        dir_filters: the same for classes; None lets all pass.
+        case_sensitive_filter: whether upper and lower case differ, for both.
 
     Raises:
         ValueError: there are no samples, or a list of filters is empty.
     """
     file_filters = DEFAULT_FILE_FILTERS if file_filters is None else file_filters
-    choose_files = choice("file_filters", file_filters, case_sensitive_filter)
-    classes = choice("dir_filters", dir_filters, case_sensitive_filter)(tree.directories())
-    columns = Columns()
-    for label, directory in enumerate(sorted(classes)):
+    with_case = dali_flag("case_sensitive_filter", case_sensitive_filter or False)
+    choose_files = compile_filters("file_filters", file_filters, case_sensitive=with_case)
+    choose_classes = compile_filters("dir_filters", dir_filters, case_sensitive=with_case)
+    classes = sorted(choose_classes(tree.directories()))
+    builder = CatalogBuilder()
+    for label, directory in enumerate(classes):
         names = sorted(choose_files(tree.files(directory)))
-        columns.extend(directory + b"/", names, array("q", [label]) * len(names))
-    if not columns.labels:
+        builder.extend(names, array("q", [label]) * len(names), prefix=directory + b"/")
+    if not len(builder):
         raise ValueError(
-            f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its "
-            f"sub-directories pass dir_filters={dir_filters!r}, and no file directly in these "
-            f"passes file_filters={file_filters!r}"
+            f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its directories "
+            f"pass dir_filters={dir_filters!r}, and no file directly in these passes "
+            f"file_filters={file_filters!r}"
         )
-    return columns.catalog(tree.root)
+    return builder.build(tree.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +159,13 @@ class _Directory:
     root: bytes
 
     def directories(self) -> list[bytes]:
-        """As in DALI, any entry that cannot be looked at is an error."""
-        with _errors_named_as_text(), os.scandir(self.root) as entries:
+        """As in DALI, an entry that cannot be accessed is an error."""
+        with _filenames_as_text(), os.scandir(self.root) as entries:
             return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
 
     def files(self, directory: bytes) -> list[bytes]:
         """Regular files and links."""
-        with _errors_named_as_text(), os.scandir(join_path(self.root, directory)) as entries:
+        with _filenames_as_text(), os.scandir(join_path(self.root, directory)) as entries:
             return [
                 entry.name
                 for entry in entries
@@ -165,33 +174,33 @@ class _Directory:
 
 
 @contextmanager
-def _errors_named_as_text() -> Iterator[None]:
+def _filenames_as_text() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise os_error(error.errno or EIO, os.fsencode(error.filename)) from None
 
 
-def from_file_list(file_list: Path, *, file_root: Path | None = None) -> Catalog:
-    """The samples that a text file lists: in each line a name, white space, and a label.
+def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) -> Catalog:
+    """The samples that a text file lists: a name, white space and a label on each line.
 
     As in PrepareMetadataImpl(): a NUL ends its line; blank lines and white space at the end of a
-    line are nothing; white space before and in a name belongs to it. A label is decimal digits,
-    read as strtol() does (2**63 - 1 at most), of which the low 32 bits count. Nobody looks whether
-    the files exist.
+    line are ignored; white space before and in a name belongs to it. A label is decimal digits,
+    read as strtol() does (2**63 - 1 at most); its low 32 bits count. The files need not exist.
 
     Args:
         file_list: the text file.
-        file_root: what names are joined to. None is what stands before the last slash of
-            `file_list`: without a slash, and in "/list.txt", that is the current directory.
+        file_root: the directory of relative names. None is the part of `file_list` before its last
+            slash: without a slash, and for "/list.txt", that is the current directory.
 
     Raises:
         OSError: the list cannot be read.
-        ValueError: a line is not of this form or longer than 16383 bytes, or there are no samples.
+        ValueError: a line has another form or is longer than 16383 bytes; there are no samples; or
+            a path is not local.
     """
-    path = path_bytes("file_list", file_list)
-    root = path.rpartition(b"/")[0] if file_root is None else path_bytes("file_root", file_root)
-    columns = Columns()
+    path = _local_path("file_list", file_list)
+    root = path.rpartition(b"/")[0] if file_root is None else _local_path("file_root", file_root)
+    builder = CatalogBuilder()
     with open(os.fsdecode(path), "rb") as lines:
         for number, line in enumerate(lines, 1):
             match = _LIST_LINE.fullmatch(line)
@@ -199,12 +208,12 @@ def from_file_list(file_list: Path, *, file_root: Path | None = None) -> Catalog
                 raise _bad_line(path, number, line)
             name, label = match.groups()
             if name is not None:
-                columns.names += name
-                columns.sizes.append(len(name))
-                columns.labels.append(_strtol(label))
-    if not columns.labels:
+                if b"://" in name:
+                    _require_local(f"line {number} of file_list", name)
+                builder.append(name, _strtol(label))
+    if not len(builder):
         raise ValueError(f"no files found in file_list {os.fsdecode(path)!r}")
-    return columns.catalog(root)
+    return builder.build(root)
 
 
 def _strtol(digits: bytes) -> int:
@@ -215,48 +224,61 @@ def _strtol(digits: bytes) -> int:
 
 def _bad_line(path: bytes, number: int, line: bytes) -> ValueError:
     return ValueError(
-        f"file_list {os.fsdecode(path)!r}, line {number}: expected a file name, white "
-        f"space and a label of decimal digits, in 16383 bytes at most; got {line!r}"
+        f"file_list {os.fsdecode(path)!r}, line {number}: expected a file name, white space and a "
+        f"label of decimal digits, 16383 bytes at most, not {line!r}"
     )
 
 
 def from_files(
-    files: Path | Iterable[Path],
-    labels: int | Iterable[int] | None = None,
+    files: PathLike | Iterable[PathLike],
+    labels: Labels | None = None,
     *,
-    file_root: Path | None = None,
+    file_root: PathLike | None = None,
 ) -> Catalog:
-    """The samples that the caller names. Nobody looks whether the files exist.
+    """The samples that the caller names. The files need not exist.
 
     Args:
         files: n names, or one.
-        labels: n integers, or one, of which the low 32 bits count; None is 0 to n - 1.
-        file_root: what names are joined to; None is the current directory.
+        labels: n labels, or one; their low 32 bits count. None is 0 to n - 1.
+        file_root: the directory of relative names; None is the current directory.
 
     Raises:
-        ValueError: there are no files, or not as many labels; a name is empty or has a NUL; a label
-            has more than 64 bits (all labels would be lost in DALI).
+        ValueError: there are no files, or not as many labels; a name is empty, has a NUL or is not
+            a local path; a label has more than 64 bits (DALI would drop all labels).
+        TypeError: a name is not a path, or a label not a number.
     """
-    names = [
-        path_bytes("files", name) for name in elements("files", files, (str, bytes, os.PathLike))
-    ]
+    names = [path_bytes("files", name) for name in as_list("files", files, PATH_TYPES)]
     if not names:
-        raise ValueError("files is an empty list")
-    if impossible := [name for name in names if not name or b"\0" in name]:
-        raise ValueError(f"files has {impossible[0]!r}, which no file can be called")
+        raise ValueError("files must not be empty")
+    for name in names:
+        if not name or b"\0" in name:
+            raise ValueError(f"files must be names of files, not {name!r}")
+        if b"://" in name:
+            _require_local("files", name)
     numbers = array("q", range(len(names))) if labels is None else _integers("labels", labels)
     if len(numbers) != len(names):
-        raise ValueError(f"Provided {len(numbers)} labels for {len(names)} files")
-    return from_names(
-        names, numbers, b"" if file_root is None else path_bytes("file_root", file_root)
-    )
+        raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
+    root = b"" if file_root is None else _local_path("file_root", file_root)
+    return Catalog.from_names(names, numbers, root)
 
 
-def _integers(option: str, value: Any) -> array[int]:
-    numbers = elements(option, value, (int, np.integer))
+def _integers(argument: str, values: Labels) -> array[int]:
+    numbers = as_list(argument, values, (str, bytes, Number, np.bool_))
     try:
-        return array("q", map(operator.index, numbers))
-    except TypeError:
-        raise TypeError(f"{option} must be integers, not {value!r}") from None
-    except OverflowError:
-        raise ValueError(f"{option} must fit in 64 bits: {value!r}") from None
+        return array("q", map(int, numbers))
+    except (TypeError, ValueError, OverflowError):  # which of them?
+        return array("q", [dali_integer(argument, each) for each in numbers])
+
+
+def _local_path(argument: str, value: Any) -> bytes:
+    path = path_bytes(argument, value)
+    _require_local(argument, path)
+    return path
+
+
+def _require_local(argument: str, path: bytes) -> None:
+    if match := _REMOTE.match(path):
+        remedy = "mount or copy the data, and give its local path"
+        if match[0].lower() == b"file://":
+            remedy = "leave out file://"
+        raise ValueError(f"{argument} must be a local path, not {os.fsdecode(path)!r}: {remedy}")

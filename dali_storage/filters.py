@@ -1,4 +1,4 @@
-"""Which names pass: lists of patterns, matched as `fn.readers.file` matches them."""
+"""Lists of name patterns, matched as `fn.readers.file` matches them."""
 
 from __future__ import annotations
 
@@ -9,39 +9,55 @@ from collections.abc import Callable, Iterable
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeAlias, cast
 
-Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Filters: TypeAlias = str | bytes | Iterable[str | bytes]
-Choice: TypeAlias = Callable[[list[bytes]], list[bytes]]
+from ._types import PathLike
+
+Patterns: TypeAlias = PathLike | Iterable[PathLike]
+"""One pattern of fnmatch(3), or several."""
+
+NameFilter: TypeAlias = Callable[[list[bytes]], list[bytes]]
+"""Keeps those of some names that match, in their order."""
 
 _FNM_CASEFOLD = 1 << 4
-# A NUL ends a pattern of fnmatch(), and letters beyond ASCII are for the locale to fold.
+# A NUL ends a pattern of fnmatch(), and the locale decides how letters beyond ASCII are folded.
 _STAR_AND_LITERAL = re.compile(rb"\*([^*?\[\\\0\x80-\xff]*)")
 
 
-def choice(option: str, filters: Filters | None, case_sensitive: bool) -> Choice:
-    """Chooses the names that glibc's fnmatch() matches with one of the patterns; None is all."""
-    if filters is None:
+def compile_filters(
+    argument: str, patterns: Patterns | None, *, case_sensitive: bool
+) -> NameFilter:
+    """A filter for the names that glibc's fnmatch() matches with one of the patterns.
+
+    Args:
+        argument: the argument that the patterns come from, for messages.
+        patterns: None lets all names pass.
+        case_sensitive: whether upper and lower case differ.
+
+    Raises:
+        ValueError: the list of patterns is empty.
+        TypeError: a pattern is not text.
+    """
+    if patterns is None:
         return list
-    patterns = [path_bytes(option, pattern) for pattern in elements(option, filters, (str, bytes))]
-    if not patterns:
-        raise ValueError(f"{option} is an empty list, which no name can pass")
+    globs = [path_bytes(argument, each) for each in as_list(argument, patterns, PATH_TYPES)]
+    if not globs:
+        raise ValueError(f"{argument} must not be empty: no name would pass")
     fnmatch, flags = _fnmatch(), 0 if case_sensitive else _FNM_CASEFOLD
 
     def match(name: bytes) -> bool:
-        return any(fnmatch(pattern, name, flags) == 0 for pattern in patterns)
+        return any(fnmatch(glob, name, flags) == 0 for glob in globs)
 
-    literals = list(filter(None, map(_STAR_AND_LITERAL.fullmatch, patterns)))
+    literals = list(filter(None, map(_STAR_AND_LITERAL.fullmatch, globs)))
     # In a Turkish locale I is not the capital of i.
     usual_case = fnmatch(ascii_lowercase.encode(), ascii_uppercase.encode(), _FNM_CASEFOLD) == 0
-    if len(literals) < len(patterns) or not usual_case:
+    if len(literals) < len(globs) or not usual_case:
         return lambda names: [name for name in names if match(name)]
-    return _suffix_choice(tuple(literal[1] for literal in literals), case_sensitive, match)
+    return _suffix_filter(tuple(literal[1] for literal in literals), case_sensitive, match)
 
 
-def _suffix_choice(
+def _suffix_filter(
     suffixes: tuple[bytes, ...], case_sensitive: bool, match: Callable[[bytes], bool]
-) -> Choice:
-    """A short cut for ASCII names: calling fnmatch() takes longer than listing a file."""
+) -> NameFilter:
+    """A short cut for ASCII names, because calling fnmatch() takes longer than listing a file."""
     folded = tuple(map(bytes.lower, suffixes))
 
     def with_case(names: list[bytes]) -> list[bytes]:
@@ -54,24 +70,36 @@ def _suffix_choice(
 
 
 def _fnmatch() -> Callable[[bytes, bytes, int], int]:
-    """The fnmatch() of this process's libc, the one that DALI calls; it returns 0 for a match."""
+    """fnmatch() of this process's libc, which DALI calls too; it returns 0 for a match."""
     function = ctypes.CDLL(None).fnmatch
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
     function.restype = ctypes.c_int
     return cast("Callable[[bytes, bytes, int], int]", function)
 
 
-def elements(option: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
-    """The elements of an option that is one or many; DALI takes one for a list of one."""
+PATH_TYPES = (str, bytes, os.PathLike)
+"""The types of one path or pattern, as opposed to a list of them."""
+
+
+def as_list(argument: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
+    """An argument that is one value or several, as a list. DALI takes one for a list of one.
+
+    Raises:
+        TypeError: it is neither one of the types `scalars` nor iterable.
+    """
     try:
         return [value] if isinstance(value, scalars) else list(value)
     except TypeError:
-        raise TypeError(f"{option} cannot be {value!r}") from None
+        raise TypeError(f"{argument} must be one value or a list, not {value!r}") from None
 
 
-def path_bytes(option: str, value: Any) -> bytes:
-    """A name or a pattern as bytes, or a TypeError that names the option."""
+def path_bytes(argument: str, value: Any) -> bytes:
+    """A path or a pattern as bytes.
+
+    Raises:
+        TypeError: it is neither str, bytes nor os.PathLike.
+    """
     try:
         return os.fsencode(value)
     except TypeError:
-        raise TypeError(f"{option} must be str, bytes or os.PathLike, not {value!r}") from None
+        raise TypeError(f"{argument} must be str, bytes or os.PathLike, not {value!r}") from None

@@ -1,13 +1,18 @@
-"""How a backend refuses a wrong option: by its own name, with the value and what would be right."""
+"""Checks of option and argument values, with one form of message for all of them."""
 
 from __future__ import annotations
 
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
 
 def require_integer(backend: str, option: str, value: int, known: range) -> None:
-    """Refuse what is not an integer of a range.
+    """Refuse a backend option that is not an integer of a range.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not; names the backend, the option, the range and the value.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value not in known:
         step = f", a multiple of {known.step}" if known.step > 1 else ""
@@ -18,10 +23,39 @@ def require_integer(backend: str, option: str, value: int, known: range) -> None
 
 
 def require_flag(backend: str, option: str, value: bool) -> None:
-    """Refuse what is neither True nor False.
+    """Refuse a backend option that is neither True nor False.
 
     Raises:
-        TypeError: it is not.
+        TypeError: it is neither; names the backend, the option and the value.
     """
     if not isinstance(value, bool):
         raise TypeError(f"{backend}: {option} must be True or False, not {value!r}")
+
+
+def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:
+    """The integer that DALI makes of an operator's argument: what `int()` returns.
+
+    So text is parsed, and fractions are cut off: `seed=1.5` means `seed=1`.
+
+    Raises:
+        TypeError: `int()` cannot convert it.
+        ValueError: it has more than `bits` bits. DALI would drop the upper ones, or the argument.
+    """
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{argument} must be an integer, not {value!r}") from None
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise ValueError(f"{argument} must fit in {bits} bits, not {value!r}")
+    return number
+
+
+def dali_flag(argument: str, value: Any) -> bool:
+    """The truth value of a number, as in DALI.
+
+    Raises:
+        TypeError: it is not a number. DALI would take any text but "" for True, also "False".
+    """
+    if isinstance(value, (Real, np.bool_)):
+        return bool(value)
+    raise TypeError(f"{argument} must be True or False, not {value!r}")

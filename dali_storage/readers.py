@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from nvidia.dali.pipeline import Pipeline, do_not_convert
 
 from . import dali, discovery, registry
 from ._types import PathLike
 from .catalog import Catalog
 from .dali import DataNode
+from .options import dali_integer
 from .order import OrderOptions, reader_meta
 from .reader import Reader
 from .source import Source
@@ -212,8 +212,7 @@ def _check(device: str | None, skip_cached_images: bool) -> None:
 def _depth(prefetch_queue_depth: int | None) -> int:
     if prefetch_queue_depth is None:  # as in DALI, the default
         return 1
-    if not isinstance(prefetch_queue_depth, (int, np.integer)):
-        raise TypeError(f"prefetch_queue_depth must be an integer, not {prefetch_queue_depth!r}")
-    if prefetch_queue_depth < 1:
-        raise ValueError(f"prefetch_queue_depth must be at least 1, not {prefetch_queue_depth!r}")
-    return int(prefetch_queue_depth)
+    depth = dali_integer("prefetch_queue_depth", prefetch_queue_depth, bits=32)
+    if depth < 1:
+        raise ValueError(f"prefetch_queue_depth must be at least 1, not {depth}")
+    return depth

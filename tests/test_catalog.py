@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia.dali import fn, pipeline_def
 
-from dali_storage import catalog, discovery
+from dali_storage import discovery
 from dali_storage.catalog import Catalog
 
 REFUSALS = ("No files found", "Incorrect format of the list file", "Wrong format of file_list")
@@ -485,12 +485,12 @@ def test_files_of_any_path_type_and_encoding() -> None:
     ("arguments", "ours", "dalis"),
     [
         ({}, "file_root, files and file_list", "``file_root`` argument is required"),
-        ({"files": []}, "files is an empty list", "``files`` specified an empty list"),
+        ({"files": []}, "files must not be empty", "``files`` specified an empty list"),
         ({"files": ["a"], "file_list": "b"}, "files and file_list", "but not both"),
         ({"file_root": "/", "labels": [1]}, "labels .* files", "is valid only when file paths"),
         ({"file_list": "b", "labels": [1]}, "labels .* files", "is valid only when file paths"),
-        ({"files": ["a"], "labels": [1, 2]}, "Provided 2 labels for 1 files", "Provided 2 labels"),
-        ({"files": ["a"], "labels": []}, "Provided 0 labels for 1 files", "Provided 0 labels"),
+        ({"files": ["a"], "labels": [1, 2]}, "labels must match .* 2 labels", "Provided 2 labels"),
+        ({"files": ["a"], "labels": []}, "labels must match .* 0 labels", "Provided 0 labels"),
         ({"file_root": "/", "file_filters": []}, "file_filters", "``file_filters`` list cannot be"),
         ({"file_root": "/", "dir_filters": []}, "dir_filters", "``dir_filters`` list cannot be"),
         ({"files": ["a"], "file_filters": []}, "file_filters", "``file_filters`` list cannot be"),
@@ -508,13 +508,14 @@ def test_what_dali_refuses_is_refused(arguments: dict[str, Any], ours: str, dali
     [
         ({"file_root": 3}, "file_root must be .* not 3"),
         ({"file_list": 3}, "file_list must be .* not 3"),
-        ({"files": 3}, "files cannot be 3"),
+        ({"files": 3}, "files must be one value or a list, not 3"),
         ({"files": ["a", None]}, "files must be .* not None"),
-        ({"files": ["a"], "labels": [1.0]}, r"labels must be integers, not \[1.0\]"),
-        ({"files": ["a"], "labels": "1"}, "labels must be integers"),
-        ({"files": ["a"], "labels": np.ones((1, 2), np.int32)}, "labels must be integers"),
+        ({"files": ["a", "b"], "labels": [1, "1.5"]}, "labels must be an integer, not '1.5'"),
+        ({"files": ["a", "b"], "labels": [1, None]}, "labels must be an integer, not None"),
+        ({"files": ["a"], "labels": "x"}, "labels must be an integer, not 'x'"),
+        ({"files": ["a"], "labels": np.ones((1, 2), np.int32)}, "labels must be an integer"),
         ({"files": ["a"], "file_root": 3}, "file_root must be"),
-        ({"file_root": "/", "file_filters": 3}, "file_filters cannot be 3"),
+        ({"file_root": "/", "file_filters": 3}, "file_filters must be one value or a list, not 3"),
         ({"file_root": "/", "dir_filters": [3]}, "dir_filters must be .* not 3"),
     ],
 )
@@ -523,16 +524,63 @@ def test_wrong_types_name_the_argument(arguments: dict[str, Any], message: str) 
         discovery.discover(**arguments)
 
 
+REMOTE = [
+    "s3://bucket/train",
+    "gs://bucket/x",
+    "az://box/x",
+    "https://host/x",
+    "S3://b",
+    b"hdfs://h/x",
+]
+
+
+@pytest.mark.parametrize("remote", REMOTE, ids=repr)
+def test_remote_storage_is_refused_by_the_name_of_the_argument(
+    tmp_path: Path, remote: str | bytes
+) -> None:
+    what = re.escape(repr(os.fsdecode(remote)))
+    reason = f"must be a local path, not {what}: mount or copy the data, and give its local path"
+    given: list[dict[str, Any]] = [
+        {"file_root": remote},
+        {"file_list": remote},
+        {"files": ["a.jpg", remote]},
+        {"files": remote},
+    ]
+    for arguments in given:
+        (argument,) = arguments
+        with pytest.raises(ValueError, match=f"^{argument} {reason}$"):
+            discovery.discover(**arguments)
+    for arguments in ({"files": ["a.jpg"]}, {"file_list": tmp_path / "list.txt"}):
+        write(tmp_path, "list.txt", content=b"a.jpg 1\n")
+        with pytest.raises(ValueError, match=f"^file_root {reason}$"):
+            discovery.discover(file_root=remote, **arguments)
+    write(tmp_path, "list.txt", content=b"a.jpg 1\n\n" + os.fsencode(remote) + b" 2\n")
+    with pytest.raises(ValueError, match=f"^line 3 of file_list {reason}$"):
+        discovery.from_file_list(tmp_path / "list.txt")
+    with pytest.raises(ValueError, match=f"^file_root {reason}$"):
+        discovery.from_directory(remote)
+
+
+def test_a_file_url_is_refused_with_what_to_leave_out() -> None:
+    with pytest.raises(ValueError, match=r"not 'file:///data': leave out file://$"):
+        discovery.from_directory("file:///data")
+
+
+def test_a_local_path_may_look_a_little_like_a_url(tmp_path: Path) -> None:
+    found = discovery.from_files(["a/b://c", "://x", "s3:/x"], file_root=tmp_path)
+    assert [found.name(i) for i in range(3)] == [b"a/b://c", b"://x", b"s3:/x"]
+
+
 @pytest.mark.parametrize("name", ["", "a\0b", b"\0"])
 def test_impossible_names_are_refused(name: str | bytes) -> None:
-    with pytest.raises(ValueError, match="which no file can be called"):
+    with pytest.raises(ValueError, match="files must be names of files, not "):
         discovery.from_files(["a", name])
 
 
 def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root: Path) -> None:
     arguments: dict[str, Any] = {"files": ["7", "7"], "labels": [5, 2**63]}
     assert dali_entries(file_root=str(list_root), **arguments) == [(b"7", 0), (b"7", 1)]
-    with pytest.raises(ValueError, match="labels must fit in 64 bits"):
+    with pytest.raises(ValueError, match="labels must fit in 64 bits, not 9223372036854775808"):
         discovery.from_files(**arguments)
 
 
@@ -542,7 +590,7 @@ def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root: Path)
 @pytest.mark.parametrize("root", [b"", b"/", b"/data", b"/data/", b"data//"])
 @pytest.mark.parametrize("names", [[b"a", b"c/bb", b"\xff"], [b"a", b"/abs/b", b"c"]])
 def test_paths_are_joined(root: bytes, names: list[bytes]) -> None:
-    found = catalog.from_names(names, [4, 5, 6], root)
+    found = Catalog.from_names(names, [4, 5, 6], root)
     expected = [os.path.join(root, name) for name in names]
     assert [found.path(i) for i in range(3)] == expected
     samples = np.array([2, 0, 1, 1], np.int64)
@@ -551,7 +599,7 @@ def test_paths_are_joined(root: bytes, names: list[bytes]) -> None:
 
 
 def test_columns_have_the_promised_types() -> None:
-    found = catalog.from_names([b"a", b"bcd"], [7, 8])
+    found = Catalog.from_names([b"a", b"bcd"], [7, 8])
     assert (found.names, found.offsets.tolist(), found.labels.tolist()) == (
         b"abcd",
         [0, 1, 4],
@@ -562,7 +610,7 @@ def test_columns_have_the_promised_types() -> None:
 
 @pytest.mark.parametrize("sample", [2, -3])
 def test_sample_that_is_not_there(sample: int) -> None:
-    found = catalog.from_names([b"a", b"b"], [0, 1])
+    found = Catalog.from_names([b"a", b"b"], [0, 1])
     with pytest.raises(IndexError):
         found.name(sample)
     with pytest.raises(IndexError):

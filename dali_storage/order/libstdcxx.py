@@ -1,8 +1,8 @@
 """The random numbers of libstdc++, bit for bit: seed_seq, engines, distributions, std::shuffle.
 
-The order of DALI's reader is made of them, so nothing here may be replaced by a better generator.
-Draws are made in vectors. What must stay exact in spite of that is refusal: a distribution now and
-then refuses a number of its engine and takes the next one, which shifts every draw that follows.
+DALI's order depends on them, so nothing here may be replaced by a better generator. Draws are
+vectorised. Rejection must stay exact all the same: now and then a distribution rejects a number of
+its engine and takes the next one, which shifts every draw that follows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64[n], outputs of an engine: of 64 bits, or of 32 bits in the low half."""
 
 WordSource: TypeAlias = Callable[[int], Words]
-"""An engine: called with n, gives its next n outputs."""
+"""An engine: called with n, it returns its next n outputs."""
 
 _WORD32 = 0xFFFF_FFFF
 _WORD64 = 0xFFFF_FFFF_FFFF_FFFF
@@ -30,7 +30,7 @@ _ONE, _TWIST = np.uint64(1), np.uint64(0xB502_6F5A_A966_19E9)
 _MINSTD_MODULUS = 2**31 - 1
 _MINSTD_RANGE = _MINSTD_MODULUS - 2  # max() - min() of std::minstd_rand0
 _MINSTD_BLOCK = 4096  # draws at a time: the block and its powers stay in the L1 and L2 caches
-_LEMIRE_BLOCK = 1024  # draws at a time: a refusal costs the work on the rest of the block
+_LEMIRE_BLOCK = 1024  # draws at a time: a rejection costs the work on the rest of the block
 _SHUFFLE_HEAD = 4096  # items up to which swaps share too many items to be made at once
 
 
@@ -73,11 +73,11 @@ class Minstd:
     """`std::minstd_rand0` seeded by a seed_seq, and `std::uniform_int_distribution<int>` on it.
 
     libstdc++'s std::default_random_engine: x = 16807 x mod 2**31 - 1 (bits/random.h, random.tcc).
-    The distribution divides the engine's range into equal parts and refuses what is left over
+    The distribution divides the engine's range into equal parts and rejects the remainder
     (bits/uniform_int_dist.h).
 
     Attributes:
-        state: the last output of the engine. It may be set, to go back to a state that was seen.
+        state: the last output of the engine. Set it to return to an earlier state.
     """
 
     def __init__(self, seed: int) -> None:
@@ -86,7 +86,7 @@ class Minstd:
         self._powers: Words = np.fromiter(powers, np.uint64, _MINSTD_BLOCK)
 
     def draw(self, bounds: IntArray) -> IntArray:
-        """One number of each range 0 to bound - 1; a range of one number uses up a draw too.
+        """One number from each range 0 to bound - 1; a range of one number takes a draw too.
 
         Args:
             bounds: int64[n], each from 1 to 2**31 - 3.
@@ -104,12 +104,12 @@ class Minstd:
         return numbers
 
     def skip(self, count: int, largest: int, bound: Callable[[int], int]) -> None:
-        """Go on as `draw()` would have for `count` bounds, which need not be listed.
+        """Advance as `draw()` would for `count` bounds, without listing them.
 
         Args:
             count: how many draws.
             largest: no bound is larger.
-            bound: gives the bound of a draw, numbered from 0; it is asked for few of them.
+            bound: returns the bound of a draw, numbered from 0; it is called for few of them.
         """
         done = 0
         while done < count:
@@ -118,24 +118,24 @@ class Minstd:
     def _accepted(
         self, first: int, count: int, largest: int, bound: Callable[[int], int]
     ) -> IntArray:
-        """The next outputs less min(), at most `count` of them, without those that are refused.
+        """The next outputs less min(), at most `count` of them, without the rejected ones.
 
-        They are for the bounds number `first`, `first` + 1 and so on.
+        They belong to the bounds number `first`, `first` + 1 and so on.
         """
         outputs = self._outputs(min(count, _MINSTD_BLOCK)) - 1
-        refused: list[int] = []
-        # What is left over is smaller than the bound: only the topmost outputs may be refused.
+        rejected: list[int] = []
+        # The remainder is smaller than the bound, so only the largest outputs may be rejected.
         if outputs.max() > _MINSTD_RANGE - largest:
             for index in np.flatnonzero(outputs > _MINSTD_RANGE - largest).tolist():
-                limit = _MINSTD_RANGE - _MINSTD_RANGE % bound(first + index - len(refused))
+                limit = _MINSTD_RANGE - _MINSTD_RANGE % bound(first + index - len(rejected))
                 if outputs[index] >= limit:
-                    refused.append(index)
-        return np.delete(outputs, refused) if refused else outputs
+                    rejected.append(index)
+        return np.delete(outputs, rejected) if rejected else outputs
 
     def _outputs(self, count: int) -> IntArray:
         products = self._powers[:count] * np.uint64(self.state)  # below 2**62
         folded = (products & np.uint64(_MINSTD_MODULUS)) + (products >> np.uint64(31))
-        # One subtraction at most is left; where it is not due it wraps round to something huge.
+        # At most one subtraction remains; where it is not needed, it wraps around and is huge.
         outputs = np.minimum(folded, folded - np.uint64(_MINSTD_MODULUS)).view(np.int64)
         self.state = int(outputs[-1])
         return outputs
@@ -161,7 +161,7 @@ class Mt19937_64:  # noqa: N801 - the name it has everywhere
         """The next outputs: uint64, `count` of them rounded up to whole blocks of 156."""
         made = -(-count // 156) * 156
         words = np.concatenate([self._state, np.empty(made, np.uint64)])
-        # A word is made of those 312, 311 and 156 before it: 156 can be made at once.
+        # A word depends on those 312, 311 and 156 before it, so 156 can be made at once.
         for start in range(0, made, 156):
             old = words[start : start + 313]
             mixed = (old[:156] & _UPPER) | (old[1:157] & _LOWER)
@@ -182,16 +182,16 @@ def draw_below(engine: WordSource, bits: int, bounds: Words) -> Words:
     """`std::uniform_int_distribution` on an engine whose outputs fill whole words.
 
     The method of Lemire, "Fast Random Integer Generation in an Interval", 2019 (libstdc++ since
-    GCC 11, bits/uniform_int_dist.h): the number is the high word of output times bound, and the
-    lowest of the low words mean refusal. Outputs that are not used up are lost.
+    GCC 11, bits/uniform_int_dist.h): the number is the high word of output times bound, and very
+    small low words mean rejection. Outputs that are left over are lost.
 
     Args:
-        engine: gives at least as many outputs as it is asked for.
+        engine: returns at least as many outputs as requested.
         bits: 32 or 64, the size of its outputs.
         bounds: uint64[n], each from 1 to 2**bits - 1.
 
     Returns:
-        uint64[n], one number of each range 0 to bound - 1.
+        uint64[n], one number from each range 0 to bound - 1.
     """
     numbers = np.empty_like(bounds)
     outputs, done = engine(_LEMIRE_BLOCK), 0
@@ -200,7 +200,7 @@ def draw_below(engine: WordSource, bits: int, bounds: Words) -> Words:
         if len(outputs) < len(block):
             outputs = np.concatenate([outputs, engine(_LEMIRE_BLOCK)])
         high, low = _multiply(outputs[: len(block)], block, bits)
-        accepted = _first_refused(low, block, bits)
+        accepted = _first_rejected(low, block, bits)
         numbers[done : done + accepted] = high[:accepted]
         outputs = outputs[accepted + (accepted < len(block)) :]
         done += accepted
@@ -220,13 +220,13 @@ def _multiply(left: Words, right: Words, bits: int) -> tuple[Words, Words]:
     return left_high * right_high + (middle >> half) + (carry >> half), left * right
 
 
-def _first_refused(low: Words, bounds: Words, bits: int) -> int:
-    """Index of the first low word below 2**bits mod its bound; how many there are if none is."""
+def _first_rejected(low: Words, bounds: Words, bits: int) -> int:
+    """Index of the first low word below 2**bits mod its bound; if there is none, their count."""
     suspects = np.flatnonzero(low < bounds)
     suspected = bounds[suspects]
     limits = (np.uint64(2**bits - 1) - suspected + np.uint64(1)) % suspected
-    refused = suspects[low[suspects] < limits]
-    return int(refused[0]) if len(refused) else len(low)
+    rejected = suspects[low[suspects] < limits]
+    return int(rejected[0]) if len(rejected) else len(low)
 
 
 def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
@@ -234,8 +234,8 @@ def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
 
     Args:
         items: int64[n], n at least 1.
-        engine: a fresh one; its outputs are of `bits` bits, 32 or 64.
-        bits: see `engine`.
+        engine: a fresh one.
+        bits: 32 or 64, the size of its outputs.
 
     Returns:
         int64[n], owned by the caller.
@@ -247,7 +247,7 @@ def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
     order = np.concatenate([first, items[len(first) :]])
     here = len(first)
     while here < len(order):
-        # Swaps that share no item can be made at once; this many mostly do not.
+        # Swaps that share no item can be made at once. So many rarely share one.
         block = swaps[here - 1 : here - 1 + math.isqrt(here) // 2]
         while not _apart(block, here):
             block = block[: len(block) // 2]
@@ -258,17 +258,17 @@ def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
 
 
 def _apart(swaps: IntArray, first: int) -> bool:
-    """Whether the swaps of the items from number `first` on share no item."""
+    """Whether the swaps of the items from number `first` on have no item in common."""
     partners = np.sort(swaps)
     unique = bool((partners[1:] != partners[:-1]).all())
     return len(swaps) == 1 or (unique and int(partners[-1]) < first)
 
 
 def _swaps(size: int, engine: WordSource, bits: int) -> IntArray:
-    """int64[size - 1]: each item but the first is swapped in turn with this one, not behind it."""
+    """The partner of each item but the first, at or before it: int64[size - 1]."""
     if (2**bits - 1) // size < size:
         return draw_below(engine, bits, np.arange(2, size + 1, dtype=np.uint64)).astype(np.int64)
-    # One output decides two swaps where the product of their ranges fits; an even size leaves one.
+    # One output makes two swaps if the product of their ranges fits; an even size leaves one over.
     alone = 1 - size % 2
     second = np.arange(2 + alone + 1, size + 1, 2, dtype=np.uint64)
     bounds = np.concatenate([np.full(alone, 2, np.uint64), second * (second - np.uint64(1))])

@@ -1,34 +1,40 @@
-"""The arguments of `fn.readers.file` that decide the order."""
+"""The arguments of `fn.readers.file` that determine the order."""
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
+from ..options import dali_flag, dali_integer
+
+_BITS = {"seed": 64, "shuffle_after_epoch_seed": 64}  # of DALI's types; all others are int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOptions:
-    """The arguments of `fn.readers.file` that decide the order; names and defaults are DALI's.
+    """The arguments of `fn.readers.file` that determine the order; names and defaults are DALI's.
+
+    As in DALI, None is the default, integers are what `int()` makes of a value (`seed=1.5` is
+    `seed=1`, `num_shards="2"` is 2), and a number is a flag. Text is not accepted for a flag: DALI
+    would take "False" for True.
 
     Attributes:
-        random_shuffle: shuffle the list once, always the same way, and draw from a window of it.
-        initial_fill: entries in that window, at least 1; of no effect without random_shuffle.
-        seed: of the draws. Only its low 32 bits matter; -1 is a seed like any other.
+        random_shuffle: shuffle the list once, always in the same way, and draw from a window on it.
+        initial_fill: entries in that window, at least 1; has no effect without random_shuffle.
+        seed: for the draws. Only its low 32 bits matter; -1 is a seed like any other.
         shuffle_after_epoch: shuffle the list anew before each epoch; implies stick_to_shard.
-        shuffle_after_epoch_seed: of those shuffles; None is 524287.
+        shuffle_after_epoch_seed: for those shuffles; None is 524287.
         num_shards: how many parts the list is cut into.
-        shard_id: the part to begin with, from 0 to num_shards - 1.
-        stick_to_shard: stay with this part; otherwise each epoch goes on to the next one.
-        pad_last_batch: repeat the last sample of an epoch up to the end of its last batch, and up
-            to as many batches as the largest shard has; otherwise an epoch may start in a batch.
-        checkpointing: the pipeline's enable_checkpointing. DALI then applies every
-            shuffle_after_epoch to the original list; otherwise to the outcome of the last one.
+        shard_id: the shard of the first epoch, from 0 to num_shards - 1.
+        stick_to_shard: read this shard in every epoch; otherwise each epoch reads the next one.
+        pad_last_batch: at the end of an epoch, repeat its last sample to complete the batch, and to
+            give all shards as many batches as the largest; otherwise the next epoch follows within
+            the batch.
+        checkpointing: the pipeline's enable_checkpointing. DALI then shuffles the original list
+            after every epoch; otherwise the result of the last shuffle.
 
     Raises:
-        ValueError, TypeError: an option that DALI refuses or dies of, by its name and value.
+        ValueError, TypeError: a value that DALI refuses, misreads or dies of; names it.
     """
 
     random_shuffle: bool = False
@@ -44,29 +50,24 @@ class OrderOptions:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = _checked(field.name, getattr(self, field.name), field.default)
+            value = _converted(field.name, getattr(self, field.name), field.default)
             object.__setattr__(self, field.name, value)
         if self.random_shuffle and self.initial_fill < 1:
-            raise ValueError(f"initial_fill={self.initial_fill}: random_shuffle needs at least 1")
+            at_least = "at least 1 with random_shuffle"
+            raise ValueError(f"initial_fill must be {at_least}, not {self.initial_fill}")
         if self.num_shards < 1:
-            raise ValueError(f"num_shards={self.num_shards}: must be at least 1")
+            raise ValueError(f"num_shards must be at least 1, not {self.num_shards}")
         if not 0 <= self.shard_id < self.num_shards:
-            raise ValueError(f"shard_id={self.shard_id}: must be from 0 to {self.num_shards - 1}")
+            to = self.num_shards - 1
+            raise ValueError(f"shard_id must be from 0 to {to}, not {self.shard_id}")
         if self.shuffle_after_epoch and (self.random_shuffle or self.stick_to_shard):
             other = "random_shuffle" if self.random_shuffle else "stick_to_shard"
-            raise ValueError(f"shuffle_after_epoch=True: excludes {other}=True")
+            raise ValueError(f"shuffle_after_epoch and {other} cannot both be True")
 
 
-def _checked(name: str, value: Any, default: Any) -> bool | int | None:
-    """An option as the type of its default. As in DALI, None is the default, and 1 is True."""
+def _converted(name: str, value: Any, default: Any) -> bool | int | None:
     if value is None:
         return default  # type: ignore[no-any-return]
-    try:
-        whole = isinstance(value, float) and value.is_integer()
-        number = int(value) if whole or isinstance(value, np.bool_) else operator.index(value)
-    except TypeError:
-        kind = "True or False" if isinstance(default, bool) else "an integer"
-        raise TypeError(f"{name} must be {kind}, not {value!r}") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{name}={number}: has more than 64 bits")
-    return bool(number) if isinstance(default, bool) else number
+    if isinstance(default, bool):
+        return dali_flag(name, value)
+    return dali_integer(name, value, bits=_BITS.get(name, 32))

@@ -1,11 +1,9 @@
-"""In which order the samples come: for ever, in full batches, as `fn.readers.file` of DALI 2.4.
+"""The endless sequence of full batches that `fn.readers.file` of DALI 2.4 delivers.
 
-The entries of the list form one endless stream, of which every batch is a piece. An epoch covers
-one shard; the next epoch covers the next shard, or the same one again with `stick_to_shard`. Where
-an epoch starts in the stream is arithmetic, and so is which entry of the list is at a position.
-With `pad_last_batch` every epoch starts a batch, and all of them take equally many.
-
-Nothing here does I/O or knows DALI.
+The entries of the list form one endless stream, and every batch is a piece of it. An epoch covers
+one shard; the next epoch covers the next shard or, with `stick_to_shard`, the same one again. Where
+an epoch starts in the stream is arithmetic, and so is the entry at a position. With
+`pad_last_batch` every epoch starts with a new batch, and all have the same number of batches.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from .streams import make_stream
 class Order:
     """The endless sequence of batches of catalog indices. Not thread-safe.
 
-    Consecutive batches are cheap. Any other batch can be had too: at once without shuffling. With
-    random_shuffle the random engine is wound on, some nanoseconds a sample, and the epoch shuffled
-    up to there. With shuffle_after_epoch the shuffles of all epochs between are made, and going
-    back begins at the first one; with checkpointing, only the one shuffle.
+    Consecutive batches are cheap. A jump is free without shuffling. With random_shuffle it costs
+    some nanoseconds per skipped sample, and the shuffle of the epoch up to the batch. With
+    shuffle_after_epoch it costs the shuffles of all epochs in between, and a jump back starts from
+    the first one; with checkpointing it costs one shuffle.
 
-    Memory is O(size) where the list is shuffled, and O(initial_fill) for the window, but never more
-    than the size of a shard.
+    Memory is O(size) if the list is shuffled, and O(initial_fill) for the window, which is never
+    larger than a shard.
 
     Args:
-        size: number of entries of the catalog.
+        size: entries in the catalog.
         batch_size: samples in a batch.
-        options: what decides the order.
+        options: determine the order.
 
     Raises:
         ValueError: batch_size is below 1, or there are more shards than entries.
@@ -40,7 +38,7 @@ class Order:
 
     def __init__(self, size: int, batch_size: int, options: OrderOptions) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self._batch_size = batch_size
         self._padded = options.pad_last_batch
         self._shards = Shards(size, options)
@@ -48,7 +46,7 @@ class Order:
         self._chunk_start, self._chunk = 0, np.empty(0, np.int64)
 
     def batch(self, index: int) -> IntArray:
-        """The batch number `index`, counted from 0; the count runs on over the epochs.
+        """Batch `index`, counted from 0 across epochs.
 
         Returns:
             int64[batch_size], catalog indices, owned by the caller.
@@ -57,7 +55,7 @@ class Order:
             ValueError: index is negative.
         """
         if index < 0:
-            raise ValueError(f"index={index}: batches are numbered from 0")
+            raise ValueError(f"index must be at least 0, not {index}")
         if self._padded:
             return self._padded_batch(index)
         return self._entries(index * self._batch_size, (index + 1) * self._batch_size)
@@ -72,7 +70,7 @@ class Order:
         return np.concatenate([entries, padding])
 
     def _entries(self, start: int, stop: int) -> IntArray:
-        """A copy of the positions start to stop - 1 of the stream."""
+        """A copy of the stream from position start to stop - 1."""
         pieces = []
         while start < stop:
             if not 0 <= start - self._chunk_start < len(self._chunk):
@@ -84,7 +82,7 @@ class Order:
 
 
 def reader_meta(size: int, options: OrderOptions) -> dict[str, int]:
-    """What DALI's `pipe.reader_meta(name)` tells about a reader of `size` entries.
+    """The answer of DALI's `pipe.reader_meta(name)` for a reader of `size` entries.
 
     Raises:
         ValueError: there are more shards than entries.

@@ -1,4 +1,4 @@
-"""Where the shards lie in the list, and where the epochs lie in the endless stream."""
+"""Where the shards are in the list, and where the epochs are in the endless stream."""
 
 from __future__ import annotations
 
@@ -9,30 +9,39 @@ import numpy as np
 from .._types import IntArray
 from .options import OrderOptions
 
-_Places = TypeVar("_Places", int, IntArray)
+_Index = TypeVar("_Index", int, IntArray)
 
 
 class Shards:
-    """Where the shards lie in the list, and where the positions of the endless stream do.
+    """Converts between indices in the list and positions in the endless stream.
 
-    A place is an index into the list; a position, one into the stream. Shard k is the places from
-    size * k // count on (DALI, loader.h, start_index).
+    Shard k of `num_shards` starts at the index `size * k // num_shards` (DALI, loader.h,
+    start_index). Methods that take an index also take int64[n] of them.
+
+    Attributes:
+        size: entries in the list.
+        largest: entries in the largest shard.
+        sticks: whether all epochs read the same shard.
+
+    Raises:
+        ValueError: there are more shards than entries.
     """
 
     def __init__(self, size: int, options: OrderOptions) -> None:
-        if options.num_shards > size:
-            raise ValueError(f"num_shards={options.num_shards}: there are only {size} samples")
         self.size, self._count, self._shard = size, options.num_shards, options.shard_id
+        if self._count > size:
+            at_most = f"at most {size}, the number of samples"
+            raise ValueError(f"num_shards must be {at_most}, not {self._count}")
         self.largest = -(-size // self._count)
         self.sticks = options.stick_to_shard or options.shuffle_after_epoch
-        # The stream runs round the whole list, or round one shard of it.
+        # The stream cycles through the whole list, or through one shard of it.
         first = self.start(self._shard)
         self._origin, self._phase, self._cycle = 0, first, size
         if self.sticks:
             self._origin, self._phase, self._cycle = first, 0, self.start(self._shard + 1) - first
 
-    def start(self, shard: _Places) -> _Places:
-        """The place where a shard starts; for as many shards as there are, the list's end."""
+    def start(self, shard: _Index) -> _Index:
+        """The index at which a shard starts; for `num_shards`, the end of the list."""
         return self.size * shard // self._count
 
     def epoch_start(self, epoch: int) -> int:
@@ -42,22 +51,22 @@ class Shards:
         rounds, shard = divmod(self._shard + epoch, self._count)
         return rounds * self.size + self.start(shard) - self._phase
 
-    def place(self, position: int) -> int:
-        """The place that is read at a position."""
+    def index(self, position: int) -> int:
+        """The index that is read at a position."""
         return self._origin + (self._phase + position) % self._cycle
 
-    def places(self, start: int, stop: int) -> IntArray:
-        """int64[stop - start], the places of the positions start to stop - 1."""
-        first = (self._phase + start) % self._cycle  # Python's integers have no end, int64 has
+    def indices(self, start: int, stop: int) -> IntArray:
+        """The indices of the positions start to stop - 1: int64[stop - start]."""
+        first = (self._phase + start) % self._cycle  # Python's integers have no limit, int64 has
         return self._origin + np.arange(first, first + stop - start) % self._cycle
 
-    def since_start(self, place: int) -> int:
-        """How many entries of its shard come before a place."""
-        return place - self.start(self._shard_of(place))
+    def since_start(self, index: int) -> int:
+        """How many entries of its shard are before an index."""
+        return index - self.start(self._shard_of(index))
 
-    def until_end(self, place: _Places) -> _Places:
-        """How many entries of its shard come from a place on."""
-        return self.start(self._shard_of(place) + 1) - place
+    def until_end(self, index: _Index) -> _Index:
+        """How many entries of its shard follow, the one at the index included."""
+        return self.start(self._shard_of(index) + 1) - index
 
-    def _shard_of(self, place: _Places) -> _Places:
-        return ((place + 1) * self._count - 1) // self.size
+    def _shard_of(self, index: _Index) -> _Index:
+        return ((index + 1) * self._count - 1) // self.size

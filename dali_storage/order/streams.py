@@ -1,10 +1,10 @@
-"""The endless stream of the entries that `fn.readers.file` of DALI 2.4 reads, without padding.
+"""The endless stream of entries that `fn.readers.file` of DALI 2.4 reads, without padding.
 
 With `random_shuffle` the stream passes through a window of `initial_fill` entries, and each sample
-is drawn from it (DALI, dali/operators/reader/loader/loader.h, ReadOne). A draw is only made among
-the entries of the current epoch. This is a Fisher-Yates shuffle of limited reach: at position p,
-swap entry p with entry p + draw(0 to min(initial_fill, end of the epoch - p) - 1). So an epoch
-depends on those before it through the state of the random engine only, and can be begun anywhere.
+is drawn from it (DALI, dali/operators/reader/loader/loader.h, ReadOne), always among the entries of
+the current epoch. This is a Fisher-Yates shuffle of limited reach: at position p, swap entry p with
+entry p + draw(0 to min(initial_fill, end of the epoch - p) - 1). So an epoch depends on the epochs
+before it only through the state of the random engine, and the stream can start at any epoch.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .options import OrderOptions
 from .shards import Shards
 
 _DEFAULT_SEED = 524287  # DALI's, for the shuffles of the whole list
-_CHUNK = 8192  # entries of the stream made at a time
-_MARKS = 1024  # states of the random engine remembered, at most
-_STRIDE = 65536  # draws from one remembered state to the next, at first
+_CHUNK = 8192  # entries that are computed at a time
+_MARKS = 1024  # saved states of the random engine, at most
+_STRIDE = 65536  # draws from one saved state to the next, at first
 
 
 class Stream(Protocol):
     """The endless stream of catalog indices, without padding."""
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
-        """Some run of the stream that contains `position`: where it starts, and its entries."""
+        """A piece of the stream that contains `position`: where it starts, and its entries."""
 
 
 def make_stream(shards: Shards, options: OrderOptions) -> Stream:
-    """The stream that `options` ask for."""
+    """The stream that `options` describe."""
     if options.shuffle_after_epoch:
         return _Reshuffled(shards, options)
     listed = _Listed(shards, options.random_shuffle)
@@ -45,7 +45,7 @@ def make_stream(shards: Shards, options: OrderOptions) -> Stream:
 
 
 class _Listed:
-    """The list itself, or with random_shuffle the list in an order that is always the same."""
+    """The list itself or, with random_shuffle, the list in one order that never changes."""
 
     def __init__(self, shards: Shards, shuffle: bool) -> None:
         self._shards, self._shuffle = shards, shuffle
@@ -54,9 +54,9 @@ class _Listed:
         return position, self.entries(position, position + _CHUNK)
 
     def entries(self, start: int, stop: int) -> IntArray:
-        """int64[stop - start], the positions start to stop - 1 of the stream."""
-        places = self._shards.places(start, stop)
-        return self._list[places] if self._shuffle else places
+        """The entries at the positions start to stop - 1: int64[stop - start]."""
+        indices = self._shards.indices(start, stop)
+        return self._list[indices] if self._shuffle else indices
 
     @cached_property
     def _list(self) -> IntArray:
@@ -71,8 +71,8 @@ class _Reshuffled:
         self._seed = _DEFAULT_SEED if given is None else given
         self._cumulative = not options.checkpointing
         self._original = self._list = np.arange(shards.size)
-        self._epoch = -1  # the one that `_list` has been shuffled for
-        self._first, self._count = shards.place(0), shards.epoch_start(1)
+        self._epoch = -1  # the one that `_list` is shuffled for
+        self._first, self._count = shards.index(0), shards.epoch_start(1)
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         epoch = position // self._count
@@ -92,13 +92,13 @@ class _Reshuffled:
 
 
 class _Windowed:
-    """A stream drawn from a window that moves along it, as the module's docstring says.
+    """A stream that is drawn from a moving window, see the docstring of the module.
 
     Args:
-        shards: where the epochs end.
+        shards: knows where the epochs end.
         listed: the stream to draw from.
-        window: entries to draw from, at most the size of the largest shard.
-        seed: of the draws.
+        window: its size in entries, at most that of the largest shard.
+        seed: for the draws.
     """
 
     def __init__(self, shards: Shards, listed: _Listed, window: int, seed: int) -> None:
@@ -108,7 +108,7 @@ class _Windowed:
         self._begin(0)
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
-        start = position - self._shards.since_start(self._shards.place(position))
+        start = position - self._shards.since_start(self._shards.index(position))
         if not start <= self._position <= position:
             self._wind(start)
             self._begin(start)
@@ -117,16 +117,16 @@ class _Windowed:
         return self._position, self._advance()
 
     def _begin(self, position: int) -> None:
-        """Start at an epoch's start, where no draw has touched the entries of the window yet.
+        """Start at the start of an epoch, where no draw has touched the window's entries yet.
 
-        From `_head` on, `_pending` has the entries from `_position` on.
+        `_pending[_head:]` are the entries from `_position` on.
         """
         self._position, self._pending, self._head = position, array("q"), 0
 
     def _advance(self) -> IntArray:
-        """The next chunk, int64[_CHUNK]; an epoch's end within it is in its bounds only."""
-        places = self._shards.places(self._position, self._position + _CHUNK)
-        bounds = np.minimum(self._shards.until_end(places), self._window)
+        """The next chunk: int64[_CHUNK]. If an epoch ends in it, that shows in the bounds only."""
+        indices = self._shards.indices(self._position, self._position + _CHUNK)
+        bounds = np.minimum(self._shards.until_end(indices), self._window)
         self._load()
         head, pending = self._head, self._pending
         drawn = np.arange(head, head + _CHUNK) + self._engine.draw(bounds)
@@ -138,8 +138,8 @@ class _Windowed:
         return np.array(pending[head : self._head], np.int64)
 
     def _load(self) -> None:
-        """Have every entry that the next chunk may swap."""
-        # Moving what is left to the front costs as much as the window: done once in its length.
+        """Load every entry that the next chunk may swap."""
+        # Moving the rest to the front costs as much as the window is long: once per its length.
         if self._head >= self._window:
             del self._pending[: self._head]
             self._head = 0
@@ -148,7 +148,7 @@ class _Windowed:
         self._pending.frombytes(self._listed.entries(loaded, wanted).tobytes())
 
     def _wind(self, goal: int) -> None:
-        """Bring the engine to its state at the position `goal`, from the nearest known one."""
+        """Bring the engine to its state at position `goal`, from the nearest saved one."""
         found = bisect_right(self._marks, goal, key=itemgetter(0)) - 1
         position, self._engine.state = self._marks[found]
         while position < goal:
@@ -159,12 +159,12 @@ class _Windowed:
 
     def _skip(self, position: int, count: int) -> None:
         def bound(index: int) -> int:
-            return min(self._window, self._shards.until_end(self._shards.place(position + index)))
+            return min(self._window, self._shards.until_end(self._shards.index(position + index)))
 
         self._engine.skip(count, self._window, bound)
 
     def _remember(self, position: int) -> None:
-        """Keep the engine's state if it is far from the last; of too many, drop every other."""
+        """Save the engine's state if the last one is far away; if there are too many, drop half."""
         if position >= self._marks[-1][0] + self._stride:
             self._marks.append((position, self._engine.state))
         if len(self._marks) > _MARKS:
