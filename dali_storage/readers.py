@@ -158,8 +158,10 @@ def file(
     samples_are_named = any(given is not None for given in (file_root, files, file_list))
 
     def open_storage() -> tuple[Catalog, Reader]:
+        # Kept until the reader is open: both may be made from one loaded map.
+        tree = None if samples_are_named else storage.tree()
         catalog = discovery.discover(
-            None if samples_are_named else storage.tree(),
+            tree,
             file_root=file_root,
             files=files,
             labels=labels,
