@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from .._types import IntArray, PathLike
 from ..catalog import Catalog
+from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, DeviceStatus, Reader
+from ..reader import Batch, Reader
 from .extents import device
 from .extents.disks import list_disks
 from .extents.map import MapTree, load_map

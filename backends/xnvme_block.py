@@ -12,9 +12,10 @@ from bmap_tools.file_system import SUPERBLOCK_BYTES
 
 from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
+from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, DeviceStatus, Reader
+from ..reader import Batch, Reader
 from .extents import device
 from .extents.disks import list_disks
 from .extents.map import LoadedMap, MapTree, load_map

@@ -44,6 +44,7 @@ import numpy as np
 
 from ._types import Buffer, IntArray
 from .catalog import Catalog, Tree
+from .devices import DeviceStatus
 from .errors import BackendUnavailable
 
 
@@ -63,21 +64,6 @@ class Batch:
     sizes: IntArray
     offsets: IntArray
     buffer: Buffer
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
-    """Whether a device of this machine can be read.
-
-    Attributes:
-        name: what a user would pass to the backend: the path of a node in /dev, a PCI address.
-        kind: what it is, such as "NVMe disk".
-        problem: why it cannot be read and what would help; None if it can.
-    """
-
-    name: str
-    kind: str
-    problem: BackendUnavailable | None = None
 
 
 class Reader(ABC):

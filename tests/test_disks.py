@@ -12,7 +12,7 @@ import pytest
 from dali_storage.backends.extents.disks import list_disks
 from dali_storage.backends.linux import nodes
 from dali_storage.backends.xnvme.nodes import list_character_devices
-from dali_storage.reader import DeviceStatus
+from dali_storage.devices import DeviceStatus
 
 
 def block(base: Path, name: str, **attributes: str) -> None:

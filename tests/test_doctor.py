@@ -13,8 +13,8 @@ import pytest
 
 from dali_storage import Reader, doctor, registry
 from dali_storage.backends.memory import MemoryReader
+from dali_storage.devices import DeviceStatus
 from dali_storage.errors import BackendUnavailable
-from dali_storage.reader import DeviceStatus
 
 HELP = "get it from the shelf, or build it"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dali_storage.backends.xnvme import pci
+from dali_storage.devices import DeviceStatus
 from dali_storage.errors import BackendUnavailable
-from dali_storage.reader import DeviceStatus
 
 ADDRESS = "0000:00:04.0"
 ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"

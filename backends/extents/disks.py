@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bmap_tools import device
 
-from ...reader import DeviceStatus
+from ...devices import DeviceStatus
 from ..linux import nodes
 
 

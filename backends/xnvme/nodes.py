@@ -15,8 +15,8 @@ from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
 
+from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
-from ...reader import DeviceStatus
 from ..extents import device as _devices
 from ..extents.device import Storage
 from ..linux import nodes

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
-from ...reader import DeviceStatus
 from ..linux.nodes import sysfs_text
 
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
