@@ -1,9 +1,8 @@
-"""Extents of a block device or image: a whole batch in one submission, without the file system."""
+"""Samples as extents of a block device or image: a batch is one submission of kernel AIO."""
 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +16,17 @@ from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
-from .extents import device
+from .extents.device import open_mapped
 from .extents.disks import list_disks
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
 from .linux import aio
 from .linux.libc import IOVEC
+from .linux.storage import open_direct
 
-_RETRIES = 1  # a failed read is submitted again
-_PAGE = 4096  # bytes; a device is handed memory in these
+_RETRIES = 1
+_PAGE = 4096  # bytes
 
 
 class BlockReader(Reader):
@@ -34,7 +34,8 @@ class BlockReader(Reader):
 
     The reads of a batch are computed as numpy columns and submitted by one system call. While the
     mapped file system is mounted, each sample is compared with the map after its bytes were read
-    and before they are given out: what was written, replaced, moved or deleted since is refused.
+    and before they are delivered; a sample that was written, replaced, moved or deleted since it
+    was mapped is refused.
     """
 
     def __init__(
@@ -52,25 +53,25 @@ class BlockReader(Reader):
 
         Args:
             catalog: the samples; all of them must be in the map.
-            bmap: the path of the map.
+            bmap: path of the map.
             uri: the disk, partition, loop device or image file that holds the mapped file system.
-                None: the one it is mounted from, else the one that the map names.
-            check: compare samples with the map, while the file system is mounted: the extents of
-                all of them here (8 us a file, 15 where its inode is not in memory), and inode, size
-                and times whenever one is read; then its extents as well, if it can be moved while
-                it is mounted. Without it, a file that was changed after it was mapped gives wrong
-                bytes.
+                None: the device it is mounted from, else the one that the map names.
+            check: compare samples with the map while the file system is mounted: the extents of all
+                samples when the reader is opened (8 us per file, 15 if its inode is not in memory);
+                inode, size and times at every read, and the extents again if the file can be moved
+                while it is mounted. Without the check, a file that has changed since it was mapped
+                gives wrong bytes.
             queue_depth: reads under way at once in a lane, 1 to 4096.
             lanes: batches read at once, 1 to 64.
-            max_transfer: bytes, the most that one read asks for; a multiple of 4096.
+            max_transfer: bytes, the most that one read asks for; a multiple of 4096, up to 1 GiB.
 
         Raises:
-            ValueError, TypeError: a wrong option.
-            MapFormatError: the map cannot be believed.
-            StaleMapError: the device is not the mapped one; samples are not in the map, or not as
-                they were mapped.
+            ValueError, TypeError: an option is wrong.
+            MapFormatError: the map is invalid or inconsistent.
+            StaleMapError: the device is not the mapped one; samples are not in the map, or have
+                changed since they were mapped.
             BackendUnavailable: no permission to read the device, no O_DIRECT, no kernel AIO; or
-                samples that can be read as files only, whose file system is not mounted.
+                samples have to be read as files, and their file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
         require_flag("block", "check", check)
@@ -80,21 +81,19 @@ class BlockReader(Reader):
         self.lanes = lanes
         self._queue_depth = queue_depth
         loaded = load_map(bmap)
-        self._storage = device.open_found(
-            uri, loaded.map, directory_of(catalog), lambda found: device.open_storage(found, loaded)
-        )
+        self._device, start = open_mapped(uri, loaded, directory_of(catalog), open_direct)
         self._is_open = True
         try:
-            self.alignment = max(_PAGE, self._storage.block)
             self._samples = MappedSamples(
                 catalog,
                 loaded,
-                self._storage,
-                unit=self.alignment,
+                self._device.storage,
+                start,
                 max_transfer=max_transfer,
                 retries=_RETRIES,
                 check=check,
             )
+            self.alignment = self._samples.alignment
             aio.require(queue_depth)
         except BaseException:
             self.close()
@@ -121,22 +120,22 @@ class BlockReader(Reader):
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            os.close(self._storage.fd)
+            self._device.close()
 
     def _submit(self, reads: Reads) -> _Completions:
         iovecs = np.empty((len(reads), 1), IOVEC)
         iovecs["base"][:, 0] = reads.memory
         iovecs["len"][:, 0] = reads.lengths
-        results = aio.read(self._queue_depth, self._storage.fd, iovecs, reads.positions)
+        results = aio.read(self._queue_depth, self._device.fd, iovecs, reads.offsets)
         return _Completions(results, reads.lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Completions:
-    """Of kernel AIO.
+    """Results of kernel AIO.
 
     Attributes:
-        results: int64[n], bytes, or -errno.
+        results: int64[n], bytes that were read, or -errno.
         lengths: int64[n], bytes that were asked for.
     """
 
@@ -147,8 +146,8 @@ class _Completions:
         failed: npt.NDArray[np.bool_] = self.results != self.lengths
         return failed
 
-    def reason(self, number: int) -> tuple[int, str]:
-        result = int(self.results[number])
-        return (
-            (-result, "cannot read") if result < 0 else (errno.EIO, f"only {result} bytes came of")
-        )
+    def reason(self, index: int) -> tuple[int, str]:
+        result, length = int(self.results[index]), int(self.lengths[index])
+        if result < 0:
+            return -result, f"cannot read {length} bytes"
+        return errno.EIO, f"short read: {result} of {length} bytes"

@@ -1,14 +1,11 @@
-"""Extents as NVMe reads by libxnvme: block devices, NVMe character devices, PCI addresses."""
+"""Samples as extents, read by the NVMe commands of libxnvme: disks, namespaces, PCI addresses."""
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
-
-from bmap_tools.file_system import SUPERBLOCK_BYTES
 
 from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
@@ -16,28 +13,27 @@ from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
-from .extents import device
+from .extents.device import open_mapped
 from .extents.disks import list_disks
-from .extents.map import LoadedMap, MapTree, load_map
+from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
-from .xnvme import library
-from .xnvme.blocks import BlockReads
-from .xnvme.implementations import unavailable
+from .xnvme import availability, library
 from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.nodes import list_character_devices
 from .xnvme.pci import list_controllers
-from .xnvme.queue import Queue, require_depth
+from .xnvme.queue import require_depth
+from .xnvme.read_commands import ReadCommands
 
 _PAGE = 4096  # bytes
-_USUAL_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and end all at once
+_DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
 
 
 class XnvmeBlockReader(Reader):
     """Reads the extents of a map (`python -m bmap_tools create`) by NVMe read commands.
 
-    The commands of a batch are computed as numpy columns and kept under way in a queue. What is
-    mounted is checked as by the backend `block`. Buffers are libxnvme's (xnvme_buf_alloc).
+    The commands of a batch are computed as numpy columns and kept under way in a queue. Samples are
+    compared with the map as by the backend `block`. Buffers are libxnvme's (xnvme_buf_alloc).
     """
 
     def __init__(
@@ -60,31 +56,33 @@ class XnvmeBlockReader(Reader):
 
         Args:
             catalog: the samples; all of them must be in the map.
-            bmap: the path of the map.
-            uri: what holds the mapped file system: a block device; an NVMe namespace's character
-                device (/dev/ng0n1); the PCI address of a controller that is bound to
+            bmap: path of the map.
+            uri: what holds the mapped file system: a block device; the character device of an NVMe
+                namespace (/dev/ng0n1); the PCI address of a controller that is bound to
                 uio_pci_generic or vfio-pci (0000:00:04.0; needs libxnvme's main branch); or an
-                image file. None: the block device it is mounted from, else the one the map names.
+                image file. None: the block device it is mounted from, else the one that the map
+                names.
             io: libxnvme's asynchronous implementation. Of a block device or image: "io_uring" (the
-                default), "libaio", "emu" or "thrpool"; of a character device "io_uring_cmd"; of a
-                PCI address there is no choice.
+                default), "libaio", "emu" or "thrpool"; of a character device: "io_uring_cmd"; of a
+                PCI address: there is no choice.
             queue_depth: commands under way at once in a queue: a power of two from 1 to 2048; at a
-                PCI address to 512.
-            queues: batches read at once, each by a queue of its own: 1 to 64.
-            max_transfer: bytes, the most that one command asks for; a multiple of 4096. None: what
-                the device can do, up to 1 MiB.
-            retries: how often a command that has failed, or came short, is submitted again.
-            spin: ask for completions without a pause: takes a whole processor a queue.
-            mem: "cpu", where the buffers are; "gpu" is reserved.
-            nsid: which namespace, of a controller that is given by its PCI address.
-            check: compare samples with the map whenever they are read, as the backend `block`.
+                PCI address up to 512.
+            queues: batches read at once, each by its own queue: 1 to 64.
+            max_transfer: bytes, the most that one command reads; a multiple of 4096, up to 1 GiB.
+                None: as much as the device supports, up to 1 MiB.
+            retries: how often a command that failed or was short is submitted again, 0 to 100.
+            spin: poll for completions without pauses; takes a whole processor per queue.
+            mem: where the buffers are: "cpu"; "gpu" is reserved.
+            nsid: the number of the namespace, of a controller that is given by its PCI address.
+            check: compare samples with the map at every read, as the backend `block` does.
 
         Raises:
-            ValueError, TypeError: a wrong option, or a device that cannot be read this way.
-            MapFormatError: the map cannot be believed.
-            StaleMapError: the device is not the mapped one, or samples are not in the map.
-            BackendUnavailable: no libxnvme; it cannot open the device here; or samples that can be
-                read as files only, whose file system is not mounted.
+            ValueError, TypeError: an option is wrong, or the device cannot be read this way.
+            MapFormatError: the map is invalid or inconsistent.
+            StaleMapError: the device is not the mapped one; samples are not in the map, or have
+                changed since they were mapped.
+            BackendUnavailable: no libxnvme; it cannot open the device here; or samples have to be
+                read as files, and their file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
         _check_options(queue_depth, queues, max_transfer, retries, nsid)
@@ -92,35 +90,35 @@ class XnvmeBlockReader(Reader):
         require_flag("xnvme-block", "spin", spin)
         require_flag("xnvme-block", "check", check)
         self.lanes = queues
-        self._queues: list[Queue] = []
         loaded, xnvme = load_map(bmap), library.load()
-        self._namespace = device.open_found(
-            uri,
-            loaded.map,
-            directory_of(catalog),
-            lambda found: open_namespace(xnvme, found, io, nsid, loaded),
+        opener = partial(
+            open_namespace,
+            xnvme,
+            io=io,
+            nsid=nsid,
+            queues=queues,
+            queue_depth=queue_depth,
+            spin=spin,
         )
+        self._namespace, start = open_mapped(uri, loaded, directory_of(catalog), opener)
         try:
-            transfer = _transfer(max_transfer, self._namespace)
-            self.alignment = max(_PAGE, self._namespace.storage.block)
-            self._open_queues(queue_depth, spin=spin)
-            self._require_file_system(loaded)
             self._samples = MappedSamples(
                 catalog,
                 loaded,
                 self._namespace.storage,
-                unit=self.alignment,
-                max_transfer=transfer,
+                start,
+                max_transfer=_transfer(max_transfer, self._namespace),
                 retries=retries,
                 check=check,
             )
+            self.alignment = self._samples.alignment
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
-        return unavailable()
+        return availability.unavailable()
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
@@ -134,56 +132,26 @@ class XnvmeBlockReader(Reader):
         return self._samples.sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        submit = partial(self._submit, self._queues[lane], batch.buffer)
-        self._samples.read(batch, submit)
+        self._samples.read(batch, partial(self._submit, lane, batch.buffer))
 
     def allocate(self, nbytes: int) -> Buffer:
-        return self._namespace.device.allocate(nbytes)
+        return self._namespace.allocate(nbytes)
 
     def close(self) -> None:
-        for queue in self._queues:
-            queue.close()
-        self._namespace.device.close()
+        self._namespace.close()
 
-    def _open_queues(self, depth: int, *, spin: bool) -> None:
-        device, patience = self._namespace.device, self._namespace.way.patience
-        if depth > self._namespace.way.deepest:
-            raise ValueError(
-                f"xnvme-block: queue_depth must be at most {self._namespace.way.deepest} for "
-                f"{self._namespace.way.what}, not {depth}"
-            )
-        try:
-            for _ in range(self.lanes):
-                self._queues.append(Queue(device, depth, spin=spin, patience=patience))
-        except OSError as error:
-            doing = f"cannot make {self.lanes} queues of {depth} commands (its own may be fewer)"
-            raise self._namespace.refusal(error, doing) from None
-
-    def _require_file_system(self, loaded: LoadedMap) -> None:
-        """The superblock by a command, so that commands are known to read what was mapped."""
-        storage = self._namespace.storage
-        device.require_alignment(storage.path, storage.start, storage.block, loaded)
-        head = self._namespace.read(self._queues[0], storage.start, SUPERBLOCK_BYTES)
-        device.require_file_system(head, storage.path, storage.start, loaded)
-
-    def _submit(self, queue: Queue, memory: Buffer, reads: Reads) -> BlockReads:
-        commands = self._namespace.commands(queue, reads)
-        try:
-            queue.run(commands, memory)
-        except OSError as error:
-            what = error.strerror or str(error)
-            raise OSError(error.errno or errno.EIO, what, self._namespace.storage.path) from None
-        return commands
+    def _submit(self, lane: int, owner: Buffer, reads: Reads) -> ReadCommands:
+        return self._namespace.submit(lane, reads.offsets, reads.memory, reads.lengths, owner)
 
 
 def _transfer(wanted: int | None, namespace: Namespace) -> int:
     most, lba_bytes = namespace.max_transfer, namespace.lba_bytes
     if wanted is None:
-        return min(most, _USUAL_TRANSFER)
+        return min(most, _DEFAULT_TRANSFER)
     if wanted > most or wanted % lba_bytes:
         raise ValueError(
             f"xnvme-block: max_transfer must be a multiple of {lba_bytes} and at most {most}, the "
-            f"bytes that {namespace.storage.path} takes in one command, not {wanted}"
+            f"bytes that {namespace.storage.path} reads by one command, not {wanted}"
         )
     return wanted
 
@@ -203,7 +171,7 @@ def _check_options(
 def _check_memory(mem: str) -> None:
     if mem == "gpu":
         raise ValueError(
-            "xnvme-block: mem='gpu' is reserved: nothing reads into the memory of a GPU yet; use "
+            "xnvme-block: mem='gpu' is reserved: reading to GPU memory is not supported yet; use "
             "mem='cpu'"
         )
     if mem != "cpu":

@@ -14,9 +14,9 @@ from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import SampleFiles
+from .xnvme import availability
 from .xnvme.device import Device
 from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, open_anonymous
-from .xnvme.implementations import refusal, shortage, unavailable
 from .xnvme.library import load
 from .xnvme.queue import require_depth
 
@@ -74,14 +74,17 @@ class XnvmeFileReader(Reader):
                 self._queues.append(FileQueue(library, io, queue_depth, direct=direct))
         except OSError as error:
             self.close()
-            raise shortage(error) or refusal(library, io, error) from None
+            raise (
+                availability.limit_reached(error)
+                or availability.not_offered(library, io, error)
+            ) from None
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
-        return unavailable()
+        return availability.unavailable()
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.yield_turn)
@@ -148,7 +151,7 @@ class _SampleReads(FileReads):
                 self.errors[number], self.got[number] = 0, -1
         close_all(map(self._open.pop, numbers))
 
-    def waiting(self) -> None:
+    def will_wait(self) -> None:
         self._yield_turn()
 
     def close(self) -> None:

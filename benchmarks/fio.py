@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from bmap_tools.extent_map import ExtentMap
-from dali_storage.backends.extents import device as _devices
-from dali_storage.backends.extents.device import Storage
+from dali_storage.backends.extents.device import open_mapped
 from dali_storage.backends.extents.map import LoadedMap, load_map
+from dali_storage.backends.linux.storage import open_direct
 
 from .environment import drop_caches
 from .legs import MAPPED
@@ -79,20 +79,18 @@ def prepare(work: Work, results: Results) -> Fio | None:
         return Fio(result, running[0], uri, (), cold)
     loaded = load_map(str(work.bmap))
     mapped = loaded.map
-    storage = _open(uri, loaded, work)
+    path, start = _find(uri, loaded, work)
     if shutil.which("fio") is None:
         result.skipped = "not installed (apt-get install fio)"
-    return Fio(result, running[0], storage.path, _command(storage, mapped, work), cold)
+    return Fio(result, running[0], path, _command(path, start, mapped, work), cold)
 
 
-def _open(uri: str | None, loaded: LoadedMap, work: Work) -> Storage:
-    """What the mapped file system is on, as the backends find it."""
+def _find(uri: str | None, loaded: LoadedMap, work: Work) -> tuple[str, int]:
+    """The device or image with the mapped file system, and the offset of that, in bytes."""
     root = loaded.map.root if work.root is None else os.fsencode(work.root)
-    opened = _devices.open_found(
-        uri, loaded.map, root, lambda place: _devices.open_storage(place, loaded)
-    )
-    os.close(opened.fd)
-    return opened
+    opened, start = open_mapped(uri, loaded, root, open_direct)
+    opened.close()
+    return opened.storage.path, start
 
 
 def turns(fio: Fio | None, results: Results) -> list[Turn]:
@@ -102,13 +100,13 @@ def turns(fio: Fio | None, results: Results) -> list[Turn]:
     return [(fio.result, fio.run)]
 
 
-def _command(storage: Storage, mapped: ExtentMap, work: Work) -> tuple[str, ...]:
-    offset, size = _region(storage, mapped)
+def _command(path: str, start: int, mapped: ExtentMap, work: Work) -> tuple[str, ...]:
+    offset, size = _region(path, start, mapped)
     # Not --invalidate, fio's default: it would empty caches that the next leg shall find filled.
     return (
         *("fio", "--name=randread", "--readonly", "--rw=randread", "--direct=1", "--invalidate=0"),
         *("--ioengine=libaio", f"--iodepth={QUEUE_DEPTH}", f"--bs={BLOCK_BYTES}"),
-        *(f"--filename={_escape(storage.path)}", f"--offset={offset}", f"--size={size}"),
+        *(f"--filename={_escape(path)}", f"--offset={offset}", f"--size={size}"),
         f"--io_size={max(work.delivered_bytes(work.order.size), BLOCK_BYTES)}",
         *(f"--runtime={_MOST_SECONDS}", "--output-format=json"),
     )
@@ -118,15 +116,15 @@ def _escape(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:")  # a colon stands between file names
 
 
-def _region(storage: Storage, mapped: ExtentMap) -> tuple[int, int]:
+def _region(path: str, start: int, mapped: ExtentMap) -> tuple[int, int]:
     """The part of a device or image, in bytes, that the mapped files lie in: offset and size."""
-    with open(storage.path, "rb", buffering=0) as device:
+    with open(path, "rb", buffering=0) as device:
         end = os.lseek(device.fileno(), 0, os.SEEK_END)
     written = mapped.extents[mapped.extents[:, 1] >= 0]
     first = int(written[:, 1].min(initial=mapped.device.size))
     last = int((written[:, 1] + written[:, 2]).max(initial=0))
     size = min(-(-max(last - first, 1) // BLOCK_BYTES) * BLOCK_BYTES, end)
-    offset = min(storage.start + first, end - size) // _DIRECT_ALIGNMENT * _DIRECT_ALIGNMENT
+    offset = min(start + first, end - size) // _DIRECT_ALIGNMENT * _DIRECT_ALIGNMENT
     return offset, size
 
 

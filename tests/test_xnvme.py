@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dali_storage.backends.xnvme.blocks import COMMAND
 
 from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.blocks import COMMAND
 from dali_storage.backends.xnvme.device import _OPTS_READ, GEOMETRY, OPTS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import CONTEXT

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from dali_storage.backends.xnvme.blocks import BlockReads
 from nvidia.dali import fn
 
 import bmap_tools
@@ -24,7 +25,6 @@ from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme import blocks as _xnvme_blocks
 from dali_storage.backends.xnvme import namespace as _xnvme_storage
 from dali_storage.backends.xnvme import pci as _pci
-from dali_storage.backends.xnvme.blocks import BlockReads
 from dali_storage.backends.xnvme.device import Device, Geometry
 from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dali_storage.backends.xnvme.identify import Identity, identify
 
 SERIAL = "S4EWNX0R"

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from dali_storage.backends.xnvme.blocks import COMMAND, MOST_BLOCKS, BlockReads
 
 from dali_storage.backends.xnvme import device as _xnvme_devices
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme import queue as _xnvme_queue
-from dali_storage.backends.xnvme.blocks import COMMAND, MOST_BLOCKS, BlockReads
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library

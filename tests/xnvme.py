@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dali_storage.backends.xnvme.blocks import COMMAND, BlockReads
+
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import FileQueue, FileReads, open_anonymous
 from dali_storage.backends.xnvme.library import Library

@@ -1,20 +1,18 @@
 """Whether files are still those that were mapped.
 
-Their state (inode, size, times) shows that a file was written to, replaced or deleted. It does not
-show that its data was moved, by e4defrag(8), xfs_fsr(8), duperemove(8), or resize2fs(8) while it
-was not mounted: these leave all that as it is. So the extents of all files are compared once, at
-the beginning, and again at every use of what can be moved while it is mounted: all files on XFS,
-which can make any two share their blocks, and elsewhere those of several extents, or with space
-reserved beyond their end.
+The state of a file (inode, size, times) shows that it was written to, replaced or deleted. It does
+not show that its data was moved: e4defrag(8), xfs_fsr(8) and duperemove(8) leave it as it is, and
+so does resize2fs(8) on a file system that is not mounted. So the extents of all files are compared
+once, when the reader is opened, and again at every read for files whose data can be moved while
+they are mounted: all files on XFS, where any two can be made to share blocks, and elsewhere files
+with several extents, or with space reserved beyond their end.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -26,75 +24,52 @@ from ..files.opening import close_all, open_cached, open_missing, statuses, stat
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap
 
-_IOC_FIEMAP = 0xC020660B
-_ROOM = 2  # extents: enough to see one, and that there is no other
-_EXTENT = [
-    ("logical", "<i8"),
-    ("physical", "<i8"),
-    ("length", "<i8"),
-    ("reserved64", "<u8", 2),
-    ("flags", "<u4"),
-    ("reserved", "<u4", 3),
-]
-_FIEMAP = np.dtype(  # struct fiemap, <linux/fiemap.h>
-    [
-        ("start", "<u8"),
-        ("length", "<u8"),
-        ("flags", "<u4"),
-        ("mapped", "<u4"),
-        ("room", "<u4"),
-        ("reserved", "<u4"),
-        ("extents", _EXTENT, _ROOM),
-    ]
-)
-_LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; what is later is cut off
-_HARMLESS = np.uint32(0x1 | 0x1000 | 0x2000)  # LAST, MERGED, SHARED say nothing of the place
-
-_ioctl = ctypes.PyDLL(None).ioctl  # PyDLL: keeps the interpreter lock; see _files
-_ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+_LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; later times are clipped
 
 
 class Freshness:
-    """Compares files with their map. Can be used from several threads."""
+    """Compares files with their map. May be used from several threads."""
 
     def __init__(self, loaded: LoadedMap) -> None:
         self._loaded = loaded
-        self._map = mapped = loaded.map
-        self._counts = np.diff(mapped.extent_offsets)
-        # Not empty, because what has no extents is looked up in it as well.
-        self._extents = mapped.extents if len(mapped.extents) else np.zeros((1, 3), np.int64)
-        self._is_mapped = np.ones(len(mapped), bool)
-        self._is_mapped[list(mapped.unmapped)] = False
-        self._can_be_moved = (self._counts > 1) | (mapped.file_system.type == "xfs")
-        self._can_be_moved &= self._is_mapped
+        self._map = extent_map = loaded.map
+        self._counts = np.diff(extent_map.extent_offsets)
+        # Not empty, because files without extents index it, too.
+        self._extents = (
+            extent_map.extents if len(extent_map.extents) else np.zeros((1, 3), np.int64)
+        )
+        self._is_mapped = np.ones(len(extent_map), bool)
+        self._is_mapped[list(extent_map.unmapped)] = False
+        self._can_move = (self._counts > 1) | (extent_map.file_system.type == "xfs")
+        self._can_move &= self._is_mapped
 
     def check_all(self, files: IntArray, paths: Callable[[IntArray], Sequence[bytes]]) -> None:
-        """Refuse files that are not as they were mapped, before the first of them is used.
+        """Refuse files that differ from the map, before the first read.
 
         Args:
-            files: int64[n], of the map.
-            paths: where some of them (int64[k], indices into `files`) are now.
+            files: int64[n], indices into the map.
+            paths: gives the present paths of some of them (int64[k], indices into `files`).
 
         Raises:
             As `check()`.
         """
-        # What is looked at whenever it is used, need not be looked at now.
-        unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_be_moved[files])
+        # Files that can be moved while mounted are checked again on every read; skip them here.
+        unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_move[files])
         with self._missing_is_stale():
             for start in range(0, len(unseen), FILES_AT_ONCE):
                 some = unseen[start : start + FILES_AT_ONCE]
                 self._check_extents(files[some], paths(some))
 
     def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        """Refuse files that are not as they were mapped.
+        """Refuse files that differ from the map.
 
         Args:
-            files: int64[n], of the map.
-            paths: where they are now.
+            files: int64[n], indices into the map.
+            paths: their present paths.
 
         Raises:
-            StaleMapError: one of them differs; of several that differ alike, it is the first.
-            OSError: one of them cannot be asked about; names its path.
+            StaleMapError: a file differs; of several that differ in the same way, the first.
+            OSError: the state of a file cannot be read; names its path.
         """
         with self._missing_is_stale():
             for start in range(0, len(paths), FILES_AT_ONCE):
@@ -102,13 +77,13 @@ class Freshness:
                 self._check(files[part], paths[part])
 
     def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        wanted = self._can_be_moved[files]
-        thorough, quick = np.flatnonzero(wanted), np.flatnonzero(~wanted)
-        if thorough.size:
-            self._check_extents(files[thorough], [paths[place] for place in thorough.tolist()])
-        if quick.size:
-            chosen = [paths[place] for place in quick.tolist()]
-            self._check_state(files[quick], chosen, statuses_of_paths(chosen))
+        can_move = self._can_move[files]
+        movable, others = np.flatnonzero(can_move), np.flatnonzero(~can_move)
+        if movable.size:
+            self._check_extents(files[movable], [paths[index] for index in movable.tolist()])
+        if others.size:
+            chosen = [paths[index] for index in others.tolist()]
+            self._check_state(files[others], chosen, statuses_of_paths(chosen))
 
     @contextmanager
     def _missing_is_stale(self) -> Iterator[None]:
@@ -116,8 +91,7 @@ class Freshness:
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
             path = os.fsencode(error.filename)
-            what = "the file that was mapped is not there any more"
-            raise self._loaded.stale(path, what) from None
+            raise self._loaded.stale(path, "the mapped file no longer exists") from None
 
     def _check_state(
         self, files: IntArray, paths: Sequence[bytes], status: npt.NDArray[np.void]
@@ -130,11 +104,11 @@ class Freshness:
             ("ctime", mapped.ctimes_ns[files], _ns(status["ctime_s"], status["ctime_ns"])),
         )
         differs = np.logical_or.reduce([then != now for _, then, now in columns])
-        for place in np.flatnonzero(differs)[:1].tolist():
-            name, then, now = next(c for c in columns if c[1][place] != c[2][place])
-            what = f"its {name} was {then[place]} and is {now[place]}"
+        for index in np.flatnonzero(differs)[:1].tolist():
+            name, then, now = next(c for c in columns if c[1][index] != c[2][index])
+            what = f"its {name} was {then[index]} and is {now[index]}"
             raise self._loaded.stale(
-                paths[place], f"the file has changed since it was mapped: {what}"
+                paths[index], f"the file has changed since it was mapped: {what}"
             )
 
     def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
@@ -142,16 +116,16 @@ class Freshness:
         try:
             self._open(fds, paths)
             self._check_state(files, paths, statuses(fds, paths, local=True))
-            for place in np.flatnonzero(~self._are_simply_same(files, fds)).tolist():
-                if not self._are_same(int(files[place]), fds[place]):
-                    what = "the file's data was moved since it was mapped"
-                    raise self._loaded.stale(paths[place], what)
+            for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
+                if not self._has_same_extents(int(files[index]), fds[index]):
+                    what = "the data of the file has been moved since it was mapped"
+                    raise self._loaded.stale(paths[index], what)
         finally:
             close_all(fds)
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
-        # Where the first is not cached the others will not be, and to ask for each is a waste.
+        # If the first is not cached, the others will not be either: do not try each.
         first = fds[:1]
         try:
             is_cached = open_cached(first, paths[:1], flags)
@@ -160,37 +134,21 @@ class Freshness:
         if not (is_cached and open_cached(fds, paths, flags)):
             open_missing(fds, paths, flags)
 
-    def _are_simply_same(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """bool[n]: files of no or one extent, in the map and now, that is the same."""
-        counts, sizes = self._counts[files], self._map.sizes[files]
-        answers = np.zeros(len(fds), _FIEMAP)
-        answers["length"] = np.maximum(sizes, 1)  # what lies beyond its end is of no interest
-        answers["room"] = _ROOM
-        # Of so few extents the kernel knows without reading the disk, which would take the lock.
-        places = np.flatnonzero(counts <= 1)
-        addresses = (answers.ctypes.data + places * _FIEMAP.itemsize).tolist()
-        asked = map(fds.__getitem__, places.tolist())
-        told = np.zeros(len(fds), bool)
-        told[places] = [not failed for failed in map(_ioctl, asked, repeat(_IOC_FIEMAP), addresses)]
-        first = np.minimum(self._map.extent_offsets[files], len(self._extents) - 1)
-        same = self._is_same(answers["extents"][:, 0], self._extents[first], sizes)
-        told &= (answers["mapped"] == counts) & (same | (counts == 0))
-        return told
-
-    def _is_same(
-        self, found: npt.NDArray[np.void], expected: IntArray, sizes: IntArray
-    ) -> npt.NDArray[np.bool_]:
-        block = self._map.file_system.block_size
-        ends = np.minimum(found["logical"] + found["length"], -(-sizes // block) * block)
-        same: npt.NDArray[np.bool_] = (
-            (found["logical"] == expected[:, 0])
-            & (found["physical"] == expected[:, 1])
-            & (ends == expected[:, 0] + expected[:, 2])
-            & (found["flags"] & ~_HARMLESS == 0)
+    def _have_same_extent(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """bool[n]: files that have at most one extent, in the map and now, and the same one."""
+        same = np.zeros(len(fds), bool)
+        few = np.flatnonzero(self._counts[files] <= 1)
+        files = files[few]
+        block_size = self._map.file_system.block_size
+        counts, extents = fiemap.single_extents(
+            [fds[index] for index in few.tolist()], self._map.sizes[files], block_size
         )
+        first = np.minimum(self._map.extent_offsets[files], len(self._extents) - 1)
+        is_equal = (extents == self._extents[first]).all(axis=1) | (counts == 0)
+        same[few] = (counts == self._counts[files]) & is_equal
         return same
 
-    def _are_same(self, file: int, fd: int) -> bool:
+    def _has_same_extents(self, file: int, fd: int) -> bool:
         mapped = self._map
         raw = fiemap.Fiemap().raw_extents(fd, sync=False)
         size = int(mapped.sizes[file])
@@ -199,16 +157,16 @@ class Freshness:
             return False
         first, last = mapped.extent_offsets[file : file + 2].tolist()
         expected = list(map(tuple, mapped.extents[first:last].tolist()))
-        return _within(found, size) == _within(expected, size)
+        return _before_end(found, size) == _before_end(expected, size)
 
 
 def _ns(seconds: IntArray, nanoseconds: npt.NDArray[np.uint32]) -> IntArray:
-    """Times as a map has them: what does not fit in 64 bits is the last that does."""
+    """Times as in a map: those that do not fit in 64 bits are the last that do."""
     known = np.clip(seconds, -_LAST_SECOND, _LAST_SECOND) * 10**9 + nanoseconds
     limit = np.where(seconds > 0, 2**63 - 1, -(2**63))
     return np.where(np.abs(seconds) > _LAST_SECOND, limit, known)
 
 
-def _within(extents: list[fiemap.Extent], size: int) -> list[fiemap.Extent]:
-    """Without space reserved beyond the end, which a file system gives back when it likes to."""
+def _before_end(extents: list[fiemap.Extent], size: int) -> list[fiemap.Extent]:
+    """Without space reserved beyond the end, which a file system may give back at any time."""
     return [extent for extent in extents if extent[0] < size]

@@ -1,4 +1,4 @@
-"""Extent maps and catalogs: which file of a map is which sample."""
+"""Loaded extent maps: the samples in them, and which file of a map is which sample."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _loaded: weakref.WeakValueDictionary[_Key, ExtentMap] = weakref.WeakValueDiction
 
 @dataclass(frozen=True, slots=True)
 class LoadedMap:
-    """An extent map, and the command that renews it.
+    """An extent map and the command that renews it.
 
     Attributes:
         map: the extent map.
-        renew: what a user is told to do about a stale map.
+        renew: what to do about a stale map, for the user.
     """
 
     map: ExtentMap
     renew: str
 
     def stale(self, path: bytes, what: str) -> StaleMapError:
-        """The error of a sample that is not as it was mapped."""
+        """The error of a sample that is no longer as it was mapped."""
         return StaleMapError(path, what, self.renew)
 
     def other_device(self, path: str, what: str) -> StaleMapError:
@@ -45,11 +45,11 @@ class LoadedMap:
 
 
 def load_map(bmap: PathLike) -> LoadedMap:
-    """The map in a file. All who hold the map of one unchanged file hold the same ExtentMap.
+    """Load a map from a file. Maps of one unchanged file share their ExtentMap.
 
     Raises:
         MapFormatError, OSError: as `bmap_tools.load()`.
-        TypeError: `bmap` is no path.
+        TypeError: `bmap` is not a path.
     """
     try:
         path = os.fsdecode(bmap)
@@ -65,16 +65,16 @@ def load_map(bmap: PathLike) -> LoadedMap:
 
 
 class MapTree:
-    """The directories and files of a map, as a catalog lists them: a `dali_storage.catalog.Tree`.
+    """The directories and files of a map: a `dali_storage.catalog.Tree`.
 
     Attributes:
-        root: the directory that was mapped.
-        extent_map: kept, so that a reader which is opened next need not load it again.
+        root: the mapped directory.
+        extent_map: the map; as long as it lives, a reader that is opened need not load it again.
     """
 
-    def __init__(self, mapped: ExtentMap) -> None:
-        self.root = mapped.root
-        self.extent_map = mapped
+    def __init__(self, extent_map: ExtentMap) -> None:
+        self.root = extent_map.root
+        self.extent_map = extent_map
         self._files: dict[bytes, array[int]] | None = None
 
     def directories(self) -> list[bytes]:
@@ -82,31 +82,29 @@ class MapTree:
         return list(self.extent_map.directories)
 
     def files(self, directory: bytes) -> list[bytes]:
-        """The names of the files that are directly in one of the directories."""
+        """The names of the files directly in one of the directories."""
         if self._files is None:
             self._files = self._by_directory()
         skip = len(directory) + 1
         return [self.extent_map.name(file)[skip:] for file in self._files.get(directory, ())]
 
     def _by_directory(self) -> dict[bytes, array[int]]:
-        mapped = self.extent_map
-        slashes = np.flatnonzero(np.frombuffer(mapped.names, np.uint8) == ord("/"))
-        starts, ends = np.searchsorted(slashes, mapped.name_offsets[:-1]), mapped.name_offsets[1:]
+        names, offsets = self.extent_map.names, self.extent_map.name_offsets
+        slashes = np.flatnonzero(np.frombuffer(names, np.uint8) == ord("/"))
+        starts, ends = np.searchsorted(slashes, offsets[:-1]), offsets[1:]
         direct = np.flatnonzero(np.searchsorted(slashes, ends) - starts == 1)
         found: dict[bytes, array[int]] = {}
-        names = zip(
-            mapped.name_offsets[:-1][direct].tolist(), slashes[starts[direct]].tolist(), strict=True
-        )
-        for file, (start, slash) in zip(direct.tolist(), names, strict=True):
-            found.setdefault(mapped.names[start:slash], array("q")).append(file)
+        pairs = zip(offsets[:-1][direct].tolist(), slashes[starts[direct]].tolist(), strict=True)
+        for file, (start, slash) in zip(direct.tolist(), pairs, strict=True):
+            found.setdefault(names[start:slash], array("q")).append(file)
         return found
 
 
 def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
-    """Which file of the map each sample is: int64[n].
+    """The file of the map that each sample is: int64[n].
 
     Raises:
-        StaleMapError: samples that are not in the map; names the first few and their number.
+        StaleMapError: samples are not in the map; names the first few and their number.
     """
     mapped = loaded.map
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
@@ -128,10 +126,10 @@ def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
 def _finder(
     known: dict[bytes, int], catalog: Catalog, mapped_root: bytes
 ) -> Callable[[bytes], int]:
-    """Tells by a sample's name which file of the map it is; -1 where it is none."""
+    """A function from the name of a sample to its file of the map, or -1."""
     root = os.path.realpath(catalog.root or b".")
-    prefix = _place(root, mapped_root)
-    if prefix is None:  # it may be mounted elsewhere; the end of its path is what they share
+    prefix = _prefix(root, mapped_root)
+    if prefix is None:  # mounted elsewhere, perhaps: then the ends of the two paths agree
         parts = root.split(b"/")
         ends = (b"/".join(parts[start:]) for start in range(len(parts), 0, -1))
         prefixes = (end + b"/" if end else b"" for end in ends)
@@ -141,23 +139,24 @@ def _finder(
     def find(name: bytes) -> int:
         file = known.get(prefix + name)
         if file is None:  # "./a/b", "a//b", or an absolute path
-            file = known.get(_way(os.path.join(mapped_root, prefix, name), mapped_root))
+            file = known.get(_relative(os.path.join(mapped_root, prefix, name), mapped_root))
         if file is None:  # from a directory above the mapped one, or through a link
             directory, base = os.path.split(os.path.join(root, name))
-            file = known.get(_way(os.path.join(os.path.realpath(directory), base), mapped_root))
+            path = os.path.join(os.path.realpath(directory), base)
+            file = known.get(_relative(path, mapped_root))
         return -1 if file is None else file
 
     return find
 
 
-def _way(path: bytes, root: bytes) -> bytes:
+def _relative(path: bytes, root: bytes) -> bytes:
     return os.path.relpath(os.path.normpath(path), root)
 
 
-def _place(root: bytes, mapped_root: bytes) -> bytes | None:
-    """What stands before the names of a catalog in the map, where its root is in the mapped one.
+def _prefix(root: bytes, mapped_root: bytes) -> bytes | None:
+    """What the names of a catalog begin with in the map; None if its root is not in the mapped one.
 
-    It is the same directory that counts, not its path: it may be mounted in several places.
+    The directories are compared, not their paths: a file system may be mounted in several places.
     """
     try:
         wanted = os.stat(mapped_root)
@@ -168,5 +167,5 @@ def _place(root: bytes, mapped_root: bytes) -> bytes | None:
             above = os.path.dirname(above)
     except OSError:
         return None
-    way = _way(root, above)
-    return b"" if way == b"." else way + b"/"
+    relative = _relative(root, above)
+    return b"" if relative == b"." else relative + b"/"

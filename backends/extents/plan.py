@@ -1,7 +1,7 @@
-"""From samples to the reads of a device: a batch is one set of numpy columns.
+"""From samples to the reads of a device: a batch is planned as numpy columns.
 
-Positions are bytes on the device or image that is read, memory is addresses; what they are made
-into (iocbs, NVMe commands) is the backend's business.
+Offsets are bytes on the device or image that is read, memory is addresses. A backend turns them
+into the requests of its engine: iocbs, NVMe commands.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ...reader import Batch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reads:
-    """What to read: k pieces.
+    """What to read, and where to.
 
     Attributes:
-        positions: int64[k], bytes on the device, multiples of the alignment, as are the lengths.
+        offsets: int64[k], bytes on the device; multiples of the alignment, like the lengths.
         memory: int64[k], addresses.
         lengths: int64[k], bytes.
     """
 
-    positions: IntArray
+    offsets: IntArray
     memory: IntArray
     lengths: IntArray
 
@@ -35,101 +35,101 @@ class Reads:
 
     def __getitem__(self, chosen: slice | IntArray) -> Reads:
         """Some of them."""
-        return Reads(self.positions[chosen], self.memory[chosen], self.lengths[chosen])
+        return Reads(self.offsets[chosen], self.memory[chosen], self.lengths[chosen])
 
-    def merged(self) -> Reads:
-        """Neighbours that follow each other on the device and in memory, made one."""
-        ends = (self.positions[:-1] + self.lengths[:-1], self.memory[:-1] + self.lengths[:-1])
-        apart = (self.positions[1:] != ends[0]) | (self.memory[1:] != ends[1])
+    def coalesced(self) -> Reads:
+        """The same with neighbours joined that are adjacent on the device and in memory."""
+        ends = (self.offsets[:-1] + self.lengths[:-1], self.memory[:-1] + self.lengths[:-1])
+        apart = (self.offsets[1:] != ends[0]) | (self.memory[1:] != ends[1])
         if apart.all():
             return self
         starts = np.flatnonzero(np.concatenate(([True], apart)))
         lengths = np.add.reduceat(self.lengths, starts)
-        return Reads(self.positions[starts], self.memory[starts], lengths)
+        return Reads(self.offsets[starts], self.memory[starts], lengths)
 
-    def split(self, most: int) -> Reads:
-        """The same in pieces of at most `most` bytes."""
-        counts = -(-self.lengths // most)
+    def split(self, max_bytes: int) -> Reads:
+        """The same in reads of at most `max_bytes`."""
+        counts = -(-self.lengths // max_bytes)
         total = int(counts.sum())
         if total == counts.size:
             return self
         whole = np.repeat(np.arange(counts.size), counts)
-        within = (np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)) * most
-        lengths = np.minimum(self.lengths[whole] - within, most)
-        return Reads(self.positions[whole] + within, self.memory[whole] + within, lengths)
+        within = (np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)) * max_bytes
+        lengths = np.minimum(self.lengths[whole] - within, max_bytes)
+        return Reads(self.offsets[whole] + within, self.memory[whole] + within, lengths)
 
-    def touched_by(self, others: Reads) -> IntArray:
-        """Which of these share bytes of the device with one of `others`."""
-        starts, ends = self.positions, self.positions + self.lengths
+    def overlapping(self, others: Reads) -> IntArray:
+        """Indices of the reads that share bytes of the device with one of `others`."""
+        starts, ends = self.offsets, self.offsets + self.lengths
         hit = np.zeros(starts.size, bool)
-        for start, length in zip(others.positions, others.lengths, strict=True):
+        for start, length in zip(others.offsets, others.lengths, strict=True):
             hit |= (starts < start + length) & (ends > start)
         return np.flatnonzero(hit)
 
-    def within(self, piece: Reads) -> IntArray:
-        """Which of these write to no other memory than that of one read, `piece`."""
-        start, end = piece.memory, piece.memory + piece.lengths
+    def within(self, read: Reads) -> IntArray:
+        """Indices of the reads that write only to the memory of one other read."""
+        start, end = read.memory, read.memory + read.lengths
         return np.flatnonzero((self.memory >= start) & (self.memory + self.lengths <= end))
 
 
 class Extents:
-    """Where the bytes of every file of a map lie, ready to be made into reads.
+    """Where the bytes of each file of a map are, ready to plan reads.
 
-    Extents that were never written, and what no extent covers, are zeros: they are never read.
+    Unwritten extents and ranges without an extent are zeros; they are never read.
 
     Attributes:
         sizes: int64[files], bytes.
     """
 
-    def __init__(self, mapped: ExtentMap, start: int, unit: int) -> None:
-        """Take the columns out of a map.
+    def __init__(self, extent_map: ExtentMap, start: int, alignment: int) -> None:
+        """Take the columns from a map.
 
         Args:
-            mapped: the map.
-            start: bytes, where its file system begins on the device that is read.
-            unit: bytes, a multiple of the device's block. Of the last block of a file no more is
-                read than its size rounded up to this.
+            extent_map: the map.
+            start: offset of its file system on the device that is read, in bytes.
+            alignment: bytes, a multiple of the device's block. A file is read up to its size,
+                rounded up to this.
         """
-        self.sizes = mapped.sizes
-        file = np.repeat(np.arange(len(mapped)), np.diff(mapped.extent_offsets))
-        room = (-(-mapped.sizes // unit) * unit)[file]
-        # A file's last block can be larger than the unit, and its end an extent of its own.
-        read = (mapped.extents[:, 1] >= 0) & (mapped.extents[:, 0] < room)
+        self.sizes = extent_map.sizes
+        file = np.repeat(np.arange(len(extent_map)), np.diff(extent_map.extent_offsets))
+        room = (-(-extent_map.sizes // alignment) * alignment)[file]
+        # The last block of a file can be larger than the alignment, and end in another extent.
+        read = (extent_map.extents[:, 1] >= 0) & (extent_map.extents[:, 0] < room)
         self._logical, physical, length = (
-            np.ascontiguousarray(column[read]) for column in mapped.extents.T
+            np.ascontiguousarray(column[read]) for column in extent_map.extents.T
         )
         file = file[read]
         self._length = np.minimum(length, room[read] - self._logical)
-        self._position = physical + start
-        self._first = _starts(file, len(mapped))
-        self._gap_start, self._gap_end, self._gap_first = self._gaps(file)
+        self._offset = physical + start
+        self._first = _starts(file, len(extent_map))
+        self._hole_start, self._hole_end, self._hole_first = self._holes(file)
 
     def reads(self, batch: Batch, files: IntArray) -> tuple[Reads, IntArray]:
-        """What to read for a batch, in its order, neither merged nor split.
+        """Plan the reads of a batch, in its order, neither coalesced nor split.
 
         Args:
-            batch: with sizes as here.
-            files: int64[n], the file of each of its samples.
+            batch: its sizes are those of the map.
+            files: int64[n], the file of each sample.
 
         Returns:
-            The k reads, and the place in the batch that each is for (int64[k]).
+            The k reads, and the slot in the batch that each is for (int64[k]).
         """
-        owners, extents = _members(self._first, files)
+        slots, extents = _members(self._first, files)
         logical = self._logical[extents]
-        memory = logical + (batch.buffer.ctypes.data + batch.offsets)[owners]
-        return Reads(self._position[extents], memory, self._length[extents]), owners
+        memory = logical + (batch.buffer.ctypes.data + batch.offsets)[slots]
+        return Reads(self._offset[extents], memory, self._length[extents]), slots
 
-    def fill_gaps(self, batch: Batch, files: IntArray) -> None:
-        """Write the zeros of holes and unwritten ranges."""
-        owners, gaps = _members(self._gap_first, files)
-        starts = (self._gap_start[gaps] + batch.offsets[owners]).tolist()
-        ends = (self._gap_end[gaps] + batch.offsets[owners]).tolist()
+    def zero_holes(self, batch: Batch, files: IntArray) -> None:
+        """Write the zeros of holes and unwritten extents."""
+        slots, holes = _members(self._hole_first, files)
+        starts = (self._hole_start[holes] + batch.offsets[slots]).tolist()
+        ends = (self._hole_end[holes] + batch.offsets[slots]).tolist()
         for start, end in zip(starts, ends, strict=True):
             batch.buffer[start:end] = 0
 
-    def _gaps(self, file: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """What no read fills, up to each file's size: starts, ends, and the first of each file."""
-        ends = np.zeros(file.size + 1, np.int64)  # of the extent before, in the same file
+    def _holes(self, file: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The ranges that no read fills, up to each file's size: starts, ends, first per file."""
+        ends = np.zeros(file.size + 1, np.int64)  # of the previous extent of the same file
         np.add(self._logical, self._length, out=ends[1:])
         before = ends[:-1].copy()
         firsts = self._first[:-1][self._first[:-1] < self._first[1:]]
@@ -145,12 +145,12 @@ class Extents:
 
 
 def _starts(owner: IntArray, count: int) -> IntArray:
-    """Where the members of each of `count` owners begin in a column sorted by owner; count + 1."""
+    """Where the rows of each of `count` owners begin in a column sorted by owner: count + 1."""
     return csr_offsets(np.bincount(owner, minlength=count))
 
 
 def _members(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """The members of the chosen owners, one after the other: places in `chosen`, and indices."""
+    """The rows of the chosen owners, one after the other: indices into `chosen`, and the rows."""
     starts = first[chosen]
     counts = first[chosen + 1] - starts
     return np.repeat(np.arange(chosen.size), counts), csr_rows(starts, counts)

@@ -1,6 +1,7 @@
-"""The samples of a catalog by an extent map: a batch is planned, submitted, checked, given out.
+"""The samples of a catalog, read by the extents of a map.
 
-What a backend adds is how reads are submitted: a `Submit`, which is called for a whole batch.
+Here a batch is planned, submitted, retried, blamed, filled and checked. A backend adds only how its
+engine reads: a `Submit`, called once per batch and attempt.
 """
 
 from __future__ import annotations
@@ -20,32 +21,35 @@ from ...catalog import Catalog
 from ...errors import BackendUnavailable, MapNotChecked, os_error
 from ...reader import Batch
 from ..files.opening import close_all, open_missing, regular_sizes
+from ..linux.storage import Storage
 from . import device
-from .device import Storage
 from .freshness import Freshness
 from .map import LoadedMap, files_of
 from .plan import Extents, Reads
 
+_PAGE = 4096  # bytes; smaller reads save nothing
+
 
 class Completions(Protocol):
-    """What came of n reads, when none of them is under way any more."""
+    """The results of n reads, none of which is under way any more."""
 
     def failed(self) -> npt.NDArray[np.bool_]:
-        """bool[n]: which of them failed, or came short."""
+        """bool[n]: which reads failed or were short."""
 
-    def reason(self, number: int) -> tuple[int, str]:
-        """Of one that failed: an errno, and what happened."""
+    def reason(self, index: int) -> tuple[int, str]:
+        """Why a read failed: an errno, and a description that ends with the number of bytes."""
 
 
 Submit: TypeAlias = Callable[[Reads], Completions]
-"""Makes reads and returns when none of them is under way any more."""
+"""Makes reads; returns when none of them is under way any more."""
 
 
 class MappedSamples:
-    """The samples of a catalog, read by the extents of a map from a storage.
+    """The samples of a catalog, read by the extents of a map.
 
     Attributes:
         sizes: int64[n], bytes of every sample.
+        alignment: bytes, as of a `Reader`.
     """
 
     def __init__(
@@ -53,28 +57,29 @@ class MappedSamples:
         catalog: Catalog,
         loaded: LoadedMap,
         storage: Storage,
+        start: int,
         *,
-        unit: int,
         max_transfer: int,
         retries: int,
         check: bool,
     ) -> None:
-        """Find every sample in the map, and compare map and files while these are mounted.
+        """Find every sample in the map, and compare map and files if these are mounted.
 
         Args:
             catalog: the samples.
             loaded: the map.
-            storage: the device, which stays the caller's.
-            unit: bytes, as in `Extents`.
+            storage: the device or image that is read.
+            start: offset of the mapped file system on it, in bytes.
             max_transfer: bytes, the most that one read asks for.
-            retries: how often a read that failed is submitted again.
-            check: compare samples with the map while the file system is mounted.
+            retries: how often a failed read is submitted again.
+            check: compare samples with the map if the file system is mounted.
 
         Raises:
-            StaleMapError: samples are not in the map, or not as they were mapped; the directory of
-                the catalog is not what was mapped.
-            BackendUnavailable: some samples can be read as files only, and are not there.
+            StaleMapError: samples are not in the map, or have changed; the directory of the catalog
+                is not what was mapped.
+            BackendUnavailable: some samples have to be read as files, and are not mounted.
         """
+        self.alignment = max(_PAGE, storage.alignment)
         self._catalog = catalog
         self._loaded = loaded
         self._map = loaded.map
@@ -82,109 +87,110 @@ class MappedSamples:
         self._max_transfer = max_transfer
         self._retries = retries
         self._files = files_of(catalog, loaded)
-        self._extents = Extents(self._map, storage.start, unit)
+        self._extents = Extents(self._map, start, self.alignment)
         self.sizes = self._extents.sizes[self._files]
-        obstacle = self._look_for_mount(storage)
+        not_mounted = self._find_mount()
         self._freshness: Freshness | None = None
-        if not obstacle:
+        if not not_mounted:
             freshness = Freshness(loaded)
-            # Another directory of the same names must be found out even by those who do not check.
+            # Without the check, too: find out another directory with the same names.
             freshness.check(self._files[:1], [catalog.path(0)])
             if check:
                 freshness.check_all(self._files, catalog.paths)
                 self._freshness = freshness
-        self._as_files = self._find_unmapped(obstacle)
-        if check and obstacle:
+        self._is_unmapped = self._find_unmapped(not_mounted)
+        if check and not_mounted:
             warnings.warn(
-                f"whether files were changed after they were mapped ({self._map.created}) cannot "
-                f"be checked: the file system of {storage.path} is not mounted: {obstacle}",
+                f"cannot check whether files have changed since they were mapped "
+                f"({self._map.created}): the file system of {storage.path} is not mounted: "
+                f"{not_mounted}",
                 MapNotChecked,
                 stacklevel=2,
             )
 
     def read(self, batch: Batch, submit: Submit) -> None:
-        """Read a batch, and refuse samples that are stale by now.
+        """Read a batch; refuse samples that are stale.
 
         Raises:
-            StaleMapError, OSError: the first sample that cannot be given out; names its path.
+            StaleMapError, OSError: of the first sample that cannot be delivered; names its path.
         """
         files = self._files[batch.samples]
-        pieces, places = self._extents.reads(batch, files)
-        bad, reasons = self._submit(pieces.merged().split(self._max_transfer), submit)
-        for number in pieces.touched_by(bad).tolist():
-            piece = pieces[number : number + 1]
-            own = bad.within(piece)[:1]
+        planned, slots = self._extents.reads(batch, files)
+        failed, reasons = self._submit(planned.coalesced().split(self._max_transfer), submit)
+        for index in planned.overlapping(failed).tolist():
+            read = planned[index : index + 1]
+            own = failed.within(read)[:1]
             if own.size:
-                self._fail(batch, int(places[number]), bad[own], *reasons[int(own[0])])
-            # The read is for several samples. Whose bytes are bad, each of them alone tells.
-            alone, why = self._submit(piece.split(self._max_transfer), submit)
+                self._fail(batch, int(slots[index]), failed[own], *reasons[int(own[0])])
+            # The failed read is for several samples: read each alone to find the one to blame.
+            alone, why = self._submit(read.split(self._max_transfer), submit)
             if why:
-                self._fail(batch, int(places[number]), alone[:1], *why[0])
-        self._extents.fill_gaps(batch, files)
-        for place in np.flatnonzero(self._as_files[files]).tolist():
-            self._read_as_file(batch, place)
-        # When the reads are done: what was read before a file was changed is right.
+                self._fail(batch, int(slots[index]), alone[:1], *why[0])
+        self._extents.zero_holes(batch, files)
+        for slot in np.flatnonzero(self._is_unmapped[files]).tolist():
+            self._read_as_file(batch, slot)
+        # After the reads: bytes that were read before a file was changed are right.
         if self._freshness is not None:
             self._freshness.check(files, self._catalog.paths(batch.samples))
 
     def _submit(self, reads: Reads, submit: Submit) -> tuple[Reads, list[tuple[int, str]]]:
-        """Make reads, again those that fail; which of them have failed for good, and why."""
+        """Make reads, and again those that fail; which have failed for good, and why."""
         reasons: list[tuple[int, str]] = []
         for _ in range(1 + self._retries):
             done = submit(reads)
             failed = np.flatnonzero(done.failed())
-            reasons = [done.reason(number) for number in failed.tolist()]
+            reasons = [done.reason(index) for index in failed.tolist()]
             reads = reads[failed]
             if not reasons:
                 break
         return reads, reasons
 
-    def _fail(self, batch: Batch, place: int, read: Reads, number: int, what: str) -> NoReturn:
-        """Raise the OSError of a failed read (one) for the sample at `place` in the batch."""
-        position = int(read.positions[0])
-        logical = int(read.memory[0]) - batch.buffer.ctypes.data - int(batch.offsets[place])
-        hint = (
-            f": {what}, {int(read.lengths[0])} bytes at LBA {position // self._storage.block} of "
-            f"{self._storage.path}, in {self._extent(batch, place, logical)}"
-        )
-        raise os_error(number, self._catalog.path(int(batch.samples[place])), hint)
+    def _fail(self, batch: Batch, slot: int, read: Reads, number: int, what: str) -> NoReturn:
+        """Raise the OSError of a failed read (one) for the sample in a slot of the batch."""
+        lba = int(read.offsets[0]) // (self._storage.logical_block_size or self._storage.alignment)
+        logical = int(read.memory[0]) - batch.buffer.ctypes.data - int(batch.offsets[slot])
+        where = f"at LBA {lba} of {self._storage.path} ({self._extent(batch, slot, logical)})"
+        path = self._catalog.path(int(batch.samples[slot]))
+        raise os_error(number, path, f": {what} {where}")
 
-    def _extent(self, batch: Batch, place: int, logical: int) -> str:
-        file = int(self._files[batch.samples[place]])
+    def _extent(self, batch: Batch, slot: int, logical: int) -> str:
+        """The extent with an offset into the sample of a slot."""
+        file = int(self._files[batch.samples[slot]])
         first, last = self._map.extent_offsets[file : file + 2].tolist()
         extents = self._map.extents[first:last]
-        number = int(np.searchsorted(extents[:, 0], logical, "right")) - 1
-        start, physical, length = extents[number].tolist()
-        return f"extent {number} (logical {start}, physical {physical}, length {length})"
+        index = int(np.searchsorted(extents[:, 0], logical, "right")) - 1
+        start, physical, length = extents[index].tolist()
+        return f"extent {index}, logical {start}, physical {physical}, length {length}"
 
-    def _look_for_mount(self, storage: Storage) -> str:
-        """Why the mapped file system is not there; empty if it is, mounted from this storage."""
+    def _find_mount(self) -> str:
+        """Why the mapped file system is not mounted; empty if it is, and from this storage."""
         root = directory_of(self._catalog)
         on = device.mounted_device(self._map, root)
         if isinstance(on, Device):
-            device.require_same(on, root, storage, self._loaded)
+            device.require_mounted_from(on, root, self._storage, self._loaded)
             return ""
         first = self._catalog.path(0)
         if os.path.lexists(first):
             raise self._loaded.stale(first, f"this is not the file that was mapped: {on}")
         return on
 
-    def _find_unmapped(self, obstacle: str) -> npt.NDArray[np.bool_]:
+    def _find_unmapped(self, not_mounted: str) -> npt.NDArray[np.bool_]:
+        """bool[files]: which files of the map have no extents and are read as files."""
         unmapped = np.zeros(len(self._map), bool)
         unmapped[list(self._map.unmapped)] = True
         samples = np.flatnonzero(unmapped[self._files])
-        if samples.size and obstacle:
+        if samples.size and not_mounted:
             path = os.fsdecode(self._catalog.path(int(samples[0])))
             reason = self._map.unmapped[int(self._files[samples[0]])]
             raise BackendUnavailable(
                 f"{samples.size} samples can only be read as files, {path!r} first ({reason}), and "
-                f"their file system is not mounted: {obstacle}"
+                f"their file system is not mounted: {not_mounted}"
             )
         return unmapped
 
-    def _read_as_file(self, batch: Batch, place: int) -> None:
-        path = self._catalog.path(int(batch.samples[place]))
-        size, start = int(batch.sizes[place]), int(batch.offsets[place])
+    def _read_as_file(self, batch: Batch, slot: int) -> None:
+        path = self._catalog.path(int(batch.samples[slot]))
+        size, start = int(batch.sizes[slot]), int(batch.offsets[slot])
         fds = [-1]
         try:
             open_missing(fds, [path], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)

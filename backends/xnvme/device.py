@@ -1,8 +1,4 @@
-"""Devices and files of libxnvme, and memory that they can write to.
-
-The sources of the layouts are libxnvme_opts.h and libxnvme_geo.h. `struct xnvme_opts` is the same
-in all versions up to the offset 88; behind it, main has inserted a field.
-"""
+"""Devices and files opened by libxnvme, and memory that they can write to."""
 
 from __future__ import annotations
 
@@ -20,35 +16,17 @@ import numpy as np
 
 from ..._types import Buffer
 from ...errors import os_error
+from .abi import GEOMETRY, GEOMETRY_KINDS, OPTS, OPTS_READ, copy_structure
 from .library import Library
 
-_OPTS_BYTES = 512  # more than any version's struct xnvme_opts: 136 in 0.7.5, 168 in main
-OPTS = np.dtype(
-    {
-        "names": ["be", "mem", "sync", "async", "nsid", "rdonly", "wronly", "rdwr", "direct"],
-        "formats": ["<u8", "<u8", "<u8", "<u8", "<u4", "u1", "u1", "u1", "u1"],
-        "offsets": [0, 16, 24, 32, 48, 52, 53, 54, 57],
-        "itemsize": _OPTS_BYTES,
-    }
-)
-_OPTS_READ = 58  # bytes of it, up to `direct`
-GEOMETRY = np.dtype(
-    {
-        "names": ["type", "tbytes", "mdts_nbytes", "lba_nbytes", "lba_extended"],
-        "formats": ["<u4", "<u8", "<u4", "<u4", "u1"],
-        "offsets": [0, 32, 48, 52, 56],
-        "itemsize": 64,
-    }
-)
-
 LIBRARY_LOCK = threading.RLock()
-"""To be held while libxnvme makes or ends something: upcie has one heap and one list of controllers
-for all devices of a process, and no lock of its own. Memory dies anywhere, also in a garbage
-collection in the middle of such a call: hence an RLock."""
-# Whoever held it, is not there in a forked process. Python does the same with its own locks.
+"""Held while libxnvme makes or ends something: upcie has one heap and one list of controllers per
+process, and no lock. Memory can be freed by a garbage collection in the middle of such a call:
+hence an RLock."""
+# After fork() the owning thread is gone, so reset the lock, as CPython does with its own.
 os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
-_left_open: list[Callable[[], bool]] = []  # what is asked of devices that cannot be closed
+_leaked_on_purpose: list[Callable[[], bool]] = []  # `is_ours` of devices that stay open
 
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -56,14 +34,14 @@ _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a device is like, as libxnvme tells it.
+    """The geometry of a device, as libxnvme reports it.
 
     Attributes:
         kind: "conventional", "zoned" or "key-value".
         size: bytes.
-        lba_bytes: bytes of a logical block, with its metadata where that is interleaved.
-        has_metadata: whether it is.
-        max_transfer: bytes, the most that one command may ask for.
+        lba_bytes: bytes of a logical block, including its metadata where that is interleaved.
+        has_metadata: whether metadata is interleaved with the blocks.
+        max_transfer: bytes, the most that one command may read.
     """
 
     kind: str
@@ -74,16 +52,16 @@ class Geometry:
 
 
 class Device:
-    """A device or a file that libxnvme has opened, always for reading only.
+    """A device or file opened by libxnvme, always read-only.
 
-    It is closed when nothing needs it any more: `close()` was called, its queues are closed, and
-    the memory it gave out is gone.
+    It is closed when nothing needs it any more: after `close()`, when its queues are closed and the
+    memory it has allocated is gone.
 
     Attributes:
-        library: what it was opened with.
-        pointer: the struct xnvme_dev.
-        io: the name of the asynchronous implementation that its queues have.
-        lost: it has not answered a queue of it, and is given up.
+        library: the libxnvme that opened it.
+        pointer: address of the struct xnvme_dev.
+        io: the asynchronous implementation of its queues.
+        lost: it has stopped answering and is given up.
     """
 
     def __init__(
@@ -103,14 +81,15 @@ class Device:
 
         Args:
             library: libxnvme.
-            uri: a path, a PCI address, or what else the back end `be` opens.
-            io: libxnvme's name of an asynchronous implementation; None: the back end's own.
-            be: libxnvme's name of a back end.
-            sync: of a synchronous implementation.
-            file: open it as a file.
-            direct: with O_DIRECT.
-            nsid: of a controller that is given by its PCI address, which namespace.
-            is_ours: asked before it is closed: whether it can still be touched. None: always.
+            uri: a path, a PCI address, or whatever else the backend `be` opens.
+            io: libxnvme's asynchronous implementation; None: the backend's default.
+            be: libxnvme's backend.
+            sync: libxnvme's synchronous implementation; None: the backend's default.
+            file: open it by the file API.
+            direct: open it with O_DIRECT.
+            nsid: the namespace of a controller that is given by its PCI address.
+            is_ours: returns False once the device must not be touched any more, not even to close
+                it. None: it can always be closed.
 
         Raises:
             OSError: it cannot be opened, or not with these options; names the URI.
@@ -120,7 +99,7 @@ class Device:
         names = {"be": be, "sync": sync, "async": io}
         self._names = {name: value.encode() for name, value in names.items() if value is not None}
         opts = np.zeros((), OPTS)
-        for name, value in self._names.items():  # libxnvme copies pointers, so they are kept
+        for name, value in self._names.items():  # libxnvme keeps the pointers, so keep the strings
             opts[name] = ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value
         opts["nsid"], opts["rdonly"], opts["direct"] = nsid, 1, direct
         opener = library.xnvme_file_open if file else library.xnvme_dev_open
@@ -142,12 +121,12 @@ class Device:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it can be touched no more: it does not answer, or is another driver's now."""
+        """Whether it must not be touched: it has stopped answering, or another driver has it."""
         return self.lost or not (self._is_ours is None or self._is_ours())
 
     @property
     def handle(self) -> _Handle:
-        """What keeps the device open, for as long as somebody has it.
+        """Keeps the device open as long as there is a reference to it.
 
         Raises:
             ValueError: the device is closed.
@@ -163,26 +142,22 @@ class Device:
 
     @property
     def descriptor(self) -> int:
-        """The number of the open file behind it: the first field of every back end's state.
-
-        Only of the back end "linux".
-        """
+        """The file descriptor behind it. Only for the backend "linux"."""
         state = self.library.xnvme_dev_get_be_state(self.pointer)
-        return ctypes.c_int.from_address(state).value
+        return ctypes.c_int.from_address(state).value  # the first field of every backend's state
 
     def geometry(self) -> Geometry:
-        """Ask the device.
+        """Query the geometry.
 
         Raises:
-            OSError: it does not tell.
+            OSError: libxnvme does not know it.
         """
-        with LIBRARY_LOCK:  # it may ask the device
+        with LIBRARY_LOCK:  # may send a command to the device
             address = self.library.xnvme_dev_get_geo(self.pointer)
-        found = structure(address, GEOMETRY)
-        kinds = {1: "conventional", 2: "zoned", 3: "key-value"}
-        kind = kinds.get(int(found["type"]))
+        found = copy_structure(address, GEOMETRY)
+        kind = GEOMETRY_KINDS.get(int(found["type"]))
         if kind is None or (kind != "key-value" and not found["lba_nbytes"]):
-            raise OSError(f"libxnvme cannot tell the geometry (io {self.io!r})")
+            raise OSError(f"libxnvme does not know its geometry (io {self.io!r})")
         return Geometry(
             kind=kind,
             size=int(found["tbytes"]),
@@ -192,28 +167,28 @@ class Device:
         )
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Memory that the device can write to: uint8, at least `nbytes`, page-aligned.
+        """At least `nbytes` of memory that the device can write to: uint8, page-aligned.
 
-        Freed when the last reference to it dies; until then the device stays open.
+        It is freed when the last reference to it dies; until then the device stays open.
 
         Raises:
-            MemoryError: there is not so much.
+            MemoryError: there is not that much.
         """
         handle, nbytes = self.handle, max(nbytes, 1)
         with LIBRARY_LOCK:
             address = self.library.xnvme_buf_alloc(self.pointer, nbytes)
         if not address:
             raise MemoryError(
-                f"libxnvme cannot allocate {nbytes} bytes: make batches smaller, or memory larger "
-                "(where it comes from hugepages: sysctl vm.nr_hugepages)"
+                f"libxnvme cannot allocate {nbytes} bytes: use smaller batches, or provide more "
+                "memory (if it is allocated from hugepages: sysctl vm.nr_hugepages)"
             )
         memory = foreign_memory(address, nbytes)
         weakref.finalize(memory.base, _free, self.library, handle, address).atexit = False
-        _madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # it need not be possible
+        _madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # best effort
         return memory
 
     def close(self) -> None:
-        """Let go of it. Twice is fine."""
+        """Release it. Closing twice is fine."""
         self._handle = None
 
     def __enter__(self) -> Device:
@@ -223,30 +198,28 @@ class Device:
         self.close()
 
     def _check(self, uri: bytes, wanted: np.ndarray[Any, Any], io: str | None) -> str:
-        """What libxnvme has made of the options; it replaces some of them without a word."""
+        """Refuse options that libxnvme has silently replaced; return the implementation in use."""
         address = self.library.xnvme_dev_get_opts(self.pointer)
-        found = structure(address, OPTS, _OPTS_READ)
+        found = copy_structure(address, OPTS, OPTS_READ)
         for name in ("rdonly", "wronly", "rdwr", "direct"):
             if bool(found[name]) != bool(wanted[name]):
                 hint = f": libxnvme cannot open it with {name}={int(wanted[name])}"
                 raise os_error(errno.EINVAL, uri, hint)
-        got = ctypes.c_char_p(int(found["async"])).value or b""
-        if io is not None and got.decode() != io:
-            raise os_error(
-                errno.EINVAL, uri, f": libxnvme opens it with {got.decode()!r}, not {io!r}"
-            )
-        return got.decode()
+        used = (ctypes.c_char_p(int(found["async"])).value or b"").decode()
+        if io is not None and used != io:
+            raise os_error(errno.EINVAL, uri, f": libxnvme opens it with io {used!r}, not {io!r}")
+        return used
 
 
 class _Handle:
-    """An open struct xnvme_dev: closed when the last reference to this dies.
+    """An open struct xnvme_dev; closed when the last reference to this object dies.
 
-    In a process forked from the one that opened it nothing is closed or freed: a controller would
-    be switched off that the other one goes on to use.
+    In a forked process nothing is closed or freed: that would shut down a controller that the
+    parent still uses.
 
     Attributes:
         pointer: the structure.
-        process: the one that opened it.
+        process: the process that opened it.
     """
 
     def __init__(self, pointer: int, closer: Any, is_ours: Callable[[], bool] | None) -> None:
@@ -262,15 +235,15 @@ def _close(process: int, closer: Any, pointer: int, is_ours: Callable[[], bool] 
         with LIBRARY_LOCK:
             closer(pointer)
     else:
-        _left_open.append(is_ours)
+        _leaked_on_purpose.append(is_ours)
 
 
 class _Memory:
-    """Foreign memory as numpy takes it; all arrays of it, and slices of those, keep this alive."""
+    """Foreign memory as numpy sees it; arrays of it, and slices of those, keep this alive."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__array_interface__ = {
-            "data": (address, False),  # not for reading only
+            "data": (address, False),  # writable
             "shape": (nbytes,),
             "typestr": "|u1",
             "version": 3,
@@ -278,7 +251,7 @@ class _Memory:
 
 
 def foreign_memory(address: int, nbytes: int) -> Buffer:
-    """Memory of others as an array; `.base` of it is an object that lives as long as any such."""
+    """Foreign memory as an array; its `.base` is an object that lives as long as any slice."""
     return np.asarray(_Memory(address, nbytes))
 
 
@@ -286,9 +259,3 @@ def _free(library: Library, handle: _Handle, address: int) -> None:
     if handle.process == os.getpid():
         with LIBRARY_LOCK:
             library.xnvme_buf_free(handle.pointer, address)
-
-
-def structure(address: int, dtype: np.dtype[Any], nbytes: int | None = None) -> Any:
-    """A copy of a structure in foreign memory; of its first `nbytes`, if it may be shorter."""
-    content = ctypes.string_at(address, nbytes or dtype.itemsize)
-    return np.frombuffer(content.ljust(dtype.itemsize, b"\0"), dtype)[0]

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from ..._types import IntArray
 from ...errors import BackendUnavailable
 from ..linux import libc
+from .commands import NOTHING_TO_DO, Commands
 from .device import Device
 from .library import Library
-from .queue import NOTHING_TO_DO, Queue, Work
-from .status import explain
+from .queue import Queue
+from .status import describe_status
 
 IOS = ("io_uring", "libaio", "emu", "thrpool")
 """The asynchronous implementations of libxnvme that read files."""
@@ -79,7 +80,7 @@ class FileQueue:
             self.close()
             raise
 
-    def run(self, reads: Work, memory: object) -> None:
+    def run(self, reads: Commands, memory: object) -> None:
         """Run reads that are for this queue, as `Queue.run()`."""
         try:
             # The other handles are kept with the memory: their threads may still read.
@@ -168,7 +169,7 @@ class FileQueue:
             )
 
 
-class _Trial(Work):
+class _Trial(Commands):
     """The beginnings of files."""
 
     def __init__(self, queue: FileQueue, fds: list[int], memory: npt.NDArray[np.uint8]) -> None:
@@ -184,15 +185,15 @@ class _Trial(Work):
         lengths = [self._memory.shape[1]] * len(numbers)
         return self._queue.submit(contexts, fds, memory, lengths, [0] * len(numbers))
 
-    def finish(
+    def complete(
         self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
     ) -> list[int]:
         return []
 
-    def refuse(self, number: int, error: int) -> None:
+    def reject(self, number: int, error: int) -> None:
         raise OSError(error, os.strerror(error))
 
-    def waiting(self) -> None:
+    def will_wait(self) -> None:
         pass
 
 
@@ -240,7 +241,7 @@ def _kernel() -> tuple[int, int]:
     return int(major), int("".join(takewhile(str.isdigit, minor)))
 
 
-class FileReads(Work):
+class FileReads(Commands):
     """Reads of n files from the beginning to an expected size. Where they come from is to be added.
 
     Attributes:
@@ -284,7 +285,7 @@ class FileReads(Work):
         nbytes = np.minimum(self._rounded[numbers] - got, _MOST)
         return self._queue.submit(contexts, fds, memory.tolist(), nbytes.tolist(), got.tolist())
 
-    def finish(
+    def complete(
         self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
     ) -> list[int]:
         got = self.got[numbers] + results  # 0 of what failed
@@ -294,13 +295,13 @@ class FileReads(Work):
             return []
         failed = statuses != 0
         for place in np.flatnonzero(failed).tolist():
-            self.errors[numbers[place]], _ = explain(int(statuses[place]), self._queue.io)
+            self.errors[numbers[place]], _ = describe_status(int(statuses[place]), self._queue.io)
         # A read that gives little is not yet the end; one that gives part of a unit is.
         more = ~failed & (results > 0) & (got < self._sizes[numbers]) & (got % self._unit == 0)
         self.end(numbers[~more].tolist())
         again: list[int] = numbers[more].tolist()
         return again
 
-    def refuse(self, number: int, error: int) -> None:
+    def reject(self, number: int, error: int) -> None:
         self.errors[number] = error
         self.end([number])

@@ -1,7 +1,7 @@
-"""Nodes of devices by the names that the kernel has for them.
+"""Device nodes by the kernel's names.
 
-libxnvme looks into sysfs for what a device is like, by the last part of the path that it is given.
-So a link to a node, or a node of another name, would have the geometry of another device, or none.
+libxnvme looks up a device in sysfs by the last part of its path. So a link to a node, or a node
+with another name, would get the geometry of another device, or none.
 """
 
 from __future__ import annotations
@@ -9,51 +9,54 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
-from bmap_tools.extent_map import Device
 
 from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
-from ..extents import device as _devices
-from ..extents.device import Storage
 from ..linux import nodes
 from ..linux.nodes import sysfs_text
+from ..linux.storage import Storage, described, no_permission
 
 _BLOCK_DEVICES = Path("/sys/class/block")
-_USUAL_KIB = 128  # what is taken for the limit of a driver that tells none
+_DEFAULT_KIB = 128  # taken for the limit of a driver that does not report one
 
 
-def on_disk(storage: Storage) -> Storage:
-    """The same storage on the whole disk: libxnvme cannot tell the geometry of a partition.
+def block_device(path: str) -> Storage:
+    """A block device, to be read by the node of its disk: libxnvme cannot read a partition.
 
     Raises:
-        BackendUnavailable: the disk has no node of its name here, or none that may be read.
+        BackendUnavailable: the disk has no node of its name here, or it may not be read.
+        ValueError: it is not a plain disk, a partition or a loop device.
+        OSError: sysfs does not describe it.
     """
-    here = device.examine(storage.path)
-    number = sysfs_text(_BLOCK_DEVICES / os.path.basename(here.disk) / "dev")
-    node = _node(here.disk, number, storage.path)
-    start = storage.start + (0 if here.path == here.disk else here.start)
-    return Storage(node, (*storage.places, node), start, storage.block)
+    found = device.examine(path)
+    storage = described(path, found)
+    number = sysfs_text(_BLOCK_DEVICES / os.path.basename(found.disk) / "dev")
+    node = _node(found.disk, number, path)
+    offset = 0 if found.path == found.disk else found.start
+    return replace(storage, path=node, aliases=(*storage.aliases, node), offset=offset)
 
 
 def max_transfer(disk: str) -> int:
-    """The bytes that the kernel's driver of a disk can ask for at once; it splits what is longer.
+    """The bytes that the driver of a disk reads by one command; the kernel splits longer reads.
 
-    libxnvme has this from the same place, but rounds it, and for large numbers to nearly nothing.
+    libxnvme takes it from the same file, but rounds it, and large numbers to nearly nothing.
     """
     limit = _BLOCK_DEVICES / os.path.basename(disk) / "queue/max_hw_sectors_kb"
-    return int(sysfs_text(limit) or _USUAL_KIB) << 10
+    return int(sysfs_text(limit) or _DEFAULT_KIB) << 10
 
 
-def character_device(path: str) -> tuple[str, Device]:
-    """The node of an NVMe namespace, /dev/ng0n1, and what sysfs says of the same block device.
+def character_device(path: str) -> Storage:
+    """The character device of an NVMe namespace, /dev/ng0n1.
 
     Raises:
-        ValueError: it is no namespace's.
-        BackendUnavailable: it has no block device, or no node of its name that may be read.
+        ValueError: it is not one.
+        BackendUnavailable: the namespace has no block device, or no node of its name that may be
+            read.
     """
     number = _number(path)
     name = os.path.basename(os.path.realpath(f"/sys/dev/char/{number}"))
@@ -64,13 +67,14 @@ def character_device(path: str) -> tuple[str, Device]:
             + ("; this is the controller's" if re.fullmatch(r"nvme\d+", name) else "")
         )
     try:
-        here = device.describe(f"nvme{match[1]}")
+        found = device.describe(f"nvme{match[1]}")  # the block device of the same namespace
     except (OSError, UnsupportedStorage) as reason:
         raise BackendUnavailable(
-            f"{path}: the kernel has no block device for this namespace, so nobody can tell "
-            f"whether it is the mapped one ({reason})"
+            f"{path}: the kernel has no block device for this namespace, so it cannot be compared "
+            f"with the map ({reason})"
         ) from None
-    return _node(f"/dev/{name}", number, path), here
+    node = _node(f"/dev/{name}", number, path)
+    return replace(described(node, found), aliases=(found.path,))
 
 
 def list_character_devices(root: str = "/") -> Iterator[DeviceStatus]:
@@ -81,22 +85,22 @@ def list_character_devices(root: str = "/") -> Iterator[DeviceStatus]:
 
 
 def _node(node: str, number: str, path: str) -> str:
-    """`node`, if it is there and is what a user knows as `path`."""
+    """`node`, if it exists and is the device that the user knows as `path`."""
     try:
         is_same = _number(node) == number
     except OSError:
         is_same = False
     if not is_same:
         raise BackendUnavailable(
-            f"libxnvme reads {path} as {node} only, by which sysfs knows it, and there is no such "
-            f"node here: give it to the container as that (--device {node})"
+            f"libxnvme reads {path} only as {node}, its name in sysfs, which does not exist here",
+            f"give the container the device by that name (--device {node})",
         )
     if not os.access(node, os.R_OK):
-        raise _devices.no_permission(node)
+        raise no_permission(node)
     return node
 
 
 def _number(node: str) -> str:
-    """Of a device, as sysfs writes it: 259:0."""
+    """The number of a device, as sysfs writes it: 259:0."""
     number = os.stat(node).st_rdev
     return f"{os.major(number)}:{os.minor(number)}"

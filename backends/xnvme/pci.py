@@ -1,7 +1,7 @@
-"""NVMe controllers by PCI address: which driver has them, and what user space needs to read them.
+"""NVMe controllers by PCI address: which driver has one, whether it is still ours, what it is.
 
-Everything here is read from sysfs and procfs. Sources: the kernel's
-Documentation/ABI/testing/sysfs-bus-pci; its class codes, <linux/pci_ids.h>.
+Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci; <linux/pci_ids.h>; wwid_show() in
+drivers/nvme/host/sysfs.c.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import re
+import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
 from ..linux.nodes import sysfs_text
+from .abi import IDENTIFY_CONTROLLER, IDENTIFY_NAMESPACE, copy_structure
+from .device import LIBRARY_LOCK, Device
 
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """The kernel drivers that leave a controller to user space."""
@@ -88,15 +92,15 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
     """
     function = Path(root) / _FUNCTIONS / address
     if not function.exists():
-        what = f"{os.strerror(errno.ENOENT)}: see `lspci -D` for the addresses of NVMe controllers"
+        what = f"{os.strerror(errno.ENOENT)}; `lspci -D` lists the addresses of NVMe controllers"
         raise FileNotFoundError(errno.ENOENT, what, address)
     if (kind := sysfs_text(function / "class")) != _NVME_CLASS:
         raise ValueError(f"uri {address!r} is not an NVMe controller: its PCI class is {kind}")
     driver = driver_of(address, root)
     if driver not in USER_SPACE_DRIVERS:
-        has = f"the driver {driver!r} has it" if driver else "no driver has it"
+        bound = f"it is bound to the driver {driver!r}" if driver else "it has no driver"
         raise BackendUnavailable(
-            f"{address} cannot be read from user space, {has}",
+            f"{address} cannot be read from user space: {bound}",
             f"it needs {'; '.join(map(str, needs(address, root)))}",
         )
 
@@ -107,7 +111,7 @@ def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need
     wanted = "vfio-pci" if has_iommu else "uio_pci_generic"
     override = f"driverctl --nosave set-override {address} {wanted}"
     if driver not in USER_SPACE_DRIVERS:
-        unmount = "unmount all that is on it, then " if driver else ""
+        unmount = "unmount its file systems, then " if driver else ""
         yield Need(f"the driver {wanted}", f"{unmount}{override}")
     elif driver == "vfio-pci" and not has_iommu:
         how = "switch it on in the firmware and by intel_iommu=on, or use uio_pci_generic"
@@ -125,3 +129,86 @@ def _machine_needs(base: Path) -> Iterator[Need]:
         yield Need(f"{_HUGEPAGES} hugepages of 2 MiB, not {there}", how)
     if os.geteuid() != 0:
         yield Need("root", "run as root")
+
+
+_registered: weakref.WeakSet[Ownership] = weakref.WeakSet()
+
+
+class Ownership:
+    """Our hold on a controller, which ends when it is unbound from its user-space driver.
+
+    libxnvme knows an open controller by its PCI address only. Once another driver has the
+    controller, its registers are no longer mapped in this process: to touch them is a SIGBUS.
+    libxnvme does so when it closes the device, and when it opens the same address again. Both can
+    happen late, because memory that is still alive, or a traceback, keeps a device open.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Prepare to open the controller at a PCI address.
+
+        Raises:
+            BackendUnavailable: this process still has it open from before another driver took it.
+        """
+        self._address: str = address
+        with LIBRARY_LOCK:
+            others = list(_registered)
+        if any(other._address == address and not other.is_ours() for other in others):
+            raise BackendUnavailable(
+                f"{address} was still open in this process when another driver took it over",
+                "restart the process to open it again",
+            )
+        self._binding = _binding(address)
+
+    def register(self) -> None:
+        """Remember that the controller is open, for as long as something uses `is_ours`."""
+        with LIBRARY_LOCK:
+            _registered.add(self)
+
+    def is_ours(self) -> bool:
+        """Whether the controller can still be touched."""
+        return self._binding is not None and _binding(self._address) == self._binding
+
+
+def _binding(address: str) -> int | None:
+    """A number that identifies a binding to a user-space driver; None if it has another driver."""
+    if driver_of(address) not in USER_SPACE_DRIVERS:
+        return None
+    try:
+        return os.lstat(f"/{_FUNCTIONS}/{address}/driver").st_ino
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A namespace, as the kernel would identify it.
+
+    Attributes:
+        serial: of the controller.
+        wwids: names the kernel may use for it, depending on what else it knows. A name by UUID
+            (uuid.*) is never among them: it takes another command to read the UUID.
+    """
+
+    serial: str
+    wwids: tuple[str, ...]
+
+
+def identify(device: Device) -> Identity:
+    """Identify an open controller and the namespace that it was opened with."""
+    library = device.library
+    with LIBRARY_LOCK:  # may send commands to the device
+        address = library.xnvme_dev_get_ctrlr(device.pointer)
+        controller = copy_structure(address, IDENTIFY_CONTROLLER)
+        address = library.xnvme_dev_get_ns(device.pointer)
+        namespace = copy_structure(address, IDENTIFY_NAMESPACE)
+    serial, model = (controller[name].tobytes().rstrip(b" \0") for name in ("serial", "model"))
+    as_text = serial.split(b"\0")[0].decode("utf-8", "surrogateescape")  # as sysfs is read
+    unique = [namespace[name].tobytes() for name in ("nguid", "eui64")]
+    vendor = int(controller["vendor"])
+    return Identity(
+        serial=as_text.strip(),
+        wwids=(
+            *(f"eui.{name.hex()}" for name in unique if any(name)),
+            f"nvme.{vendor:04x}-{serial.hex()}-{model.hex()}-{device.nsid:08x}",
+        ),
+    )

@@ -1,14 +1,12 @@
-"""Queues of libxnvme: many commands under way at once, from Python at little cost.
+"""Queues of libxnvme: many commands under way at once, at little cost in Python.
 
-A queue has as many command contexts as it is deep: 128 bytes each, one after the other. They are
-taken once and used again and again, and filled through numpy views. What has completed is seen in
-them, too. A completion is told to a callback only: that is all that every implementation promises
-(some never write a result). A callback into Python would cost as much as the command, and swallow a
-Ctrl-C. So the callback is bzero(3) of the C library, which has the shape of one: called with the
-context and the number 8 it clears the first eight bytes of the command. Those are opcode, flags,
-identifier and namespace, never all zero while the command is under way.
-
-The layout is that of struct xnvme_cmd_ctx, libxnvme_cmd.h.
+A queue has as many command contexts as it is deep, 128 bytes each and one after the other. They are
+taken once, used again and again, and written and read as numpy columns. libxnvme reports a
+completion to a callback only; that is all that every implementation promises (some never write a
+result). A callback into Python would cost as much as the command and swallow a Ctrl-C. So the
+callback is bzero(3) of the C library, which has a fitting signature: called with the context and
+the number 8, it clears the first 8 bytes of the command. These are opcode, flags, identifier and
+namespace, never all zero while the command is under way.
 """
 
 from __future__ import annotations
@@ -17,9 +15,7 @@ import ctypes
 import errno
 import os
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,38 +23,27 @@ import numpy.typing as npt
 
 from ..._types import IntArray
 from ...errors import BackendUnavailable
+from .abi import CONTEXT, PHASE_BITS, SCT_AND_SC
+from .commands import UNDER_WAY, Commands
 from .device import LIBRARY_LOCK, Device, foreign_memory
 
-CONTEXT = np.dtype(
-    {
-        "names": ["head", "state", "result", "status", "device"],
-        "formats": ["V80", "<u8", "<i8", "<u2", "<u8"],
-        "offsets": [0, 0, 64, 78, 80],
-        "itemsize": 128,
-    }
-)
-"""head: the NVMe command (64 bytes) and its completion (16 bytes)."""
-
-UNDER_WAY, NOTHING_TO_DO = 0, 1
-
-_DEPTHS = tuple(1 << power for power in range(12))  # what libxnvme takes: below 4096
+_DEPTHS = tuple(1 << power for power in range(12))  # libxnvme wants a power of two below 4096
 _STATE_BYTES = 8
-_FREE = 0xFF  # the state of a context that has no command
-_PHASE_BITS, _SCT_AND_SC = np.uint16(1), np.uint16(0x7FF)  # of a status
-# With these, to submit is no more than to write to memory; the others make system calls.
-_QUICK = frozenset(("io_uring", "io_uring_cmd", "emu", "nil", "upcie"))
-_GROUPS = 4  # that commands are submitted and looked after in
+_FREE = 0xFF  # the state of a context without a command
+# With these, submitting only writes to memory; the others make system calls.
+_NO_SYSTEM_CALL = frozenset(("io_uring", "io_uring_cmd", "emu", "nil", "upcie"))
+_GROUPS = 4  # groups per queue in which commands are submitted and reaped
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
-_TROUBLE = 2.0  # seconds for which polling may fail, before the device is given up
+_FAILING_LIMIT = 2.0  # seconds of failing polls before the device is given up
 
-_abandoned: list[Any] = []  # memory that a device may still write to, and its queue
+_leaked_on_purpose: list[Any] = []  # memory that a device may still write to, and its queue
 
 
 def require_depth(backend: str, depth: int) -> None:
-    """Refuse a queue depth that libxnvme does not take.
+    """Refuse a queue depth that libxnvme does not support.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it does not.
     """
     if type(depth) is not int or depth not in _DEPTHS:
         raise ValueError(
@@ -67,72 +52,31 @@ def require_depth(backend: str, depth: int) -> None:
         )
 
 
-class Work(ABC):
-    """Commands for a queue to run, known by number.
-
-    Attributes:
-        count: how many there are; the numbers are from 0.
-    """
-
-    count: int
-
-    @abstractmethod
-    def submit(self, numbers: list[int], contexts: list[int]) -> Sequence[int]:
-        """Submit commands, each in the context given for it, which holds an older head.
-
-        Returns:
-            For each: UNDER_WAY, NOTHING_TO_DO, or -errno where it is refused.
-        """
-
-    @abstractmethod
-    def finish(
-        self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
-    ) -> list[int]:
-        """Take the completions of commands.
-
-        Args:
-            numbers: int64[k], which commands.
-            results: int64[k], what the implementation reports: most of them, bytes.
-            statuses: uint16[k], SCT << 8 | SC; 0 is success.
-
-        Returns:
-            The commands that are to be submitted again.
-        """
-
-    @abstractmethod
-    def refuse(self, number: int, error: int) -> None:
-        """Learn that a command cannot be submitted; `error` is an errno."""
-
-    @abstractmethod
-    def waiting(self) -> None:
-        """Called when there is nothing to do but to wait."""
-
-
 class Queue:
     """A queue of a device, for one thread at a time. `with` or `close()` ends it.
 
     Attributes:
-        device: what it is a queue of.
-        contexts: CONTEXT[depth], the command contexts: libxnvme's memory.
-        heads: their heads.
+        device: the device.
+        contexts: CONTEXT[depth], the command contexts, in libxnvme's memory.
+        heads: the column of their heads.
         pointers: their addresses.
     """
 
     def __init__(
-        self, device: Device, depth: int, *, spin: bool = False, patience: float | None = None
+        self, device: Device, depth: int, *, spin: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Make it.
+        """Create it.
 
         Args:
             device: stays open as long as the queue.
             depth: commands under way at once, see `require_depth`.
-            spin: ask for completions all the time, which takes a whole processor; otherwise at
-                intervals of 0.05 to 1 ms, while there are none.
-            patience: seconds without any completion after which the device is given up. None: for
-                what always answers in the end, such as the kernel.
+            spin: poll without pauses, which takes a whole processor. Else the pauses between polls
+                without a completion are 0.05 to 1 ms.
+            timeout_s: give the device up after as many seconds without a completion. None: wait for
+                ever; right for the kernel, which always answers in the end.
 
         Raises:
-            OSError: there is no such queue.
+            OSError: libxnvme cannot create it.
         """
         self.device = device
         self._handle: object = device.handle
@@ -141,15 +85,15 @@ class Queue:
         library = device.library
         with LIBRARY_LOCK:
             error = library.xnvme_queue_init(device.pointer, depth, 0, ctypes.byref(self._pointer))
-        if error:  # most are negative
-            self._handle = None  # whoever has the traceback has this, too
+        if error:  # negative, mostly
+            self._handle = None  # a traceback would keep the device open
             raise OSError(abs(error), os.strerror(abs(error)))
         self.poke = library.xnvme_queue_poke
         self._outstanding = library.xnvme_queue_get_outstanding
-        self.functions: Any = library.quick if device.io in _QUICK else library
-        self._spin = spin
-        self._patience = patience
-        self._memory: list[object] = []  # what commands may be writing to: none or one
+        self.functions: Any = library.with_gil if device.io in _NO_SYSTEM_CALL else library
+        self._backoff = _Backoff(spin)
+        self._timeout_s = timeout_s
+        self._memory: list[object] = []  # owner of the memory being read to: none or one
         try:
             self.contexts, self.pointers = self._take_contexts(depth)
         except BaseException:
@@ -160,65 +104,65 @@ class Queue:
         self._results, self._statuses = self.contexts["result"], self.contexts["status"]
         self._reset()
 
-    def run(self, work: Work, memory: object) -> None:
-        """Run the commands of `work`, keeping the queue full; return when none is under way.
+    def run(self, commands: Commands, memory: object) -> None:
+        """Run commands, keeping the queue full; return when none is under way.
 
-        Nor is any when an exception leaves it, whatever the reason.
+        None is under way either when it raises, whatever the reason.
 
         Args:
-            work: the commands.
-            memory: what owns the memory that they write to. It is kept for ever if the device
-                does not answer, because it might do so later.
+            commands: what to run.
+            memory: the owner of the memory that they read to. It is kept for ever if the device
+                stops answering, because the device might still write to it.
 
         Raises:
             OSError: the device does not answer (ETIMEDOUT), or did not in an earlier run (ENODEV).
             ValueError: the queue is closed.
-            RuntimeError: it was made in another process, from which this one was forked.
+            RuntimeError: it was created in another process, from which this one was forked.
         """
         self._require_usable()
-        self._settle()
-        ctypes.set_errno(0)  # "emu" tells it of a short read, which leaves it as it was
+        self._drain()
+        ctypes.set_errno(0)  # "emu" takes it for the errno of a short read
         self._memory = [memory]
         try:
             self._progress = time.monotonic()
-            self._run(work)
+            self._run(commands)
             self._memory = []
         except BaseException:
             try:
-                self._settle()
-            finally:  # what ends it is a Ctrl-C between two of its rounds
-                self._settle()
+                self._drain()
+            finally:  # a second Ctrl-C can arrive between two iterations of _drain(): run it again
+                self._drain()
             raise
 
     def poll(self) -> int:
-        """Have libxnvme submit what is not submitted yet, and mark what has completed.
+        """Have libxnvme submit pending commands and mark completed ones.
 
         Returns:
-            How many have.
+            The number of completed commands.
 
         Raises:
-            OSError: it has failed to for seconds.
+            OSError: polling has failed for seconds.
         """
         failing_since = None
         while (found := int(self.poke(self._pointer, 0))) < 0:
             failing_since = failing_since or time.monotonic()
-            self._wait(-found, failing_since, _TROUBLE)
+            self._wait(-found, failing_since, _FAILING_LIMIT)
         return found
 
     def close(self) -> None:
-        """End it; twice is fine.
+        """End it. Closing twice is fine.
 
-        It is left as it is where the device has not answered, and in a forked process.
+        In a forked process, and if the device must not be touched, the queue is leaked on purpose.
         """
         if os.getpid() != self._process:
             return
-        self._settle()
-        # Forgotten first: after a Ctrl-C it may be lost, but not ended twice.
+        self._drain()
+        # Forget it first: a Ctrl-C may leak the queue, but must not end it twice.
         pointer, self._pointer = self._pointer, ctypes.c_void_p()
         if not pointer:
             return
         if self.device.is_gone:
-            _abandoned.append((pointer, self._handle))
+            _leaked_on_purpose.append((pointer, self._handle))
         else:
             with LIBRARY_LOCK:
                 self.device.library.xnvme_queue_term(pointer)
@@ -234,10 +178,11 @@ class Queue:
         if not self._pointer:
             raise ValueError("the queue is closed")
         if os.getpid() != self._process:
-            raise RuntimeError("a reader of libxnvme cannot be used in a forked process: open one")
+            raise RuntimeError("a libxnvme reader cannot be used in a forked process: open one")
         if self.device.is_gone:
-            what = "has not answered before" if self.device.lost else "is not ours any more"
-            raise OSError(errno.ENODEV, f"libxnvme: the device {what}")
+            driver = "another driver has taken over the device"
+            what = "the device has stopped answering" if self.device.lost else driver
+            raise OSError(errno.ENODEV, f"libxnvme: {what}")
 
     def _take_contexts(self, depth: int) -> tuple[npt.NDArray[np.void], list[ctypes.c_void_p]]:
         library = self.device.library
@@ -245,7 +190,7 @@ class Queue:
         taken.sort()
         if not taken[0] or (np.diff(taken) != CONTEXT.itemsize).any():
             raise BackendUnavailable(
-                f"{library.path} keeps its command contexts in another way than 0.7.5 and main do"
+                f"{library} does not keep its command contexts in one array, as 0.7.5 and main do"
             )
         bzero = ctypes.cast(ctypes.CDLL(None).bzero, ctypes.c_void_p)
         library.xnvme_queue_set_cb(self._pointer, bzero, _STATE_BYTES)
@@ -254,88 +199,117 @@ class Queue:
 
     def _reset(self) -> None:
         self._free = list(range(len(self.pointers)))
-        self._owners = np.zeros(len(self.pointers), np.int64)  # numbers of commands
+        self._owners = np.zeros(len(self.pointers), np.int64)  # command index by context
         self._states[:] = _FREE
-        self._group, self._pause, self._paused = 1, _SHORTEST_PAUSE, False
+        self._backoff.reset()
 
-    def _run(self, work: Work) -> None:
-        todo, depth = deque(range(work.count)), len(self.pointers)
-        most = depth // _GROUPS
-        self._group = max(most if work.count >= most else work.count // _GROUPS, 1)
+    def _run(self, commands: Commands) -> None:
+        todo, depth = deque(range(commands.count)), len(self.pointers)
+        self._backoff.start(commands.count, depth)
         while todo or len(self._free) < depth:
-            # A few at a time: to look after each by itself would cost several times as much.
+            # In groups: to handle each command by itself would cost several times as much.
             if todo and len(self._free) * _GROUPS >= depth:
-                self._submit(work, todo)
+                self._submit(commands, todo)
             if len(self._free) < depth:
-                todo.extend(self._reap(work))
+                todo.extend(self._reap(commands))
 
-    def _submit(self, work: Work, todo: deque[int]) -> None:
+    def _submit(self, commands: Commands, todo: deque[int]) -> None:
         count = min(len(todo), len(self._free))
         contexts, self._free = self._free[-count:], self._free[:-count]
-        numbers = [todo.popleft() for _ in range(count)]
-        codes = work.submit(numbers, contexts)
-        self._owners[contexts] = numbers
+        indices = [todo.popleft() for _ in range(count)]
+        codes = commands.submit(indices, contexts)
+        self._owners[contexts] = indices
         if any(codes):
             idle = len(self._free) + len(codes) - codes.count(UNDER_WAY) == len(self.pointers)
-            for number, context, code in zip(numbers, contexts, codes, strict=True):
+            for index, context, code in zip(indices, contexts, codes, strict=True):
                 if code != UNDER_WAY:
                     self._states[context] = _FREE
                     self._free.append(context)
                 if code in (-errno.EAGAIN, -errno.EBUSY) and not idle:
-                    todo.append(number)  # when something else has completed
+                    todo.append(index)  # try again after another completion
                 elif code < 0:
-                    work.refuse(number, -code)
+                    commands.reject(index, -code)
 
-    def _reap(self, work: Work) -> list[int]:
+    def _reap(self, commands: Commands) -> list[int]:
         self.poll()
         done = (self._states == 0).nonzero()[0]
-        again = self._finish(work, done) if done.size else []
-        groups = done.size // self._group
-        if self._paused:  # the pauses double until a group is found done
-            self._pause = max(self._pause / min(1 << groups, 4), _SHORTEST_PAUSE)
-            self._paused = False
-        if not groups and len(self._free) < len(self.pointers):
-            work.waiting()
-            self._wait(errno.ETIMEDOUT, self._progress, self._patience)
+        again = self._complete(commands, done) if done.size else []
+        is_busy = self._backoff.adapt(done.size)
+        if not is_busy and len(self._free) < len(self.pointers):
+            commands.will_wait()
+            self._wait(errno.ETIMEDOUT, self._progress, self._timeout_s)
         return again
 
-    def _finish(self, work: Work, done: IntArray) -> list[int]:
+    def _complete(self, commands: Commands, done: IntArray) -> list[int]:
         self._states[done] = _FREE
         self._free += done.tolist()
         self._progress = time.monotonic()
-        statuses = self._statuses[done] >> _PHASE_BITS & _SCT_AND_SC
-        return work.finish(self._owners[done], self._results[done], statuses)
+        statuses = self._statuses[done] >> PHASE_BITS & SCT_AND_SC
+        return commands.complete(self._owners[done], self._results[done], statuses)
 
     def _wait(self, error: int, since: float, limit: float | None) -> None:
-        """Pause, after polling in vain; after too many seconds of it the device is given up."""
+        """Pause after a poll in vain; give the device up if that has taken too many seconds."""
         if limit is not None and time.monotonic() - since > limit:
             self.device.lost = True
             under_way = len(self.pointers) - len(self._free)
             what = f"libxnvme: the device does not answer; {under_way} commands are under way"
             raise OSError(error, what)
-        if not self._spin:
-            time.sleep(self._pause)
-            self._pause, self._paused = min(2 * self._pause, _LONGEST_PAUSE), True
+        self._backoff.sleep()
 
-    def _settle(self) -> None:
-        """Wait until nothing is under way, or the device is given up and the memory kept for ever.
+    def _drain(self) -> None:
+        """Wait until no command is under way, or give the device up and leak the memory.
 
-        Ctrl-C does not end it. One between two rounds would: then the memory is kept, until this
-        is called again.
+        A Ctrl-C does not end the wait. One between two iterations can: then `_memory` is kept until
+        the next call.
         """
         while self._memory:
-            try:  # not contextlib.suppress(): it is Python itself, and can be interrupted
+            try:  # contextlib.suppress() is Python code, which Ctrl-C can interrupt
                 self._progress = time.monotonic()
-                self._drain()
+                self._wait_for_outstanding()
                 if self.device.is_gone:
-                    _abandoned.append((*self._memory, self))
+                    _leaked_on_purpose.append((*self._memory, self))
                 else:
                     self._reset()
                 self._memory = []
-            except BaseException:  # Ctrl-C again, or it is given up now
+            except BaseException:  # another Ctrl-C, or the device was given up just now
                 pass
 
-    def _drain(self) -> None:
+    def _wait_for_outstanding(self) -> None:
         while not self.device.is_gone and self._outstanding(self._pointer):
             if not self.poll():
-                self._wait(errno.ETIMEDOUT, self._progress, self._patience)
+                self._wait(errno.ETIMEDOUT, self._progress, self._timeout_s)
+
+
+class _Backoff:
+    """Pauses between polls: they double until a group of commands is complete after one."""
+
+    def __init__(self, spin: bool) -> None:
+        self._spin = spin
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with the shortest pause."""
+        self._group, self._pause, self._has_slept = 1, _SHORTEST_PAUSE, False
+
+    def start(self, count: int, depth: int) -> None:
+        """Prepare for `count` commands in a queue of `depth`; the pause stays as it was."""
+        most = depth // _GROUPS
+        self._group = max(most if count >= most else count // _GROUPS, 1)
+
+    def adapt(self, completed: int) -> bool:
+        """Adapt the pause to the commands completed since the last poll.
+
+        Returns:
+            Whether it was a group, so that it is better to submit than to sleep.
+        """
+        groups = completed // self._group
+        if self._has_slept:
+            self._pause = max(self._pause / min(1 << groups, 4), _SHORTEST_PAUSE)
+            self._has_slept = False
+        return groups > 0
+
+    def sleep(self) -> None:
+        """Pause, unless spinning."""
+        if not self._spin:
+            time.sleep(self._pause)
+            self._pause, self._has_slept = min(2 * self._pause, _LONGEST_PAUSE), True

@@ -1,4 +1,4 @@
-"""What a failed NVMe command says: status code types and codes by their names.
+"""Status codes of NVMe commands, by name.
 
 Source: NVM Express Base Specification 2.0, "Status Field" (generic, command specific, path), and
 the NVM and Zoned Namespace command set specifications for their own codes.
@@ -97,21 +97,21 @@ _VENDOR = 7
 _TYPES = {0: _GENERIC, 1: _COMMAND_SPECIFIC, 2: _MEDIA, 3: _PATH}
 
 
-def explain(status: int, io: str) -> tuple[int, str]:
-    """What a status means.
+def describe_status(status: int, async_impl: str) -> tuple[int, str]:
+    """The meaning of a status.
 
     Args:
         status: SCT << 8 | SC, not zero.
-        io: the asynchronous implementation of libxnvme that gave it. Where the kernel has refused
-            a command, each puts the errno into a vendor specific status, in its own way.
+        async_impl: the asynchronous implementation of libxnvme that reported it. Where the kernel
+            rejects a command, each encodes the errno as a vendor specific status, in its own way.
 
     Returns:
-        An errno; and a text for the user, empty where the errno says it all.
+        An errno, and a description for the user: empty where the errno says it all.
     """
     kind, code = status >> 8, status & 0xFF
-    if kind == _VENDOR and io in ("io_uring", "libaio", "emu", "thrpool", "posix"):
+    if kind == _VENDOR and async_impl in ("io_uring", "libaio", "emu", "thrpool", "posix"):
         return code, ""
-    if kind == _VENDOR and io == "io_uring_cmd" and 256 - code in errno.errorcode:
+    if kind == _VENDOR and async_impl == "io_uring_cmd" and 256 - code in errno.errorcode:
         return 256 - code, ""
     name = _TYPES.get(kind, {}).get(code, "Vendor Specific" if kind == _VENDOR else "Reserved")
-    return errno.EIO, f": NVMe status {name} (SCT {kind:X}h, SC {code:02X}h)"
+    return errno.EIO, f"NVMe status {name} (SCT {kind:X}h, SC {code:02X}h)"

@@ -1,0 +1,177 @@
+"""Disks, partitions, loop devices and image files, read with O_DIRECT."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+
+from bmap_tools import device
+from bmap_tools.extent_map import Device
+
+from ...errors import BackendUnavailable, named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What is known of a device or image before a byte of it is interpreted.
+
+    Attributes:
+        path: of the device or image, for the user.
+        aliases: paths with the same bytes: its node or the image, and the file behind a loop
+            device. Empty if the kernel does not know the device.
+        size: bytes.
+        alignment: bytes; offsets, lengths and memory addresses of reads are multiples of it.
+        offset: bytes from the beginning of what is read to the beginning of this storage; not 0 for
+            a partition that is read by its disk.
+        logical_block_size: bytes; None of an image.
+        serial: None if not known.
+        wwids: world-wide names; empty if not known. Of several, the kernel would use one.
+        may_have_uuid: the kernel might know it by a UUID that is not among `wwids`.
+    """
+
+    path: str
+    aliases: tuple[str, ...]
+    size: int
+    alignment: int
+    offset: int = 0
+    logical_block_size: int | None = None
+    serial: str | None = None
+    wwids: tuple[str, ...] = ()
+    may_have_uuid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DirectFile:
+    """A device or image, open for reading with O_DIRECT.
+
+    Attributes:
+        storage: what it is.
+        fd: the file descriptor.
+    """
+
+    storage: Storage
+    fd: int
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Up to `nbytes` from `offset`, both multiples of the alignment.
+
+        Raises:
+            OSError: they cannot be read; names the path.
+        """
+        with mmap.mmap(-1, nbytes) as memory, named(os.fsencode(self.storage.path)):
+            return memory[: os.preadv(self.fd, [memory], offset)]
+
+    def close(self) -> None:
+        """Close the file. Call it once."""
+        os.close(self.fd)
+
+
+def open_direct(path: str) -> DirectFile:
+    """Open a disk, a partition, a loop device or an image file.
+
+    Raises:
+        BackendUnavailable: no permission, or no O_DIRECT.
+        ValueError: it is neither an image nor a supported block device.
+        OSError: it cannot be opened; names the path.
+    """
+    mode = mode_of(path)
+    if not stat.S_ISBLK(mode) and not stat.S_ISREG(mode):
+        hint = "; NVMe character devices are for xnvme-block" if stat.S_ISCHR(mode) else ""
+        raise ValueError(f"uri {path!r} is neither a block device nor an image file{hint}")
+    fd = _open(path)
+    try:
+        if stat.S_ISBLK(mode):
+            return DirectFile(describe_block_device(path), fd)
+        alignment = _alignment_of_image(fd, path)
+        size = os.fstat(fd).st_size
+        return DirectFile(Storage(path=path, aliases=(path,), size=size, alignment=alignment), fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def describe_block_device(path: str) -> Storage:
+    """What sysfs says of a block device, given by any path to its node.
+
+    Raises:
+        ValueError: it is not a plain disk, a partition or a loop device.
+        OSError: sysfs does not describe it.
+    """
+    return described(path, device.examine(path))
+
+
+def described(path: str, found: Device) -> Storage:
+    """The storage behind a node, of which sysfs says `found`."""
+    return Storage(
+        path=path,
+        aliases=(path, *filter(None, [found.backing_file])),
+        size=found.size,
+        alignment=found.logical_block_size,
+        logical_block_size=found.logical_block_size,
+        serial=found.serial,
+        wwids=() if found.wwid is None else (found.wwid,),
+    )
+
+
+def mode_of(path: str) -> int:
+    """The st_mode of what the option `uri` names.
+
+    Raises:
+        ValueError: it is not a path.
+        OSError: there is no such file; names the path.
+    """
+    hint = "; give the device or image that holds the mapped files as the option uri"
+    try:
+        with named(os.fsencode(path), hint):
+            return os.stat(path).st_mode
+    except ValueError as error:  # a null character
+        raise ValueError(f"uri {path!r}: {error}") from None
+
+
+def no_permission(path: str) -> BackendUnavailable:
+    """The error of a device or image that this process may not open."""
+    remedy = (
+        "run as root, or let this user read it with "
+        f"`setfacl -m u:$USER:r {path}` (or the group disk), or give an image file as uri"
+    )
+    if os.geteuid() == 0:
+        remedy = "not even root may: give the container the device, or give an image file as uri"
+    return BackendUnavailable(f"no permission to read {path}", remedy)
+
+
+def attach_remedy(path: str) -> str:
+    """How to read an image that cannot be read itself."""
+    command = f"losetup --find --show --read-only {path}"
+    return f"attach it with `{command}` and give the loop device as uri"
+
+
+def _open(path: str) -> int:
+    try:
+        with named(os.fsencode(path)):
+            return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except PermissionError:
+        raise no_permission(path) from None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise BackendUnavailable(
+                f"{path} is on a file system without O_DIRECT",
+                f"attach it with `losetup --find --show --read-only {path}` and give the loop device as uri",
+            ) from None
+        raise
+
+
+def _alignment_of_image(fd: int, path: str) -> int:
+    """What O_DIRECT needs here, in bytes. Found by trial: statx(2) reports it since Linux 6.1."""
+    with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory, named(os.fsencode(path)):
+        for alignment in (512, 1024, 2048, 4096):
+            try:
+                os.preadv(fd, [memoryview(memory)[alignment : 2 * alignment]], alignment)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+            else:
+                return alignment
+    raise BackendUnavailable(f"{path}: O_DIRECT reads of 4096 bytes are not supported here")

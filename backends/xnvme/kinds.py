@@ -1,0 +1,191 @@
+"""The kinds of devices that libxnvme reads, and how it opens each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ...errors import BackendUnavailable
+from ..linux.storage import Storage, no_permission, open_direct
+from . import nodes, pci
+from .abi import MAX_BLOCKS
+from .availability import limit_reached, not_offered
+from .device import Device, Geometry
+from .file_queue import IOS
+from .library import Library
+
+_PAGE = 4096  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKind:
+    """How libxnvme opens and reads one kind of device.
+
+    Attributes:
+        label: for messages.
+        backend: libxnvme's backend.
+        sync_impl: its synchronous implementation; None: the backend's default.
+        async_impls: its asynchronous implementations, the default first; None: the backend's own.
+        direct: open it with O_DIRECT.
+        reports_length: a completed read reports how many bytes were read.
+        timeout_s: as for `Queue`.
+        max_queue_depth: commands under way in a queue.
+        find: what is known before it is opened, by its path.
+        identify: what is known when it is open: completes the former, or refuses the device.
+        max_transfer: bytes, the most that one command may read.
+        needs: what may be missing if it cannot be opened, by its path. None: what `io` needs.
+        take: takes a controller by its address; None for what the kernel opens by a path.
+    """
+
+    label: str
+    backend: str
+    sync_impl: str | None
+    async_impls: tuple[str | None, ...]
+    direct: bool
+    reports_length: bool
+    timeout_s: float | None = None
+    max_queue_depth: int = 2048
+    find: Callable[[str], Storage]
+    identify: Callable[[Device, Geometry, Storage], Storage]
+    max_transfer: Callable[[Geometry, Storage], int]
+    needs: Callable[[str], str] | None = None
+    take: Callable[[str], pci.Ownership] | None = None
+
+    def choose_async_impl(self, io: str | None) -> str | None:
+        """The asynchronous implementation for the option `io`."""
+        if io is not None and io not in self.async_impls:
+            known = [name for name in self.async_impls if name is not None] or ["left out"]
+            raise ValueError(
+                f"xnvme-block: io must be one of {', '.join(known)} for {self.label}, not {io!r}"
+            )
+        return self.async_impls[0] if io is None else io
+
+    def require_depth(self, depth: int) -> None:
+        """Refuse a queue depth that is valid, but not for this kind of device."""
+        if depth > self.max_queue_depth:
+            raise ValueError(
+                f"xnvme-block: queue_depth must be at most {self.max_queue_depth} for "
+                f"{self.label}, not {depth}"
+            )
+
+    @contextmanager
+    def explain_failures(
+        self, library: Library, path: str, io: str | None, doing: str = ""
+    ) -> Iterator[None]:
+        """Raise an OSError of libxnvme as what it means to the user of the device at `path`."""
+        try:
+            yield
+        except OSError as error:
+            raise self._explained(library, path, io, error, doing) from None
+
+    def _explained(
+        self, library: Library, path: str, io: str | None, error: OSError, doing: str
+    ) -> Exception:
+        if self.take is None:
+            if isinstance(error, PermissionError) and not doing:
+                return no_permission(path)
+            if limit := limit_reached(error, path):
+                return limit
+        what = f"{doing}{error.strerror or error}"
+        if self.needs is None:
+            return not_offered(library, str(io), f"{path}: {what}")
+        by = f" with io {io!r}" if io else ""
+        return BackendUnavailable(f"{library} cannot read {path}{by}: {what}", self.needs(path))
+
+
+def _find_image(path: str) -> Storage:
+    image = open_direct(path)
+    image.close()
+    return image.storage
+
+
+def _agrees_with_kernel(device: Device, geometry: Geometry, storage: Storage) -> Storage:
+    if geometry.lba_bytes != storage.alignment:
+        raise BackendUnavailable(
+            f"{device.library} cannot read {storage.path}: it sees logical blocks of "
+            f"{geometry.lba_bytes} bytes, the kernel of {storage.alignment}"
+        )
+    return storage
+
+
+def _ask_controller(device: Device, geometry: Geometry, storage: Storage) -> Storage:
+    identity = pci.identify(device)
+    return replace(
+        storage,
+        size=geometry.size,
+        alignment=geometry.lba_bytes,
+        logical_block_size=geometry.lba_bytes,
+        serial=identity.serial,
+        wwids=identity.wwids,
+        may_have_uuid=True,
+    )
+
+
+def _find_controller(address: str) -> Storage:
+    pci.require_user_space_driver(address)
+    return Storage(path=address, aliases=(), size=0, alignment=_PAGE)
+
+
+def _needs_of_controller(address: str) -> str:
+    needs = pci.needs(address)
+    if needs:
+        return f"it needs {'; '.join(map(str, needs))}"
+    return "another process may use it, or the hugepages (HugePages_Free in /proc/meminfo)"
+
+
+BLOCK_DEVICE = DeviceKind(
+    label="a block device",
+    backend="linux",
+    sync_impl="block",
+    async_impls=IOS,
+    direct=True,
+    reports_length=True,
+    find=nodes.block_device,
+    identify=_agrees_with_kernel,
+    max_transfer=lambda _, storage: nodes.max_transfer(storage.path),
+)
+IMAGE = DeviceKind(
+    label="an image file",
+    backend="linux",
+    sync_impl="psync",
+    async_impls=IOS,
+    direct=True,
+    reports_length=True,
+    find=_find_image,
+    identify=lambda _, __, storage: storage,
+    max_transfer=lambda geometry, _: MAX_BLOCKS * geometry.lba_bytes,
+)
+CHARACTER_DEVICE = DeviceKind(
+    label="an NVMe character device",
+    backend="linux",
+    sync_impl="nvme",
+    async_impls=("io_uring_cmd",),  # the others report an errno as if it were an NVMe status
+    direct=False,
+    reports_length=False,
+    find=nodes.character_device,
+    identify=_agrees_with_kernel,
+    # 126 pages: a command has 127 segments, and the memory may begin in the middle of a page.
+    max_transfer=lambda geometry, _: min(geometry.max_transfer, 516_096),
+    needs=lambda _: (
+        "io_uring_cmd needs Linux 5.19, and io_uring must be allowed "
+        "(sysctl kernel.io_uring_disabled)"
+    ),
+)
+PCI_ADDRESS = DeviceKind(
+    label="a PCI address",
+    backend="upcie",
+    sync_impl=None,
+    async_impls=(None,),
+    direct=False,
+    reports_length=False,
+    timeout_s=30.0,  # the kernel's own for a command: nvme_core.io_timeout
+    # upcie checks neither limit: beyond one page of a PRP list, and beyond the 1024 entries that it
+    # allocates for a queue, it overwrites whatever follows.
+    max_queue_depth=512,
+    find=_find_controller,
+    identify=_ask_controller,
+    max_transfer=lambda geometry, _: min(geometry.max_transfer, 2 << 20),
+    needs=_needs_of_controller,
+    take=pci.Ownership,
+)
