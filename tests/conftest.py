@@ -12,13 +12,14 @@ from nvidia.dali import Pipeline
 
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable
 
 from .devices import Disk, disk
 from .layouts import make_map
-from .xnvme import open_ramdisk
+from .xnvme import offers, open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
 """Paths of the libxnvme.so's to test with; an empty one is what the binding finds by itself."""
@@ -54,6 +55,15 @@ def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _x
     except BackendUnavailable:
         where = request.param or "here; conda install -c conda-forge libxnvme, or build it"
         pytest.skip(f"no libxnvme {where}; XNVME_TEST_LIBRARIES may name several, with colons")
+
+
+@pytest.fixture(params=IOS)
+def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
+    """An implementation that this libxnvme offers here."""
+    name: str = request.param
+    if not offers(xnvme, name):
+        pytest.skip(f"this libxnvme does not offer {name} here")
+    return name
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -14,44 +13,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from dali_storage.backends.xnvme.blocks import BlockReads
 from nvidia.dali import fn
 
 import bmap_tools
-from bmap_tools.file_system import SUPERBLOCK_BYTES
 from dali_storage import readers
 from dali_storage._types import IntArray
-from dali_storage.backends import xnvme_block
-from dali_storage.backends.xnvme import blocks as _xnvme_blocks
-from dali_storage.backends.xnvme import namespace as _xnvme_storage
-from dali_storage.backends.xnvme import pci as _pci
-from dali_storage.backends.xnvme.device import Device, Geometry
+from dali_storage.backends.xnvme.abi import COMMAND
+from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory, from_tree
-from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.errors import BackendUnavailable, MapNotChecked
 from dali_storage.reader import Reader
-from dali_storage.testing import make_batch, nothing_is_left, read
+from dali_storage.testing import make_batch, read
 
-from .conftest import build, open_files, take
-from .devices import Disk, disk, drop_caches, loop_device, run
+from .conftest import build, take
+from .devices import Disk, disk, drop_caches, run
 from .layouts import contents_of, make_hostile_files, make_map
 from .mapped import NEEDS_ROOT, OnDisk
 from .xnvme import offers
 
 pytestmark = NEEDS_ROOT
-
-
-@pytest.fixture(params=IOS)
-def io(xnvme: Library, request: pytest.FixtureRequest) -> str:
-    """An implementation that this libxnvme offers here."""
-    name: str = request.param
-    if not offers(xnvme, name):
-        pytest.skip(f"this libxnvme does not offer {name} here")
-    return name
 
 
 class OfXnvmeBlock(OnDisk):
@@ -138,7 +124,7 @@ def test_hostile_layouts_are_read_right(
             tree = XnvmeBlockReader.tree(bmap=bmap)
             catalog = from_tree(tree, file_filters="*")
             with (
-                pytest.warns(MapNotChecked, match="cannot be checked"),
+                pytest.warns(MapNotChecked, match="cannot check whether"),
                 XnvmeBlockReader(catalog, bmap=bmap, uri=made.device) as reader,
             ):
                 assert read(reader, everything) == contents
@@ -203,136 +189,6 @@ def test_no_library_is_unavailable(
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"io": "posix"}, ValueError, "io must be one of io_uring, libaio, emu, thrpool for a bl"),
-        ({"io": "io_uring_cmd"}, ValueError, "for a block device, not 'io_uring_cmd'"),
-        ({"max_transfer": 1 << 29}, ValueError, "max_transfer must be .* at most \\d+, the bytes"),
-        ({"uri": "/no/such/device"}, FileNotFoundError, "option uri"),
-        ({"uri": "/"}, ValueError, "neither a block device nor an image"),
-        ({"uri": "/dev/null"}, ValueError, "not the character device of an NVMe namespace"),
-        ({"uri": 5}, TypeError, "uri"),
-        ({"uri": "/dev/\0"}, ValueError, "uri"),
-        ({"nsid": 2}, ValueError, "nsid 2 is for PCI addresses; the device .* is a namespace"),
-    ],
-)
-def test_what_does_not_fit_the_device_is_refused(
-    xnvme: Library,
-    mapped: tuple[Catalog, Path],
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
-) -> None:
-    assert XnvmeBlockReader.unavailable() is None
-    before = open_files()
-    with pytest.raises(error, match=message):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1], **options)
-    assert open_files() == before
-
-
-def test_another_file_system_is_refused(
-    xnvme: Library, mapped: tuple[Catalog, Path], tmp_path: Path
-) -> None:
-    with disk(tmp_path, "ext4") as other:
-        for uri in (other.device, other.image):
-            with pytest.raises(StaleMapError, match="not the mapped device: its file system is"):
-                XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri)
-
-
-def test_what_commands_read_is_compared_with_the_map(
-    xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not only what the kernel reads from a path: libxnvme might have opened something else."""
-    head = bytes(SUPERBLOCK_BYTES)
-    monkeypatch.setattr(_xnvme_storage.Namespace, "read", lambda *_: head)
-    with pytest.raises(StaleMapError, match="no ext2, ext3, ext4 or XFS file system at byte 0"):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1])
-
-
-def test_a_map_of_512_byte_blocks_on_a_device_of_4096(
-    xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
-) -> None:
-    with (
-        loop_device(ext4.image, sector=4096) as uri,
-        pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512"),
-    ):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"kind": "zoned"}, ValueError, "is a zoned namespace"),
-        ({"kind": "key-value"}, ValueError, "is a key-value namespace"),
-        ({"has_metadata": True}, ValueError, "extended LBAs"),
-        ({"lba_bytes": 4096}, StaleMapError, "blocks of 4096 bytes, the kernel of 512"),
-    ],
-)
-def test_namespaces_that_cannot_be_read(
-    xnvme: Library,
-    mapped: tuple[Catalog, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-    error: type[Exception],
-    message: str,
-) -> None:
-    found = {
-        "kind": "conventional",
-        "size": 320 << 20,
-        "lba_bytes": 512,
-        "has_metadata": False,
-        "max_transfer": 1 << 20,
-    }
-    monkeypatch.setattr(Device, "geometry", lambda _: Geometry(**{**found, **changes}))
-    before = open_files()
-    with pytest.raises(error, match=message):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert open_files() == before
-
-
-def test_what_libxnvme_does_not_offer_is_said(
-    xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_: Any, **__: Any) -> Queue:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(xnvme_block, "Queue", forbidden)
-    before = open_files()
-    with pytest.raises(
-        BackendUnavailable,
-        match=r"'io_uring' here: .*queues.*Operation not perm.*it offers.*kernel.io_uring_dis",
-    ):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert open_files() == before
-
-
-def test_an_image_of_too_long_a_name_is_refused(
-    xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
-) -> None:
-    link = tmp_path / ("d" * 200) / ("e" * 200) / "disk.img"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(ext4.image)
-    with pytest.raises(ValueError, match="longer than libxnvme takes, 383 bytes"):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=link)
-
-
-@pytest.mark.parametrize("fewer", [8, 9, 10, 11, 12, 16])
-def test_too_few_open_files_are_said(
-    xnvme: Library, mapped: tuple[Catalog, Path], fewer: int
-) -> None:
-    before = open_files()
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + fewer - 8, limits[1]))
-    try:
-        with pytest.raises(OSError, match="ulimit -n") as caught:
-            XnvmeBlockReader(mapped[0], bmap=mapped[1], queues=64)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert caught.value.errno == errno.EMFILE
-    assert open_files() == before
-
-
 def test_a_reader_that_is_closed_reads_nothing(
     xnvme: Library, mapped: tuple[Catalog, Path]
 ) -> None:
@@ -368,78 +224,6 @@ def test_a_user_who_may_not_read_the_device(
     assert "setfacl" in last
 
 
-# PCI addresses, as far as there is none
-
-
-@pytest.fixture
-def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What sysfs would say of an NVMe controller at 0000:00:04.0."""
-    directory = tmp_path / "sys/bus/pci/devices/0000:00:04.0"
-    directory.mkdir(parents=True)
-    (directory / "class").write_text("0x010802\n")
-    monkeypatch.setattr(_pci.needs, "__defaults__", (str(tmp_path),))
-    monkeypatch.setattr(_pci.require_user_space_driver, "__defaults__", (str(tmp_path),))
-    return directory
-
-
-@pytest.mark.parametrize("driver", ["nvme", None])
-def test_a_controller_of_another_driver(pci: Path, driver: str | None) -> None:
-    has = "no driver has it"
-    if driver is not None:
-        (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-        has = f"the driver '{driver}' has it"
-    with pytest.raises(BackendUnavailable, match=has) as caught:
-        _pci.require_user_space_driver(pci.name)
-    assert "uio_pci_generic" in str(caught.value)
-    assert f"driverctl --nosave set-override {pci.name}" in str(caught.value)
-    assert ("unmount" in str(caught.value)) == (driver is not None)
-
-
-@pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
-def test_a_controller_of_a_user_space_driver(pci: Path, driver: str) -> None:
-    (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-    _pci.require_user_space_driver(pci.name)
-
-
-def test_what_is_no_controller(pci: Path) -> None:
-    (pci / "class").write_text("0x020000\n")
-    with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
-        _pci.require_user_space_driver(pci.name)
-    with pytest.raises(FileNotFoundError, match="lspci -D") as caught:
-        _pci.require_user_space_driver("0000:00:05.0")
-    assert caught.value.filename == "0000:00:05.0"
-
-
-def test_a_pci_address_needs_the_main_branch(
-    xnvme: Library, mapped: tuple[Catalog, Path], pci: Path
-) -> None:
-    kind, message = BackendUnavailable, "no driver has it"
-    if xnvme.version != "main":
-        message = "0.7.5 .* cannot read from a PCI address: use one of the main branch"
-    with pytest.raises(kind, match=message):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
-
-
-def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
-    xnvme: Library, mapped: tuple[Catalog, Path], pci: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if xnvme.version != "main":
-        pytest.skip("only libxnvme's main branch reads from PCI addresses")
-    (pci / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
-
-    def refuse(*_: Any, **__: Any) -> Device:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr(_xnvme_storage, "Device", refuse)
-    with pytest.raises(BackendUnavailable, match="Cannot allocate memory") as caught:
-        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
-    for words in ("it needs", "an IOMMU (", "vm.nr_hugepages"):
-        assert words in str(caught.value)
-    monkeypatch.setattr(_pci, "needs", lambda _: [])
-    with pytest.raises(BackendUnavailable, match="Cannot allocate memory; another process may"):
-        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=pci.name)
-
-
 # Reads that fail
 
 
@@ -456,12 +240,12 @@ class BadSector:
         self.tries = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = BlockReads.finish
+        original = ReadCommands.complete
 
-        def finish(
-            reads: BlockReads, numbers: IntArray, results: IntArray, statuses: Any
+        def complete(
+            reads: ReadCommands, indices: IntArray, results: IntArray, statuses: Any
         ) -> list[int]:
-            commands = reads._heads[numbers].view(_xnvme_blocks.COMMAND)
+            commands = reads._heads[indices].view(COMMAND)
             starts = commands["slba"].astype(np.int64) * 512
             ends = starts + (commands["nlb"].astype(np.int64) + 1) * 512
             hit = (starts <= self.position) & (ends > self.position)
@@ -469,9 +253,9 @@ class BadSector:
                 self.tries += 1
                 results, statuses = results.copy(), statuses.copy()
                 results[hit], statuses[hit] = self.outcome
-            return original(reads, numbers, results, statuses)
+            return original(reads, indices, results, statuses)
 
-        monkeypatch.setattr(BlockReads, "finish", finish)
+        monkeypatch.setattr(ReadCommands, "complete", complete)
 
 
 EIO = (0, 7 << 8 | errno.EIO)
@@ -491,14 +275,17 @@ def reader(
 @pytest.mark.parametrize(
     ("outcome", "what"),
     [
-        (EIO, "cannot read"),
-        (UNRECOVERED, "cannot read, NVMe status Unrecovered Read Error (SCT 2h, SC 81h)"),
-        (SHORT, "only 512 bytes came of"),
+        (EIO, ": cannot read {} bytes"),
+        (
+            UNRECOVERED,
+            ": NVMe status Unrecovered Read Error (SCT 2h, SC 81h): cannot read {} bytes",
+        ),
+        (SHORT, ": short read: 512 of {} bytes"),
     ],
     ids=["errno", "NVMe status", "short"],
 )
 @pytest.mark.parametrize("retries", [0, 3])
-def test_a_bad_sector_is_told_with_sample_extent_lba_and_status(
+def test_a_bad_sector_is_reported_with_sample_extent_lba_and_status(
     xnvme: Library,
     mapped: tuple[Catalog, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -520,14 +307,16 @@ def test_a_bad_sector_is_told_with_sample_extent_lba_and_status(
         assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == os.fsdecode(catalog.path(1))
-    assert f": {what}, {length} bytes at LBA {physical // 512} of /dev/loop" in str(caught.value)
-    assert f"(logical {logical}, physical {physical}, length {length})" in str(caught.value)
+    where = f": {what.format(length)} at LBA {physical // 512} of /dev/loop"
+    assert where in str(caught.value)
+    extent = f"(extent 0, logical {logical}, physical {physical}, length {length})"
+    assert extent in str(caught.value)
     assert tries == 1 + retries
 
 
 @pytest.mark.parametrize("outcome", [EIO, SHORT], ids=["status", "short"])
 @pytest.mark.parametrize("times", [1, 3])
-def test_what_fails_no_more_often_than_it_is_retried_is_right(
+def test_a_read_that_fails_no_more_often_than_it_is_retried_is_right(
     reader: Reader,
     mapped: tuple[Catalog, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -567,11 +356,13 @@ def test_of_several_bad_samples_the_first_of_the_batch_is_named(
         assert caught.value.filename == os.fsdecode(mapped[0].path(named))
 
 
-def test_what_cannot_be_submitted_is_told(
+def test_a_read_that_cannot_be_submitted_names_the_sample(
     reader: Reader, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BlockReads, "submit", lambda _, numbers, __: [-errno.EINVAL] * len(numbers))
-    with pytest.raises(OSError, match="cannot submit a read") as caught:
+    monkeypatch.setattr(
+        ReadCommands, "submit", lambda _, indices, __: [-errno.EINVAL] * len(indices)
+    )
+    with pytest.raises(OSError, match="cannot submit a read of") as caught:
         read(reader, np.array([1]))
     assert (caught.value.errno, caught.value.filename) == (
         errno.EINVAL,
@@ -636,31 +427,6 @@ def fail_at_the_end(made: Disk, bmap: Path, contents: list[bytes], io: str) -> N
 # Resources
 
 
-def test_everything_is_open_for_reading_only(
-    io: str, mapped: tuple[Catalog, Path], ext4: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags: dict[str, set[int]] = {}
-    submit = BlockReads.submit
-
-    def watch(reads: BlockReads, numbers: list[int], contexts: list[int]) -> list[int]:
-        codes = submit(reads, numbers, contexts)
-        for fd in os.listdir("/proc/self/fd"):
-            path = os.path.realpath(f"/proc/self/fd/{fd}")
-            if path == os.path.realpath(uri) or path.startswith(f"{ext4.mount}/"):
-                text = Path(f"/proc/self/fdinfo/{fd}").read_text()
-                flags.setdefault(path, set()).add(int(text.split("flags:")[1].split()[0], 8))
-        return codes
-
-    monkeypatch.setattr(BlockReads, "submit", watch)
-    for uri in (ext4.device, ext4.image):
-        with XnvmeBlockReader(mapped[0], bmap=mapped[1], uri=uri, io=io, queue_depth=4) as reader:
-            flags.clear()
-            assert read(reader, np.arange(3)) == contents_of(mapped[0])
-        found = flags[os.path.realpath(uri)]
-        assert all(one & os.O_DIRECT for one in found)
-        assert {one & os.O_ACCMODE for one in set.union(*flags.values())} == {os.O_RDONLY}
-
-
 def test_buffers_outlive_the_reader(xnvme: Library, mapped: tuple[Catalog, Path]) -> None:
     with XnvmeBlockReader(mapped[0], bmap=mapped[1]) as reader:
         buffer = reader.allocate(1 << 20)
@@ -668,33 +434,6 @@ def test_buffers_outlive_the_reader(xnvme: Library, mapped: tuple[Catalog, Path]
     assert buffer[: len(content)].tobytes() == content
     with pytest.raises(ValueError, match="closed"):
         reader.allocate(1)
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"io": "no_such_io"}, ValueError),
-        ({"max_transfer": 1 << 29}, ValueError),  # the device is open
-        ({"queues": 3}, StaleMapError),  # and all queues are made
-    ],
-)
-def test_nothing_is_left_of_openings_that_fail(
-    xnvme: Library,
-    mapped: tuple[Catalog, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    error: type[Exception],
-) -> None:
-    def fail(openings: int) -> None:
-        for _ in range(openings):
-            with pytest.raises(error):
-                XnvmeBlockReader(mapped[0], bmap=mapped[1], queue_depth=8, **options)
-
-    head = bytes(SUPERBLOCK_BYTES)
-    monkeypatch.setattr(_xnvme_storage.Namespace, "read", lambda *_: head)
-    fail(3)
-    with nothing_is_left():
-        fail(100)
 
 
 # In a pipeline

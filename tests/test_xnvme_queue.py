@@ -14,15 +14,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from dali_storage.backends.xnvme.blocks import COMMAND, MOST_BLOCKS, BlockReads
 
 from dali_storage.backends.xnvme import device as _xnvme_devices
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme import queue as _xnvme_queue
+from dali_storage.backends.xnvme.abi import COMMAND, MAX_BLOCKS
+from dali_storage.backends.xnvme.commands import NOTHING_TO_DO
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
+from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.errors import BackendUnavailable
 
 from .devices import loop_device
@@ -57,7 +59,7 @@ def test_nvme_reads_bring_the_right_blocks(xnvme: Library, io: str, depth: int) 
 def test_blocks_far_out_are_not_wrapped(xnvme: Library) -> None:
     with open_ramdisk(xnvme, "nil") as device, Queue(device, 1) as queue:
         slba = np.array([(1 << 40) + 5])  # nil reads nothing
-        queue.run(Reads(queue, slba, MOST_BLOCKS, slba), slba)
+        queue.run(Reads(queue, slba, MAX_BLOCKS, slba), slba)
         command = queue.heads.copy().view(COMMAND)
         assert command["slba"].tolist() == [(1 << 40) + 5]
         assert command["nlb"].tolist() == [0xFFFF]
@@ -103,9 +105,13 @@ def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, secto
             memory = device.allocate(300 * 10 * sector).reshape(300, -1)
             addresses = memory.ctypes.data + np.arange(300) * memory.strides[0]
             with Queue(device, 32) as queue:
-                reads = BlockReads(queue, slba, np.full(300, 10), addresses, sector)
+                lengths, options = np.full(300, 10 * sector), {"reports_length": True}
+                offsets = slba * sector
+                reads = ReadCommands(
+                    queue, offsets, addresses, lengths, lba_bytes=sector, **options
+                )
                 queue.run(reads, memory)
-            assert not reads.statuses.any()
+            assert not reads.failed().any()
             assert (reads.results == 10 * sector).all()
             expected = [content[first : first + 10].reshape(-1) for first in slba.tolist()]
             assert (memory == np.stack(expected)).all()
@@ -123,19 +129,18 @@ def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
                 device.geometry()
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_a_failed_command_is_retried_as_often_as_wanted(
-    xnvme: Library, file: Path, retries: int
-) -> None:
+def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) -> None:
     with offered(xnvme, "io_uring"), open_file(xnvme, file, io="io_uring") as device:
         memory = np.zeros((6, 512), np.uint8)
         with Queue(device, 2) as queue:
-            work = Reads(queue, np.arange(6) * 512, 1, memory, retries=retries)
+            work = Reads(queue, np.arange(6) * 512, 1, memory)
             work.commands["opcode"] = 0xDC
             work._memory[4] = 4096  # no memory is there
             queue.run(work, memory)
-        assert sorted(work.ended) == sorted([0, 1, 2, 3, 5, *[4] * (1 + retries)])
+        assert sorted(work.ended) == list(range(6))
         assert work.statuses.tolist() == [0, 0, 0, 0, 0x700 | errno.EFAULT, 0]
+        assert work.failed().tolist() == [False] * 4 + [True, False]
+        assert work.reason(4) == (errno.EFAULT, "cannot read 512 bytes")
         assert memory[5].tobytes() == file.read_bytes()[5 * 512 : 6 * 512]
 
 
@@ -225,7 +230,7 @@ def test_waiting_takes_no_processor(xnvme: Library, pipe: tuple[int, int]) -> No
 def test_spinning_takes_one(xnvme: Library, pipe: tuple[int, int]) -> None:
     memory = np.zeros((1, 8), np.uint8)
     with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
-        queue._opened_queue()._spin = True
+        queue._opened_queue()._backoff._spin = True
         timer = write_later(pipe[1], 0.5)
         begun = time.thread_time()
         queue.run(Descriptors(queue, [pipe[0]], memory), memory)
@@ -236,11 +241,11 @@ def test_spinning_takes_one(xnvme: Library, pipe: tuple[int, int]) -> None:
 class Tired(Descriptors):
     """Raises while commands are under way."""
 
-    def waiting(self) -> None:
+    def will_wait(self) -> None:
         raise RuntimeError("tired")
 
 
-@pytest.mark.parametrize("method", ["submit", "finish", "waiting"])
+@pytest.mark.parametrize("method", ["submit", "complete", "will_wait"])
 def test_an_error_waits_for_what_is_under_way(
     xnvme: Library, pipe: tuple[int, int], file: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +279,7 @@ def test_a_second_ctrl_c_does_not_end_the_waiting(
     memory = np.zeros((1, 8), np.uint8)
     with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
         timer = write_later(pipe[1], 0.1)
-        with pytest.raises((RuntimeError, KeyboardInterrupt)), interrupted(Tired.waiting, point):
+        with pytest.raises((RuntimeError, KeyboardInterrupt)), interrupted(Tired.will_wait, point):
             queue.run(Tired(queue, [pipe[0]], memory), memory)
         assert memory.tobytes() == b"12345678"
         timer.join()
@@ -323,18 +328,18 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
     xnvme: Library, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandoned: list[Any] = []
-    monkeypatch.setattr(_xnvme_queue, "_abandoned", abandoned)
+    monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned)
     memory = np.zeros((1, 8), np.uint8)
     with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as files:
         queue = files._opened_queue()
-        queue._patience = 0.2
+        queue._timeout_s = 0.2
         with pytest.raises(TimeoutError, match="1 commands are under way"):
             files.run(Descriptors(files, [pipe[0]], memory), memory)
         (((kept, handles), owner),) = abandoned
         assert kept is memory
         assert handles is files._handles
         assert owner is queue
-        with pytest.raises(OSError, match="has not answered before") as caught:
+        with pytest.raises(OSError, match="has stopped answering") as caught:
             files.run(Descriptors(files, [pipe[0]], memory), memory)
         assert caught.value.errno == errno.ENODEV
         pointer = queue._pointer
@@ -350,7 +355,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
 def test_one_poll_that_fails_gives_nothing_up_however_long_it_has_been_waited(
     xnvme: Library, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_xnvme_queue, "_TROUBLE", 0.1)
+    monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
     memory = np.zeros((1, 8), np.uint8)
     with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as files:
         queue, begun, failures = files._opened_queue(), time.monotonic(), []
@@ -375,10 +380,10 @@ def test_pauses_get_shorter_where_commands_are_few_too(ramdisk: Device) -> None:
     with Queue(ramdisk, 128) as queue:
         poke = queue.poke
         queue.poke = lambda *arguments: 0 if next(turns) else poke(*arguments)
-        queue._pause = _xnvme_queue._LONGEST_PAUSE
+        queue._backoff._pause = _xnvme_queue._LONGEST_PAUSE
         for _ in range(8):
             queue.run(Reads(queue, np.arange(4), 1, memory), memory)
-        assert queue._pause == _xnvme_queue._SHORTEST_PAUSE
+        assert queue._backoff._pause == _xnvme_queue._SHORTEST_PAUSE
 
 
 def test_ctrl_c_does_not_end_a_queue_twice(
@@ -403,8 +408,8 @@ def test_ctrl_c_does_not_end_a_queue_twice(
 def test_a_device_that_is_another_drivers_is_not_touched(
     xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_xnvme_queue, "_abandoned", abandoned := [])
-    monkeypatch.setattr(_xnvme_devices, "_left_open", left_open := [])
+    monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned := [])
+    monkeypatch.setattr(_xnvme_devices, "_leaked_on_purpose", left_open := [])
     ours = [True]
     with offered(xnvme, "emu"):
         device = open_file(xnvme, file, is_ours=lambda: ours[0])
@@ -414,7 +419,7 @@ def test_a_device_that_is_another_drivers_is_not_touched(
         monkeypatch.setattr(xnvme, name, touch(name), raising=False)
     queue.poke = touch("xnvme_queue_poke")
     ours[0] = False
-    with pytest.raises(OSError, match="is not ours any more") as caught:
+    with pytest.raises(OSError, match="another driver has taken over") as caught:
         queue.run(Reads(queue, np.arange(1), 1, memory), memory)
     assert caught.value.errno == errno.ENODEV
     queue.close()
@@ -439,8 +444,8 @@ def test_a_queue_that_is_closed_runs_nothing(ramdisk: Device) -> None:
 def test_a_queue_that_cannot_be_polled_is_given_up(
     ramdisk: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_xnvme_queue, "_abandoned", [])
-    monkeypatch.setattr(_xnvme_queue, "_TROUBLE", 0.1)
+    monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", [])
+    monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
     with Queue(ramdisk, 4) as queue, Queue(ramdisk, 4) as other:
         poke, failures = queue.poke, iter([-errno.EAGAIN] * 3)
         queue.poke = lambda *arguments: next(failures, None) or poke(*arguments)
@@ -451,7 +456,7 @@ def test_a_queue_that_cannot_be_polled_is_given_up(
         with pytest.raises(OSError, match="does not answer") as caught:
             queue.run(Reads(queue, np.arange(4), 1, memory), memory)
         assert caught.value.errno == errno.ENOMEM
-        with pytest.raises(OSError, match="has not answered before"):
+        with pytest.raises(OSError, match="has stopped answering"):
             other.run(Reads(other, np.arange(4), 1, memory), memory)
         queue.poke, ramdisk.lost = poke, False
         queue.poll()

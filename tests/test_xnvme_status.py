@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from dali_storage.backends.xnvme.status import explain
+from dali_storage.backends.xnvme.status import describe_status
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ from dali_storage.backends.xnvme.status import explain
     ],
 )
 def test_a_status_is_told_by_its_name(status: int, io: str, number: int, text: str) -> None:
-    found, words = explain(status, io)
+    found, words = describe_status(status, io)
     assert found == number
-    assert words == (f": NVMe status {text}" if text else "")
+    assert words == (f"NVMe status {text}" if text else "")

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dali_storage.backends.xnvme.blocks import COMMAND, BlockReads
 
+from dali_storage.backends.xnvme.abi import COMMAND
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import FileQueue, FileReads, open_anonymous
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.backends.xnvme.read_commands import ReadCommands
 
 
 def open_file(library: Library, path: object, **options: Any) -> Device:
@@ -56,23 +57,23 @@ def offered(library: Library, io: str) -> Iterator[None]:
     yield
 
 
-class Reads(BlockReads):
-    """Reads of blocks of 512 bytes, as many each, that remember in which order they ended."""
+class Reads(ReadCommands):
+    """Reads of blocks of 512 bytes, `nlb` each, that remember the order of their completions."""
 
-    def __init__(
-        self, queue: Queue, slba: np.ndarray, nlb: int, memory: np.ndarray, **options: Any
-    ) -> None:
+    def __init__(self, queue: Queue, slba: np.ndarray, nlb: int, memory: np.ndarray) -> None:
         addresses = memory.ctypes.data + np.arange(slba.size) * nlb * 512
-        super().__init__(queue, slba, np.full(slba.size, nlb), addresses, 512, **options)
+        lengths = np.full(slba.size, nlb * 512)
+        options = {"lba_bytes": 512, "reports_length": False}
+        super().__init__(queue, slba * 512, addresses, lengths, **options)
         self.ended: list[int] = []
 
     @property
     def commands(self) -> np.ndarray:
         return self._heads.view(COMMAND)
 
-    def finish(self, numbers: np.ndarray, results: np.ndarray, statuses: np.ndarray) -> list[int]:
-        self.ended += numbers.tolist()
-        return super().finish(numbers, results, statuses)
+    def complete(self, indices: np.ndarray, results: np.ndarray, statuses: np.ndarray) -> list[int]:
+        self.ended += indices.tolist()
+        return super().complete(indices, results, statuses)
 
 
 class Descriptors(FileReads):
@@ -92,5 +93,5 @@ class Descriptors(FileReads):
     def end(self, numbers: list[int]) -> None:
         self.ended += numbers
 
-    def waiting(self) -> None:
+    def will_wait(self) -> None:
         self.waits += 1

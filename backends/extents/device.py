@@ -13,7 +13,7 @@ from bmap_tools.extent_map import Device, ExtentMap
 
 from ..._types import PathLike
 from ...errors import LIMITS, BackendUnavailable, os_error
-from ..linux.storage import Storage
+from ..linux.storage import Storage, attach_remedy
 from .map import LoadedMap
 
 _SECTOR = 512  # bytes; the unit of a block device's size
@@ -125,7 +125,7 @@ def _require_alignment(storage: Storage, start: int, loaded: LoadedMap) -> None:
         raise BackendUnavailable(
             f"{storage.path} is read in blocks of {storage.alignment} bytes, and the mapped files "
             "are not aligned to them",
-            f"attach it with `losetup --find --show --read-only {storage.path}` and give the loop device as uri",
+            attach_remedy(storage.path),
         )
 
 

@@ -158,7 +158,7 @@ def _open(path: str) -> int:
         if error.errno == errno.EINVAL:
             raise BackendUnavailable(
                 f"{path} is on a file system without O_DIRECT",
-                f"attach it with `losetup --find --show --read-only {path}` and give the loop device as uri",
+                attach_remedy(path),
             ) from None
         raise
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme.device import GEOMETRY, OPTS, Device
+from dali_storage.backends.xnvme.abi import GEOMETRY, OPTS
+from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
@@ -225,7 +226,7 @@ def test_a_forked_process_can_open_its_own(xnvme: Library) -> None:
 def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
     done = run_script(FORKING, xnvme)
     assert done.stderr == ""
-    refused = "a reader of libxnvme cannot be used in a forked process: open one"
+    refused = "a libxnvme reader cannot be used in a forked process: open one"
     usable = "'NoneType' object has no attribute 'count'"
     everything = "['xnvme_buf_free', 'xnvme_dev_close', 'xnvme_queue_term']"
     assert done.stdout.splitlines() == [refused, "[]", usable, everything]

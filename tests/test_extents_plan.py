@@ -94,7 +94,7 @@ def expected(layout: Layout, file: int, disk: bytes) -> bytes:
 
 def perform(reads: Reads, disk: bytes, most: int) -> None:
     for position, memory, length in zip(
-        reads.positions.tolist(), reads.memory.tolist(), reads.lengths.tolist(), strict=True
+        reads.offsets.tolist(), reads.memory.tolist(), reads.lengths.tolist(), strict=True
     ):
         assert 0 < length <= most
         assert 0 <= position <= len(disk) - length
@@ -111,20 +111,20 @@ def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int
         data.draw(st.lists(st.integers(0, len(layout.files) - 1), max_size=8)), np.int64
     )
     sizes = extents.sizes[files]
-    slots = -(-sizes // 4096) * 4096
-    offsets = np.cumsum(slots) - slots
-    memory = np.full(int(slots.sum()) + 8192, 0xA5, np.uint8)
-    memory = memory[-memory.ctypes.data % 4096 :][: int(slots.sum()) + 4096]
+    rooms = -(-sizes // 4096) * 4096
+    offsets = np.cumsum(rooms) - rooms
+    memory = np.full(int(rooms.sum()) + 8192, 0xA5, np.uint8)
+    memory = memory[-memory.ctypes.data % 4096 :][: int(rooms.sum()) + 4096]
     batch = Batch(files, sizes, offsets, memory)
 
-    pieces, places = extents.reads(batch, files)
-    assert ((places >= 0) & (places < len(files))).all()
-    perform(pieces.merged().split(most), disk, most)
-    extents.fill_gaps(batch, files)
+    planned, slots = extents.reads(batch, files)
+    assert ((slots >= 0) & (slots < len(files))).all()
+    perform(planned.coalesced().split(most), disk, most)
+    extents.zero_holes(batch, files)
 
     for file, offset, size in zip(files.tolist(), offsets.tolist(), sizes.tolist(), strict=True):
         assert memory[offset : offset + size].tobytes() == expected(layout, file, disk)
-    assert (memory[int(slots.sum()) :] == 0xA5).all()
+    assert (memory[int(rooms.sum()) :] == 0xA5).all()
 
 
 def columns(*rows: tuple[int, int, int]) -> Reads:
@@ -132,17 +132,17 @@ def columns(*rows: tuple[int, int, int]) -> Reads:
 
 
 def rows(reads: Reads) -> list[tuple[int, ...]]:
-    return list(map(tuple, np.stack([reads.positions, reads.memory, reads.lengths], 1).tolist()))
+    return list(map(tuple, np.stack([reads.offsets, reads.memory, reads.lengths], 1).tolist()))
 
 
 def test_what_follows_on_the_device_and_in_memory_is_merged() -> None:
     assert rows(
-        columns((0, 100, 10), (10, 110, 5), (15, 116, 5), (21, 121, 5), (26, 126, 1)).merged()
+        columns((0, 100, 10), (10, 110, 5), (15, 116, 5), (21, 121, 5), (26, 126, 1)).coalesced()
     ) == [(0, 100, 15), (15, 116, 5), (21, 121, 6)]
 
 
 def test_nothing_is_merged_and_split_to_nothing() -> None:
-    assert rows(columns().merged().split(4096)) == []
+    assert rows(columns().coalesced().split(4096)) == []
 
 
 def test_pieces_have_a_largest_size() -> None:
@@ -155,8 +155,14 @@ def test_pieces_have_a_largest_size() -> None:
 @pytest.mark.parametrize(
     ("failed", "culprits"), [([0], [0, 1]), ([1], [1, 2]), ([2], [3]), ([0, 2], [0, 1, 3])]
 )
-def test_which_pieces_a_failed_command_was_for(failed: list[int], culprits: list[int]) -> None:
-    pieces = columns((0, 0, 10), (10, 10, 10), (20, 20, 10), (100, 30, 10))
+def test_the_planned_reads_that_a_failed_command_was_for(
+    failed: list[int], culprits: list[int]
+) -> None:
+    planned = columns((0, 0, 10), (10, 10, 10), (20, 20, 10), (100, 30, 10))
     commands = columns((0, 0, 15), (15, 15, 15), (100, 30, 10))
-    flags = np.isin(np.arange(3), failed)
-    assert pieces.among(commands, flags).tolist() == culprits
+    assert planned.overlapping(commands[np.array(failed)]).tolist() == culprits
+
+
+def test_the_commands_that_are_for_one_planned_read_only() -> None:
+    commands = columns((0, 0, 15), (15, 15, 5), (100, 30, 10))
+    assert commands.within(columns((10, 10, 10))).tolist() == [1]
