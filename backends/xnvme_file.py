@@ -75,8 +75,7 @@ class XnvmeFileReader(Reader):
         except OSError as error:
             self.close()
             raise (
-                availability.limit_reached(error)
-                or availability.not_offered(library, io, error)
+                availability.limit_reached(error) or availability.not_offered(library, io, error)
             ) from None
         except BaseException:
             self.close()

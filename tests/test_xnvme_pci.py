@@ -1,8 +1,9 @@
-"""Controllers, as sysfs and their own structures describe them; real ones are for tests/nvme_vm."""
+"""NVMe controllers by PCI address: on sysfs trees and structures that the tests make."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,172 @@ import pytest
 
 from dali_storage.backends.xnvme import pci
 from dali_storage.backends.xnvme.pci import Identity, identify
+from dali_storage.devices import DeviceStatus
 from dali_storage.errors import BackendUnavailable
+
+ADDRESS = "0000:00:04.0"
+ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"
+
+
+def controller(base: Path, driver: str | None, *, iommu: bool = False) -> None:
+    """An NVMe function of sysfs, and a network card."""
+    functions = base / "sys/bus/pci/devices"
+    write(functions / ADDRESS / "class", "0x010802")
+    write(functions / "0000:00:05.0" / "class", "0x020000")
+    if driver is not None:
+        (functions / ADDRESS / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+    (base / "sys/kernel/iommu_groups").mkdir(parents=True)
+    if iommu:
+        (base / "sys/kernel/iommu_groups/0").mkdir()
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def listed(base: Path) -> DeviceStatus:
+    """The only controller."""
+    (status,) = pci.list_controllers(str(base))
+    return status
+
+
+def problem(base: Path) -> BackendUnavailable:
+    """What is wrong with it."""
+    status = listed(base)
+    assert status.problem is not None
+    return status.problem
+
+
+@pytest.fixture
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0000:3b:00.0", "0000:3b:00.0"),
+        ("0000:3B:1F.7", "0000:3b:1f.7"),
+        ("3b:00.0", "0000:3b:00.0"),
+        ("10000:e1:00.0", "10000:e1:00.0"),
+        ("00000000:3b:00.0", "0000:3b:00.0"),
+        ("3b:20.0", None),
+        ("0000:3b:00.8", None),
+        ("/dev/nvme0n1", None),
+        ("x3b:00.0", None),
+    ],
+)
+def test_an_address_is_recognised_in_all_its_spellings(text: str, address: str | None) -> None:
+    assert pci.address_of(text) == address
+
+
+def test_a_machine_without_sysfs_has_no_controllers(tmp_path: Path) -> None:
+    assert [*pci.list_controllers(str(tmp_path))] == []
+
+
+@pytest.mark.parametrize(("driver", "iommu"), [("vfio-pci", True), ("uio_pci_generic", False)])
+def test_a_controller_with_the_right_driver_works(
+    tmp_path: Path, as_root: None, driver: str, iommu: bool
+) -> None:
+    controller(tmp_path, driver, iommu=iommu)
+    write(tmp_path / "proc/meminfo", ENOUGH)
+    assert listed(tmp_path) == DeviceStatus(ADDRESS, f"NVMe controller, driver {driver}", None)
+
+
+@pytest.mark.parametrize(
+    ("driver", "iommu", "reason", "remedy"),
+    [
+        ("vfio-pci", False, "needs an IOMMU", "switch it on in the firmware and by intel_iommu=on"),
+        ("uio_pci_generic", True, "needs the driver vfio-pci", "or switch the IOMMU off"),
+        ("nvme", True, "needs the driver vfio-pci", "unmount its file systems, then driverctl"),
+        ("nvme", False, "needs the driver uio_pci_generic", "unmount its"),
+        (None, False, "needs the driver uio_pci_generic", f"driverctl --nosave set-o.* {ADDRESS} "),
+    ],
+)
+def test_a_controller_needs_a_driver_that_fits_the_iommu(
+    tmp_path: Path, as_root: None, driver: str | None, iommu: bool, reason: str, remedy: str
+) -> None:
+    controller(tmp_path, driver, iommu=iommu)
+    write(tmp_path / "proc/meminfo", ENOUGH)
+    assert listed(tmp_path).name == ADDRESS
+    assert listed(tmp_path).kind == f"NVMe controller, driver {driver or 'none'}"
+    assert problem(tmp_path).reason == reason
+    with pytest.raises(BackendUnavailable, match=remedy):
+        raise problem(tmp_path)
+    assert ("unmount" in problem(tmp_path).remedy) == (driver == "nvme")
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "there"),
+    [
+        (ENOUGH.replace("512", "511"), 511),
+        (ENOUGH.replace("2048", "1048576"), 0),
+        ("MemTotal: 1 kB", 0),
+    ],
+)
+def test_a_controller_needs_hugepages_and_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meminfo: str, there: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    controller(tmp_path, "vfio-pci", iommu=True)
+    write(tmp_path / "proc/meminfo", meminfo)
+    assert problem(tmp_path).reason == f"needs 512 hugepages of 2 MiB, not {there}, root"
+    assert problem(tmp_path).remedy == "sysctl vm.nr_hugepages=512; run as root"
+
+
+@pytest.mark.parametrize("driver", ["nvme", None])
+def test_a_controller_without_a_user_space_driver_is_refused(
+    tmp_path: Path, driver: str | None
+) -> None:
+    controller(tmp_path, driver)
+    bound = f"it is bound to the driver '{driver}'" if driver else "it has no driver"
+    with pytest.raises(BackendUnavailable, match=bound) as caught:
+        pci.require_user_space_driver(ADDRESS, str(tmp_path))
+    assert f"driverctl --nosave set-override {ADDRESS} uio_pci_generic" in caught.value.remedy
+    assert ("unmount" in caught.value.remedy) == (driver is not None)
+
+
+@pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
+def test_a_controller_with_a_user_space_driver_is_accepted(tmp_path: Path, driver: str) -> None:
+    controller(tmp_path, driver)
+    pci.require_user_space_driver(ADDRESS, str(tmp_path))
+    assert pci.driver_of(ADDRESS, str(tmp_path)) == driver
+
+
+def test_a_device_that_is_not_a_controller_is_refused(tmp_path: Path) -> None:
+    controller(tmp_path, None)
+    with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
+        pci.require_user_space_driver("0000:00:05.0", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="lspci -D") as caught:
+        pci.require_user_space_driver("0000:00:06.0", str(tmp_path))
+    assert caught.value.filename == "0000:00:06.0"
+
+
+def test_a_controller_stays_ours_until_it_is_bound_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pci, "driver_of", lambda _: "vfio-pci")
+    inode = iter([1, 1, 2, 2, 2])
+    monkeypatch.setattr(pci.os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))
+    ours = pci.Ownership("0000:00:04.0")
+    ours.register()
+    assert ours.is_ours()
+    assert not ours.is_ours()
+    with pytest.raises(BackendUnavailable, match="another driver took it over; restart the pro"):
+        pci.Ownership("0000:00:04.0")
+    pci.Ownership("0000:00:05.0")
+    del ours
+
+
+# What a controller reports, against what Linux makes of it
+
 
 SERIAL = "S4EWNX0R"
 NAMED_BY_MODEL = "nvme.144d-533445574e583052-53616d73756e672053534420393730-00000001"
 
 
-def controller(nguid: bytes = bytes(16), eui64: bytes = bytes(8)) -> Any:
+def open_controller(nguid: bytes = bytes(16), eui64: bytes = bytes(8)) -> Any:
     """A stub of an open device, with the structures as the specification has them."""
     says = np.zeros((2, 4096), np.uint8)
     says[0, :2] = 0x4D, 0x14
@@ -33,88 +193,22 @@ def controller(nguid: bytes = bytes(16), eui64: bytes = bytes(8)) -> Any:
 
 
 def test_a_namespace_without_a_name_of_its_own_is_named_by_its_controller() -> None:
-    assert identify(controller()) == Identity(SERIAL, (NAMED_BY_MODEL,))
+    assert identify(open_controller()) == Identity(SERIAL, (NAMED_BY_MODEL,))
 
 
 @pytest.mark.parametrize(("serial", "known"), [(b"A\0B", "A"), (b"  A ", "A"), (b"\xe4", "\udce4")])
 def test_a_serial_number_is_read_as_the_kernel_writes_it(serial: bytes, known: str) -> None:
-    device = controller()
+    device = open_controller()
     says = ctypes.c_char_p(device.library.xnvme_dev_get_ctrlr(None))
     ctypes.memmove(ctypes.cast(says, ctypes.c_void_p).value + 4, serial.ljust(20), 20)
     assert identify(device).serial == known
 
 
 def test_unique_names_come_first() -> None:
-    found = identify(controller(bytes(range(16)), bytes(range(1, 9))))
+    found = identify(open_controller(bytes(range(16)), bytes(range(1, 9))))
     assert found.serial == SERIAL
     assert found.wwids == (
         "eui.000102030405060708090a0b0c0d0e0f",
         "eui.0102030405060708",
         NAMED_BY_MODEL,
     )
-
-
-# Drivers
-
-
-@pytest.fixture
-def controller_directory(tmp_path: Path) -> Path:
-    """The directory of an NVMe controller at 0000:00:04.0, in a sysfs at `tmp_path`."""
-    directory = tmp_path / "sys/bus/pci/devices/0000:00:04.0"
-    directory.mkdir(parents=True)
-    (directory / "class").write_text("0x010802\n")
-    return directory
-
-
-@pytest.mark.parametrize("driver", ["nvme", None])
-def test_a_controller_with_another_driver_is_refused(
-    controller_directory: Path, tmp_path: Path, driver: str | None
-) -> None:
-    bound = "it has no driver"
-    if driver is not None:
-        (controller_directory / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-        bound = f"it is bound to the driver '{driver}'"
-    with pytest.raises(BackendUnavailable, match=bound) as caught:
-        pci.require_user_space_driver("0000:00:04.0", str(tmp_path))
-    assert "uio_pci_generic" in caught.value.remedy
-    assert "driverctl --nosave set-override 0000:00:04.0" in caught.value.remedy
-    assert ("unmount" in caught.value.remedy) == (driver is not None)
-
-
-@pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
-def test_a_controller_with_a_user_space_driver_is_accepted(
-    controller_directory: Path, tmp_path: Path, driver: str
-) -> None:
-    (controller_directory / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-    pci.require_user_space_driver("0000:00:04.0", str(tmp_path))
-    assert pci.driver_of("0000:00:04.0", str(tmp_path)) == driver
-
-
-def test_a_device_that_is_not_a_controller_is_refused(
-    controller_directory: Path, tmp_path: Path
-) -> None:
-    (controller_directory / "class").write_text("0x020000\n")
-    with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
-        pci.require_user_space_driver("0000:00:04.0", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="lspci -D") as caught:
-        pci.require_user_space_driver("0000:00:05.0", str(tmp_path))
-    assert caught.value.filename == "0000:00:05.0"
-
-
-# Ownership
-
-
-def test_a_controller_stays_ours_until_it_is_bound_anew(
-    controller_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pci, "driver_of", lambda _: "vfio-pci")
-    inode = iter([1, 1, 2, 2, 2])
-    monkeypatch.setattr(pci.os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))
-    ours = pci.Ownership("0000:00:04.0")
-    ours.register()
-    assert ours.is_ours()
-    assert not ours.is_ours()
-    with pytest.raises(BackendUnavailable, match="another driver took it over; restart the pro"):
-        pci.Ownership("0000:00:04.0")
-    pci.Ownership("0000:00:05.0")
-    del ours
