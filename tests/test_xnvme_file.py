@@ -147,10 +147,14 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
     before = open_files()
     with pytest.raises(BackendUnavailable, match="not offer the io 'io_uring' here") as caught:
         XnvmeFileReader(from_files(["x"]))
-    assert f"it offers {', '.join(others)};" in str(caught.value)
-    assert "kernel.io_uring_disabled" in str(caught.value)
-    assert xnvme.path in str(caught.value)
-    assert str(XnvmeFileReader.unavailable()) == str(caught.value)
+    assert "kernel.io_uring_disabled" in caught.value.remedy
+    assert "python -m dali_storage" in caught.value.remedy
+    assert xnvme.path in caught.value.reason
+    unavailable = XnvmeFileReader.unavailable()
+    assert unavailable is not None
+    works = ", ".join(map(repr, others)) or "no other"
+    assert unavailable.reason == f"{caught.value.reason}; it offers {works}"
+    assert unavailable.remedy == caught.value.remedy
     assert open_files() == before
 
 
