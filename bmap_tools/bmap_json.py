@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 INT64_MAX = 2**63 - 1
 
 _GROUP_BYTES = 1 << 14  # so few that the objects of a group stay in the processor's cache
-_MAX_BYTES = 1 << 28
-"""Of text that is parsed as a whole: a document, or a line. Its objects may take 20 times that."""
+_MAX_BYTES = 1 << 27
+"""Of text that is parsed as a whole, a document or a line; its objects may take 25 times that."""
 _FILES = b'\n"files": ['
 _END = b"\n]\n}\n"
 
@@ -76,34 +76,40 @@ class LineReader:
 
 
 def read_document(file: BinaryIO) -> dict[str, Any]:
-    """A whole document of at most 256 MiB, in any layout.
+    """A whole document of at most 128 MiB, in any layout.
 
     Raises:
-        MapFormatError: it is larger, or not one JSON object in UTF-8, or nested deeper than
-            Python's recursion limit, or it has an integer of more digits than Python converts.
+        MapFormatError: it is larger, is not one JSON object in UTF-8, is nested deeper than
+            Python's recursion limit, or has an integer of more digits than Python converts.
         OSError: the file cannot be read.
     """
+    text = _read_text(file)
+    try:
+        found = _decoder.decode(text)
+    except MapFormatError:
+        raise
+    except JSONDecodeError as error:
+        raise MapFormatError(f"line {error.lineno}: not JSON, or cut off: {error.msg}") from None
+    except RecursionError:
+        raise MapFormatError("nested too deeply") from None
+    except ValueError:
+        raise MapFormatError("an integer has too many digits") from None
+    if not isinstance(found, dict):
+        raise MapFormatError(f"must be a JSON object, not {short_repr(found)}")
+    return found
+
+
+def _read_text(file: BinaryIO) -> str:
     data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise MapFormatError(
             f"larger than {_MAX_BYTES >> 20} MiB, and damaged or not written with one file per line"
         )
     try:
-        found = _decoder.decode(data.decode())
-    except MapFormatError:
-        raise
+        return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise MapFormatError(f"line {line}: not UTF-8: {error.reason}") from None
-    except JSONDecodeError as error:
-        raise MapFormatError(f"line {error.lineno}: not JSON, or cut off: {error.msg}") from None
-    except RecursionError:
-        raise MapFormatError("nested too deeply") from None
-    except ValueError as error:  # an integer with too many digits
-        raise MapFormatError(str(error)) from None
-    if not isinstance(found, dict):
-        raise MapFormatError(f"must be a JSON object, not {short_repr(found)}")
-    return found
 
 
 def _parse_part(text: bytes) -> Any:
