@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.files import opening
+from dali_storage.backends.linux import libc
+from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.discovery import from_files
+from dali_storage.testing import read
+
+from .interrupts import interrupted
+
+
+def test_files_that_are_not_on_a_local_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, nothing is called with the interpreter lock held."""
+    assert opening.is_local(os.fsencode(tmp_path))
+    assert not opening.is_local(b"/proc")
+    assert not opening.is_local(b"/no/such/directory")
+    monkeypatch.setattr(opening, "_LOCAL", frozenset())
+    monkeypatch.setattr(libc, "openat2_with_gil", None)
+    monkeypatch.setattr(libc, "statx_with_gil", None)
+    contents = [bytes([index]) * 5000 * index for index in range(5)]
+    for index, content in enumerate(contents):
+        (tmp_path / f"{index}").write_bytes(content)
+    with PythonFileReader(from_files([f"{tmp_path}/{index}" for index in range(5)])) as reader:
+        assert read(reader, np.arange(5)) == contents
+        assert read(reader, np.arange(5)) == contents
+
+
+def test_a_kernel_without_openat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    monkeypatch.setattr(opening, "_OPENAT2", 100_000)  # ENOSYS
+    with PythonFileReader(from_files([str(tmp_path / "file")])) as reader:
+        assert read(reader, np.array([0, 0])) == [b"bytes"] * 2
+
+
+def test_those_are_closed_that_are_to_be() -> None:
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    before, still_open = len(os.listdir("/proc/self/fd")), set(fds)
+    for closed in ([], [-1, -1], [fds[3]], [fds[0], -1, fds[7], fds[1], fds[5]]):
+        opening.close_all(closed)
+        still_open -= set(closed)
+        assert {fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")} == still_open
+        assert len(os.listdir("/proc/self/fd")) == before - len(fds) + len(still_open)
+    opening.close_all(still_open)
+
+
+@pytest.mark.parametrize("point", range(1, 20))
+def test_ctrl_c_leaves_none_open_of_those_that_are_to_be_closed(point: int) -> None:
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    with contextlib.suppress(KeyboardInterrupt), interrupted(opening.close_all, point):
+        opening.close_all([-1, *fds[:3], *fds[5:]])
+    still_open = [fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")]
+    opening.close_all(still_open)
+    assert still_open == fds[3:5]
+
+
+def test_an_open_file_that_cannot_be_sized_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        opening.regular_sizes([1_000_000], [b"the/path"], local=True)
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, "the/path")
