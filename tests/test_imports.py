@@ -1,10 +1,15 @@
-"""The public names, and who may import whom (the picture in CONTRIBUTING.md)."""
+"""The imports of all the code, compared with the picture in docs/design.md; the public names."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,87 +17,243 @@ import pytest
 import dali_storage
 
 ROOT = Path(dali_storage.__file__).parent.parent
-
-MAY_IMPORT = {
-    "__init__": {"catalog", "errors", "reader"},
-    "__main__": {"devices", "registry"},
-    "buffers": {"reader"},
-    "catalog": {"errors", "filters", "reader"},
-    "devices": {"backends.xnvme", "backends.xnvme.pci"},
-    "engines": {"reader"},
-    "errors": set(),
-    "filters": set(),
-    "lanes": set(),
-    "order": {"reader", "streams"},
-    "pipelines": {"engines", "source", "nvidia"},
-    "prefetch": {"buffers", "catalog", "errors", "lanes", "order", "reader"},
-    "reader": {"catalog"},  # for the type checker only
-    "readers": {"catalog", "order", "pipelines", "registry", "source", "nvidia"},
-    "registry": {"catalog", "reader"},
-    "source": {"catalog", "order", "prefetch", "reader", "nvidia"},
-    "streams": {"engines", "order", "reader"},  # of order, a type for the type checker
-    "testing": {"catalog", "errors", "reader", "pytest"},
-}
-LIBRARIES = {"numpy"} | set(sys.stdlib_module_names)
+PACKAGES = ("dali_storage", "backends", "bmap_tools", "benchmarks", "tests")
+LINK = ("dali_storage", "backends")
+EVERYWHERE = {"numpy", "__future__", *sys.stdlib_module_names}
 
 
-def imports(file: Path) -> tuple[set[str], set[str]]:
-    """Modules that a file imports: by relative names (with their dots), and by absolute ones."""
-    relative: set[str] = set()
-    absolute: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+@cache
+def modules() -> dict[str, Path]:
+    """All Python files of the repository by module name; `dali_storage/backends` is only a link."""
+    files = [
+        ROOT / "benchmark.py",
+        *(f for package in PACKAGES for f in (ROOT / package).rglob("*.py")),
+    ]
+    parts = {file.relative_to(ROOT).with_suffix("").parts: file for file in files}
+    return {".".join(name): parts[name] for name in sorted(parts) if name[:2] != LINK}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: from the module `importer`, in its file's line."""
+
+    importer: str
+    module: str
+    name: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.module} ({self.name})"
+
+
+def imports_of(importer: str) -> Iterator[Import]:
+    """What a module imports, anywhere in it: modules of ours by name, others by their package."""
+    for node in ast.walk(ast.parse(modules()[importer].read_text())):
         if isinstance(node, ast.Import):
-            absolute |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            absolute.add((node.module or "").split(".")[0])
+            for alias in node.names:
+                yield Import(importer, *known(alias.name), node.lineno)
         elif isinstance(node, ast.ImportFrom):
-            dots = "." * node.level
-            names = [node.module] if node.module else [alias.name for alias in node.names]
-            relative |= {dots + str(name) for name in names}
-    return relative, absolute - LIBRARIES
+            base = absolute(importer, node)
+            for alias in node.names:
+                yield Import(importer, *known(base, alias.name), node.lineno)
 
 
-def test_every_module_of_the_core_is_in_the_picture() -> None:
-    assert {file.stem for file in (ROOT / "dali_storage").glob("*.py")} == set(MAY_IMPORT)
+def absolute(importer: str, node: ast.ImportFrom) -> str:
+    """The module of a `from ... import`, without dots."""
+    if node.level == 0:
+        return node.module or ""
+    parts = importer.split(".")
+    if parts[0] == "backends":  # is imported as dali_storage.backends
+        parts.insert(0, "dali_storage")
+    base = parts[: len(parts) - node.level]
+    return ".".join([*base, node.module or ""]).rstrip(".")
 
 
-@pytest.mark.parametrize("module", sorted(MAY_IMPORT))
-def test_the_core_imports_what_the_picture_shows(module: str) -> None:
-    relative, absolute = imports(ROOT / "dali_storage" / f"{module}.py")
-    assert {name.removeprefix(".") for name in relative} | absolute <= MAY_IMPORT[module]
+def known(module: str, name: str = "") -> tuple[str, str]:
+    """Our module, and the name imported from it; or the package of somebody else."""
+    module = module.removeprefix("dali_storage.") if is_backend(module) else module
+    if module == "dali_storage" and name == "backends":
+        module, name = "backends", ""
+    for candidate, rest in ((f"{module}.{name}", ""), (module, name)):
+        for found in (candidate, f"{candidate}.__init__"):
+            if found in modules():
+                return found, rest
+    if module.split(".")[0] in PACKAGES:
+        raise AssertionError(f"there is no module {module}")
+    return module.split(".")[0], name
 
 
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / "backends").glob("*.py")), ids=lambda file: file.name
-)
-def test_a_backend_imports_the_core_relatively_and_no_other_backend(file: Path) -> None:
-    relative, absolute = imports(file)
-    assert absolute <= {"bmap_tools"}
-    core = {name for name in relative if name.startswith("..")}
-    assert core <= {"..catalog", "..controllers", "..errors", "..reader"}
-    assert all(name.startswith("._") for name in relative - core)
+def is_backend(module: str) -> bool:
+    return f"{module}.".startswith("dali_storage.backends.")
 
 
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / "bmap_tools").glob("*.py")), ids=lambda file: file.name
-)
-def test_bmap_tools_needs_no_more_than_numpy(file: Path) -> None:
-    _, absolute = imports(file)
-    assert absolute <= {"matplotlib", "rich"}  # for pictures and bars, in functions that make them
+@cache
+def all_imports() -> list[Import]:
+    return [each for importer in modules() for each in imports_of(importer)]
+
+
+# --- the picture ---
+
+
+@dataclass
+class Picture:
+    """What docs/design.md shows. A room is a set of modules.
+
+    Attributes:
+        rooms: the modules of each room.
+        arrows: of each room, the modules or packages that it may import, by their names there.
+    """
+
+    rooms: dict[str, set[str]] = field(default_factory=dict)
+    arrows: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+
+
+@cache
+def picture() -> Picture:
+    text = (ROOT / "docs/design.md").read_text()
+    (block,) = re.findall(r"<!-- imports -->\n```\n(.*?)```\n<!-- end of imports -->", text, re.S)
+    drawn, groups, section = Picture(), dict[str, list[str]](), ""
+    for line in re.sub(r",\n +", ", ", block).splitlines():
+        if match := re.fullmatch(r"(\w+):", line):
+            section = match[1]
+        elif match := re.fullmatch(r"(\w+) = (.*)", line):
+            groups[match[1]] = match[2].split(", ")
+        elif match := re.fullmatch(r"( *)(\S+) +->(.*)", line):
+            section = section if match[1] else ""
+            room = f"{section}.{match[2]}".lstrip(".")
+            drawn.rooms[room] = resolve(section, match[2])
+            drawn.arrows[room] = {
+                target: set().union(*(resolve(section, t) for t in groups.get(target, [target])))
+                for target in filter(None, match[3].strip().split(", "))
+            }
+        else:
+            assert not line.strip(), f"docs/design.md, imports: cannot read {line!r}"
+    return drawn
+
+
+def resolve(section: str, name: str) -> set[str]:
+    """The modules that a name of the picture stands for, seen from a section of it."""
+    for prefix in dict.fromkeys([f"{section}.".lstrip("."), "dali_storage.", "backends.", ""]):
+        path = prefix + name.rstrip("/").replace("/", ".")
+        if name.endswith("/"):
+            found = {module for module in modules() if module.startswith(f"{path}.")}
+        else:
+            found = {path, f"{path}.__init__"} & set(modules())
+        if found:
+            return found
+    return {name}
+
+
+def test_every_module_is_in_the_picture_once() -> None:
+    rooms = [module for room in picture().rooms.values() for module in room]
+    assert sorted(rooms) == sorted(modules())
+
+
+@pytest.mark.parametrize("room", picture().rooms)
+def test_a_room_imports_what_the_picture_shows_and_all_of_that(room: str) -> None:
+    inside, arrows = picture().rooms[room], picture().arrows[room]
+    allowed = set().union(inside, *arrows.values())
+    outgoing = [
+        each
+        for each in all_imports()
+        if each.importer in inside and each.module not in EVERYWHERE | inside
+    ]
+    assert [str(each) for each in outgoing if each.module not in allowed] == []
+    used = {each.module for each in outgoing}
+    assert [target for target, found in arrows.items() if not found & used] == []
+
+
+def test_no_import_is_part_of_a_circle() -> None:
+    graph: dict[str, set[str]] = {module: set() for module in modules()}
+    for each in all_imports():
+        if each.module in graph and each.module != each.importer:
+            graph[each.importer].add(each.module)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circle: {' <- '.join(error.args[1])}")
+
+
+def test_private_names_stay_in_their_folder() -> None:
+    def folder(module: str) -> str:
+        return module.rpartition(".")[0]
+
+    assert [
+        str(each)
+        for each in all_imports()
+        if re.match("_[^_]", each.name)
+        and each.module in modules()
+        and folder(each.module) != folder(each.importer)
+    ] == []
+
+
+ENGINES = ("backends.linux.", "backends.xnvme.")
+PRODUCTS = {
+    module
+    for module in modules()
+    if re.fullmatch(r"backends\.\w+", module) and module != "backends.__init__"
+}
+
+
+def reachable(module: str) -> set[str]:
+    """All modules of ours that are loaded with a module."""
+    found: set[str] = set()
+    todo = {module}
+    while todo:
+        found |= todo
+        todo = {e.module for e in all_imports() if e.importer in todo and e.module in modules()}
+        todo -= found
+    return found - {module}
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith(ENGINES)])
+def test_an_engine_reaches_no_sample_and_no_map(module: str) -> None:
+    kits = ("backends.files.", "backends.extents.", "bmap_tools.", "dali_storage.catalog")
+    assert [found for found in reachable(module) if found.startswith(kits)] == []
+
+
+@pytest.mark.parametrize("module", sorted(PRODUCTS))
+def test_a_product_reaches_no_other_product(module: str) -> None:
+    assert reachable(module) & PRODUCTS == set()
+
+
+def test_the_core_reaches_no_backend() -> None:
+    core = [module for module in modules() if module.startswith("dali_storage.")]
+    assert core
+    for module in core:
+        assert [found for found in reachable(module) if found.startswith("backends.")] == []
+
+
+# --- what is loaded ---
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
 
 
 def test_bmap_tools_works_where_nothing_else_is_installed() -> None:
-    script = (
+    done = run(
         "import sys\n"
         "sys.modules |= dict.fromkeys(['nvidia', 'dali_storage', 'matplotlib', 'rich'])\n"
-        "from bmap_tools import __main__, format"
+        "from bmap_tools import __main__, extent_map"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
-    assert (run.returncode, run.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_core_works_without_dali_and_without_rich() -> None:
+    done = run(
+        "import sys; sys.modules['nvidia'] = sys.modules['rich'] = None\n"
+        "from dali_storage import doctor, registry; registry.load('python-file')"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_backends_is_a_relative_link() -> None:
     assert (ROOT / "dali_storage" / "backends").readlink() == Path("../backends")
+
+
+def test_a_backend_by_its_wrong_name_fails() -> None:
+    assert "ImportError" in run("import backends.memory").stderr
 
 
 def test_the_public_names() -> None:
@@ -107,19 +268,3 @@ def test_the_public_names() -> None:
         "SampleSizeChanged",
     ]
     assert all(hasattr(dali_storage, name) for name in dali_storage.__all__)
-
-
-def test_the_core_works_without_dali() -> None:
-    script = (
-        "import sys; sys.modules['nvidia'] = None\n"
-        "from dali_storage import registry; registry.load('python-file')"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (0, "")
-
-
-def test_a_backend_by_its_wrong_name_fails(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", "import backends.memory"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert "ImportError" in run.stderr

@@ -1,0 +1,288 @@
+"""The promises of `dali_storage.reader`, one test each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import timeit
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from .._types import IntArray
+from ..catalog import Catalog
+from ..devices import DeviceStatus
+from ..discovery import from_directory
+from ..errors import BackendUnavailable, SampleSizeChanged
+from ..reader import Reader
+from .batches import make_batch, make_known_batch, names_path, read
+from .probes import is_interrupted, nothing_is_left, opened_for_writing
+
+SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
+"""Sizes of the test files in bytes: around sectors, blocks, pages and commands."""
+
+_GUARD = 0xA5  # fills memory that must not change
+
+
+class SnapshotReaderTests:
+    """One test per promise of `dali_storage.reader`, except those about files that change.
+
+    For readers that keep the bytes they were opened with. All others use `ReaderTests`.
+
+    Attributes:
+        batches: how many batches a reader reads in the test for leaks.
+        openings: how many readers are opened and closed in that test.
+        interrupts: how many reads are interrupted, at random moments.
+    """
+
+    batches: ClassVar[int] = 300
+    openings: ClassVar[int] = 3
+    interrupts: ClassVar[int] = 20
+
+    def open(self, catalog: Catalog) -> Reader:
+        """Open the backend under test on `catalog`; every subclass overrides this."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        """The directory of the test files; override it if they must be on a certain disk."""
+        return tmp_path
+
+    @pytest.fixture
+    def contents(self) -> list[bytes]:
+        """The bytes of every sample."""
+        random = np.random.default_rng(20)
+        return [random.bytes(size) for size in SIZES]
+
+    @pytest.fixture
+    def catalog(self, directory: Path, contents: list[bytes]) -> Catalog:
+        """The same bytes as files, which a test may change."""
+        (directory / "class").mkdir()
+        for index, content in enumerate(contents):
+            (directory / "class" / f"{index:03d}").write_bytes(content)
+        return from_directory(directory, file_filters="*")
+
+    @pytest.fixture
+    def reader(self, catalog: Catalog) -> Iterator[Reader]:
+        """An open reader, closed when the test ends."""
+        with self.open(catalog) as reader:
+            yield reader
+
+    def test_sizes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = np.arange(len(contents))[::-1]
+        sizes = reader.sizes(samples)
+        assert sizes.dtype == np.int64
+        assert sizes.tolist() == [len(content) for content in contents[::-1]]
+
+    def test_bytes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
+        assert read(reader, np.arange(len(contents))) == contents
+
+    def test_samples_may_be_in_any_order_and_repeat(
+        self, reader: Reader, contents: list[bytes]
+    ) -> None:
+        samples = np.array([5, 0, 12, 5, 5, 1, 12, 0])
+        assert read(reader, samples) == [contents[sample] for sample in samples]
+
+    def test_a_batch_of_one_sample(self, reader: Reader, contents: list[bytes]) -> None:
+        assert [read(reader, np.array([sample]))[0] for sample in range(len(contents))] == contents
+
+    def test_a_batch_of_many_samples(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = np.tile(np.arange(12), 100)  # all but the largest
+        assert read(reader, samples) == [contents[sample] for sample in samples]
+
+    def test_an_empty_batch(self, reader: Reader) -> None:
+        assert read(reader, np.empty(0, np.int64)) == []
+
+    def test_a_buffer_is_used_again(self, reader: Reader, contents: list[bytes]) -> None:
+        buffer = reader.allocate(8 << 20)
+        for samples in (np.arange(12), np.arange(12)[::-1], np.array([12, 0])):
+            assert read(reader, samples, buffer=buffer) == [contents[sample] for sample in samples]
+
+    def test_nothing_is_written_outside_of_the_samples(
+        self, reader: Reader, contents: list[bytes]
+    ) -> None:
+        samples = np.arange(len(contents))
+        batch = make_batch(reader, samples, gap=3 * reader.alignment)
+        batch.buffer[:] = _GUARD
+        reader.read(batch, 0)
+        outside = np.ones(batch.buffer.size, bool)
+        for start, size in zip(batch.offsets.tolist(), batch.sizes.tolist(), strict=True):
+            outside[start : start + -(-size // reader.alignment) * reader.alignment] = False
+        assert outside.any()
+        assert (batch.buffer[outside] == _GUARD).all()
+
+    def test_alignment_and_lanes_are_sound(self, reader: Reader) -> None:
+        assert reader.alignment > 0
+        assert reader.alignment & (reader.alignment - 1) == 0
+        assert reader.lanes >= 1
+
+    @pytest.mark.parametrize("nbytes", [0, 1, 4097, 5 << 20])
+    def test_allocate_gives_aligned_memory_that_can_be_written(
+        self, reader: Reader, nbytes: int
+    ) -> None:
+        buffer = reader.allocate(nbytes)
+        assert buffer.ndim == 1
+        assert buffer.dtype == np.dtype(np.uint8)
+        assert buffer.size >= nbytes
+        assert buffer.ctypes.data % reader.alignment == 0
+        buffer[:] = _GUARD
+        assert (buffer == _GUARD).all()
+
+    def test_all_lanes_read_at_once(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = [
+            np.random.default_rng(lane).integers(0, len(contents), 50)
+            for lane in range(reader.lanes)
+        ]
+        barrier = threading.Barrier(reader.lanes)
+
+        def run(lane: int) -> list[list[bytes]]:
+            barrier.wait()
+            return [read(reader, samples[lane], lane=lane) for _ in range(5)]
+
+        with ThreadPoolExecutor(reader.lanes) as threads:
+            for lane, results in enumerate(threads.map(run, range(reader.lanes))):
+                assert results == [[contents[sample] for sample in samples[lane]]] * 5
+
+    def test_closing_twice_is_fine(self, catalog: Catalog) -> None:
+        reader = self.open(catalog)
+        read(reader, np.array([3]))
+        reader.close()
+        reader.close()
+
+    def test_nothing_is_left_of_many_batches(self, reader: Reader, contents: list[bytes]) -> None:
+        def run(batches: int) -> None:
+            for number in range(batches):
+                if number % 8 == 0:
+                    buffer = reader.allocate(8 * max(reader.alignment, 1 << 13))
+                    buffer[:] = _GUARD  # memory takes no room before it is written
+                samples = np.arange(number % 3, 8)
+                assert read(reader, samples, buffer=buffer) == contents[number % 3 : 8]
+
+        run(100)  # fills caches
+        with nothing_is_left():
+            run(self.batches)
+
+    def test_nothing_is_left_of_closed_readers(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        def run(openings: int, samples: IntArray) -> None:
+            for _ in range(openings):
+                with self.open(catalog) as reader:
+                    assert read(reader, samples) == [contents[sample] for sample in samples]
+
+        run(3, np.arange(len(contents)))  # what a library opens once per process is no leak
+        with nothing_is_left():
+            run(self.openings, np.arange(8))
+
+    # Python reports an interrupt in a destructor, and goes on.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
+        samples = np.tile(np.arange(12), 4)
+        expected = [contents[sample] for sample in samples]
+        batch = make_batch(reader, samples)
+        seconds = min(timeit.repeat(lambda: reader.read(batch, 0), number=1, repeat=3))
+        interrupted = 0
+        for moment in np.random.default_rng(9).uniform(0, seconds, self.interrupts):
+            if is_interrupted(lambda: reader.read(batch, 0), moment):
+                interrupted += 1
+                batch.buffer[:] = _GUARD
+                time.sleep(0.001)
+                assert (batch.buffer == _GUARD).all()
+            assert read(reader, samples) == expected
+        assert interrupted
+
+    def test_files_are_opened_for_reading_only(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with opened_for_writing(os.path.dirname(catalog.path(0))) as was_opened:
+            with self.open(catalog) as reader:
+                read(reader, np.arange(len(contents)))
+            assert not was_opened()
+
+    def test_an_unknown_option_is_refused(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            backend = type(reader)
+        with pytest.raises(TypeError, match="no_such_option"):
+            backend(catalog, no_such_option=1)  # type: ignore[call-arg]
+
+    def test_what_it_says_about_the_machine(self, reader: Reader) -> None:
+        assert isinstance(type(reader).unavailable(), BackendUnavailable | None)
+        assert all(isinstance(device, DeviceStatus) for device in type(reader).devices())
+
+
+class ReaderTests(SnapshotReaderTests):
+    """Every promise of `dali_storage.reader`."""
+
+    def test_a_missing_file_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
+        with self.open(catalog) as reader:
+            os.unlink(catalog.path(4))
+            self.fails(reader, catalog, 4, errno.ENOENT)
+            self.others_are_right(reader, contents, broken=4)
+
+    def test_a_file_that_goes_missing_after_it_was_sized_is_named(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, 4, 6]))
+            os.unlink(catalog.path(4))
+            with pytest.raises(OSError) as caught:
+                reader.read(batch, 0)
+            assert names_path(caught.value, catalog.path(4))
+            self.others_are_right(reader, contents, broken=4)
+
+    def test_the_first_failing_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, 9, 4, 6]))
+            os.unlink(catalog.path(9))
+            os.unlink(catalog.path(4))
+            with pytest.raises(OSError) as caught:
+                reader.read(batch, 0)
+            assert names_path(caught.value, catalog.path(9))
+
+    def test_a_directory_in_place_of_a_file_is_named(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, 4, 6]))
+            os.unlink(catalog.path(4))
+            os.mkdir(catalog.path(4))
+            with pytest.raises(IsADirectoryError) as caught:
+                reader.read(batch, 0)
+            assert names_path(caught.value, catalog.path(4))
+            self.others_are_right(reader, contents, broken=4)
+
+    @pytest.mark.parametrize("new_size", [0, 1, 4095, 4096, 4097, 8192, 70000])
+    def test_a_changed_size_is_reported_and_then_known(
+        self, catalog: Catalog, contents: list[bytes], new_size: int
+    ) -> None:
+        changed = 6 if new_size != len(contents[6]) else 7
+        with self.open(catalog) as reader:
+            batch = make_known_batch(reader, np.array([2, changed, 4]))
+            content = bytes(range(1, 252)) * 300
+            Path(os.fsdecode(catalog.path(changed))).write_bytes(content[:new_size])
+            with pytest.raises(SampleSizeChanged) as caught:
+                reader.read(batch, 0)
+            assert caught.value.samples.tolist() == [changed]
+            assert read(reader, np.array([2, changed, 4])) == [
+                contents[2],
+                content[:new_size],
+                contents[4],
+            ]
+
+    def fails(self, reader: Reader, catalog: Catalog, sample: int, number: int) -> None:
+        """Assert that reading `sample` raises OSError `number` with its path."""
+        with pytest.raises(OSError) as caught:
+            read(reader, np.array([sample]))
+        assert caught.value.errno == number
+        assert names_path(caught.value, catalog.path(sample))
+
+    def others_are_right(self, reader: Reader, contents: list[bytes], broken: int) -> None:
+        """Assert that the reader still reads all samples but the broken one."""
+        samples = np.array([sample for sample in range(len(contents)) if sample != broken])
+        assert read(reader, samples) == [contents[sample] for sample in samples]

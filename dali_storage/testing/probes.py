@@ -1,0 +1,90 @@
+"""Leaks, interrupted calls and files opened for writing, as the operating system reports them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file opened to write
+# Bytes of growth that are no leak: allocators keep some memory for later, and the kernel may turn
+# memory in use into a huge page of 2 MiB. A lost buffer is as large.
+_GROWTH = 4 << 20
+
+
+@contextmanager
+def nothing_is_left() -> Iterator[None]:
+    """Assert that the block leaves no more open files, threads and memory than there were."""
+    before = _footprint()
+    yield
+    after = _footprint()
+    assert after[0] <= before[0], "files stay open"
+    assert after[1] <= before[1], "threads do not end"
+    assert after[2] - before[2] < _GROWTH, "memory is not freed"
+
+
+def is_interrupted(call: Callable[[], None], seconds: float) -> bool:
+    """Whether a Ctrl-C `seconds` after the start of a call ends it.
+
+    A timer sends the signal, which has the same effect as Ctrl-C.
+    """
+    handler, timer = signal.signal(signal.SIGALRM, signal.default_int_handler), (0.0, 0.0)
+    try:
+        timer = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    finally:  # the test itself may have a time limit that uses the same timer
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+    return False
+
+
+@contextmanager
+def opened_for_writing(directory: bytes) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether a file in `directory` was changed or opened to write.
+
+    inotify(7) reports all system calls; Python's audit hooks would report its own only.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        watch = libc.inotify_add_watch(fd, directory, _IN_MODIFY | _IN_CLOSE_WRITE)
+        assert watch >= 0, os.strerror(ctypes.get_errno())
+
+        def was_opened() -> bool:
+            try:
+                queue, seen = os.read(fd, 1 << 16), 0
+            except BlockingIOError:
+                return False
+            while queue:
+                _, mask, _, length = struct.unpack_from("=iIII", queue)
+                seen, queue = seen | mask, queue[16 + length :]
+            return bool(seen & (_IN_MODIFY | _IN_CLOSE_WRITE))
+
+        yield was_opened
+    finally:
+        os.close(fd)
+
+
+def _footprint() -> tuple[int, int, int]:
+    """The open files of this process, its threads in any language, its memory in bytes."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)  # or else some MiB of free memory would count, or not
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append(Path("/proc/self/task", task, "comm").read_text())
+    # The kernel's own threads for io_uring come and go, and hold nothing open.
+    threads = sum(not name.startswith("iou-") for name in names)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    return len(os.listdir("/proc/self/fd")), threads, resident
