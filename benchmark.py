@@ -1,11 +1,11 @@
-"""Readers side by side: how fast each delivers samples to a DALI pipeline, and at what cost.
+"""Compares how fast readers deliver samples to a DALI pipeline, and the CPU time that they take.
 
     python benchmark.py demo
     python benchmark.py compare --datadir DIR --verify
     python benchmark.py --batchsize 64 --batches 1000 python-file --datadir DIR
 
-Exit status: 0 when all went well; 1 when a leg failed or delivered something else than
-fn.readers.file; 2 for bad input; 130 after Ctrl-C, with what was measured until then.
+Exit status: 0 for success; 1 if a leg failed or differs from fn.readers.file; 2 for bad input; 130
+after Ctrl-C, with the figures until then.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _REMEDIES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; answer the exit status."""
+    """Run the command of the command line; return the exit status."""
     try:
-        # Here and not above, so that a missing package gets a message and not a traceback.
+        # Not at the top: a missing package is reported in one line.
         from benchmarks import command
 
         return command.run(arguments)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = (missing.name or "").partition(".")[0]
         if package not in _REMEDIES:
             raise
-        print(f"benchmark: no {missing.name} here: {_REMEDIES[package]}", file=sys.stderr)
+        print(f"benchmark: {missing.name} is not installed: {_REMEDIES[package]}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("benchmark: interrupted", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""The parts of benchmark.py, which is run from the repository and never installed."""
+"""The modules of benchmark.py. They run from the repository and are not installed."""

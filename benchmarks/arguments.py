@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, XNVME_GDS
-from .work import Settings
+from .workload import Settings
 
 SEVERAL_LEGS = ("compare", "demo")
-"""The commands that run more than the one leg they are named after."""
+"""The commands that run several legs. Every other command is named after its only leg."""
 
-_DEMO_BATCHES = 250  # eight epochs: one would be over before the queues are full
+_DEMO_BATCHES = 250  # eight epochs: one would end before the queues are full
 _DEFAULTS = Settings()
 _MOST_THREADS = 16
 
 
 def parser() -> argparse.ArgumentParser:
-    """Options may stand before the command and after it; those after it win."""
+    """The parser. Options may precede or follow the command; those that follow it win."""
     top = argparse.ArgumentParser(
         prog="benchmark.py",
-        description="Readers side by side: how fast each delivers samples to a DALI pipeline.",
-        epilog="Options can stand before or after the command.",
+        description="Compares how fast readers deliver samples to a DALI pipeline.",
+        epilog="Options may precede or follow the command.",
     )
     _add_options(top)
     top.set_defaults(
@@ -47,63 +47,58 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _commands().items():
-        # Without the suppression its defaults would overwrite what stood before the command.
+        # Without SUPPRESS, its defaults would overwrite the options that precede the command.
         command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
         _add_options(command)
         if name in SEVERAL_LEGS:
             command.add_argument(
-                "--legs", type=_legs, default=None, metavar="LEG,LEG", help="only these"
+                "--legs", type=_legs, default=None, metavar="LEG,LEG", help="run only these legs"
             )
     return top
 
 
 def _commands() -> dict[str, str]:
     return {
-        "compare": "every leg that works here, in turn, over the same samples",
-        "demo": "make a data set of JPEGs in demo/, then compare --verify on it",
-        **{leg.name: f"alone: {leg.summary}" for leg in LEGS},
+        "compare": "run every leg that works here, in turn, on the same samples",
+        "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
+        **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
     }
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--datadir",
-        metavar="DIR",
-        help="class directories with images, or what holds them as train/ (the root of --bmap)",
-    )
-    add("--batchsize", type=at_least(1), metavar="N", help="samples in a batch (64)")
-    add(
-        "--batches",
-        type=at_least(1),
-        metavar="N",
-        help="batches in a round (one epoch; demo: 250)",
-    )
-    add("--rounds", type=at_least(1), metavar="N", help="passes of every leg (5; of a leg alone 1)")
-    add("--seed", type=int, metavar="N", help="shuffle with this seed (list order)")
-    add(
-        "--threads",
-        type=at_least(1),
-        metavar="N",
-        help="DALI's num_threads (the cores, at most 16)",
-    )
-    add("--prefetch", type=at_least(1), metavar="N", help="DALI's prefetch_queue_depth (2)")
-    add("--device-id", type=at_least(0), metavar="N", help="GPU of the pipeline (none)")
-    add("--cold", action="store_true", help="drop the page cache before every pass; needs root")
-    add("--decode", action="store_true", help="decode the images (only their headers are read)")
-    add("--verify", action="store_true", help="first compare bytes and labels with fn.readers.file")
     mapped = " and ".join(leg.name for leg in MAPPED)
-    add("--bmap", metavar="FILE", help=f"extent map for {mapped} (one is made for the run)")
-    add("--uri", metavar="URI", help="device or image that the map is of (found by the map)")
-    add("--mem", choices=("cpu", "gpu"), help=f"memory that {XNVME_GDS.name} reads into (cpu)")
-    add("--io", metavar="NAME", help="libxnvme's asynchronous implementation (the usual one)")
-    add("--spin", action="store_true", help=f"{XNVME_GDS.name} polls without a pause")
-    add("--json", metavar="FILE", help="write all figures to FILE")
-    add("--plot", metavar="FILE", help="write a picture of them, a PNG")
+    count = at_least(1)
+    values: list[tuple[str, Callable[[str], object], str, str, str]] = [
+        ("--datadir", str, "DIR", "class directories, or their parent as DIR/train", "of --bmap"),
+        ("--batchsize", count, "N", "samples per batch", "64"),
+        ("--batches", count, "N", "batches per round", f"one epoch; demo: {_DEMO_BATCHES}"),
+        ("--rounds", count, "N", "rounds per leg", "5, or 1 for a single leg"),
+        ("--seed", int, "N", "shuffle with this seed", "list order"),
+        ("--threads", count, "N", "num_threads of DALI", f"all cores, at most {_MOST_THREADS}"),
+        ("--prefetch", count, "N", "prefetch_queue_depth of DALI", "2"),
+        ("--device-id", at_least(0), "N", "GPU of the pipeline", "none"),
+        ("--bmap", str, "FILE", f"extent map for {mapped}", "made for the run"),
+        ("--uri", str, "URI", "device or image with the mapped files", "found through the map"),
+        ("--io", str, "NAME", "asynchronous implementation of libxnvme", "the backend's"),
+        ("--json", str, "FILE", "write all figures to FILE", "not written"),
+        ("--plot", str, "FILE", "write a chart of the figures to FILE, a PNG", "not written"),
+    ]
+    for option, convert, metavar, what, default in values:
+        text = f"{what} (default: {default})"
+        parser.add_argument(option, type=convert, metavar=metavar, help=text)
+    memory = f"memory that {XNVME_GDS.name} reads into (default: cpu)"
+    parser.add_argument("--mem", choices=("cpu", "gpu"), help=memory)
+    for option, text in {
+        "--cold": "drop the page cache before every round; needs root",
+        "--decode": "decode the images instead of reading only their headers",
+        "--verify": "first compare bytes and labels with those of fn.readers.file",
+        "--spin": f"{XNVME_GDS.name} polls for completions without pauses",
+    }.items():
+        parser.add_argument(option, action="store_true", help=text)
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """What makes a whole number of the text of an option, for argparse."""
+    """An argparse type: an integer that is not less than `least`."""
 
     def parse(text: str) -> int:
         try:
@@ -111,7 +106,7 @@ def at_least(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, not {text}")
         return number
 
     return parse
@@ -123,13 +118,13 @@ def _legs(text: str) -> list[str]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"there is no leg {', '.join(map(repr, unknown))}; there are {', '.join(known)}"
+            f"unknown leg {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
         )
     return names
 
 
 def settings(options: argparse.Namespace) -> Settings:
-    """What of the command line decides what is measured."""
+    """The options that decide what is measured."""
     alone = options.command not in SEVERAL_LEGS
     return Settings(
         batch_size=options.batchsize,

@@ -1,4 +1,4 @@
-"""What the commands do."""
+"""The commands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from . import arguments, environment, fio, maps, report
 from .legs import LEGS, MAPPED, Leg
 from .measure import Result, Results, measure
-from .progress import Display
+from .progress import progress, say
 from .verify import verify
-from .work import BadInputError, Settings, Work, prepare
+from .workload import BadInputError, Settings, Workload, prepare, summarize_error
 
-_DEMO_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo")
+_DEMO_DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
 
 
 def run(command_line: Sequence[str] | None) -> int:
-    """Parse the command line and do what it says; answer the exit status."""
+    """Parse the command line and run the command.
+
+    Returns:
+        The exit status.
+    """
     options = arguments.parser().parse_args(command_line)
     try:
         if options.command == "demo":
@@ -34,76 +38,79 @@ def _make_demo(options: argparse.Namespace) -> None:
 
     if options.datadir is not None:
         raise BadInputError("demo makes its own data; to measure yours: compare --datadir DIR")
-    with Display() as display:
-        step = f"{dataset.IMAGES} images in {_DEMO_DIRECTORY}"
-        dataset.make(_DEMO_DIRECTORY, display.start(step, dataset.IMAGES))
-        display.say(step)
+    step = f"{dataset.IMAGES} images in {os.path.abspath(_DEMO_DIRECTORY)}"
+    try:
+        with progress(step, dataset.IMAGES) as tick:
+            dataset.make(_DEMO_DIRECTORY, tick)
+    except OSError as error:
+        raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
+    say(step)
     options.datadir, options.verify = _DEMO_DIRECTORY, True
 
 
 def _compare(options: argparse.Namespace) -> int:
-    legs, work = _check(options, arguments.settings(options))
-    results = {leg.name: Result(leg.name, skipped=leg.why_not(work)) for leg in legs}
-    with maps.mapped(work, results) as work, Display() as display:
+    legs, workload = _check(options, arguments.settings(options))
+    results = {leg.name: Result(leg.name, skipped=leg.unsupported_reason(workload)) for leg in legs}
+    with maps.with_map(workload, results) as workload:
         if not any(result.runs for result in results.values()):
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
             raise BadInputError(f"no leg can run here: {reasons}")
-        storage = fio.prepare(work, results)
+        storage = fio.prepare(workload, results)
         try:
             if options.verify:
-                verify(legs, work, results, display)
-            if work.root is not None and not work.settings.cold:
-                environment.fill_page_cache(work, display)
-            measure(legs, work, results, display, fio.turns(storage, results))
+                verify(legs, workload, results)
+            if workload.root is not None and not workload.settings.cold:
+                environment.fill_page_cache(workload)
+            measure(legs, workload, results, fio.turns(storage, results))
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
-    _report(options, work, results, storage, interrupted)
+    _report(options, workload, results, storage, interrupted)
     if interrupted:
         return 130
     return int(any(result.failed is not None for result in results.values()))
 
 
-def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Work]:
-    """Refuse whatever can be refused before the first measurement."""
+def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Workload]:
+    """Refuse what can be refused before the first measurement."""
     if options.datadir is None and settings.bmap is None:
         raise BadInputError(f"{options.command} needs --datadir DIR or --bmap FILE")
     if settings.cold:
         environment.check_can_drop_caches()
     if options.datadir is not None:
-        work = prepare(options.datadir, settings)
+        workload = prepare(options.datadir, settings)
     else:
-        work = maps.samples_of(str(settings.bmap), settings)
-    if work.root is None and options.verify:
-        raise BadInputError("--verify reads the files, whose file system is not mounted")
+        workload = maps.samples_of(str(settings.bmap), settings)
+    if workload.root is None and options.verify:
+        raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
     legs = [leg for leg in LEGS if names is None or leg.name in names]
     if (settings.bmap or settings.uri) and not any(leg in MAPPED for leg in legs):
-        names = " and ".join(leg.name for leg in MAPPED)
-        raise BadInputError(f"--bmap and --uri are for the legs {names}, none of which is to run")
-    return legs, work
+        mapped = " and ".join(leg.name for leg in MAPPED)
+        raise BadInputError(f"--bmap and --uri are for the legs {mapped}, and neither is to run")
+    return legs, workload
 
 
 def _report(
     options: argparse.Namespace,
-    work: Work,
+    workload: Workload,
     results: Results,
     storage: fio.Fio | None,
     interrupted: bool,
 ) -> None:
-    machine = environment.describe(work)
+    machine = environment.describe(workload)
     if interrupted:
-        print("interrupted: what follows is what was measured until then", file=sys.stderr)
-    report.show_table(results, machine, work.settings)
+        print("interrupted: the figures are of the rounds until then", file=sys.stderr)
+    report.show_table(results, machine, workload.settings)
     if storage is not None:
         print(fio.describe(storage, results))
     try:
         if options.json is not None:
-            document = report.document(results, machine, work.settings, interrupted)
-            kept = None if storage is None else fio.as_json(storage, results)
-            report.write_json(options.json, document | {"fio": kept})
+            document = report.document(results, machine, workload.settings, interrupted)
+            measured = None if storage is None else fio.as_json(storage, results)
+            report.write_json(options.json, document | {"fio": measured})
         if options.plot is not None:
             report.plot(options.plot, results, machine)
     except OSError as error:
-        raise BadInputError(f"the results could not be written: {error}") from error
+        raise BadInputError(f"cannot write the results: {error}") from error

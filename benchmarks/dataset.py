@@ -1,4 +1,4 @@
-"""The data set of the demonstration: JPEGs of a real photograph, in the sizes of ImageNet's."""
+"""The data set of the demo: JPEGs of a real photograph, as large as those of ImageNet."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from functools import partial
 from matplotlib.cbook import get_sample_data
 from PIL import Image
 
+from bmap_tools.console import Tick
+
 from .environment import usable_cores
-from .work import Tick
 
 IMAGES = 2000
 CLASSES = 10
@@ -25,9 +26,9 @@ _ATTEMPTS = 100
 
 
 def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
-    """Make `directory/train`, unless it is complete; the same pictures every time.
+    """Make `directory/train`, unless it is complete. The pictures are the same every time.
 
-    It is made elsewhere and renamed, so that it is either complete or not there.
+    The files are written to another directory, which is then renamed: an interrupt leaves nothing.
 
     Returns:
         The directory that holds the class directories.
@@ -39,7 +40,7 @@ def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
     making = tempfile.mkdtemp(prefix=".making-", dir=directory)
     try:
         _fill(making, tick, images)
-        os.chmod(making, 0o755)  # mkdtemp's own mode would shut others out
+        os.chmod(making, 0o755)  # mkdtemp makes it private
         shutil.rmtree(train, ignore_errors=True)
         os.rename(making, train)
     finally:
@@ -48,23 +49,26 @@ def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
 
 
 def encode(photograph: Image.Image, number: int) -> bytes:
-    """Picture `number`: some part of the photograph, in some size and quality."""
+    """Picture `number`: a random part of the photograph, in a random size and quality."""
     generator = random.Random(number)
     for _ in range(_ATTEMPTS):
         encoded = _draw(photograph, generator)
         if SMALLEST_BYTES <= len(encoded) <= LARGEST_BYTES:
             return encoded
-    raise ValueError(f"no picture {number} of {SMALLEST_BYTES} to {LARGEST_BYTES} bytes was found")
+    raise ValueError(
+        f"picture {number}: no size from {SMALLEST_BYTES} to {LARGEST_BYTES} bytes in "
+        f"{_ATTEMPTS} attempts"
+    )
 
 
 def load_photograph() -> Image.Image:
-    """Grace Hopper, as matplotlib ships her."""
+    """The photograph of Grace Hopper that matplotlib ships."""
     with Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)) as image:
         return image.convert("RGB")
 
 
 def _names(images: int) -> list[str]:
-    """The files, relative to the root, in equal classes."""
+    """The names of the files, relative to the root; the classes are of equal size."""
     return [f"class_{i * CLASSES // images}/{i:05d}.jpg" for i in range(images)]
 
 
@@ -75,7 +79,7 @@ def _is_complete(train: str, images: int) -> bool:
 def _fill(root: str, tick: Tick, images: int) -> None:
     for label in range(CLASSES):
         os.mkdir(os.path.join(root, f"class_{label}"))
-    # Threads do: Pillow scales and encodes without the interpreter lock.
+    # Threads suffice: Pillow releases the interpreter lock while it scales and encodes.
     with ThreadPoolExecutor(usable_cores()) as pool:
         encoded = pool.map(partial(encode, load_photograph()), range(images))
         for done, (name, contents) in enumerate(zip(_names(images), encoded, strict=True), 1):

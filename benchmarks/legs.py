@@ -1,245 +1,188 @@
-"""The legs: the ways to read that are compared. A new one is a row of `LEGS`."""
+"""The legs: the ways to read that are compared. A new leg is one entry of `LEGS`."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-from nvidia.dali import Pipeline, fn, types
+from dali_storage import BackendUnavailable, Reader, registry
+from dali_storage.backends.xnvme import pci
 
-from dali_storage import readers
+from .environment import available_memory_bytes
+from .pipelines import Nodes, read_naively, read_with_backend, read_with_dali, read_with_io_file
+from .workload import Workload
 
-from . import obstacles
-from .work import Work, paths
-
-Nodes: TypeAlias = tuple[Any, Any]
-"""DALI's data nodes of the encoded files and of the labels."""
+Reason: TypeAlias = Callable[[Workload], str | None]
+"""Why a leg cannot run here, or None."""
 
 
 @dataclass(frozen=True, slots=True)
-class Extents:
-    """The backend of a leg that goes by an extent map.
+class Backend:
+    """A backend of dali_storage.
 
     Attributes:
-        backend: its name.
-        options: its options, for a work with a map.
+        options: its options for a workload.
     """
 
-    backend: str
-    options: Callable[[Work], dict[str, Any]]
+    name: str
+    options: Callable[[Workload], dict[str, Any]] = lambda workload: {}
+
+    def read(self, workload: Workload) -> Nodes:
+        """The operator that reads."""
+        return read_with_backend(workload, self.name, self.options(workload))
+
+    def open(self, workload: Workload) -> Reader:
+        """The backend's reader of all samples."""
+        return registry.configure(self.name, self.options(workload)).open(workload.catalog)
+
+    def unavailable(self, workload: Workload) -> str | None:
+        """Why the backend does not work on this machine, or None."""
+        if self.name not in registry.names():
+            return f"this installation has no backend {self.name!r}"
+        try:
+            problem = registry.load(self.name).unavailable()
+        except BackendUnavailable as error:
+            problem = error
+        return None if problem is None else str(problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One way to read the samples of a `Work`.
+    """One way to read the samples of a `Workload`.
 
     Attributes:
+        name: as on the command line.
         summary: for the help.
         read: makes the operators that read; called while a pipeline is being defined.
-        obstacle: why the leg cannot run here even if there are files, or None.
-        extents: of a leg that needs a map, which is found or made after the others have been
-            looked at.
+        unsupported: why the leg cannot run here even if there are files, or None.
+        mapped: the backend of a leg that needs an extent map. The map is found or made after the
+            other legs have been checked.
     """
 
     name: str
     summary: str
-    read: Callable[[Work], Nodes]
-    obstacle: Callable[[Work], str | None] = obstacles.none
-    extents: Extents | None = None
+    read: Callable[[Workload], Nodes]
+    unsupported: Reason = lambda workload: None
+    mapped: Backend | None = None
 
-    def why_not(self, work: Work) -> str | None:
+    def unsupported_reason(self, workload: Workload) -> str | None:
         """Why the leg cannot run here, or None."""
-        if work.root is None and self.extents is None:
+        if workload.root is None and self.mapped is None:
             return "it reads files, and their file system is not mounted"
-        return self.obstacle(work)
+        return self.unsupported(workload)
 
 
-def build(leg: Leg, work: Work, consume: Callable[[Any, Any, Work], Nodes]) -> Pipeline:
-    """A pipeline of the leg and of the consumer of its outputs, ready for its first run."""
-    settings = work.settings
-    pipe = Pipeline(
-        batch_size=settings.batch_size,
-        num_threads=settings.threads,
-        device_id=settings.device_id,
-        prefetch_queue_depth=settings.prefetch,
-    )
-    with pipe:
-        data, labels = leg.read(work)
-        pipe.set_outputs(*consume(data, labels, work))
-    pipe.build()
-    return pipe
+def takes_nvme_commands_only(uri: str) -> bool:
+    """Whether `uri` is a character device or a PCI address, which only NVMe commands can read."""
+    if pci.address_of(uri):
+        return True
+    return os.path.exists(uri) and stat.S_ISCHR(os.stat(uri).st_mode)
 
 
-def use_images(data: Any, labels: Any, work: Work) -> Nodes:
-    """What is timed: something that looks at every sample, and the same for every leg.
-
-    A raw output of external_source would not do: DALI copies it to make it contiguous, which no
-    real pipeline asks for. The labels are converted for the same reason.
-    """
-    labels = fn.cast(labels, dtype=types.INT64)
-    if not work.settings.decode:
-        return fn.peek_image_shape(data), labels
-    device = "cpu" if work.settings.device_id is None else "mixed"
-    return fn.decoders.image(data, device=device), labels
+def _block_options(workload: Workload) -> dict[str, Any]:
+    uri = workload.settings.uri
+    return {"bmap": workload.bmap} | ({} if uri is None else {"uri": uri})
 
 
-def keep_bytes(data: Any, labels: Any, work: Work) -> Nodes:
-    """What is verified: the bytes and the labels as they came."""
-    return fn.copy(data), fn.copy(labels)
-
-
-def _shuffle(work: Work) -> dict[str, Any]:
-    seed = work.settings.seed
-    return {} if seed is None else {"random_shuffle": True, "seed": seed}
-
-
-def _read_with_dali(work: Work, dont_use_mmap: bool) -> Nodes:
-    data, labels = fn.readers.file(
-        file_root=work.root, dont_use_mmap=dont_use_mmap, name="Reader", **_shuffle(work)
-    )
-    return data, labels
-
-
-def _read_with_backend(work: Work, backend: str, options: dict[str, Any]) -> Nodes:
-    data, labels = readers.file(
-        file_root=work.root,
-        name="Reader",
-        backend=backend,
-        backend_options=options,
-        **_shuffle(work),
-    )
-    return data, labels
-
-
-def _block_options(work: Work) -> dict[str, Any]:
-    uri = work.settings.uri
-    return {"bmap": work.bmap} | ({} if uri is None else {"uri": uri})
-
-
-def _xnvme_options(work: Work) -> dict[str, Any]:
-    io = work.settings.io
+def _xnvme_options(workload: Workload) -> dict[str, Any]:
+    io = workload.settings.io
     return {} if io is None else {"io": io}
 
 
-def _gds_options(work: Work) -> dict[str, Any]:
-    ours = {"mem": work.settings.mem, "spin": work.settings.spin}
-    return _block_options(work) | _xnvme_options(work) | ours
+def _gds_options(workload: Workload) -> dict[str, Any]:
+    own = {"mem": workload.settings.mem, "spin": workload.settings.spin}
+    return _block_options(workload) | _xnvme_options(workload) | own
 
 
-def _read_extents(work: Work, extents: Extents) -> Nodes:
-    return _read_with_backend(work, extents.backend, extents.options(work))
+_CACHED = Backend("python-file", lambda workload: {"direct": False})
+_DIRECT = Backend("python-file", lambda workload: {"direct": True})
+_XNVME_FILE = Backend("xnvme-file", _xnvme_options)
+_BLOCK = Backend("block", _block_options)
+_XNVME_BLOCK = Backend("xnvme-block", _gds_options)
+_MEMORY = Backend("memory")
 
 
-def _read_with_xnvme_file(work: Work) -> Nodes:
-    return _read_with_backend(work, "xnvme-file", _xnvme_options(work))
+def _no_direct_io(workload: Workload) -> str | None:
+    try:
+        os.close(os.open(workload.catalog.path(0), os.O_RDONLY | os.O_DIRECT))
+    except OSError as error:
+        return f"no O_DIRECT on this file system ({error.strerror})"
+    return _DIRECT.unavailable(workload)
 
 
-def _read_with_io_file(work: Work) -> Nodes:
-    """DALI's own threads read what Python names; the names are made before the clock runs."""
-    names = [np.frombuffer(path, np.uint8) for path in paths(work.catalog)]
-    all_labels = np.asarray(work.catalog.labels, np.int32)[:, np.newaxis]
-
-    def batch(iteration: int) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int32]]:
-        samples = work.batch(iteration)
-        return [names[sample] for sample in samples.tolist()], all_labels[samples]
-
-    source_paths, labels = fn.external_source(source=batch, num_outputs=2, batch=True)
-    return fn.io.file.read(source_paths), labels
+def _no_xnvme_file(workload: Workload) -> str | None:
+    if workload.settings.io is None:
+        return _XNVME_FILE.unavailable(workload)
+    try:
+        _XNVME_FILE.open(workload).close()
+    except (BackendUnavailable, OSError, ValueError) as error:
+        return str(error)
+    return None
 
 
-class NaiveIterator:
-    """What one writes after reading the documentation of external_source."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._paths = list(paths(work.catalog))
-        self._labels = np.asarray(work.catalog.labels, np.int32)
-        self._iteration = 0
-
-    def __iter__(self) -> NaiveIterator:
-        self._iteration = 0
-        return self
-
-    def __next__(self) -> tuple[list[npt.NDArray[np.uint8]], list[npt.NDArray[np.int32]]]:
-        files, labels = [], []
-        for sample in self._work.batch(self._iteration).tolist():
-            with open(self._paths[sample], "rb") as file:
-                files.append(np.frombuffer(file.read(), np.uint8))
-            labels.append(self._labels[sample : sample + 1])
-        self._iteration += 1
-        return files, labels
+def _no_block(workload: Workload) -> str | None:
+    uri = workload.settings.uri
+    if uri is not None and takes_nvme_commands_only(uri):
+        return f"--uri {uri} is neither a block device nor an image; xnvme-gds may read it"
+    return _BLOCK.unavailable(workload)
 
 
-def _read_naively(work: Work) -> Nodes:
-    data, labels = fn.external_source(source=NaiveIterator(work), num_outputs=2, batch=True)
-    return data, labels
+def _no_xnvme_block(workload: Workload) -> str | None:
+    if workload.settings.mem == "gpu":
+        return "--mem gpu is not supported yet: no backend reads into the memory of a GPU"
+    return _XNVME_BLOCK.unavailable(workload)
 
 
-def _backend_leg(name: str, summary: str, backend: str, **options: Any) -> Leg:
-    """A leg of one of our backends that needs no more than its own `unavailable()`."""
-    read = partial(_read_with_backend, backend=backend, options=options)
-    return Leg(name, summary, read, partial(obstacles.of_backend, backend=backend))
+def _no_memory(workload: Workload) -> str | None:
+    data, free = int(workload.sizes.sum()), available_memory_bytes()
+    if data > free // 2:
+        return (
+            f"the data ({data / 1e9:.1f} GB) would fill more than half "
+            f"of the free memory ({free / 1e9:.1f} GB)"
+        )
+    return _MEMORY.unavailable(workload)
 
 
-def _extents_leg(
-    name: str, summary: str, extents: Extents, obstacle: Callable[[Work], str | None]
-) -> Leg:
-    return Leg(name, summary, partial(_read_extents, extents=extents), obstacle, extents)
-
-
-_MMAP = Leg("dali", "fn.readers.file, through mmap", partial(_read_with_dali, dont_use_mmap=False))
+_MMAP = Leg("dali", "fn.readers.file, by mmap", partial(read_with_dali, dont_use_mmap=False))
 _NO_MMAP = Leg(
     "dali-nommap",
     "fn.readers.file(dont_use_mmap=True)",
-    partial(_read_with_dali, dont_use_mmap=True),
+    partial(read_with_dali, dont_use_mmap=True),
 )
 BASELINES = (_MMAP.name, _NO_MMAP.name)
-"""The better of these is what the others are measured against."""
-BLOCK = _extents_leg(
+"""The other legs are compared with the faster of these."""
+REFERENCE = _NO_MMAP
+"""What the other legs are verified against. Not the leg by mmap, which refuses empty files."""
+BLOCK = Leg(
     "block",
-    "extents of the block device, through a map (--bmap)",
-    Extents("block", _block_options),
-    obstacles.of_block,
+    "block: extents of the block device, located by a map (--bmap)",
+    _BLOCK.read,
+    _no_block,
+    _BLOCK,
 )
-XNVME_GDS = _extents_leg(
+XNVME_GDS = Leg(
     "xnvme-gds",
-    "the same as NVMe reads, by the backend xnvme-block (--uri, --mem, --io, --spin)",
-    Extents("xnvme-block", _gds_options),
-    obstacles.of_gds,
+    "xnvme-block: the same extents by NVMe commands (--uri, --mem, --io, --spin)",
+    _XNVME_BLOCK.read,
+    _no_xnvme_block,
+    _XNVME_BLOCK,
 )
 MAPPED = (BLOCK, XNVME_GDS)
-"""Those that need an extent map."""
-REFERENCE = _NO_MMAP
-"""What the others are verified against; not the mapped one, which refuses files without a byte."""
+"""The legs that need an extent map."""
 
 LEGS = (
     _MMAP,
     _NO_MMAP,
-    Leg("dali-io-file", "fn.io.file.read, fed with paths by external_source", _read_with_io_file),
-    _backend_leg("python-file", "our files, through the page cache", "python-file", direct=False),
-    Leg(
-        "python-file-direct",
-        "our files, with O_DIRECT",
-        partial(_read_with_backend, backend="python-file", options={"direct": True}),
-        obstacles.of_direct,
-    ),
-    Leg(
-        "xnvme-file",
-        "our files, by the xNVMe file API (--io)",
-        _read_with_xnvme_file,
-        obstacles.of_xnvme_file,
-    ),
+    Leg("dali-io-file", "fn.io.file.read, with paths from external_source", read_with_io_file),
+    Leg("python-file", "python-file: files, page cache", _CACHED.read, _CACHED.unavailable),
+    Leg("python-file-direct", "python-file: files, O_DIRECT", _DIRECT.read, _no_direct_io),
+    Leg("xnvme-file", "xnvme-file: files, by libxnvme (--io)", _XNVME_FILE.read, _no_xnvme_file),
     BLOCK,
     XNVME_GDS,
-    Leg(
-        "memory",
-        "our files, all in memory beforehand: the ceiling",
-        partial(_read_with_backend, backend="memory", options={}),
-        obstacles.of_memory,
-    ),
-    Leg("naive", "the Python iterator that a user would write", _read_naively),
+    Leg("memory", "memory: files, loaded beforehand; the upper limit", _MEMORY.read, _no_memory),
+    Leg("naive", "the Python iterator that a user would write", read_naively),
 )

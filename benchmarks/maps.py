@@ -1,4 +1,4 @@
-"""The extent map that some legs go by: the user's, or one that is made for the run."""
+"""The extent map for the legs that need one: the user's, or one made for the run."""
 
 from __future__ import annotations
 
@@ -12,81 +12,83 @@ from functools import partial
 from bmap_tools import create
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device
-from dali_storage import registry
-from dali_storage.backends.extents import device as _devices
-from dali_storage.backends.extents import map as _maps
+from dali_storage import BackendUnavailable
+from dali_storage.backends.extents.device import mounted_device
+from dali_storage.backends.extents.map import MapTree, files_of, load_map
 from dali_storage.discovery import from_tree
-from dali_storage.errors import BackendUnavailable
 
-from .legs import MAPPED, Extents
+from .legs import MAPPED, Backend
 from .measure import Result, Results
-from .work import BadInputError, Settings, Work, explain, order_of, prepare
+from .workload import BadInputError, Settings, Workload, order_of, prepare, summarize_error
 
 
-def samples_of(bmap: str, settings: Settings) -> Work:
-    """The samples of the user's map, as files where the directory that was mapped is there.
+def samples_of(bmap: str, settings: Settings) -> Workload:
+    """The samples of the user's map. They are read as files if the mapped directory is mounted.
 
     Raises:
-        BadInputError: the map cannot be read, or there are no samples.
+        BadInputError: the map cannot be read, or it has no samples.
     """
     try:
-        loaded = _maps.load_map(bmap)
-        mapped = loaded.map
+        loaded = load_map(bmap)
     except (OSError, ValueError) as error:
-        raise BadInputError(f"--bmap {bmap}: {explain(error)}") from error
-    if isinstance(_devices.mounted_device(mapped, mapped.root), Device):
-        return prepare(os.fsdecode(mapped.root), settings)
+        raise BadInputError(f"--bmap {bmap}: {summarize_error(error)}") from error
+    extent_map = loaded.map
+    if isinstance(mounted_device(extent_map, extent_map.root), Device):
+        return prepare(os.fsdecode(extent_map.root), settings)
     try:
-        catalog = from_tree(_maps.MapTree(mapped))
+        catalog = from_tree(MapTree(extent_map))
     except ValueError as error:
         raise BadInputError(
-            f"--bmap {bmap}: {explain(error)}; what it is of is not mounted, so the splits of "
-            f"{os.fsdecode(mapped.root)!r}, if there are any, need a map each"
+            f"--bmap {bmap}: {summarize_error(error)}; the mapped file system is not mounted, so "
+            f"if {os.fsdecode(extent_map.root)!r} has splits, each split needs its own map"
         ) from error
-    sizes = mapped.sizes[_maps.files_of(catalog, loaded)]
-    return Work(settings, None, catalog, sizes, order_of(len(catalog), settings))
+    sizes = extent_map.sizes[files_of(catalog, loaded)]
+    return Workload(settings, None, catalog, sizes, order_of(len(catalog), settings))
 
 
 @contextmanager
-def mapped(work: Work, results: Results) -> Iterator[Work]:
-    """The work with a map, if legs that need one are to run; why they cannot, in `results`.
+def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
+    """The workload with a map, if legs that need one are to run.
+
+    Why a leg cannot run is noted in its result.
 
     Raises:
-        BadInputError: the user's map, device or option does not fit.
+        BadInputError: the user's map, device or option is not suitable.
     """
-    legs = {
-        leg.name: leg.extents
+    backends = {
+        leg.name: leg.mapped
         for leg in MAPPED
-        if leg.extents and leg.name in results and results[leg.name].runs
+        if leg.mapped and leg.name in results and results[leg.name].runs
     }
-    if not legs:
-        yield work
+    if not backends:
+        yield workload
         return
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         made = os.path.join(directory, "bmap.json")
-        work = replace(work, bmap=work.settings.bmap or made)
-        if work.root is not None and work.bmap == made:
-            make = partial(create.run, work.root, made, threads=work.settings.threads)
-            _attempt(make, [results[name] for name in legs], "")
-        for name, extents in legs.items():
+        workload = replace(workload, bmap=workload.settings.bmap or made)
+        if workload.root is not None and workload.bmap == made:
+            make = partial(create.run, workload.root, made, threads=workload.settings.threads)
+            _attempt(make, [results[name] for name in backends], "")
+        for name, backend in backends.items():
             if results[name].runs:
-                _attempt(partial(_open, extents, work), [results[name]], _given(extents, work))
-        yield work
+                check = partial(_open_and_close, backend, workload)
+                _attempt(check, [results[name]], _given(backend, workload))
+        yield workload
 
 
-def _open(extents: Extents, work: Work) -> None:
-    registry.configure(extents.backend, extents.options(work)).open(work.catalog).close()
+def _open_and_close(backend: Backend, workload: Workload) -> None:
+    backend.open(workload).close()
 
 
-def _given(extents: Extents, work: Work) -> str:
-    """What the command line says about the options of a backend."""
-    given = {name: getattr(work.settings, name) for name in ("bmap", "uri", "io")}
-    ours = extents.options(work)
-    return " ".join(f"--{name} {value}" for name, value in given.items() if value and name in ours)
+def _given(backend: Backend, workload: Workload) -> str:
+    """The options on the command line that the backend takes."""
+    given = {name: getattr(workload.settings, name) for name in ("bmap", "uri", "io")}
+    taken = backend.options(workload)
+    return " ".join(f"--{name} {value}" for name, value in given.items() if value and name in taken)
 
 
 def _attempt(step: Callable[[], object], results: Sequence[Result], options: str) -> None:
-    """Do what the legs of `results` cannot run without."""
+    """Take a step that the legs of `results` need, and note in these why it failed."""
     try:
         step()
     except (BackendUnavailable, UnsupportedStorage) as reason:
@@ -94,6 +96,6 @@ def _attempt(step: Callable[[], object], results: Sequence[Result], options: str
             result.skipped = str(reason)
     except (OSError, ValueError) as error:
         if options:
-            raise BadInputError(f"{options}: {explain(error)}") from error
+            raise BadInputError(f"{options}: {summarize_error(error)}") from error
         for result in results:
-            result.failed = explain(error)
+            result.failed = summarize_error(error)

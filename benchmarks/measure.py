@@ -1,4 +1,4 @@
-"""The clock: rounds of every leg in turn, and what is made of them."""
+"""The clock: the legs take turns in every round; the figures are computed from the rounds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bmap_tools.console import Tick
+
 from .environment import drop_caches
-from .legs import BASELINES, REFERENCE, Leg, build, use_images
-from .progress import Display
-from .work import BadInputError, Tick, Work, explain
+from .legs import BASELINES, REFERENCE, Leg
+from .pipelines import build, use_images
+from .progress import progress, say
+from .workload import BadInputError, Workload, summarize_error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,8 +29,8 @@ class Round:
 
     Attributes:
         cpu_seconds: user and system time of the whole process.
-        samples: how many samples were really delivered; none by what reads no samples.
-        size_bytes: their true bytes.
+        samples: the number of delivered samples; 0 for fio, which reads no samples.
+        size_bytes: the exact number of bytes in them.
         waits: float64[batches], seconds that each `Pipeline.run()` took.
     """
 
@@ -39,28 +42,28 @@ class Round:
 
     @property
     def img_per_s(self) -> float:
-        """Samples a second; the samples are images."""
+        """Samples per second; the samples are images."""
         return self.samples / self.seconds
 
     @property
     def gb_per_s(self) -> float:
-        """10^9 bytes a second."""
+        """10^9 bytes per second."""
         return self.size_bytes / self.seconds / 1e9
 
     @property
     def cpu_s_per_gb(self) -> float:
-        """Processor time a 10^9 bytes."""
+        """Processor time per 10^9 bytes."""
         return self.cpu_seconds / self.size_bytes * 1e9
 
     @property
     def speed(self) -> str:
-        """For the log."""
+        """The speed, with its unit."""
         return f"{self.img_per_s:,.0f} img/s" if self.samples else f"{self.gb_per_s:.2f} GB/s"
 
 
 @dataclass(slots=True)
 class Result:
-    """What is known of one leg: rounds, or why there are none (or no more)."""
+    """The rounds of one leg, or why there are none or no more of them."""
 
     name: str
     rounds: list[Round] = field(default_factory=list)
@@ -69,70 +72,67 @@ class Result:
 
     @property
     def runs(self) -> bool:
-        """Whether nothing is known that keeps the leg from its next round."""
+        """Whether the leg can take part in the next round."""
         return self.skipped is None and self.failed is None
 
 
 Results: TypeAlias = dict[str, Result]
 Turn: TypeAlias = tuple[Result, Callable[[Tick], Round]]
-"""What is measured in each round, and where its rounds are kept."""
+"""A function that measures one round, and the result that the round is added to."""
 
 
 def measure(
-    legs: Sequence[Leg],
-    work: Work,
-    results: Results,
-    display: Display,
-    others: Sequence[Turn] = (),
+    legs: Sequence[Leg], workload: Workload, results: Results, others: Sequence[Turn] = ()
 ) -> None:
-    """Add the rounds of every leg that runs to `results`, which an interrupt leaves as they are.
+    """Measure the rounds of every leg that runs, and of `others`.
 
-    `others` have their turns among the legs.
+    Every round is added to its result at once, so that an interrupt loses none.
 
     Raises:
-        BadInputError: a sample is no image, so that no leg can go on.
+        BadInputError: a sample is not an image, so that no leg can go on.
     """
-    _load_codecs(work)
-    turns: list[Turn] = [(results[leg.name], partial(_run_round, leg, work)) for leg in legs]
+    _load_codecs(workload)
+    turns: list[Turn] = [(results[leg.name], partial(_run_round, leg, workload)) for leg in legs]
     turns += others
-    for number in range(work.settings.rounds):
-        # Each leg has a turn in every place, so that drift hits all alike.
+    for number in range(workload.settings.rounds):
+        # The order rotates, so that a drift of the machine's speed affects all legs alike.
         first = number % len(turns)
         for result, run in (*turns[first:], *turns[:first]):
             if not result.runs:
                 continue
-            step = f"round {number + 1}/{work.settings.rounds} {result.name}"
+            step = f"round {number + 1}/{workload.settings.rounds} {result.name}"
             try:
-                result.rounds.append(run(display.start(step, work.order.size)))
-                display.say(f"{step}: {result.rounds[-1].speed}")
-            except Exception as error:  # whatever one raises, the others shall be measured
-                _refuse_what_is_no_image(error, work)
-                result.failed = explain(error)
+                with progress(step, workload.order.size) as tick:
+                    result.rounds.append(run(tick))
+                say(f"{step}: {result.rounds[-1].speed}")
+            except Exception as error:  # a leg may raise anything; the others go on
+                _refuse_non_images(error, workload)
+                result.failed = summarize_error(error)
 
 
-def _load_codecs(work: Work) -> None:
-    """Look at one batch, untimed: DALI loads its image codecs at the first use in a process."""
+def _load_codecs(workload: Workload) -> None:
+    """Consume one batch, untimed: DALI loads its image codecs when a process first uses them."""
     try:
-        build(REFERENCE, work, use_images).run()
+        build(REFERENCE.read, workload, use_images).run()
     except RuntimeError as error:
-        _refuse_what_is_no_image(error, work)  # anything else is for the legs to meet and to report
+        _refuse_non_images(error, workload)  # the legs report any other error
 
 
-def _run_round(leg: Leg, work: Work, tick: Tick) -> Round:
-    """A fresh pipeline each time: an old one would have its queue full before the clock starts."""
-    gc.collect()  # the threads and the memory of the last leg shall not weigh on this one
-    pipe = build(leg, work, use_images)
-    if work.settings.cold:
+def _run_round(leg: Leg, workload: Workload, tick: Tick) -> Round:
+    """A round with a new pipeline: the queue of an old one would be full when the clock starts."""
+    gc.collect()  # ends the threads and frees the memory of the previous leg
+    pipe = build(leg.read, workload, use_images)
+    if workload.settings.cold:
         drop_caches()
-    return timed_pass(pipe, work, tick)
+    return timed_pass(pipe, workload, tick)
 
 
-def timed_pass(pipe: Any, work: Work, tick: Tick) -> Round:
-    """Run `pipe` for the batches of the work.
+def timed_pass(pipe: Any, workload: Workload, tick: Tick) -> Round:
+    """Run `pipe` for the batches of the workload.
 
-    The clock starts before the first run, so that filling the queues counts, for every leg alike.
+    The clock starts before the first run, so the time to fill the queues counts, for every leg.
     """
-    waits = np.zeros(len(work.order))
+    waits = np.zeros(len(workload.order))
     samples = 0
     cpu_before, start = _cpu_seconds(), time.perf_counter()
     for iteration in range(len(waits)):
@@ -142,7 +142,7 @@ def timed_pass(pipe: Any, work: Work, tick: Tick) -> Round:
         samples += len(outputs[0])
         tick(samples)
     seconds, cpu_seconds = time.perf_counter() - start, _cpu_seconds() - cpu_before
-    return Round(seconds, cpu_seconds, samples, work.delivered_bytes(samples), waits)
+    return Round(seconds, cpu_seconds, samples, workload.delivered_bytes(samples), waits)
 
 
 def _cpu_seconds() -> float:
@@ -151,13 +151,13 @@ def _cpu_seconds() -> float:
 
 
 def summarize(results: Mapping[str, Result]) -> dict[str, dict[str, float]]:
-    """The figures of every leg that has rounds, by name; GB are 10^9 bytes.
+    """The figures of every leg that has rounds, by name. A GB is 10^9 bytes.
 
-    Medians are over the rounds, the percentiles over the waits of all rounds. `ratio` is the median
-    over the rounds of the speed against that of the better baseline in the same round; it is
-    missing where no baseline ran.
+    Speeds and costs are medians of the rounds; percentiles are of the waits of all rounds. `ratio`
+    compares the speed with that of the faster baseline in the same round, again as the median; it
+    is missing if no baseline ran.
     """
-    baseline = _better_baseline(results)
+    baseline = _faster_baseline(results)
     return {
         name: _figures(result.rounds) | _ratio(result.rounds, baseline)
         for name, result in results.items()
@@ -179,8 +179,8 @@ def _figures(rounds: Sequence[Round]) -> dict[str, float]:
     }
 
 
-def _better_baseline(results: Mapping[str, Result]) -> list[float]:
-    """The speed of the better baseline in each round that all of them finished."""
+def _faster_baseline(results: Mapping[str, Result]) -> list[float]:
+    """The speed of the faster baseline in each round that all of them finished."""
     speeds = [
         [one.img_per_s for one in results[name].rounds]
         for name in BASELINES
@@ -194,27 +194,27 @@ def _ratio(rounds: Sequence[Round], baseline: Iterable[float]) -> dict[str, floa
     return {"ratio": float(np.median(ratios))} if ratios else {}
 
 
-def _refuse_what_is_no_image(error: Exception, work: Work) -> None:
-    """If the consumer failed, and not the reader, say at which sample: DALI does not."""
+def _refuse_non_images(error: Exception, workload: Workload) -> None:
+    """If the consumer failed, and not the reader, name the sample, which DALI does not do."""
     operator = re.search(r"`nvidia\.dali\.(fn\.(?:peek_image_shape|decoders\.image))`", str(error))
     if operator is not None:
         raise BadInputError(
-            f"{_first_refused(work)} is not an image to {operator[1]} ({explain(error)}): "
-            "the benchmark needs images that DALI can read"
+            f"{_first_non_image(workload)} is not an image that {operator[1]} can read "
+            f"({summarize_error(error)}); the benchmark needs images"
         ) from error
 
 
-def _first_refused(work: Work) -> str:
+def _first_non_image(workload: Workload) -> str:
     """The path of the first sample, in list order, that the consumer refuses."""
-    if work.root is None:
+    if workload.root is None:
         return "one of the samples"
     singly = replace(
-        work,
-        settings=replace(work.settings, batch_size=1, seed=None),
-        order=np.arange(len(work.catalog))[:, np.newaxis],
+        workload,
+        settings=replace(workload.settings, batch_size=1, seed=None),
+        order=np.arange(len(workload.catalog))[:, np.newaxis],
     )
-    pipe = build(REFERENCE, singly, use_images)
-    for sample in range(len(work.catalog)):
+    pipe = build(REFERENCE.read, singly, use_images)
+    for sample in range(len(workload.catalog)):
         try:
             pipe.run()
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""What comes out: a table, a JSON file, a picture."""
+"""The results as a table, a JSON file and a picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .legs import BASELINES
 from .measure import Results, Round, summarize
-from .work import BadInputError, Settings
+from .workload import BadInputError, Settings
 
 Environment = Mapping[str, Any]
 _PLAIN_WIDTH = 130
@@ -31,10 +31,11 @@ _COLUMNS = {
 
 
 def check_outputs(json_path: str | None, plot_path: str | None) -> None:
-    """Find out before the measurement, not after it, whether its results can be kept.
+    """Check before the measurement that its results can be written.
 
     Raises:
-        BadInputError: a file cannot be written, or matplotlib is missing.
+        BadInputError: a file cannot be written.
+        ModuleNotFoundError: matplotlib is missing.
     """
     for option, path in (("--json", json_path), ("--plot", plot_path)):
         if path is not None:
@@ -47,17 +48,17 @@ def check_outputs(json_path: str | None, plot_path: str | None) -> None:
             except OSError as error:
                 raise BadInputError(f"{option}: cannot write {path!r}: {error.strerror}") from error
     if plot_path is not None:
-        import matplotlib.figure  # noqa: F401  (its absence shall show now)
+        import matplotlib.figure  # noqa: F401  (fails now if it is missing)
 
 
 def show_table(results: Results, environment: Environment, settings: Settings) -> None:
-    """Print the table on the standard output."""
+    """Print the table on standard output."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
     console.print(_describe(environment, settings), soft_wrap=True)
     console.print(_table(results))
-    # Below the figures and not beside them: a reason is a sentence, and a terminal is narrow.
+    # Not in the table: a reason is a sentence, too wide for a column.
     for result in results.values():
         if not result.runs:
             state = "not run" if result.failed is None else "failed"
@@ -65,8 +66,8 @@ def show_table(results: Results, environment: Environment, settings: Settings) -
             console.print(f"{result.name}: {state}: {reason}", soft_wrap=True)
     if any(results[name].rounds for name in BASELINES if name in results):
         console.print(
-            "img/s: median over the rounds, then their smallest and largest; "
-            f"x dali: against the better of {' and '.join(BASELINES)} in the same round",
+            "img/s, min, max: median, slowest and fastest round; "
+            f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round",
             soft_wrap=True,
         )
 
@@ -94,7 +95,7 @@ def _table(results: Results) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     table.add_column("leg", no_wrap=True)
     for title, key in columns.items():
-        # A title can be broken over lines, a number not.
+        # A title may be wrapped, a number may not.
         widths = [len(_cell(key, row)) for row in figures.values()]
         table.add_column(title, justify="right", min_width=max(widths, default=0))
     for name in results:
@@ -114,7 +115,7 @@ def _cell(key: str, row: Mapping[str, float]) -> str:
 def document(
     results: Results, environment: Environment, settings: Settings, interrupted: bool
 ) -> dict[str, Any]:
-    """Everything that was measured of the legs, round by round, for programs."""
+    """All figures of the legs, round by round, for the JSON file."""
     figures = summarize(results)
     legs = {
         name: {
@@ -151,7 +152,7 @@ def _round(one: Round) -> dict[str, Any]:
 
 
 def plot(path: str, results: Results, environment: Environment) -> None:
-    """Write a PNG: the speed of every leg with its spread, and what it costs."""
+    """Write a PNG: the speed of every leg with its spread, and its CPU time."""
     from matplotlib.figure import Figure
 
     figures = summarize(results)
@@ -165,7 +166,7 @@ def plot(path: str, results: Results, environment: Environment) -> None:
     picture = Figure(figsize=(10, 1.5 + 0.45 * len(names)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True)
     left.barh(names, speed, xerr=spread, capsize=3, color="tab:green")
-    left.set_xlabel("images/s: median, smallest, largest of the rounds")
+    left.set_xlabel("images/s: median, slowest and fastest round")
     right.barh(names, [row["cpu_s_per_gb"] for row in rows], color="tab:gray")
     right.set_xlabel("CPU seconds per GB")
     picture.suptitle(

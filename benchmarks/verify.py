@@ -1,4 +1,4 @@
-"""Does a leg deliver what `fn.readers.file` delivers? Sample by sample, bytes and labels."""
+"""Compares the bytes and labels of every sample with those of `fn.readers.file`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .legs import REFERENCE, Leg, build, keep_bytes
+from bmap_tools.console import Tick
+
+from .legs import REFERENCE, Leg
 from .measure import Results
-from .progress import Display
-from .work import Tick, Work, explain
+from .pipelines import build, keep_bytes
+from .progress import progress, say
+from .workload import Workload, summarize_error
 
 _MOST_SHOWN = 20
 
@@ -19,46 +22,45 @@ Sample: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """The bytes and the label of a sample."""
 
 
-def verify(legs: Sequence[Leg], work: Work, results: Results, display: Display) -> None:
-    """Fail every leg that differs from `fn.readers.file`, and list where."""
+def verify(legs: Sequence[Leg], workload: Workload, results: Results) -> None:
+    """Fail every leg that differs from `fn.readers.file`, and print the first differences."""
     for leg in legs:
         result = results[leg.name]
         if not result.runs:
             continue
-        step = f"verifying {leg.name}"
-        tick = display.start(step, len(work.catalog))
-        count = 0
+        step, count = f"verifying {leg.name}", 0
         try:
-            for count, difference in enumerate(differences(leg, work, tick), 1):
-                if count <= _MOST_SHOWN:
-                    display.say(f"{leg.name}: {difference}")
-        except Exception as error:  # whatever a reader may raise
-            result.failed = explain(error)
+            with progress(step, len(workload.catalog)) as tick:
+                for count, difference in enumerate(differences(leg, workload, tick), 1):
+                    if count <= _MOST_SHOWN:
+                        say(f"{leg.name}: {difference}")
+        except Exception as error:  # a reader may raise anything
+            result.failed = summarize_error(error)
             continue
         if count > _MOST_SHOWN:
-            display.say(f"{leg.name}: and {count - _MOST_SHOWN} more")
+            say(f"{leg.name}: and {count - _MOST_SHOWN} more")
         if count:
             result.failed = f"{count} differences from fn.readers.file"
-        display.say(f"{step}: {result.failed or 'the same as fn.readers.file'}")
+        say(f"{step}: {result.failed or 'the same as fn.readers.file'}")
 
 
-def differences(leg: Leg, work: Work, tick: Tick) -> Iterator[str]:
-    """One line for each sample of one epoch in which the leg differs from `fn.readers.file`."""
-    epoch = work.one_epoch()
-    candidate, reference = (build(each, epoch, keep_bytes) for each in (leg, REFERENCE))
+def differences(leg: Leg, workload: Workload, tick: Tick) -> Iterator[str]:
+    """A line for each difference between the leg and `fn.readers.file` in one epoch."""
+    epoch = workload.one_epoch()
+    candidate, reference = (build(each.read, epoch, keep_bytes) for each in (leg, REFERENCE))
     batch_size = epoch.order.shape[1]
     for batch in range(len(epoch.order)):
         ours, theirs = _run(candidate), _run(reference)
         if len(ours) != len(theirs):
             yield f"batch {batch}: {len(ours)} samples instead of {len(theirs)}"
-        for position, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
-            sample = f"sample {batch * batch_size + position}, {epoch.name(batch, position)}"
+        for slot, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
+            sample = f"sample {batch * batch_size + slot}, {epoch.name(batch, slot)}"
             yield from (f"{sample}: {what}" for what in _compare(mine, its))
         tick((batch + 1) * batch_size)
 
 
 def _run(pipe: Any) -> list[Sample]:
-    """The next batch, as arrays in host memory that live until the pipeline's next run."""
+    """The next batch as arrays in host memory. They are valid until the next run of `pipe`."""
     data, labels = (output.as_cpu() for output in pipe.run())
     return [(np.asarray(data.at(i)), np.asarray(labels.at(i))) for i in range(len(data))]
 

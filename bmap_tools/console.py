@@ -62,7 +62,7 @@ def progress(step: str, total: int) -> Iterator[Tick]:
     is drawn by the caller's thread, and rarely, because it holds the interpreter lock.
     """
     if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar(step, total) as tick:
+        with bar(step, total) as tick:
             yield tick
     else:
         print_message(f"{step}: {total:,} files")
@@ -72,7 +72,8 @@ def progress(step: str, total: int) -> Iterator[Tick]:
 
 
 @contextmanager
-def _bar(step: str, total: int) -> Iterator[Tick]:
+def bar(step: str, total: int) -> Iterator[Tick]:
+    """Show the progress of a step of `total` files as a bar; needs rich."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

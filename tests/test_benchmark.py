@@ -18,16 +18,23 @@ import pytest
 from nvidia.dali import fn
 from PIL import Image
 
+import benchmark
+from benchmarks import (
+    command,
+    dataset,
+    environment,
+    legs,
+    measure,
+    pipelines,
+    report,
+    verify,
+    workload,
+)
+from benchmarks.legs import LEGS, Backend, Leg
+from benchmarks.measure import Result, Round
+from benchmarks.workload import Settings, Workload
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmark.py is a program, not installed
-
-import benchmark  # noqa: E402
-from benchmarks import command, dataset, environment, legs, measure, obstacles, report, verify, work  # noqa: E402
-from benchmarks.legs import LEGS, Leg  # noqa: E402
-from benchmarks.measure import Result, Round  # noqa: E402
-from benchmarks.progress import Display  # noqa: E402
-from benchmarks.work import Settings, Work  # noqa: E402
-
 IMAGES = 24
 NAMES = [leg.name for leg in LEGS]
 
@@ -46,8 +53,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small(data: Path) -> Work:
-    return work.prepare(str(data), Settings(batch_size=5, rounds=2))
+def small(data: Path) -> Workload:
+    return workload.prepare(str(data), Settings(batch_size=5, rounds=2))
 
 
 def sizes_bytes(data: Path) -> list[int]:
@@ -144,7 +151,7 @@ def test_all_legs_read_in_the_same_shuffled_order(
     arguments = ("compare", "--datadir", data, "--rounds", 1, "--batches", 2, "--batchsize", 7)
     assert run(*arguments, "--seed", 7, "--verify") == 0
     assert capsys.readouterr().err.count("the same as fn.readers.file") >= 5
-    shuffled = work.prepare(str(data), Settings(batch_size=7, seed=7)).order
+    shuffled = workload.prepare(str(data), Settings(batch_size=7, seed=7)).order
     assert sorted(set(shuffled.ravel().tolist())) == list(range(IMAGES))
     assert shuffled.ravel()[:IMAGES].tolist() != list(range(IMAGES))
 
@@ -169,7 +176,7 @@ def test_interrupt_shows_what_was_measured(data: Path) -> None:
 def altered(what: str, sample: int) -> Leg:
     """A leg that reads naively, but for one sample."""
 
-    class Altered(legs.NaiveIterator):
+    class Altered(pipelines.NaiveIterator):
         def __next__(self) -> tuple[list[Any], list[Any]]:
             files, labels = super().__next__()
             position = sample - 5 * (self._iteration - 1)
@@ -182,7 +189,7 @@ def altered(what: str, sample: int) -> Leg:
                 labels[position] = labels[position] + 1
             return files, labels
 
-    def read(of: Work) -> legs.Nodes:
+    def read(of: Workload) -> pipelines.Nodes:
         contents, labels = fn.external_source(source=Altered(of), num_outputs=2, batch=True)
         return contents, labels
 
@@ -193,7 +200,7 @@ def altered(what: str, sample: int) -> Leg:
     ("what", "said"),
     [("byte", "bytes: .* at 11"), ("length", "bytes: uint8"), ("label", "label: 2 instead of 1")],
 )
-def test_verification_finds_the_one_wrong_sample(what: str, said: str, small: Work) -> None:
+def test_verification_finds_the_one_wrong_sample(what: str, said: str, small: Workload) -> None:
     (difference,) = verify.differences(altered(what, 13), small, ignore)
     assert re.fullmatch(rf"sample 13, .*/c1/13\.jpg: {said}.*", difference)
 
@@ -209,7 +216,7 @@ def test_a_leg_that_differs_fails_and_is_not_timed(
     assert "round 1/1 altered" not in shown.err
 
 
-def test_no_difference_is_invented(small: Work) -> None:
+def test_no_difference_is_invented(small: Workload) -> None:
     assert list(verify.differences(altered("nothing", 0), small, ignore)) == []
 
 
@@ -219,7 +226,7 @@ def test_no_difference_is_invented(small: Work) -> None:
 def test_a_leg_that_cannot_run_is_listed_with_its_reason(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(obstacles, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(legs, "available_memory_bytes", lambda: 1000)
     arguments = ("compare", "--datadir", data, "--rounds", 1, "--legs")
     assert run(*arguments, "memory,dali") == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
@@ -228,20 +235,22 @@ def test_a_leg_that_cannot_run_is_listed_with_its_reason(
     assert "no leg can run here: memory: the data" in capsys.readouterr().err
 
 
-def test_a_leg_that_fails_leaves_the_others_alone(small: Work) -> None:
-    def fail(of: Work) -> legs.Nodes:
+def test_a_leg_that_fails_leaves_the_others_alone(small: Workload) -> None:
+    def fail(of: Workload) -> pipelines.Nodes:
         raise PermissionError(13, "Permission denied", "/dev/nvme0n1")
 
     chosen = (Leg("broken", "", fail), LEGS[0])
     results = {leg.name: Result(leg.name) for leg in chosen}
-    measure.measure(chosen, small, results, Display())
+    measure.measure(chosen, small, results)
     assert results["broken"].failed == "PermissionError: Permission denied: /dev/nvme0n1"
     assert len(results["dali"].rounds) == 2
 
 
-def test_a_backend_that_is_not_installed_is_a_reason(small: Work) -> None:
-    leg = legs._backend_leg("future", "", "no-such-backend")
-    assert leg.obstacle(small) == "there is no backend 'no-such-backend' in this installation"
+def test_a_backend_that_is_not_installed_is_a_reason(small: Workload) -> None:
+    backend = Backend("no-such-backend")
+    leg = Leg("future", "", backend.read, backend.unavailable)
+    reason = "this installation has no backend 'no-such-backend'"
+    assert leg.unsupported_reason(small) == reason
 
 
 # Figures
@@ -275,17 +284,16 @@ def test_figures() -> None:
     assert "ratio" not in measure.summarize({"other": results["other"]})["other"]
 
 
-def test_the_order_of_the_legs_rotates(small: Work, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_order_of_the_legs_rotates(small: Workload, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = LEGS[:2]
     results = {leg.name: Result(leg.name) for leg in chosen}
-    with Display() as display:
-        measure.measure(chosen, replace(small, order=small.order[:1]), results, display)
+    measure.measure(chosen, replace(small, order=small.order[:1]), results)
     turns = re.findall(r"round \d/2 (\S+):", capsys.readouterr().err)
     assert turns == ["dali", "dali-nommap", "dali-nommap", "dali"]
 
 
 def test_the_file_system_is_that_of_the_directory() -> None:
-    assert environment.file_system("/proc/self") == "proc"
+    assert environment.file_system_type("/proc/self") == "proc"
 
 
 # Bad input
@@ -297,10 +305,22 @@ def test_the_file_system_is_that_of_the_directory() -> None:
         ("compare", "compare needs --datadir"),
         ("compare --datadir /does/not/exist", "No such file or directory: /does/not/exist"),
         ("compare --datadir EMPTY", "no files found"),
-        ("--batches 0 compare --datadir DATA", "--batches: '0' is not a whole number"),
-        ("--batchsize x compare --datadir DATA", "--batchsize: 'x' is not a whole number"),
-        ("compare --rounds -1 --datadir DATA", "--rounds: '-1' is not"),
-        ("compare --datadir DATA --legs dali,foo", "no leg 'foo'; there are dali, dali-nommap"),
+        (
+            "--batches 0 compare --datadir DATA",
+            "--batches: must be an integer of at least 1, not 0",
+        ),
+        (
+            "--batchsize x compare --datadir DATA",
+            "--batchsize: must be an integer of at least 1, not x",
+        ),
+        (
+            "compare --rounds -1 --datadir DATA",
+            "--rounds: must be an integer of at least 1, not -1",
+        ),
+        (
+            "compare --datadir DATA --legs dali,foo",
+            "unknown leg 'foo'; known are dali, dali-nommap",
+        ),
         ("foo --datadir DATA", "python-file-direct"),
         ("dali --datadir DATA --json /does/not/exist/x", "--json: cannot write"),
         ("dali --datadir DATA --plot EMPTY", "--plot: cannot write"),
@@ -337,7 +357,7 @@ def test_a_file_that_is_no_image_is_named(
     (tmp_path / "c" / "0.jpg").write_bytes((data / "train" / "c0" / "00.jpg").read_bytes())
     (tmp_path / "c" / "1.jpg").write_text("not an image")
     assert run("dali", "--datadir", tmp_path, *option, "--batchsize", 2) == 2
-    assert f"{tmp_path}/c/1.jpg is not an image" in capsys.readouterr().err
+    assert f"{tmp_path}/c/1.jpg is not an image that fn." in capsys.readouterr().err
 
 
 def test_refusing_leaves_no_file_behind(data: Path, tmp_path: Path) -> None:

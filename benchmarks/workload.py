@@ -1,33 +1,27 @@
-"""What is read: one data set, in one order, by every leg alike."""
+"""The workload: one data set in one order, the same for every leg."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from dali_storage.catalog import Catalog
+from dali_storage import Catalog, IntArray
 from dali_storage.discovery import from_directory
 from dali_storage.order import Order, OrderOptions
-
-IntArray: TypeAlias = npt.NDArray[np.int64]
-Tick: TypeAlias = Callable[[int], None]
-"""Told after each step how many samples were done so far."""
 
 _CHUNK_SAMPLES = 65536
 
 
 class BadInputError(Exception):
-    """The user must change something in the command line or the data; the text says what."""
+    """The command line or the data must be changed; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line asks for; see its help for the meaning of each."""
+    """The options of the command line that decide what is measured; its help explains them."""
 
     batch_size: int = 64
     batches: int | None = None
@@ -46,16 +40,16 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """The samples of one pass, and how they are asked for.
+class Workload:
+    """The samples of a round, and the order in which they are read.
 
     Attributes:
-        root: the directory that holds the class directories; None where the samples are known from
-            an extent map only, because their file system is not mounted.
-        catalog: its samples.
+        root: the directory that contains the class directories; None if the file system is not
+            mounted and the samples are known from an extent map only.
+        catalog: the samples.
         sizes: int64[n], bytes of every sample of the catalog.
         order: int64[batches, batch size], the catalog indices that every leg must deliver.
-        bmap: the path of an extent map of them, if there is one.
+        bmap: the path of an extent map of the samples, if there is one.
     """
 
     settings: Settings
@@ -66,34 +60,33 @@ class Work:
     bmap: str | None = None
 
     def batch(self, iteration: int) -> IntArray:
-        """Which samples a leg that is fed with paths reads.
+        """The samples of a batch, for legs that pass paths to DALI.
 
-        DALI also asks for batches beyond the last one, to fill its queue.
+        DALI also requests batches beyond the last one, to fill its queue.
         """
         indices: IntArray = self.order[iteration % len(self.order)]
         return indices
 
-    def one_epoch(self) -> Work:
-        """The same work, for as many batches as show every sample."""
-        return replace(
-            self, order=order_of(len(self.catalog), replace(self.settings, batches=None))
-        )
+    def one_epoch(self) -> Workload:
+        """The same workload with as many batches as it takes to read every sample."""
+        settings = replace(self.settings, batches=None)
+        return replace(self, order=order_of(len(self.catalog), settings))
 
     def delivered_bytes(self, samples: int) -> int:
-        """The true bytes of the first `samples` samples of the order."""
+        """The exact number of bytes in the first `samples` samples of the order."""
         return int(self.sizes[self.order.reshape(-1)[:samples]].sum())
 
-    def name(self, batch: int, position: int) -> str:
-        """A sample's path, printable."""
-        path = self.catalog.path(int(self.order[batch, position]))
+    def name(self, batch: int, slot: int) -> str:
+        """The path of a sample, printable."""
+        path = self.catalog.path(int(self.order[batch, slot]))
         return path.decode(errors="backslashreplace")
 
 
-def prepare(data_directory: str, settings: Settings) -> Work:
-    """Find the samples under `data_directory`, or under its `train` if it has one.
+def prepare(data_directory: str, settings: Settings) -> Workload:
+    """Find the samples in `data_directory`, or in its subdirectory `train` if it has one.
 
     Raises:
-        BadInputError: there are none, or one of them cannot be looked at.
+        BadInputError: there are no samples, or a file cannot be examined.
     """
     train = os.path.join(data_directory, "train")
     root = train if os.path.isdir(train) else data_directory
@@ -101,15 +94,15 @@ def prepare(data_directory: str, settings: Settings) -> Work:
         catalog = from_directory(root)
         sizes = [os.stat(path).st_size for path in paths(catalog)]
     except (OSError, ValueError) as error:
-        raise BadInputError(f"cannot use {root!r} as the data: {explain(error)}") from error
+        raise BadInputError(f"--datadir {root}: {summarize_error(error)}") from error
     if not sizes:
-        raise BadInputError(f"there is no file to read in the directories of {root!r}")
+        raise BadInputError(f"--datadir {root}: no files in its directories")
     order = order_of(len(sizes), settings)
-    return Work(settings, root, catalog, np.array(sizes, np.int64), order)
+    return Workload(settings, root, catalog, np.array(sizes, np.int64), order)
 
 
 def order_of(samples: int, settings: Settings) -> IntArray:
-    """`Work.order`, as `fn.readers.file` has it: the epochs follow each other."""
+    """`Workload.order`, as `fn.readers.file` has it: one epoch after another."""
     options = OrderOptions()
     if settings.seed is not None:
         options = OrderOptions(random_shuffle=True, seed=settings.seed)
@@ -119,14 +112,14 @@ def order_of(samples: int, settings: Settings) -> IntArray:
 
 
 def paths(catalog: Catalog, samples: IntArray | None = None) -> Iterator[bytes]:
-    """The paths of `samples`, by default all, without a list of ten million of them."""
+    """The paths of `samples` (default: all), without a list of all of them in memory."""
     chosen = np.arange(len(catalog)) if samples is None else samples
     for start in range(0, len(chosen), _CHUNK_SAMPLES):
         yield from catalog.paths(chosen[start : start + _CHUNK_SAMPLES])
 
 
-def explain(error: Exception) -> str:
-    """The type and the gist of an error, which DALI wraps into a traceback of the pipeline."""
+def summarize_error(error: Exception) -> str:
+    """The type and the first line of an error, without the traceback that DALI adds to it."""
     text = str(error).partition("encountered:")[2] or str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.strerror}: {os.fsdecode(error.filename)}"
