@@ -1,5 +1,5 @@
-# make demo and make test set up what they need by themselves: python3, make and git are enough (on Debian and Ubuntu
-# a missing venv module is installed with apt). So does make test-nvme on Debian, for QEMU and the kernel that it boots.
+# Every target installs what it needs: python3, make and git are enough. On Debian and Ubuntu apt-get brings a missing
+# venv module; on Debian also QEMU and a kernel for test-nvme, and buildah and debootstrap for test-image (as root).
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
 VENV := .venv
@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := qemu-system-x86 e2fsprogs xfsprogs fdisk
+IMAGE_PACKAGES := buildah debootstrap
 
-.PHONY: install demo test test-nvme lint clean
+.PHONY: install demo test test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -31,10 +32,15 @@ test-nvme: install $(NVME_VM)/initramfs
 $(NVME_VM)/initramfs: tests/nvme_vm/packages.py tests/nvme_vm/initramfs.py tests/nvme_vm/init | install
 	$(BIN)/python -m tests.nvme_vm.packages $(NVME_VM)
 
+test-image: install
+	@PATH="$$PATH:/usr/sbin:/sbin" which $(IMAGE_PACKAGES) >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(IMAGE_PACKAGES); }
+	$(BIN)/python -m pytest -q tests/image
+
 lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

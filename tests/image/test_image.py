@@ -1,0 +1,153 @@
+"""The container image, built from the Dockerfile and run without Docker: `make test-image`.
+
+The base is a minimal Debian in place of the CUDA image, and libxnvme is left out, so that the
+registries of Docker and conda-forge need not be reached. Needs root, buildah and debootstrap.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .buildah import Buildah, Container, bootstrap, make_home
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KEPT = ROOT / ".image"
+"""The base image and pip's cache, for the next run."""
+IMAGES = 24
+TAG = "localhost/dali_storage"
+USERS = ("1234:1234", "0:0")
+"""The first has no entry in /etc/passwd and makes the images of the demonstration."""
+READ_FILES = {"dali", "dali-nommap", "dali-io-file", "python-file", "memory", "naive"}
+
+
+@pytest.fixture(scope="module")
+def buildah() -> Iterator[Buildah]:
+    """Holds the image. Gigabytes, so not below /tmp, which may be memory."""
+    KEPT.mkdir(exist_ok=True)
+    base, home = KEPT / "base.tar", KEPT / "root"
+    bootstrap(base)
+    make_home(home)
+    with (
+        tempfile.TemporaryDirectory(dir=KEPT) as directory,
+        closing(Buildah(Path(directory))) as buildah,
+    ):
+        buildah.import_tar(base, "localhost/base")
+        buildah.build(ROOT, TAG, home, {"BASE": "localhost/base", "XNVME": "none"})
+        yield buildah
+
+
+@pytest.fixture(scope="module")
+def container(buildah: Buildah) -> Container:
+    """Runs benchmark.py; what one test leaves in /tmp, the next one finds."""
+    name = buildah("from", TAG)
+    entry_point = tuple(buildah.config(TAG)["Entrypoint"])
+    return Container(buildah, name, Path(buildah("mount", name)), entry_point)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 JPEGs, of sizes of their own, in three classes."""
+    directory = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(1)
+    for number in range(IMAGES):
+        pixels = generator.integers(0, 256, (32 + number, 40, 3), np.uint8)
+        path = directory / f"c{number // 8}" / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    directory.chmod(0o755)
+    return directory
+
+
+def tracked(*paths: str) -> set[str]:
+    """What git knows of some paths of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", *paths], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return set(listed.stdout.splitlines())
+
+
+def owner(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_uid}:{status.st_gid}"
+
+
+def names(directory: Path) -> set[str]:
+    """The files below a directory, without the byte code that pip compiles."""
+    found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return {str(path) for path in found if "__pycache__" not in path.parts}
+
+
+def test_the_image_holds_the_program_and_the_installed_library(container: Container) -> None:
+    root = container.root
+    assert {path.name for path in (root / "opt").iterdir()} == {"dali_storage", "venv"}
+    assert names(root / "opt" / "dali_storage") == tracked("benchmark.py", "benchmarks")
+    (packages,) = (root / "opt" / "venv" / "lib").glob("python*/site-packages")
+    for package in ("dali_storage", "bmap_tools"):
+        files = {f"{package}/{name}" for name in names(packages / package)}
+        expected = tracked(package) - {"dali_storage/backends"}  # a link
+        if package == "dali_storage":
+            expected |= {f"dali_storage/{name}" for name in tracked("backends")}
+        assert files == expected
+    foreign = {"backends", "benchmarks", "demo", "docs", "tests"}
+    assert not {path.name for path in packages.iterdir()} & foreign
+
+
+def test_the_image_holds_no_repository_and_no_cache(container: Container) -> None:
+    root = container.root
+    left = [path for path in root.rglob(".*") if path.name == ".git" or "cache" in path.name]
+    assert left == []
+    assert [*root.glob("src"), *root.glob("tmp/*")] == []
+    assert names(root / "var" / "lib" / "apt" / "lists") == set()
+    assert names(root / "var" / "cache" / "apt") <= {"archives/lock"}
+
+
+def test_the_image_knows_nothing_of_the_machine_it_was_built_on(
+    container: Container,
+) -> None:
+    root = container.root
+    assert [*root.glob("etc/pip.conf"), *root.glob("root/.config"), *root.glob("root/*.pem")] == []
+    config = container.buildah.config(TAG)
+    assert not [variable for variable in config["Env"] if variable.startswith("PIP_")]
+    assert str(ROOT) not in json.dumps(config)
+
+
+def test_help_is_shown_by_default(container: Container) -> None:
+    done = container(USERS[0], *container.buildah.config(TAG)["Cmd"])
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: benchmark.py ")
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_compare_reads_a_mounted_folder(container: Container, user: str, data: Path) -> None:
+    kept = f"/tmp/result-{user}.json"
+    options = ("--verify", "--rounds", "1", "--batchsize", "8", "--json", kept)
+    done = container(user, "compare", "--datadir", "/data", *options, volumes=(f"{data}:/data:ro",))
+    assert done.returncode == 0, done.stderr
+    assert owner(container.root / kept[1:]) == user
+    legs = json.loads((container.root / kept[1:]).read_text())["legs"]
+    read = {name for name, leg in legs.items() if leg["skipped"] is None}
+    assert read >= READ_FILES
+    for name in read:
+        assert f"verifying {name}: the same as fn.readers.file" in done.stderr
+        assert [one["samples"] for one in legs[name]["rounds"]] == [IMAGES]
+    assert legs["xnvme-file"]["skipped"].startswith("no libxnvme ")
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_demo_makes_its_images_and_compares_the_legs(container: Container, user: str) -> None:
+    done = container(user, "demo", "--rounds", "1", "--batches", "20")
+    assert done.returncode == 0, done.stderr
+    assert owner(container.root / "tmp" / "demo" / "train") == USERS[0]
+    for name in READ_FILES:
+        assert f"round 1/1 {name}: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "atplotlib" not in done.stderr  # it complains where it has no directory to write to
