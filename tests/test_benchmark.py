@@ -1,4 +1,4 @@
-"""benchmark.py: what it measures is right, what it says is said in time."""
+"""benchmark.py measures the right things, and refuses bad input before it measures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMES = [leg.name for leg in LEGS]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with 24 JPEGs, of sizes of their own, in three classes under train/."""
+    """A directory with 24 JPEGs of different sizes in three classes below train/."""
     directory = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(1)
     for number in range(IMAGES):
@@ -75,7 +75,7 @@ def run(*arguments: object) -> int:
 
 
 def start(*arguments: object, program: Sequence[str] = ()) -> subprocess.Popen[str]:
-    # A shell that starts a command in the background has it ignore SIGINT; env mends that.
+    # Commands that a shell runs in the background ignore SIGINT; env restores the default.
     python = ["env", "--default-signal=INT", sys.executable]
     return subprocess.Popen(
         [*python, *(program or [str(ROOT / "benchmark.py")]), *map(str, arguments)],
@@ -85,7 +85,7 @@ def start(*arguments: object, program: Sequence[str] = ()) -> subprocess.Popen[s
     )
 
 
-# The whole
+# Commands
 
 
 def test_compare_measures_every_leg(data: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_compare_measures_every_leg(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["dali", "python-file"])
-def test_a_leg_alone_and_options_on_either_side(
+def test_options_may_precede_or_follow_the_command_of_a_single_leg(
     name: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "result.json"
@@ -174,7 +174,7 @@ def test_interrupt_shows_what_was_measured(data: Path) -> None:
 
 
 def altered(what: str, sample: int) -> Leg:
-    """A leg that reads naively, but for one sample."""
+    """A leg that reads naively and changes one sample."""
 
     class Altered(pipelines.NaiveIterator):
         def __next__(self) -> tuple[list[Any], list[Any]]:
@@ -200,7 +200,7 @@ def altered(what: str, sample: int) -> Leg:
     ("what", "said"),
     [("byte", "bytes: .* at 11"), ("length", "bytes: uint8"), ("label", "label: 2 instead of 1")],
 )
-def test_verification_finds_the_one_wrong_sample(what: str, said: str, small: Workload) -> None:
+def test_verification_finds_the_only_wrong_sample(what: str, said: str, small: Workload) -> None:
     (difference,) = verify.differences(altered(what, 13), small, ignore)
     assert re.fullmatch(rf"sample 13, .*/c1/13\.jpg: {said}.*", difference)
 
@@ -216,7 +216,7 @@ def test_a_leg_that_differs_fails_and_is_not_timed(
     assert "round 1/1 altered" not in shown.err
 
 
-def test_no_difference_is_invented(small: Workload) -> None:
+def test_verification_of_a_correct_leg_finds_nothing(small: Workload) -> None:
     assert list(verify.differences(altered("nothing", 0), small, ignore)) == []
 
 
@@ -235,7 +235,7 @@ def test_a_leg_that_cannot_run_is_listed_with_its_reason(
     assert "no leg can run here: memory: the data" in capsys.readouterr().err
 
 
-def test_a_leg_that_fails_leaves_the_others_alone(small: Workload) -> None:
+def test_a_leg_that_fails_does_not_stop_the_others(small: Workload) -> None:
     def fail(of: Workload) -> pipelines.Nodes:
         raise PermissionError(13, "Permission denied", "/dev/nvme0n1")
 
@@ -350,7 +350,7 @@ def test_cold_needs_root(
 
 
 @pytest.mark.parametrize("option", [(), ("--decode",)])
-def test_a_file_that_is_no_image_is_named(
+def test_a_file_that_is_not_an_image_is_named(
     option: tuple[str, ...], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c").mkdir()
@@ -380,15 +380,15 @@ def test_a_missing_package_is_named_with_its_remedy(package: str, remedy: str) -
     assert "Traceback" not in log
 
 
-# The data set of the demonstration
+# The data set of the demo
 
 
-def test_the_demonstration_is_large_enough() -> None:
+def test_the_demo_is_large_enough() -> None:
     assert dataset.IMAGES >= 1000
     assert (dataset.SMALLEST_BYTES, dataset.LARGEST_BYTES) == (40_000, 180_000)
 
 
-def test_the_data_set_is_complete_and_repeatable(tmp_path: Path) -> None:
+def test_the_data_set_is_complete_and_reproducible(tmp_path: Path) -> None:
     train = Path(dataset.make(str(tmp_path), ignore, images=20))
     files = {path: path.read_bytes() for path in sorted(train.glob("*/*.jpg"))}
     assert train == tmp_path / "train"

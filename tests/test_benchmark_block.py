@@ -1,13 +1,12 @@
-"""benchmark.py's legs on extents and those by libxnvme, the extent map, and fio beside them."""
+"""The legs of benchmark.py that read extents or use libxnvme, the extent map, and fio."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,8 @@ from PIL import Image
 
 import benchmark
 from bmap_tools import create
-from dali_storage.backends import xnvme_block
+from dali_storage import registry
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.errors import MapNotChecked
 
 from . import devices
@@ -32,7 +30,7 @@ FIO_OUTPUT = """note: a remark
 
 
 def plant(directory: Path) -> Path:
-    """24 JPEGs, of sizes of their own, in three classes."""
+    """24 JPEGs of different sizes in three classes."""
     generator = np.random.default_rng(1)
     for number in range(IMAGES):
         pixels = generator.integers(0, 256, (32 + number, 40, 3), np.uint8)
@@ -44,7 +42,7 @@ def plant(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    """A disk whose first partition has the images."""
+    """A disk with the images on its first partition."""
     with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20, partition=True) as made:
         plant(made.mount)
         os.sync()
@@ -71,7 +69,7 @@ def no_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file: what fio says, after a line with its exit status."""
+    """The file with the output of fio, after a line with its exit status."""
     program, words = tmp_path / "bin" / "fio", tmp_path / "words"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nread status < "{words}"\ntail -n +2 "{words}"\nexit $status\n')
@@ -84,10 +82,10 @@ def run(*arguments: object) -> int:
     return benchmark.main([str(argument) for argument in arguments])
 
 
-# The leg
+# The leg block
 
 
-def test_it_is_compared_by_a_map_made_for_the_run_with_fio_beside_it(
+def test_block_is_measured_with_a_map_made_for_the_run_and_compared_with_fio(
     data: Path, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     devices.require("fio")
@@ -112,13 +110,13 @@ def test_it_is_compared_by_a_map_made_for_the_run_with_fio_beside_it(
     assert not list(tmp_path.glob("*bmap*"))
 
 
-@pytest.mark.parametrize("place", ["image", "disk", "device"])
-def test_it_goes_by_the_users_map_and_device(
-    data: Path, disk: Disk, bmap: Path, place: str, no_fio: None,
+@pytest.mark.parametrize("storage", ["image", "disk", "device"])
+def test_block_uses_the_map_and_the_device_of_the_user(
+    data: Path, disk: Disk, bmap: Path, storage: str, no_fio: None,
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:  # fmt: skip
     kept = tmp_path / "result.json"
-    options = ("--datadir", data, "--bmap", bmap, "--uri", getattr(disk, place), "--json", kept)
+    options = ("--datadir", data, "--bmap", bmap, "--uri", getattr(disk, storage), "--json", kept)
     assert run("block", "--verify", *options) == 0
     shown = capsys.readouterr()
     assert "verifying block: the same as fn.readers.file" in shown.err
@@ -128,14 +126,14 @@ def test_it_goes_by_the_users_map_and_device(
     assert document["fio"]["skipped"] == "not installed (apt-get install fio)"
     assert (document["fio"]["summary"], document["fio"]["rounds"]) == (None, [])
     options = dict(re.findall(r"--(\w+)=(\d+)", " ".join(document["fio"]["command"])))
-    with open(getattr(disk, place), "rb") as storage:
-        storage.seek(int(options["offset"]))
-        read_by_fio = storage.read(int(options["size"]))
+    with open(getattr(disk, storage), "rb") as opened:
+        opened.seek(int(options["offset"]))
+        read_by_fio = opened.read(int(options["size"]))
     assert all(path.read_bytes() in read_by_fio for path in data.glob("*/*"))
     assert len(read_by_fio) < 4 << 20  # and not the whole device
 
 
-def test_a_map_is_enough_where_nothing_is_mounted(
+def test_a_map_suffices_if_nothing_is_mounted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bmap, copy, kept = (tmp_path / name for name in ("bmap.json", "copy.img", "result.json"))
@@ -163,7 +161,7 @@ def test_a_map_is_enough_where_nothing_is_mounted(
     assert f"--bmap {above}: ValueError: " in capsys.readouterr().err
 
 
-def test_a_map_that_does_not_fit_is_refused(
+def test_an_unsuitable_map_is_refused(
     data: Path, bmap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = plant(tmp_path)
@@ -179,13 +177,13 @@ def test_a_map_that_does_not_fit_is_refused(
         assert said in message
 
 
-def test_a_map_is_not_left_unused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_map_that_no_leg_uses_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("dali", "--datadir", data, "--bmap", "bmap.json") == 2
     assert "for the legs block and xnvme-gds, and neither is to run" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no writable tmpfs at /dev/shm")
-def test_it_cannot_run_on_a_file_system_that_is_not_on_a_disk(
+def test_block_does_not_run_on_a_file_system_without_a_disk(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     directory = Path("/dev/shm") / f"test_benchmark_block.{os.getpid()}"
@@ -201,7 +199,7 @@ def test_it_cannot_run_on_a_file_system_that_is_not_on_a_disk(
         shutil.rmtree(directory)
 
 
-def test_it_cannot_run_without_permission(
+def test_block_does_not_run_without_permission(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: str, flags: int, *rest: object, **more: object) -> int:
@@ -215,10 +213,10 @@ def test_it_cannot_run_without_permission(
     assert "block: not run: no permission to read /dev/loop" in capsys.readouterr().out
 
 
-# The legs by libxnvme
+# The legs that use libxnvme
 
 
-def test_all_legs_on_extents_and_by_libxnvme_are_compared(
+def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
     data: Path, xnvme: Library, no_fio: None, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -243,7 +241,7 @@ def test_all_legs_on_extents_and_by_libxnvme_are_compared(
     assert len(made) == 1  # one map for all
 
 
-def test_xnvme_gds_needs_no_more_than_a_device_and_its_map(
+def test_xnvme_gds_needs_only_a_device_and_its_map(
     disk: Disk, bmap: Path, xnvme: Library, fake_fio: Path,
     capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
@@ -255,24 +253,24 @@ def test_xnvme_gds_needs_no_more_than_a_device_and_its_map(
     assert re.search(rf"fio: 4.00 GB/s.* from {disk.device}.*; xnvme-gds reaches ", shown.out)
 
 
-def test_xnvme_gds_polls_on_demand(
+def test_xnvme_gds_polls_on_request(
     disk: Disk, bmap: Path, xnvme: Library, no_fio: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
+    configure = registry.configure
 
-    @functools.wraps(Queue)
-    def watch(*arguments: object, **options: object) -> Queue:
+    def watch(name: str, options: Mapping[str, object]) -> registry.Backend:
         asked.append(options["spin"])
-        return Queue(*arguments, **options)  # type: ignore[arg-type]
+        return configure(name, options)
 
-    monkeypatch.setattr(xnvme_block, "Queue", watch)
+    monkeypatch.setattr(registry, "configure", watch)
     for spin in ([], ["--spin"]):
         asked.clear()
         assert run("xnvme-gds", "--uri", disk.device, "--io", "emu", "--bmap", bmap, *spin) == 0
         assert set(asked) == {bool(spin)}
 
 
-def test_memory_of_a_gpu_is_missing_in_one_line(
+def test_mem_gpu_is_refused_in_one_line(
     disk: Disk, bmap: Path, no_fio: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--uri", disk.device, "--mem", "gpu", "--bmap", bmap)
@@ -285,7 +283,7 @@ def test_memory_of_a_gpu_is_missing_in_one_line(
     assert re.search(f"^{reason.replace(': ', ': not run: ', 1)}", shown, re.MULTILINE)
 
 
-def test_an_io_that_does_not_fit_is_refused(
+def test_an_unsuitable_io_is_refused(
     data: Path, bmap: Path, xnvme: Library, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("xnvme-file", "--datadir", data, "--io", "posix") == 2
@@ -296,7 +294,7 @@ def test_an_io_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("uri", ["0000:00:04.0", "/dev/null"])
-def test_what_takes_nvme_commands_only_is_not_for_block(
+def test_block_does_not_run_on_devices_that_take_nvme_commands_only(
     data: Path, bmap: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--legs", "dali,block", "--rounds", 1, "--datadir", data, "--bmap", bmap)
@@ -306,7 +304,7 @@ def test_what_takes_nvme_commands_only_is_not_for_block(
     assert "fio" not in shown
 
 
-def test_without_libxnvme_its_legs_are_not_run(
+def test_legs_that_use_libxnvme_are_skipped_without_it(
     data: Path, no_fio: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/does/not/exist.so")
@@ -321,7 +319,7 @@ def test_without_libxnvme_its_legs_are_not_run(
 # fio
 
 
-def test_what_fio_says_is_understood(
+def test_the_output_of_fio_is_parsed(
     data: Path, bmap: Path, fake_fio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_fio.write_text(f"0\n{FIO_OUTPUT}")
@@ -343,7 +341,7 @@ def test_what_fio_says_is_understood(
         (0, "{}", "KeyError"),
     ],
 )
-def test_fio_that_fails_does_not_fail_the_benchmark(
+def test_a_failure_of_fio_does_not_fail_the_benchmark(
     data: Path, bmap: Path, fake_fio: Path, status: int, words: str, said: str,
     capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
