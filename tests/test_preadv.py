@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+
+from dali_storage.backends.linux import preadv
+from dali_storage.backends.linux.libc import IOVEC
+
+
+def pieces(memory: np.ndarray, length: int) -> np.ndarray:
+    """Two pieces of memory per read, each `length` bytes long, one after the other."""
+    starts = memory.ctypes.data + np.arange(0, memory.size, length)
+    iovecs = np.zeros((starts.size // 2, 2), IOVEC)
+    iovecs["base"], iovecs["len"] = starts.reshape(-1, 2), length
+    return iovecs
+
+
+def test_ranges_are_read_whole_and_short(tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(1000)
+    (tmp_path / "file").write_bytes(content)
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    memory = np.zeros(600, np.uint8)
+    results = preadv.read([fd] * 3, pieces(memory, 100), [7, 900, 1000])
+    os.close(fd)
+    assert results.dtype == np.int64
+    assert results.tolist() == [200, 100, 0]
+    assert memory[:300].tobytes() == content[7:207] + content[900:]
+    assert not memory[300:].any()
+
+
+def test_a_read_that_fails_does_not_harm_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(200)))
+    fd, folder = os.open(tmp_path / "file", os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
+    memory = np.zeros(800, np.uint8)
+    results = preadv.read([fd, 1_000_000, folder, fd], pieces(memory, 100), [0] * 4)
+    os.close(fd)
+    os.close(folder)
+    assert results.tolist() == [200, -errno.EBADF, -errno.EISDIR, 200]
+    assert memory[:200].tobytes() == memory[600:].tobytes() == bytes(range(200))
+
+
+def test_a_read_that_must_not_block_gives_what_is_cached(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(200))
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    assert preadv.read([fd], pieces(np.ones(200, np.uint8), 100), [0], os.RWF_NOWAIT) == [200]
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    results = preadv.read([fd], pieces(np.ones(200, np.uint8), 100), [0], os.RWF_NOWAIT)
+    os.close(fd)
+    assert results.tolist() in ([-errno.EAGAIN], [200])  # tmpfs forgets nothing
