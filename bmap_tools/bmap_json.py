@@ -8,6 +8,7 @@ and NaN and Infinity are not numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from json import JSONDecodeError, JSONDecoder
 from reprlib import Repr
@@ -123,11 +124,7 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
     if len(found) == len(members):
         return found
-    names: set[str] = set()
-    for name, _ in members:
-        if name in names:
-            break
-        names.add(name)
+    [(name, _)] = Counter(name for name, _ in members).most_common(1)
     raise MapFormatError(f"the member {short_repr(name)} is there twice")
 
 

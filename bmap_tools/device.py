@@ -68,8 +68,7 @@ def of_number(number: int) -> Device:
     Raises:
         UnsupportedStorage, OSError: as `examine()`.
     """
-    name = f"{os.major(number)}:{os.minor(number)}"
-    return _describe(os.path.realpath(f"/sys/dev/block/{name}"))
+    return _describe(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
 
 
 def describe(name: str) -> Device:
@@ -78,11 +77,11 @@ def describe(name: str) -> Device:
     Raises:
         UnsupportedStorage, OSError: as `examine()`.
     """
-    return _describe(os.path.realpath(f"/sys/class/block/{name}"))
+    return _describe(f"/sys/class/block/{name}")
 
 
-def _describe(directory: str) -> Device:
-    """The device with this directory in sysfs; a partition's directory is inside its disk's."""
+def _describe(path_in_sysfs: str) -> Device:
+    directory = os.path.realpath(path_in_sysfs)  # that of a partition is inside that of its disk
     start = _attribute(directory, "start")  # only partitions have one
     disk = directory if start is None else os.path.dirname(directory)
     path, name = _node(directory), os.path.basename(disk)

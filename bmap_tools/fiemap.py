@@ -32,28 +32,7 @@ _IS_UNWRITTEN = 0x800
 _HARMLESS = _LAST | 0x1000 | 0x2000  # MERGED and SHARED do not say where the data is
 
 _BATCH_ROOM = 2  # extents per file: enough to see one, and that there is no other
-_BATCH = np.dtype(  # struct fiemap with its extents
-    [
-        ("start", "<u8"),
-        ("length", "<u8"),
-        ("flags", "<u4"),
-        ("mapped", "<u4"),
-        ("room", "<u4"),
-        ("reserved", "<u4"),
-        (
-            "extents",
-            [
-                ("logical", "<i8"),
-                ("physical", "<i8"),
-                ("length", "<i8"),
-                ("reserved64", "<u8", 2),
-                ("flags", "<u4"),
-                ("reserved", "<u4", 3),
-            ],
-            _BATCH_ROOM,
-        ),
-    ]
-)
+_BATCH_WORDS = (_HEADER.size + _BATCH_ROOM * _EXTENT.size) // 8
 # PyDLL keeps the interpreter lock: to release it for so short a call costs more than the call.
 _ioctl = ctypes.PyDLL(None).ioctl
 _ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
@@ -111,7 +90,7 @@ def single_extents(
     """The extents of many files that have at most one each: one fast system call per file.
 
     The calls keep the interpreter lock, so leave out files that are known to have many extents:
-    the kernel may read those from the disk. Data that is not written yet is not written first.
+    the kernel may read those from the disk. Data still in memory is not written first.
 
     Args:
         fds: n open files.
@@ -124,15 +103,17 @@ def single_extents(
         extents: int64[n, 3]: logical, physical and length in bytes, which ends with the last block
             of the file; only valid where the count is 1.
     """
-    answers = np.zeros(len(fds), _BATCH)
-    answers["length"] = np.maximum(sizes, 1)  # extents beyond the end of the file do not matter
-    answers["room"] = _BATCH_ROOM
-    addresses = range(answers.ctypes.data, answers.ctypes.data + answers.nbytes, _BATCH.itemsize)
+    # struct fiemap and its extents as 64-bit words, two fields of 32 bits in one, the lower first:
+    # start, length, (flags, mapped), (count, reserved);
+    # logical, physical, length, reserved, reserved, (flags, reserved), reserved; and once more.
+    words = np.zeros((len(fds), _BATCH_WORDS), "<i8")
+    words[:, 1] = np.maximum(sizes, 1)  # extents beyond the end of the file do not matter
+    words[:, 3] = _BATCH_ROOM
+    addresses = range(words.ctypes.data, words.ctypes.data + words.nbytes, _BATCH_WORDS * 8)
     failed = np.fromiter(map(_ioctl, fds, repeat(_IOCTL), addresses), np.bool_, len(fds))
-    counts, first = answers["mapped"].astype(np.int64), answers["extents"][:, 0]
-    is_plain = (counts == 0) | ((counts == 1) & (first["flags"] & ~np.uint32(_HARMLESS) == 0))
+    counts, extents, flags = words[:, 2] >> 32, words[:, 4:7].copy(), words[:, 9] & 0xFFFFFFFF
+    is_plain = (counts == 0) | ((counts == 1) & (flags & ~_HARMLESS == 0))
     counts[failed | ~is_plain] = -1
-    extents = np.stack((first["logical"], first["physical"], first["length"]), axis=1)
     ends = -(-sizes // block_size) * block_size
     extents[:, 2] = np.minimum(extents[:, 2], ends - extents[:, 0])
     return counts, extents

@@ -150,17 +150,12 @@ def _read(header: dict[str, Any], groups: Iterable[list[Any]]) -> ExtentMap:
 
 def _extent_map(members: Members, columns: Columns) -> ExtentMap:
     members.text("creator")
-    file_system = Members("file_system", members["file_system"])
     numbers = {name: as_array(values) for name, values in columns.numbers.items()}
     return ExtentMap(
         root=members.path("root"),
         created=members.text("created"),
-        file_system=FileSystem(
-            type=file_system.text("type"),
-            uuid=file_system.text("uuid"),
-            block_size=file_system.integer("block_size"),
-        ),
-        device=_device(Members("device", members["device"])),
+        file_system=FileSystem(**_fields(FileSystem, "file_system", members)),
+        device=Device(**_fields(Device, "device", members)),
         directories=members.names("directories"),
         names=bytes(columns.names),
         name_offsets=columns.name_offsets(),
@@ -174,15 +169,7 @@ def _extent_map(members: Members, columns: Columns) -> ExtentMap:
     )
 
 
-def _device(members: Members) -> Device:
-    return Device(
-        path=members.text("path"),
-        size=members.integer("size"),
-        logical_block_size=members.integer("logical_block_size"),
-        disk=members.text("disk"),
-        disk_size=members.integer("disk_size"),
-        start=members.integer("start"),
-        serial=members.text_or_null("serial"),
-        wwid=members.text_or_null("wwid"),
-        backing_file=members.text_or_null("backing_file"),
-    )
+def _fields(kind: type[FileSystem | Device], name: str, members: Members) -> dict[str, Any]:
+    found = Members(name, members[name])
+    read = {"str": found.text, "int": found.integer, "str | None": found.text_or_null}
+    return {field.name: read[str(field.type)](field.name) for field in dataclasses.fields(kind)}

@@ -140,9 +140,7 @@ def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
             kind = stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else _target(entry)
             if kind == stat.S_IFDIR:
                 directories.append(entry.name)
-            elif (
-                entry.is_symlink()
-            ):  # FIFOs, sockets and devices are not samples, links to them are
+            elif entry.is_symlink():  # to a special file, for example, which itself is no sample
                 names.append(entry.name)
                 if kind != stat.S_IFREG:
                     special.append(entry.name)
