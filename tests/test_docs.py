@@ -1,25 +1,97 @@
-"""What the documents show runs."""
+"""The documents are true: snippets run, tables match signatures, links and commands exist."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+import benchmark
+import bmap_tools.__main__
+from dali_storage import registry
 from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
 from dali_storage.testing import ReaderTests
 
 ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ]
+)
+HEADINGS = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+
+
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text()
 
 
 def snippets(document: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", text_of(document), re.DOTALL | re.MULTILINE)
+
+
+def prose_of(document: str) -> str:
+    """A document without its code blocks."""
+    return re.sub(r"^```.*?^```", "", text_of(document), flags=re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """All shell commands of all documents, split into words, without their comments."""
+    lines = [
+        (document, line)
+        for document in DOCUMENTS
+        for snippet in snippets(document, "sh")
+        for line in snippet.splitlines()
+        if line.strip()
+    ]
+    inline = [
+        (document, code)
+        for document in DOCUMENTS
+        for code in re.findall(r"`((?:make|python) [^`]+)`", prose_of(document))
+    ]
+    return [
+        (document, words)
+        for document, line in lines + inline
+        if (words := shlex.split(line, comments=True))
+    ]
+
+
+def named(commands: list[tuple[str, list[str]]], *start: str) -> list[Any]:
+    """Those of the commands that start with these words, as parameters of a test."""
+    found = [(document, words) for document, words in commands if words[: len(start)] == [*start]]
+    return [
+        pytest.param(words[len(start) :], id=f"{document}: {shlex.join(words)}")
+        for document, words in found
+    ]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """20 JPEGs in two classes."""
+    root = tmp_path / "train"
+    for index in range(20):
+        folder = root / f"class{index % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40 + index, 30), (index, 0, 99)).save(folder / f"{index}.jpg")
+    return root
+
+
+def run(code: str) -> str:
+    """What a program prints; it must succeed."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class TestTheBackendOfTheContributingPage(ReaderTests):
@@ -30,38 +102,133 @@ class TestTheBackendOfTheContributingPage(ReaderTests):
         return reader
 
 
-def test_it_has_the_length_that_the_page_says() -> None:
+def test_the_backend_of_the_contributing_page_has_at_most_40_lines() -> None:
     assert len(snippets("CONTRIBUTING.md", "python")[0].splitlines()) <= 40
 
 
-def test_the_snippet_of_the_readme(tmp_path: Path) -> None:
-    for index in range(20):
-        folder = tmp_path / f"class{index % 2}"
-        folder.mkdir(exist_ok=True)
-        Image.new("RGB", (40 + index, 30), (index, 0, 99)).save(folder / f"{index}.jpg")
-    code = snippets("README.md", "python")[0]
+def test_the_tests_of_the_contributing_page_are_collected() -> None:
+    names: dict[str, Any] = {"PreadReader": Reader}
+    exec(snippets("CONTRIBUTING.md", "python")[1], names)
+    assert issubclass(names["TestPread"], ReaderTests)
+
+
+def test_every_python_snippet_is_known_to_a_test() -> None:
+    assert {
+        name: len(snippets(name, "python")) for name in DOCUMENTS if "```python" in text_of(name)
+    } == {
+        "CONTRIBUTING.md": 2,
+        "README.md": 1,
+        "docs/bmap.md": 1,
+        "docs/xnvme.md": 1,
+    }
+
+
+def test_the_pipeline_of_the_readme_delivers_every_sample(data: Path) -> None:
+    (code,) = snippets("README.md", "python")
     for there, here in (
         ("device_id=0", "device_id=None"),
         ("batch_size=64", "batch_size=4"),
         ('device="mixed"', 'device="cpu"'),
-        ("/data/train", str(tmp_path)),
+        ("/data/train", str(data)),
     ):
         assert there in code
         code = code.replace(there, here)
     code += "\nprint(sum(len(batch[0]['label']) for batch in loader), len(loader))\n"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stdout) == (0, "20 5\n"), run.stderr
+    assert run(code) == "20 5\n"
 
 
-@pytest.mark.parametrize(
-    "target", re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.M)
-)
-def test_the_commands_of_the_readme_are_in_the_makefile(target: str) -> None:
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def test_the_diff_of_the_readme_is_a_change_of_valid_code() -> None:
+    (diff,) = snippets("README.md", "diff")
+    for sign, imported in (("-", "nvidia.dali.fn"), ("+", "dali_storage")):
+        kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
+        if sign == "-":
+            kept[-1] = kept[-1].rstrip(",") + ")"  # the added lines end the call
+        assert imported in ast.unparse(ast.parse("\n".join(kept)))
 
 
-def test_every_name_of_a_backend_in_the_readme_exists() -> None:
-    from dali_storage import registry
+def test_the_readme_can_be_read_at_once() -> None:
+    assert len(text_of("README.md").splitlines()) <= 110
 
-    table = re.findall(r"^\| `([\w-]+)`", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert set(table) == set(registry.names())
+
+def tables(document: str) -> dict[str, list[list[str]]]:
+    """The rows of the table below each heading of level 2, cells as they are written."""
+    found = {}
+    for section in text_of(document).split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        rows = [line.strip("|").split("|") for line in body.splitlines() if line.startswith("|")]
+        found[title] = [[cell.strip() for cell in row] for row in rows[2:]]
+    return found
+
+
+@pytest.mark.parametrize("backend", registry.names())
+def test_the_table_of_options_is_the_signature(backend: str) -> None:
+    parameters = inspect.signature(registry.load(backend)).parameters.values()
+    options = {
+        f"`{parameter.name}`": "required"
+        if parameter.default is parameter.empty
+        else f"`{parameter.default!r}`".replace("'", '"')
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    table = tables("docs/backends.md")[backend]
+    assert {name: default for name, default, *_ in table} == options
+
+
+def test_every_backend_is_in_the_table_of_the_readme() -> None:
+    table = re.findall(r"^\| `([\w-]+)`", text_of("README.md").split("## Which backend?")[1], re.M)
+    assert set(registry.names()) <= set(table)
+
+
+def anchors(document: str) -> set[str]:
+    """The anchors that a Markdown renderer makes of the headings."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADINGS.findall(text_of(document))
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
+        if re.match(r"https://[\w.-]+(/|$)", target):
+            continue  # no network in a test
+        path, _, anchor = target.partition("#")
+        there = (ROOT / document).parent / path if path else ROOT / document
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.resolve().relative_to(ROOT).as_posix()), target
+
+
+@pytest.mark.parametrize("words", named(commands(), "make"))
+def test_the_targets_of_make_exist(words: list[str]) -> None:
+    assert re.search(rf"^{words[0]}:", text_of("Makefile"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", named(commands(), "python", "-m", "bmap_tools"))
+def test_the_command_lines_of_bmap_tools_are_accepted(words: list[str]) -> None:
+    assert bmap_tools.__main__.parser().parse_args(words).command == words[0]
+
+
+@pytest.mark.parametrize("words", named(commands(), "python", "benchmark.py"))
+def test_the_command_lines_of_the_benchmark_are_accepted(words: list[str]) -> None:
+    if words[-1] == "--help":
+        words = words[:-1]
+    assert benchmark.parser().parse_args(words).command in words
+
+
+def test_every_other_command_is_one_that_is_meant() -> None:
+    others = {" ".join(words[:2]) for _, words in commands()} - {"python -m", "python benchmark.py"}
+    assert {start for start in others if not start.startswith("make ")} == {
+        "pip install",
+        "docker build",
+        "docker run",
+    }
+    modules = {words[2] for _, words in commands() if words[:2] == ["python", "-m"]}
+    assert modules == {"bmap_tools", "dali_storage"}
+
+
+def test_the_extras_that_are_installed_exist() -> None:
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    named_extras = re.findall(r"(?:dali-storage|'\.)\[(\w+)\]", text_of("README.md"))
+    assert named_extras
+    assert set(named_extras) <= set(extras)
