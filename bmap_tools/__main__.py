@@ -20,7 +20,7 @@ from .device import UnsupportedStorage
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         return _run(options)
     except (BadInputError, UnsupportedStorage, MapFormatError) as error:
@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     return show.run(options.map, name=options.path, plot=options.plot)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bmap_tools",
         description="Extent maps: where on a block device the files of a directory are.",
