@@ -1,4 +1,4 @@
-"""Reading ahead: the threads, the memory and the lifetimes, so that no backend has to have any."""
+"""Reading ahead: owns the threads, the memory and the lifetimes, so that backends need not."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LoadedBatch:
 
     Attributes:
         samples: int64[n], catalog indices.
-        contents: n pieces of one leased buffer, 1-D, of bytes. The buffer is used again when the
-            last of them is gone, and whatever looks into it through them.
+        contents: n slices of one leased buffer, 1-D, of bytes. The buffer is used again when the
+            last slice, and the last array made from one, is gone.
     """
 
     samples: IntArray
@@ -35,7 +35,7 @@ class LoadedBatch:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch to be read. The future is what the caller waits for; a lane picks the job itself."""
+    """A batch to be read: the lanes take jobs, the caller waits for their futures."""
 
     index: int
     future: Future[LoadedBatch] = field(default_factory=Future)
@@ -43,10 +43,10 @@ class _Job:
 
 
 class Prefetcher:
-    """Reads batches ahead of the caller, in at most as many threads as the reader has lanes.
+    """Reads batches ahead of the caller, in up to as many threads as the reader has lanes.
 
-    The batches of a plain run through the order are read once each, in their order. A caller who
-    asks for any other batch gets it: what was read ahead for nothing is dropped.
+    A caller that gets batch after batch has each of them read once, in order. Any other batch can
+    be had too; then the batches that were read ahead are dropped if they are out of reach.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Prefetcher:
         """Take over `reader`: it is closed by `close()`.
 
         Args:
-            catalog: what the reader was opened with; names samples in errors.
+            catalog: the reader's samples, to name them in errors.
             reader: the backend.
-            order: which samples make batch i.
-            depth: how many batches to read beyond the one asked for; at least one a lane.
-            dali_threads: threads that the pipeline runs beside the lanes.
+            order: the samples of each batch.
+            depth: how many batches to read ahead; raised to the number of lanes.
+            dali_threads: threads of the pipeline, which need processors too.
         """
         self._catalog = catalog
         self._reader = reader
@@ -76,27 +76,26 @@ class Prefetcher:
         reader.yield_turn = self._lanes.yield_turn
 
     def get(self, index: int) -> LoadedBatch:
-        """Batch `index`, when it has been read.
+        """Batch `index`; blocks until it has been read.
 
         Raises:
-            OSError: a sample of this batch cannot be read; asking for the batch again reads it
-                again.
+            OSError: a sample of this batch cannot be read. The next call for it tries again.
         """
         self._read_ahead(index)
         try:
             batch = self._ahead[index].future.result()
         except Exception:
-            # Not on KeyboardInterrupt: then the batch is still on its way, and will be asked for.
+            # Not on KeyboardInterrupt: the batch is still being read, and will be needed.
             self._ahead.pop(index, None)
             raise
         self._ahead.pop(index, None)
         return batch
 
     def close(self) -> None:
-        """Wait for the reads under way, end the threads, close the reader; twice is fine."""
+        """Wait for running reads, end the threads, close the reader. Closing twice is fine."""
         if self._lanes.in_lane():
-            # The garbage collector ran in a lane and found the pipeline dead. A thread cannot wait
-            # for itself; when the program is ending, no other can be started, nor is needed.
+            # The garbage collector ran in a lane and collected the pipeline. A thread cannot join
+            # itself. At the end of the program no thread can be started, and none is needed.
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
@@ -104,8 +103,7 @@ class Prefetcher:
             self._lanes.close()
         finally:
             self._reader.close()
-            # These keep each other alive, and the buffers with them, until the garbage collector
-            # comes.
+            # Break the reference cycle of reader and lanes: it would keep the buffers alive.
             self._reader.yield_turn = Reader.yield_turn
             self._ahead.clear()
             self._pool.clear()
@@ -120,13 +118,13 @@ class Prefetcher:
             self._ahead[new] = job
 
     def _begin(self, job: _Job) -> None:
-        """Find the samples of a batch: for one batch after the other, which is the cheap way."""
+        """Look up the samples of a batch. The order is cheap to compute in sequence only."""
         if job.future.set_running_or_notify_cancel():
             try:
                 job.samples = self._order.batch(job.index)
             except Exception as error:
                 job.future.set_exception(error)
-                del job  # this frame is one of the error's
+                del job  # the error keeps this frame, and the job the error
 
     def _work(self, job: _Job, lane: int) -> None:
         if job.samples is None:
@@ -134,7 +132,7 @@ class Prefetcher:
         try:
             job.future.set_result(LoadedBatch(job.samples, self._read(job.samples, lane)))
         except Exception as error:
-            # The error's frames hold the buffer of the batch, and this one the job that holds it.
+            # Clear the traceback's frames: their locals keep the leased buffer alive.
             traceback.clear_frames(error.__traceback__)
             job.future.set_exception(error)
         finally:
@@ -155,24 +153,24 @@ class Prefetcher:
         offsets, nbytes = layout(sizes, self._reader.alignment)
         lease = self._pool.lease(nbytes)
         self._reader.read(Batch(samples, sizes, offsets, lease), lane)
-        # A slice of a memoryview costs a sixth of one of an array, and keeps the lease as well.
+        # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
         memory, ends = lease.data, offsets + sizes
         pieces = zip(offsets.tolist(), ends.tolist(), strict=True)
         return [memory[start:end] for start, end in pieces]
 
 
 def _turns(reader: Reader, dali_threads: int) -> int:
-    """How many lanes may be at work at once without having yielded."""
+    """How many lanes may work at once without having yielded their turn."""
     if not reader.cooperative:
         return reader.lanes
     return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
 
 
 def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
-    """Where samples of `sizes` bytes (int64[n]) go in one buffer, at multiples of `alignment`.
+    """Lay out samples of `sizes` (int64[n], bytes) in one buffer, at multiples of `alignment`.
 
     Returns:
-        The offsets (int64[n], bytes), and the length of the buffer in bytes.
+        The samples' offsets (int64[n], bytes) and the length of the buffer in bytes.
     """
     ends = np.cumsum((sizes + (alignment - 1)) // alignment * alignment, dtype=np.int64)
     offsets = np.zeros_like(ends)

@@ -27,7 +27,7 @@ BATCH = 4
 
 
 class Model(Reader):
-    """Sample i is i + 1 bytes of value i. Fails, waits and changes sizes as told."""
+    """Sample i is i + 1 bytes of value i. Fails, blocks and changes sizes on request."""
 
     alignment = 16
 
@@ -99,7 +99,7 @@ def prefetcher(reader: Model, depth: int = 1) -> Iterator[Stream]:
 
 
 def expected(index: int) -> list[bytes]:
-    samples = [(index * BATCH + place) % SAMPLES for place in range(BATCH)]
+    samples = [(index * BATCH + slot) % SAMPLES for slot in range(BATCH)]
     return [bytes([sample]) * (sample + 1) for sample in samples]
 
 
@@ -109,25 +109,25 @@ def wait_for(condition: object) -> None:
         if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("waited 5 s in vain")
+    raise AssertionError("nothing happened for 5 s")
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 @pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_come_in_order(lanes: int, depth: int) -> None:
+def test_batches_are_delivered_in_order(lanes: int, depth: int) -> None:
     reader = Model(from_files(["x"]), lanes=lanes)
     with prefetcher(reader, depth) as ahead:
         assert [ahead.get(index) for index in range(50)] == [expected(index) for index in range(50)]
     assert reader.most_at_once <= lanes
 
 
-def test_any_batch_can_be_asked_for() -> None:
+def test_batches_can_be_read_in_any_order() -> None:
     with prefetcher(Model(from_files(["x"]))) as ahead:
         for index in (0, 1, 7, 8, 3, 3, 1_000_000, 0, 2, 1, 0):
             assert ahead.get(index) == expected(index)
 
 
-def test_a_plain_run_reads_every_batch_once() -> None:
+def test_a_sequential_caller_has_every_batch_read_once() -> None:
     reader = Model(from_files(["x"]), lanes=2)
     with prefetcher(reader, 3) as ahead:
         for index in range(20):
@@ -138,7 +138,7 @@ def test_a_plain_run_reads_every_batch_once() -> None:
     assert firsts == [index * BATCH for index in range(10)]
 
 
-def test_it_reads_as_far_ahead_as_told_and_no_further() -> None:
+def test_it_reads_ahead_up_to_the_depth() -> None:
     reader = Model(from_files(["x"]), lanes=1)
     with prefetcher(reader, 3) as ahead:
         ahead.get(0)
@@ -147,7 +147,7 @@ def test_it_reads_as_far_ahead_as_told_and_no_further() -> None:
         assert len(reader.read_batches) == 4
 
 
-def test_every_lane_has_something_to_read() -> None:
+def test_the_depth_is_at_least_the_number_of_lanes() -> None:
     reader = Model(from_files(["x"]), lanes=3)
     with prefetcher(reader, 1) as ahead:
         ahead.get(0)
@@ -158,7 +158,7 @@ def test_every_lane_has_something_to_read() -> None:
         wait_for(lambda: len(reader.under_way) == 3)
 
 
-def test_an_error_comes_with_its_batch_and_not_before() -> None:
+def test_an_error_is_raised_with_its_batch_and_not_before() -> None:
     reader = Model(from_files(["x"]))
     reader.broken = {2 * BATCH + 1}
     with prefetcher(reader, 5) as ahead:
@@ -190,7 +190,7 @@ def test_a_size_that_keeps_changing_is_refused_by_name() -> None:
         assert ahead.get(1) == expected(1)
 
 
-def test_buffers_are_as_few_as_the_batches_in_flight_and_held() -> None:
+def test_there_are_as_many_buffers_as_batches_in_flight_or_held() -> None:
     reader = Model(from_files(["x"]), lanes=2)
     catalog = from_files(["x"] * SAMPLES)
     order = Order(SAMPLES, BATCH, OrderOptions())
@@ -213,7 +213,7 @@ def test_a_batch_that_is_held_is_never_overwritten() -> None:
     ahead.close()
 
 
-def test_closing_ends_the_threads_and_the_reader() -> None:
+def test_closing_ends_the_threads_and_closes_the_reader() -> None:
     before = threading.active_count()
     reader = Model(from_files(["x"]), lanes=4)
     with prefetcher(reader, 8) as ahead:
@@ -224,7 +224,7 @@ def test_closing_ends_the_threads_and_the_reader() -> None:
     assert reader.closed
 
 
-def test_closing_waits_for_the_reads_under_way() -> None:
+def test_closing_waits_for_running_reads() -> None:
     reader = Model(from_files(["x"]))
     with prefetcher(reader) as ahead:
         ahead.get(0)
@@ -283,7 +283,7 @@ def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over
     assert reader.most_at_once == at_once
 
 
-def test_lanes_begin_when_those_before_them_wait() -> None:
+def test_the_next_lane_starts_when_one_yields() -> None:
     class Waiting(Model):
         cooperative, copying_lanes = True, 1
 
@@ -307,7 +307,7 @@ def test_lanes_begin_when_those_before_them_wait() -> None:
     assert reader.most_at_once == 3
 
 
-def test_a_hot_reader_works_in_one_thread() -> None:
+def test_a_cooperative_reader_that_never_yields_stays_in_one_thread() -> None:
     threads: set[int] = set()
 
     class Hot(Model):
@@ -327,7 +327,7 @@ def test_ctrl_c_while_waiting_loses_nothing() -> None:
     reader = Model(from_files(["x"]))
     main = threading.main_thread().ident
     assert main is not None
-    # A shell that starts a command in the background has it ignore the signal.
+    # Shells start background commands with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with prefetcher(reader) as ahead:
@@ -345,7 +345,7 @@ def test_ctrl_c_while_waiting_loses_nothing() -> None:
     sizes=st.lists(st.integers(0, 1 << 40), max_size=50),
     alignment=st.sampled_from([1, 16, 512, 4096]),
 )
-def test_the_layout_gives_every_sample_its_own_aligned_place(
+def test_the_layout_gives_every_sample_an_aligned_range_of_its_own(
     sizes: list[int], alignment: int
 ) -> None:
     offsets, nbytes = layout(np.array(sizes, np.int64), alignment)
@@ -357,7 +357,7 @@ def test_the_layout_gives_every_sample_its_own_aligned_place(
     assert nbytes == end
 
 
-def test_nothing_is_left_of_dropped_prefetchers() -> None:
+def test_closed_prefetchers_leave_no_files_and_threads() -> None:
     files = len(os.listdir("/proc/self/fd"))
     threads = threading.active_count()
     for _ in range(20):
@@ -367,7 +367,7 @@ def test_nothing_is_left_of_dropped_prefetchers() -> None:
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (files, threads)
 
 
-def test_a_thread_that_cannot_be_started_is_an_error_and_no_hang(
+def test_a_thread_that_cannot_be_started_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(self: threading.Thread) -> None:
@@ -384,7 +384,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_and_no_hang(
     assert reader.closed
 
 
-def test_lanes_that_cannot_be_started_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_lane_does_when_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def start_one(self: threading.Thread) -> None:
