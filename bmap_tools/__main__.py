@@ -53,6 +53,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m bmap_tools`."""
     parser = argparse.ArgumentParser(
         prog="python -m bmap_tools",
         description="Extent maps: where on a block device the files of a directory are.",
