@@ -19,7 +19,7 @@ from .device import UnsupportedStorage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit status."""
+    """Run a command line. Returns the exit status."""
     options = parser().parse_args(arguments)
     try:
         return _run(options)

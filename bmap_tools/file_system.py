@@ -154,22 +154,8 @@ def superblock(fd: int, offset: int = 0) -> tuple[str, str]:
         UnsupportedStorage: there is no such file system.
         OSError: it cannot be read.
     """
-    return identify(head(fd, offset), offset)
-
-
-def head(fd: int, offset: int) -> bytes:
-    """The first SUPERBLOCK_BYTES of a file system; fewer if the device ends before.
-
-    Args:
-        fd: as of `superblock()`.
-        offset: as of `superblock()`.
-
-    Raises:
-        OSError: it cannot be read.
-    """
     with mmap.mmap(-1, SUPERBLOCK_BYTES) as block:  # O_DIRECT needs aligned memory
-        got = os.preadv(fd, [block], offset)
-        return block[:got]
+        return identify(block[: os.preadv(fd, [block], offset)], offset)
 
 
 def identify(head: bytes, offset: int) -> tuple[str, str]:
