@@ -1,7 +1,6 @@
 """Storage backends for NVIDIA DALI: `readers.file` is `fn.readers.file` with a choice of storage.
 
-`readers` is imported by itself (`from dali_storage import readers`), because it needs DALI and the
-rest does not.
+Import `readers` explicitly (`from dali_storage import readers`): it needs DALI, the rest does not.
 """
 
 from ._types import Buffer, IntArray

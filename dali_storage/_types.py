@@ -1,4 +1,4 @@
-"""Types of arrays and paths that several modules share."""
+"""Array and path types that several modules share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 """int64[n]: indices, sizes, or offsets in bytes."""
 
 Buffer: TypeAlias = npt.NDArray[np.uint8]
-"""Memory that batches are read into, one-dimensional."""
+"""One-dimensional memory that batches are read into."""
 
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-"""A path as the functions of `os` take it."""
+"""A path, as the functions of `os` accept it."""

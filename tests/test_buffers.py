@@ -18,12 +18,12 @@ class Allocator:
         return np.zeros(nbytes, np.uint8)
 
 
-def test_a_buffer_comes_back_when_its_last_view_dies() -> None:
+def test_a_buffer_returns_when_its_last_view_dies() -> None:
     allocate = Allocator()
     pool = BufferPool(allocate)
     lease = pool.lease(1000)
     address = lease.ctypes.data
-    view = lease[100:200][10:20]  # numpy keeps only the end of a chain of views
+    view = lease[100:200][10:20]  # numpy collapses the chain of views
     del lease
     gc.collect()
     assert pool.lease(1000).ctypes.data != address
@@ -40,7 +40,7 @@ def test_the_same_buffer_serves_batch_after_batch() -> None:
     assert len(allocate.sizes) == 1
 
 
-def test_a_larger_batch_gets_a_larger_buffer_and_the_small_one_is_given_up() -> None:
+def test_a_larger_batch_replaces_the_small_buffer() -> None:
     allocate = Allocator()
     pool = BufferPool(allocate)
     pool.lease(1000)
@@ -55,7 +55,7 @@ def test_two_leases_never_share_memory() -> None:
     assert len({lease.ctypes.data for lease in leases}) == 10
 
 
-def test_leases_that_end_in_other_threads() -> None:
+def test_leases_may_end_in_other_threads() -> None:
     allocate = Allocator()
     pool = BufferPool(allocate)
 
@@ -70,4 +70,4 @@ def test_leases_that_end_in_other_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(allocate.sizes) <= 8  # each thread takes its next before it gives up its last
+    assert len(allocate.sizes) <= 8  # a thread leases the next before the last dies

@@ -6,7 +6,6 @@ engine reads: a `Submit`, called once per batch and attempt.
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from bmap_tools.extent_map import Device
 
 from ...catalog import Catalog
-from ...errors import BackendUnavailable, MapNotChecked, os_error
+from ...errors import BackendUnavailable, MapNotChecked, named, os_error
 from ...reader import Batch
 from ..files.opening import close_all, open_missing, regular_sizes
 from ..linux.storage import Storage
@@ -197,7 +196,8 @@ class MappedSamples:
             whole = int(regular_sizes(fds, [path], local=False)[0]) == size
             memory = batch.buffer.data[start : start + size]
             while whole and memory.nbytes:
-                got = _readv(fds[0], memory, path)
+                with named(path):
+                    got = os.readv(fds[0], [memory])
                 whole, memory = got > 0, memory[got:]
         finally:
             close_all(fds)
@@ -209,10 +209,3 @@ class MappedSamples:
 def directory_of(catalog: Catalog) -> bytes:
     """The directory of a catalog."""
     return catalog.root or os.path.dirname(catalog.path(0)) or b"."
-
-
-def _readv(fd: int, memory: memoryview, path: bytes) -> int:
-    try:
-        return os.readv(fd, [memory])
-    except OSError as error:
-        raise os_error(error.errno or errno.EIO, path) from None
