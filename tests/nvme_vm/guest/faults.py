@@ -89,7 +89,7 @@ def require_named(error: OSError, fault: dict[str, Any]) -> None:
     """An error names the sample, and the read and the extent that have the bad sector."""
     assert error.filename == f"{plan.MOUNT}/{plan.FILES}/{fault['name']}"
     place = re.search(
-        r"(\d+) bytes at LBA (\d+) of .*\(logical (\d+), physical (\d+), length (\d+)\)", str(error)
+        r"(\d+) bytes at LBA (\d+) of .*, logical (\d+), physical (\d+), length (\d+)\)", str(error)
     )
     assert place is not None, error
     length, lba, logical, physical, extent_length = map(int, place.groups())

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 STATUS = "NVMe status Unrecovered Read Error (SCT 2h, SC 81h)"
-WORDS = {ways.disk: (errno.ENODATA, "cannot read, "), ways.node: (errno.EIO, STATUS)}
+WORDS = {ways.disk: (errno.ENODATA, ": cannot read "), ways.node: (errno.EIO, STATUS)}
 """What a bad sector is called. A block device has the kernel's words, all others have NVMe's."""
 
 

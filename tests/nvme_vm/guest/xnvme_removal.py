@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme import ways as _xnvme_ways
+from dali_storage.backends.xnvme import namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.catalog import Catalog
 
@@ -24,7 +24,7 @@ from .removal import failure_when_taken_out
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
 
-PATIENCE = 3.0  # seconds; users wait longer for a controller that says nothing
+TIMEOUT = 3.0  # seconds; users wait longer for a controller that does not answer
 
 
 def prepare(number: int, directory: Path) -> tuple[Catalog, Path]:
@@ -53,8 +53,8 @@ def test_a_disk_that_is_taken_out_gives_an_error(
 def test_a_controller_that_does_not_answer_any_more_gives_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pci = dataclasses.replace(_xnvme_ways.PCI, patience=PATIENCE)
-    monkeypatch.setattr(_xnvme_ways, "PCI", pci)
+    pci = dataclasses.replace(namespace.PCI_ADDRESS, timeout_s=TIMEOUT)
+    monkeypatch.setattr(namespace, "PCI_ADDRESS", pci)
     catalog, bmap = prepare(2, tmp_path)
     function = controllers.address(plan.TAKEN_OUT[2])
     controllers.bind(function, "uio_pci_generic")
