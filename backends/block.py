@@ -17,13 +17,12 @@ from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .extents.device import open_mapped
-from .extents.disks import list_disks
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
 from .linux import aio
 from .linux.libc import IOVEC
-from .linux.storage import open_direct
+from .linux.storage import list_disks, open_direct
 
 _RETRIES = 1
 _PAGE = 4096  # bytes

@@ -14,10 +14,10 @@ from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .extents.device import open_mapped
-from .extents.disks import list_disks
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
+from .linux.storage import list_disks
 from .xnvme import availability, library
 from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.nodes import list_character_devices

@@ -50,7 +50,7 @@ class Disk:
 
 
 def require(*commands: str) -> None:
-    """Skip the test that calls this where it cannot run, and say what is missing."""
+    """Skip the calling test if it cannot run here; the reason names what is missing."""
     if os.geteuid() != 0:
         pytest.skip("loop devices and mounting need root: run the tests as root")
     for command in commands:
@@ -59,7 +59,7 @@ def require(*commands: str) -> None:
 
 
 def run(*command: str) -> str:
-    """The standard output of a command; a CalledProcessError with its complaint if it fails."""
+    """The standard output of a command, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout.strip()
@@ -80,7 +80,7 @@ def loop_device(image: Path, *, sector: int = 512) -> Iterator[str]:
 
 
 def make_file_system(kind: str, device: str, *options: str) -> None:
-    """Make a file system of one of `FILE_SYSTEMS`, or btrfs; `options` are more of mkfs."""
+    """Make a file system of one of `FILE_SYSTEMS`, or btrfs; `options` are passed to mkfs."""
     command = _MKFS[kind]
     require(command[0])
     run(*command, *options, device)
@@ -88,7 +88,7 @@ def make_file_system(kind: str, device: str, *options: str) -> None:
 
 @contextmanager
 def mounted(device: str, directory: Path, *options: str) -> Iterator[None]:
-    """A file system mounted at a directory, which is made if need be."""
+    """A file system mounted at a directory, which is created if necessary."""
     directory.mkdir(exist_ok=True)
     run("mount", *(("-o", ",".join(options)) if options else ()), device, str(directory))
     try:
@@ -115,19 +115,19 @@ def disk(
         file_system: one of `FILE_SYSTEMS`, or btrfs. XFS cannot be made smaller than 300 MiB.
         size: bytes of the disk.
         sector: bytes of its logical block, 512 or 4096.
-        partition: put it on the first partition of two, which begins at 1 MiB, not on the whole.
-        mkfs: more arguments of mkfs.
-        options: of mount.
+        partition: put it on the first of two partitions, which begins at 1 MiB.
+        mkfs: arguments for mkfs.
+        options: for mount.
     """
     require("losetup", *(("sfdisk", "partx") if partition else ()))
     image = directory / "disk.img"
     with open(image, "wb") as file:
         file.truncate(size)
     with loop_device(image, sector=sector) as device:
-        place = _partition(device, size, sector) if partition else device
-        make_file_system(file_system, place, *mkfs)
-        with mounted(place, directory / "mnt", *options):
-            yield Disk(image, device, place, directory / "mnt")
+        node = _partition(device, size, sector) if partition else device
+        make_file_system(file_system, node, *mkfs)
+        with mounted(node, directory / "mnt", *options):
+            yield Disk(image, device, node, directory / "mnt")
 
 
 def _partition(device: str, size: int, sector: int) -> str:
@@ -138,13 +138,13 @@ def _partition(device: str, size: int, sector: int) -> str:
         ["sfdisk", "--quiet", device], input=table, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    # Not every kernel knows GPT: partx reads the table by itself and adds what it finds.
-    with contextlib.suppress(AssertionError):  # where the kernel was faster
+    # Not every kernel reads GPT: partx reads the table and adds the partitions.
+    with contextlib.suppress(AssertionError):  # the kernel has added them
         run("partx", "--add", device)
     return f"{device}p1"
 
 
 def drop_caches() -> None:
-    """Forget all clean pages, and write the others first."""
+    """Write dirty pages and empty the page cache."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")

@@ -1,4 +1,4 @@
-"""Files that lie on a disk in ways that are hard to read right, their bytes and their map."""
+"""Files with layouts on disk that are hard to read right, and their map."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def make_map(root: Path | bytes, bmap: Path) -> Path:
 
 
 def write_interleaved(directory: Path, names: list[str], pieces: int, random: Any) -> None:
-    """Files whose blocks get their places in turn: they have an extent a block."""
+    """Files whose blocks are allocated in turn, so that each block is an extent."""
     for piece in range(pieces):
         for name in names:
             fd = os.open(directory / name, os.O_CREAT | os.O_WRONLY)
             os.posix_fallocate(fd, piece * _BLOCK, _BLOCK)
             os.pwrite(fd, random.bytes(_BLOCK), piece * _BLOCK)
-            os.close(fd)  # and with it the space that was reserved behind the block
+            os.close(fd)  # releases the space that was reserved behind the block
     for name in names:
         os.truncate(directory / name, pieces * _BLOCK - 99)
 
@@ -43,7 +43,7 @@ def write_sparse(path: Path, size: int, ranges: list[tuple[int, int]], random: A
 
 
 def fill_free_space(directory: Path, random: Any) -> None:
-    """Leave other data on the medium where files will be preallocated."""
+    """Leave other data on the disk where files will be preallocated."""
     for index in range(40):
         (directory / f"junk{index}").write_bytes(random.bytes(1 << 20))
     os.sync()
@@ -62,9 +62,9 @@ def preallocate(path: Path, size: int, ranges: list[tuple[int, int]], random: An
 
 
 def make_hostile_files(directory: Path, seed: int = 7) -> None:
-    """One of each kind that the earlier prototype read wrong, none of them synced.
+    """One file of each hostile kind, none of them synced.
 
-    Where a disk is used more than once, what it held before must differ: hence the seed.
+    The seed makes the bytes differ from those that a disk held before.
     """
     random = np.random.default_rng(seed)
     directory.mkdir()

@@ -1,9 +1,11 @@
-"""What the tests of all readers of extent maps share: the promises, on disks."""
+"""Tests that all readers of extent maps share: the promises, on disks."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,3 +58,36 @@ class OnDisk(LosesNoFiles, MappedReaderTests):
 
     def reopen(self, reader: Reader, catalog: Catalog) -> Reader:
         return self.backend(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
+
+
+UNPRIVILEGED = """
+import importlib, os, sys
+from dali_storage.discovery import from_directory
+module, name, directory, bmap, uri = sys.argv[1:]
+backend = getattr(importlib.import_module(module), name)
+catalog = from_directory(directory, file_filters="*")
+tree = backend.tree(bmap=bmap)  # Python itself may be out of reach from then on
+backend.unavailable()
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+backend(catalog, bmap=bmap, uri=uri)
+"""
+
+
+def require_permission_to_be_named(
+    backend: type[Reader], mapped: tuple[Catalog, Path], uri: str
+) -> None:
+    """A user who may not read a device gets an error that says so, and what to do about it."""
+    catalog, bmap = mapped
+    for directory in bmap.parents[:3]:
+        os.chmod(directory, 0o755)
+    names = (backend.__module__, backend.__name__, os.fsdecode(catalog.root))
+    done = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, *names, str(bmap), uri],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("dali_storage.errors.BackendUnavailable: no permission to read /dev/")
+    for remedy in ("run as root", "setfacl", "image file"):
+        assert remedy in last

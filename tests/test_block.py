@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,7 +30,7 @@ from .layouts import (
     make_map,
     write_sparse,
 )
-from .mapped import NEEDS_ROOT, OnDisk
+from .mapped import NEEDS_ROOT, OnDisk, require_permission_to_be_named
 
 pytestmark = NEEDS_ROOT
 
@@ -134,27 +132,7 @@ def test_files_that_share_their_extents(tmp_path: Path) -> None:
 
 
 def test_a_user_who_may_not_read_the_device(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
-    script = (
-        "import os, sys; from dali_storage.backends.block import BlockReader\n"
-        "from dali_storage.discovery import from_directory\n"
-        "catalog = from_directory(sys.argv[1], file_filters='*')\n"
-        "mapped = BlockReader.tree(bmap=sys.argv[2])\n"  # Python may be out of reach from then on
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "BlockReader(catalog, bmap=sys.argv[2], uri=sys.argv[3])"
-    )
-    for directory in Path(mapped[1]).parents[:3]:
-        os.chmod(directory, 0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", script, os.fsdecode(mapped[0].root), mapped[1], ext4.device],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("dali_storage.errors.BackendUnavailable: no permission to read /dev/")
-    assert "run as root" in last
-    assert "setfacl" in last
-    assert "image file" in last
+    require_permission_to_be_named(BlockReader, mapped, ext4.device)
 
 
 @pytest.mark.parametrize(

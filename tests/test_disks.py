@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.backends.extents.disks import list_disks
 from dali_storage.backends.linux import nodes
+from dali_storage.backends.linux.storage import list_disks
 from dali_storage.backends.xnvme.nodes import list_character_devices
 from dali_storage.devices import DeviceStatus
 

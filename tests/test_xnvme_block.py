@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +32,7 @@ from dali_storage.testing import make_batch, read
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, run
 from .layouts import contents_of, make_hostile_files, make_map
-from .mapped import NEEDS_ROOT, OnDisk
+from .mapped import NEEDS_ROOT, OnDisk, require_permission_to_be_named
 from .xnvme import offers
 
 pytestmark = NEEDS_ROOT
@@ -202,26 +200,7 @@ def test_a_reader_that_is_closed_reads_nothing(
 def test_a_user_who_may_not_read_the_device(
     xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
 ) -> None:
-    script = (
-        "import os, sys; from dali_storage.backends import xnvme_block\n"
-        "from dali_storage.backends.xnvme import library as _xnvme\n"
-        "from dali_storage.discovery import from_directory\n"
-        "catalog = from_directory(sys.argv[1], file_filters='*')\n"
-        "mapped = xnvme_block.XnvmeBlockReader.tree(bmap=sys.argv[2]); _xnvme.load()\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "xnvme_block.XnvmeBlockReader(catalog, bmap=sys.argv[2], uri=sys.argv[3])"
-    )
-    for directory in Path(mapped[1]).parents[:3]:
-        os.chmod(directory, 0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", script, os.fsdecode(mapped[0].root), mapped[1], ext4.device],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("dali_storage.errors.BackendUnavailable: no permission to read /dev/")
-    assert "setfacl" in last
+    require_permission_to_be_named(XnvmeBlockReader, mapped, ext4.device)
 
 
 # Reads that fail

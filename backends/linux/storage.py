@@ -6,12 +6,16 @@ import errno
 import mmap
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from bmap_tools import device
 from bmap_tools.extent_map import Device
 
+from ...devices import DeviceStatus
 from ...errors import BackendUnavailable, named
+from . import nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ def open_direct(path: str) -> DirectFile:
     fd = _open(path)
     try:
         if stat.S_ISBLK(mode):
-            return DirectFile(describe_block_device(path), fd)
+            return DirectFile(describe(path, device.examine(path)), fd)
         alignment = _alignment_of_image(fd, path)
         size = os.fstat(fd).st_size
         return DirectFile(Storage(path=path, aliases=(path,), size=size, alignment=alignment), fd)
@@ -93,18 +97,8 @@ def open_direct(path: str) -> DirectFile:
         raise
 
 
-def describe_block_device(path: str) -> Storage:
-    """What sysfs says of a block device, given by any path to its node.
-
-    Raises:
-        ValueError: it is not a plain disk, a partition or a loop device.
-        OSError: sysfs does not describe it.
-    """
-    return described(path, device.examine(path))
-
-
-def described(path: str, found: Device) -> Storage:
-    """The storage behind a node, of which sysfs says `found`."""
+def describe(path: str, found: Device) -> Storage:
+    """A block device by the path of its node, of which sysfs says `found`."""
     return Storage(
         path=path,
         aliases=(path, *filter(None, [found.backing_file])),
@@ -114,6 +108,17 @@ def described(path: str, found: Device) -> Storage:
         serial=found.serial,
         wwids=() if found.wwid is None else (found.wwid,),
     )
+
+
+def list_disks(root: str = "/") -> Iterator[DeviceStatus]:
+    """All whole disks that have a medium; `root` is the directory that contains `sys` and `dev`."""
+    for entry in sorted((Path(root) / "sys/class/block").glob("*")):
+        kind = device.disk_kind(entry.name)
+        size, hidden = (nodes.sysfs_text(entry / name) for name in ("size", "hidden"))
+        if kind is None or size in ("", "0") or hidden == "1":  # hidden: one of several paths
+            continue
+        problem = nodes.problem(Path(root) / "dev" / entry.name)
+        yield DeviceStatus(f"/dev/{entry.name}", kind, problem)
 
 
 def mode_of(path: str) -> int:

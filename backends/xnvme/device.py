@@ -16,6 +16,7 @@ import numpy as np
 
 from ..._types import Buffer
 from ...errors import os_error
+from ..linux import libc
 from .abi import GEOMETRY, GEOMETRY_KINDS, OPTS, OPTS_READ, copy_structure
 from .library import Library
 
@@ -27,9 +28,6 @@ hence an RLock."""
 os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
 _leaked_on_purpose: list[Callable[[], bool]] = []  # `is_ours` of devices that stay open
-
-_madvise = ctypes.CDLL(None).madvise
-_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class Device:
             )
         memory = foreign_memory(address, nbytes)
         weakref.finalize(memory.base, _free, self.library, handle, address).atexit = False
-        _madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # best effort
+        libc.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # best effort
         return memory
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
 from ..linux import nodes
 from ..linux.nodes import sysfs_text
-from ..linux.storage import Storage, described, no_permission
+from ..linux.storage import Storage, describe, no_permission
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _DEFAULT_KIB = 128  # taken for the limit of a driver that does not report one
@@ -34,7 +34,7 @@ def block_device(path: str) -> Storage:
         OSError: sysfs does not describe it.
     """
     found = device.examine(path)
-    storage = described(path, found)
+    storage = describe(path, found)
     number = sysfs_text(_BLOCK_DEVICES / os.path.basename(found.disk) / "dev")
     node = _node(found.disk, number, path)
     offset = 0 if found.path == found.disk else found.start
@@ -74,7 +74,7 @@ def character_device(path: str) -> Storage:
             f"with the map ({reason})"
         ) from None
     node = _node(f"/dev/{name}", number, path)
-    return replace(described(node, found), aliases=(found.path,))
+    return replace(describe(node, found), aliases=(found.path,))
 
 
 def list_character_devices(root: str = "/") -> Iterator[DeviceStatus]:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ..._types import IntArray
 from ...errors import BackendUnavailable
+from ..linux import libc
 from .abi import CONTEXT, PHASE_BITS, SCT_AND_SC
 from .commands import UNDER_WAY, Commands
 from .device import LIBRARY_LOCK, Device, foreign_memory
@@ -192,8 +193,7 @@ class Queue:
             raise BackendUnavailable(
                 f"{library} does not keep its command contexts in one array, as 0.7.5 and main do"
             )
-        bzero = ctypes.cast(ctypes.CDLL(None).bzero, ctypes.c_void_p)
-        library.xnvme_queue_set_cb(self._pointer, bzero, _STATE_BYTES)
+        library.xnvme_queue_set_cb(self._pointer, libc.BZERO, _STATE_BYTES)
         memory = foreign_memory(taken[0], depth * CONTEXT.itemsize)
         return memory.view(CONTEXT), [ctypes.c_void_p(address) for address in taken]
 
