@@ -72,7 +72,7 @@ def test_another_file_system_is_refused(
 def test_the_superblock_read_by_a_command_is_compared_with_the_map(
     xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only what the kernel reads from a path: libxnvme might have opened something else."""
+    """libxnvme might have opened another device than the kernel knows by this path."""
     head = bytes(SUPERBLOCK_BYTES)
     monkeypatch.setattr(Namespace, "read", lambda *_: head)
     with pytest.raises(StaleMapError, match="no ext2, ext3, ext4 or XFS file system at byte 0"):
@@ -130,8 +130,8 @@ def test_an_implementation_that_is_forbidden_is_named(
     before = open_files()
     with pytest.raises(
         BackendUnavailable,
-        match=r"'io_uring' here: .*cannot create 2 queues of depth 128; the device may support "
-        r"fewer.*: Operation not perm.*kernel.io_uring_dis.*`python -m dali_storage` shows",
+        match=r"'io_uring' here: .*cannot create 2 queues of depth 128: Operation not permitted; "
+        r"the device may support fewer or shallower ones; .*kernel.io_uring_disabled.*`python -m",
     ):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
     assert open_files() == before

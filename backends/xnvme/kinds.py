@@ -71,23 +71,22 @@ class DeviceKind:
 
     @contextmanager
     def explain_failures(
-        self, library: Library, path: str, io: str | None, doing: str = ""
+        self, library: Library, path: str, io: str | None, doing: str = "", hint: str = ""
     ) -> Iterator[None]:
         """Raise an OSError of libxnvme as what it means to the user of the device at `path`."""
         try:
             yield
         except OSError as error:
-            raise self._explained(library, path, io, error, doing) from None
+            what = ": ".join(filter(None, [doing, error.strerror or str(error)]))
+            if isinstance(error, PermissionError) and not doing and self.take is None:
+                raise no_permission(path) from None
+            if self.take is None and (limit := limit_reached(error, path)):
+                raise limit from None
+            raise self._unavailable(library, path, io, f"{what}{hint}") from None
 
-    def _explained(
-        self, library: Library, path: str, io: str | None, error: OSError, doing: str
-    ) -> Exception:
-        if self.take is None:
-            if isinstance(error, PermissionError) and not doing:
-                return no_permission(path)
-            if limit := limit_reached(error, path):
-                return limit
-        what = f"{doing}{error.strerror or error}"
+    def _unavailable(
+        self, library: Library, path: str, io: str | None, what: str
+    ) -> BackendUnavailable:
         if self.needs is None:
             return not_offered(library, str(io), f"{path}: {what}")
         by = f" with io {io!r}" if io else ""

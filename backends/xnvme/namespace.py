@@ -147,11 +147,9 @@ def open_namespace(
         geometry = _geometry(kind, device, found.path, nsid)
         storage = kind.identify(device, geometry, found)
         max_transfer = _max_transfer(kind, device, geometry, storage)
-        doing = (
-            f"cannot create {queues} queues of depth {queue_depth}; the device may support fewer "
-            "or shallower ones: "
-        )
-        with kind.explain_failures(library, found.path, device.io, doing):
+        doing = f"cannot create {queues} queues of depth {queue_depth}"
+        hint = "; the device may support fewer or shallower ones"
+        with kind.explain_failures(library, found.path, device.io, doing, hint):
             made = [
                 opened.enter_context(
                     Queue(device, queue_depth, spin=spin, timeout_s=kind.timeout_s)

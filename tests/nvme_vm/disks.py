@@ -1,4 +1,4 @@
-"""The disks of the machines: their images, and what is on them."""
+"""The disks of the machines: their images and contents."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .hardware import Controller, Namespace, ReadError
 
 
 def sparse(path: Path, size: int) -> Path:
-    """A file of zeros, which takes no space."""
+    """A sparse file of zeros."""
     with open(path, "wb") as file:
         file.truncate(size)
     return path
 
 
 def empty_disks(directory: Path) -> tuple[Controller, ...]:
-    """One of each size of blocks; a command can ask them for 4 MiB."""
+    """One disk per block size; a command can read 4 MiB."""
     return tuple(
         disk(serial, sparse(directory / serial, 400 << 20), mdts=10, logical_block_size=sector)
         for sector, serial in plan.EMPTY.items()
     )
 
 
-def seldom_disks(directory: Path) -> tuple[Controller, ...]:
-    """With two namespaces, with zones, and with metadata of two kinds; empty, too."""
+def unusual_disks(directory: Path) -> tuple[Controller, ...]:
+    """Empty disks with two namespaces, with zones, and with both kinds of metadata."""
 
     def image(name: str) -> Path:
         return sparse(directory / name, 128 << 20)
@@ -45,7 +45,7 @@ def seldom_disks(directory: Path) -> tuple[Controller, ...]:
 
 
 def disk(serial: str, image: Path, *, mdts: int = 7, **properties: Any) -> Controller:
-    """A controller with one namespace, which has the `properties` of a `Namespace`."""
+    """A controller with one namespace; `properties` are those of `Namespace`."""
     return Controller(serial=serial, namespaces=(Namespace(image=image, **properties),), mdts=mdts)
 
 
@@ -54,26 +54,26 @@ class MappedDisk:
     """A disk with files that a guest has mapped.
 
     Attributes:
-        directory: has the image of the disk, the files' originals and their map.
+        directory: holds the image of the disk, the original files and their map.
     """
 
     directory: Path
 
     @property
     def image(self) -> Path:
-        """The bytes of the disk."""
+        """The image of the disk."""
         return self.directory / plan.MAPPED
 
     def controller(self, *read_errors: ReadError) -> Controller:
-        """The disk in a machine, with faults."""
+        """A controller with the disk and its faults."""
         return disk(plan.MAPPED, self.image, read_errors=read_errors)
 
     def break_sectors(self, places: dict[str, tuple[str, int]]) -> Controller:
-        """The disk with sectors that cannot be read, of which the guest is told.
+        """A controller with the disk and bad sectors, which are listed for the guest.
 
         Args:
-            places: by what the guest calls it, the name of a file and an offset in it. "bad" can
-                never be read, all others fail once.
+            places: the name of a file and an offset in it, by the name of the fault. The sector of
+                "bad" can never be read, all others fail once.
         """
         faults = {kind: self._fault(*place) for kind, place in places.items()}
         (self.directory / plan.FAULTS).write_text(json.dumps(faults))
@@ -82,7 +82,7 @@ class MappedDisk:
         )
 
     def _fault(self, name: str, offset: int) -> dict[str, Any]:
-        """The sector with a byte of a file, found in the image by what the file holds there."""
+        """The sector with a byte of a file, found in the image by its content."""
         start = offset // 512 * 512
         content = (self.directory / plan.FILES / name).read_bytes()[start : start + 512]
         position = self.image.read_bytes().index(content)
@@ -90,7 +90,7 @@ class MappedDisk:
 
 
 def plant(root: Path) -> None:
-    """JPEGs of different sizes, and files that any sector's bytes are only once in."""
+    """JPEGs of different sizes, and files in which the bytes of every sector are unique."""
     random = np.random.default_rng(1)
     for number in range(24):
         folder = root / f"class{number % plan.CLASSES}"

@@ -1,4 +1,4 @@
-"""What the guest runs, as the host says it."""
+"""Commands for the guest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GUEST = Path(__file__).with_name("guest")
 
 
 def guest_tests(*modules: str, **environment: str) -> list[str]:
-    """The command that runs modules of the guest's tests, without pytest plugins or traces."""
+    """The command that runs test modules of the guest, without pytest plugins or caches."""
     return [
         *("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"),
         *(f"{name}={value}" for name, value in environment.items()),
@@ -36,8 +36,8 @@ def run(machine: Machine, command: list[str]) -> None:
 
 
 def run_and_take_out(machine: Machine, command: list[str], count: int) -> None:
-    """Run a command that must succeed, and take out `count` controllers when it says so."""
-    for number in range(count):  # an earlier run may have left them
+    """Run a command that must succeed, and remove `count` controllers when it asks for that."""
+    for number in range(count):  # left by an earlier run
         (machine.directory / f"{plan.READING}{number}").unlink(missing_ok=True)
     with machine.boot(command) as running:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""What a machine is made of, and how QEMU is told."""
+"""The hardware of a machine, and the arguments of QEMU for it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class ReadError:
     """Reads that fail.
 
     Attributes:
-        sector: the one of 512 bytes, counted from the start of the image, that cannot be read.
-        once: whether only the first read fails that touches it.
-        errno: what QEMU is told by the image; the guest is told "unrecovered read error".
+        sector: the number of the bad sector of 512 bytes in the image.
+        once: only the first read of the sector fails.
+        errno: what QEMU gets from the image; the guest gets "unrecovered read error".
     """
 
     sector: int
@@ -29,12 +29,12 @@ class Namespace:
     """A namespace of a controller.
 
     Attributes:
-        image: the file with its bytes; the guest can write to it.
+        image: the file with its bytes; writable by the guest.
         logical_block_size: bytes, 512 or 4096.
-        metadata: bytes that each block has besides.
-        extended: whether these follow each block's bytes; otherwise they have memory of their own.
-        zoned: whether it has zones that can only be written in order.
-        read_errors: which reads fail.
+        metadata: bytes of metadata per block.
+        extended: the metadata follows the data of each block; otherwise it is separate.
+        zoned: it has zones, which can only be written in order.
+        read_errors: the reads that fail.
     """
 
     image: Path
@@ -45,11 +45,11 @@ class Namespace:
     read_errors: tuple[ReadError, ...] = ()
 
     def block_device(self, name: str) -> str:
-        """The value of QEMU's -blockdev that makes its image a node called `name`."""
+        """The value of QEMU's -blockdev for a node `name` with the image."""
         file: dict[str, object] = {
             "driver": "file",
             "filename": str(self.image),
-            "cache": {"no-flush": True},  # it need not survive the host's power failure
+            "cache": {"no-flush": True},  # the image need not survive a power failure
         }
         if self.read_errors:
             errors = [
@@ -65,9 +65,9 @@ class Controller:
     """An NVMe controller.
 
     Attributes:
-        serial: its serial number, by which the guest tells it from others.
-        namespaces: what it has; they are numbered from 1.
-        mdts: the largest transfer is 4 KiB << this.
+        serial: its serial number, by which the guest identifies it.
+        namespaces: its namespaces, numbered from 1.
+        mdts: the largest transfer is 4 KiB << mdts.
     """
 
     serial: str
@@ -83,7 +83,7 @@ def shared_directory(tag: str, path: Path, readonly: str) -> Iterator[str]:
 
 
 def attached(number: int, controller: Controller) -> Iterator[str]:
-    """QEMU's arguments for a controller on a port of its own, out of which it can be taken."""
+    """QEMU's arguments for a controller on its own port, so that it can be removed."""
     name, port = f"nvme{number}", f"port{number}"
     yield from ("-device", options("pcie-root-port", id=port, chassis=number))
     properties = {"serial": controller.serial, "mdts": controller.mdts}
@@ -106,6 +106,6 @@ def attached(number: int, controller: Controller) -> Iterator[str]:
 
 
 def options(driver: str, **properties: object) -> str:
-    """What follows -device and the like. A comma in a value is written twice."""
+    """The value of -device and the like. A comma in a value is written twice."""
     words = (f"{name}={str(value).replace(',', ',,')}" for name, value in properties.items())
     return ",".join([driver, *words])

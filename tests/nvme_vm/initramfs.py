@@ -1,4 +1,4 @@
-"""The first file system of the guest: busybox, kernel modules and `init`, as a cpio archive."""
+"""The initramfs of the guest: busybox, kernel modules and `init`, as a cpio archive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build(init: bytes, busybox: bytes, kernel: Path, modules: Iterable[str]) -> 
         init: the script that becomes process 1.
         busybox: the program, statically linked.
         kernel: the directory with the modules of one version of the kernel, /lib/modules/VERSION.
-        modules: which of them `init` loads, after those that they depend on.
+        modules: the modules that `init` loads, besides those that they depend on.
     """
     ordered = _in_order(modules, kernel)
     order = "".join(f"{name}\n" for name in ordered).encode()
@@ -50,7 +50,7 @@ def build(init: bytes, busybox: bytes, kernel: Path, modules: Iterable[str]) -> 
 
 
 def _in_order(wanted: Iterable[str], kernel: Path) -> dict[str, bytes]:
-    """The modules and what they depend on, which comes before them: names and contents."""
+    """The modules after those that they depend on: names and contents."""
     files = {_name(path): path for path in kernel.rglob("*.ko*")}
     builtin = {_name(Path(line)) for line in (kernel / "modules.builtin").read_text().split()}
     loaded: dict[str, bytes] = {}
@@ -80,7 +80,7 @@ def _code(path: Path) -> bytes:
 
 
 def _depends(code: bytes) -> list[str]:
-    """What a module says in its section .modinfo, whose entries end with a NUL (modpost)."""
+    """The dependencies in a module's section .modinfo, whose entries end with a NUL (modpost)."""
     found = re.search(rb"\0depends=([^\0]*)\0", code)
     return (
         [name.replace("-", "_") for name in found[1].decode().split(",") if name] if found else []

@@ -1,6 +1,7 @@
-"""An emulated computer with NVMe controllers that runs a command on the host's own files.
+"""An emulated computer with NVMe controllers that runs a command on the files of the host.
 
-QEMU emulates all of it, the processor too: neither KVM nor root is needed, and times mean nothing.
+QEMU emulates everything, including the processor: it needs neither KVM nor root, and times measured
+in it mean nothing.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from .qmp import Monitor
 _BOOT_FILES = Path(__file__).parents[2] / ".nvme_vm"  # packages.py makes them
 _KERNEL, _INITRAMFS = _BOOT_FILES / "vmlinux", _BOOT_FILES / "initramfs"
 _QEMU = "qemu-system-x86_64"
-# String instructions are emulated byte by byte: software that trusts in them copies 4 times slower.
+# String instructions are emulated byte by byte: software that relies on them copies 4 times slower.
 _CPU = "max,erms=off,fsrm=off"
-# A second one slows the guest down where the host is busy, and Linux 6.12 was seen to crash then,
-# changing code that the other one ran. But were no second one possible, QEMU before 8.1 would leave
-# out memory barriers (its commit c914d46d0a), and now and then lose the doorbell of a controller.
+# A second processor slows the guest down on a busy host, and Linux 6.12 has crashed with one while
+# it patched code that the other one ran. But if no second one is possible, QEMU before 8.1 omits
+# memory barriers (its commit c914d46d0a), and sometimes loses the doorbell of a controller.
 _PROCESSORS = "1,maxcpus=2"
-_ANSWER_TIMEOUT = 30.0  # seconds, for QEMU, and for a guest to let go of a device
+_ANSWER_TIMEOUT = 30.0  # seconds, for QEMU to answer and for a guest to release a device
 _TAIL = 60  # lines
 
 
 class MachineError(Exception):
-    """The guest ended without the status of its command, or did not end. Shows its last words."""
+    """The guest ended without the status of its command, or did not end. Shows its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What became of a command.
+    """The outcome of a command.
 
     Attributes:
         returncode: its exit status.
@@ -52,7 +53,7 @@ class Completed:
 
 
 class Running:
-    """A machine that is switched on."""
+    """A running machine."""
 
     def __init__(
         self, directory: Path, process: subprocess.Popen[bytes], monitor: socket.socket
@@ -61,11 +62,11 @@ class Running:
 
         Args:
             directory: shared with the guest.
-            process: the QEMU, which stays the caller's to end.
+            process: the QEMU; the caller ends it.
             monitor: connected to its monitor.
 
         Raises:
-            MachineError: QEMU does not like its command line.
+            MachineError: QEMU rejects its command line.
         """
         self._directory = directory
         self._process = process
@@ -74,7 +75,7 @@ class Running:
         try:
             self._monitor = Monitor(monitor)
         except ConnectionError:
-            raise self._error("was not switched on") from None
+            raise self._error("could not be started") from None
 
     def wait_for(self, name: str, timeout: float = 60) -> None:
         """Wait until the guest has made a file `name` in the shared directory.
@@ -91,14 +92,14 @@ class Running:
             time.sleep(0.02)
 
     def take_out(self, controller: int) -> None:
-        """Take a controller out of the machine, by its place in `Machine.controllers`."""
+        """Remove a controller from the machine, by its index in `Machine.controllers`."""
         self._monitor.remove(f"nvme{controller}")
 
     def wait(self, timeout: float) -> Completed:
-        """Wait until the machine has switched itself off after its command.
+        """Wait until the machine has shut down after its command.
 
         Raises:
-            MachineError: it does not, within `timeout` seconds, or not of its own will.
+            MachineError: it does not, within `timeout` seconds, or it crashes.
         """
         try:
             self._process.wait(timeout)
@@ -125,15 +126,15 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A computer whose root file system is the host's; what is written there is forgotten.
+    """A computer whose root file system is that of the host; writes to it are discarded.
 
     Attributes:
-        directory: an absolute path of the host, the same in the guest: what one side writes
-            there, the other sees. It has `console` and `output` of the last run.
+        directory: an absolute path, the same on the host and in the guest, which share it. Holds
+            `console` and `output` of the last run.
         controllers: its NVMe controllers; the ids of the devices are nvme0, nvme1, …
-        memory_mib: its memory.
-        hugepages: how many of 2 MiB are set aside at boot.
-        iommu: whether there is an IOMMU (Intel), which vfio-pci needs.
+        memory_mib: its memory, MiB.
+        hugepages: the number of pages of 2 MiB reserved at boot.
+        iommu: whether it has an (Intel) IOMMU, which vfio-pci needs.
     """
 
     directory: Path
@@ -143,7 +144,7 @@ class Machine:
     iommu: bool = False
 
     def run(self, command: Sequence[str], timeout: float) -> Completed:
-        """Boot, run a command as root in the current directory, and switch off.
+        """Boot, run a command as root in the current directory, and shut down.
 
         Raises:
             MachineError: it takes longer than `timeout` seconds, or the guest dies.
@@ -153,7 +154,7 @@ class Machine:
 
     @contextmanager
     def boot(self, command: Sequence[str]) -> Iterator[Running]:
-        """A machine that boots and runs a command; switched off at the end in any case."""
+        """A machine that boots and runs a command; it is killed at the end in any case."""
         for name in ("status", "output", "console"):
             (self.directory / name).unlink(missing_ok=True)
         _require_programs()
@@ -178,7 +179,7 @@ class Machine:
         """QEMU with its arguments.
 
         Args:
-            monitor: the descriptor of a socket that it is told commands by.
+            monitor: the file descriptor of the socket for its monitor.
         """
         return [
             *(_QEMU, "-accel", "tcg", "-cpu", _CPU, "-smp", _PROCESSORS),

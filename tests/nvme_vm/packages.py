@@ -1,6 +1,6 @@
-"""Gets what the guest boots out of Debian packages: `python -m tests.nvme_vm.packages DIRECTORY`.
+"""Gets the kernel of the guest from Debian packages: `python -m tests.nvme_vm.packages DIRECTORY`.
 
-That takes no root: apt has its lists and its cache in a directory of ours, and what it gets is
+It needs no root: apt keeps its lists and cache in a temporary directory, and the packages are
 unpacked, not installed.
 """
 
@@ -18,14 +18,14 @@ from . import initramfs
 
 MODULES = (
     *("virtio_pci", "9pnet_virtio", "9p", "overlay", "nvme"),
-    *("crc32c_generic", "ext4", "xfs"),  # the file systems ask for the checksum by another name
+    *("crc32c_generic", "ext4", "xfs"),  # the file systems request the checksum by another name
     *("loop", "brd", "uio_pci_generic", "vfio_pci", "vfio_iommu_type1"),
 )
 _KERNEL = "linux-image-amd64"  # the cloud kernel has no 9p
 
 
 def main(directory: Path) -> None:
-    """Make `vmlinux` and `initramfs` in a directory, which is made too."""
+    """Make `vmlinux` and `initramfs` in a directory, which is created if necessary."""
     directory.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as work:
         packages = Packages(Path(work))
@@ -40,10 +40,10 @@ def main(directory: Path) -> None:
 
 
 class Packages:
-    """The packages of this system's apt sources."""
+    """The packages of the apt sources of this system."""
 
     def __init__(self, work: Path) -> None:
-        """Get their list.
+        """Download their list.
 
         Args:
             work: an empty directory for lists and packages.
@@ -53,13 +53,13 @@ class Packages:
             (work / part).mkdir(parents=True)
         self._options = (
             *("-o", f"Dir::State::lists={work}/lists", "-o", f"Dir::Cache={work}/cache"),
-            # The user that apt would become for downloads cannot write here.
+            # apt would download as a user who cannot write here.
             *("-o", "APT::Sandbox::User=root"),
         )
         self._apt("apt-get", "update", "-qq")
 
     def depends(self, package: str) -> list[str]:
-        """The names of what a package depends on."""
+        """The names of the packages that a package depends on."""
         said = self._apt("apt-cache", "depends", "--important", package)
         return re.findall(r"^\s*Depends: (\S+)$", said, re.MULTILINE)
 
@@ -89,15 +89,15 @@ def _kernel_package(names: list[str]) -> str:
 
 
 def vmlinux(image: bytes) -> bytes:
-    """The kernel in a bzImage, which QEMU boots at once; emulated, it unpacks itself in a minute.
+    """The uncompressed kernel in a bzImage: an emulated processor takes a minute to uncompress it.
 
     The header is that of Documentation/arch/x86/boot.rst.
 
     Raises:
-        ValueError: this is no bzImage, or packed in a way that is not known here.
+        ValueError: it is not a bzImage, or its compression is not supported.
     """
     if image[0x202:0x206] != b"HdrS":
-        raise ValueError("this is no bzImage")
+        raise ValueError("this is not a bzImage")
     sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = (sectors + 1) * 512 + offset
@@ -106,7 +106,7 @@ def vmlinux(image: bytes) -> bytes:
         return lzma.LZMADecompressor().decompress(payload)  # 4 bytes follow: the size
     if payload.startswith(b"\x28\xb5\x2f\xfd"):
         return _unzstd(payload[:-4])
-    raise ValueError(f"the kernel is packed in an unknown way: it begins with {payload[:6].hex()}")
+    raise ValueError(f"unknown compression of the kernel: it begins with {payload[:6].hex()}")
 
 
 def _unzstd(payload: bytes) -> bytes:

@@ -1,44 +1,44 @@
-"""What the tests on the host and those in the guest have agreed upon.
+"""Names and numbers that the tests on the host share with those in the guest.
 
-Names in capitals with a minus are serial numbers of controllers.
+Names in capitals with a hyphen are serial numbers of controllers.
 """
 
 from __future__ import annotations
 
 RAW_512, RAW_4096 = "RAW-512", "RAW-4096"
-"""Disks of random bytes; their images, in the shared directory, have the same names."""
+"""Disks of random bytes; their images in the shared directory have the same names."""
 
 RAW_SIZE = 4 << 20  # bytes
 RAW_BAD_SECTOR = 4001
 RAW_HUGEPAGES = 16
 
 EMPTY = {512: "EMPTY-512", 4096: "EMPTY-4096"}
-"""Disks of which the guest makes what it likes, by the bytes of their blocks."""
+"""Empty disks for the guest to use, by their block size in bytes."""
 
 MAPPED, FOREIGN = "MAPPED-DISK", "FOREIGN-DISK"
-"""A disk with files, which a guest copied and mapped before, and another one of the same bytes."""
+"""A disk with files that another guest has copied and mapped, and a disk with the same bytes."""
 
 TWO_NAMESPACES, ZONED = "TWO-NAMESPACES", "ZONED"
 EXTENDED, SEPARATE = "METADATA-EXTENDED", "METADATA-SEPARATE"
-"""Disks of kinds that are seldom: the last two have metadata, between blocks or apart."""
+"""Unusual disks; the last two have metadata, between the blocks or separate."""
 
 RAM_DISK = "/dev/ram0"
-"""One of the guest's, of 16 MiB: no NVMe at all."""
+"""A RAM disk of the guest, 16 MiB."""
 
 TAKEN_OUT = ("OUT-0", "OUT-1", "OUT-2")
-"""Small empty disks to be taken out."""
+"""Small empty disks to be removed."""
 
 READING = "reading"
-"""With the number of a controller: the file by which the guest says that it is to be taken out."""
+"""With the number of a controller: the file by which the guest asks for its removal."""
 
 XNVME_HUGEPAGES = 520
-"""libxnvme's own driver takes 512 of them, for its queues and for the memory it reads into."""
+"""libxnvme's own driver takes 512 of them, for its queues and its buffers."""
 
 FILES, BMAP, FAULTS = "files", "bmap.json", "faults.json"
-"""In the shared directory: the files of the mapped disk, their map, and what was done to them."""
+"""In the shared directory: the files of the mapped disk, their map, and the list of faults."""
 
 MOUNT = "/run/mapped"
-"""Where the mapped disk was mounted. The files are in its directory `FILES`."""
+"""The mount point of the mapped disk. The files are in its directory `FILES`."""
 
 CLASSES = 3
 """Directories among the files; each has JPEGs and, named *.bin, random bytes."""

@@ -1,4 +1,4 @@
-"""The monitor of QEMU, as its docs/interop/qmp-spec describes it: one JSON object a line."""
+"""The monitor of QEMU: one JSON object per line, see its docs/interop/qmp-spec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Monitor:
-    """A connection to a QEMU that has the other end.
+    """A connection to the monitor of a QEMU.
 
     Every wait for a message ends with TimeoutError after the timeout of the connection, and with
     ConnectionError when QEMU ends.
@@ -20,14 +20,14 @@ class Monitor:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, **arguments: Any) -> Any:
-        """What a command returns."""
+        """Execute a command; return its result."""
         json.dump({"execute": command, "arguments": arguments}, self._lines)
         self._lines.write("\n")
         self._lines.flush()
         return self._read("return")["return"]
 
     def remove(self, device: str) -> None:
-        """Ask the guest for a device, as pressing its button would, and wait until it is gone."""
+        """Request a device from the guest, like its attention button, and wait until it is gone."""
         self.execute("device_del", id=device)
         while True:
             message = self._read("event")
@@ -35,7 +35,7 @@ class Monitor:
                 return
 
     def _read(self, kind: str) -> dict[str, Any]:
-        """The next message that has a member `kind`. What happened meanwhile is forgotten."""
+        """The next message with a member `kind`; other messages are discarded."""
         for line in self._lines:
             message: dict[str, Any] = json.loads(line)
             if "error" in message:

@@ -22,7 +22,7 @@ def test_a_command_hands_back_its_status_and_its_output(tmp_path: Path) -> None:
     assert not Path("/etc/forgotten").exists()
 
 
-def test_a_guest_that_hangs_is_switched_off_and_its_last_words_are_shown(tmp_path: Path) -> None:
+def test_a_guest_that_hangs_is_killed_and_its_last_output_is_shown(tmp_path: Path) -> None:
     script = "echo last words; echo on the console > /dev/console; > $NVME_VM/hung; sleep 600"
     with Machine(directory=tmp_path).boot(["sh", "-c", script]) as running:
         running.wait_for("hung")
@@ -38,13 +38,13 @@ def test_a_guest_that_dies_has_no_status(tmp_path: Path) -> None:
         Machine(directory=tmp_path).run(["sh", "-c", crash], TIMEOUT)
 
 
-def test_a_machine_that_cannot_be_says_why(tmp_path: Path) -> None:
+def test_a_machine_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     machine = Machine(directory=tmp_path, controllers=(disk("NONE", tmp_path / "none"),))
-    with pytest.raises(MachineError, match=r"(?s)not switched on.*none.*No such file"):
+    with pytest.raises(MachineError, match=r"(?s)could not be started.*none.*No such file"):
         machine.run(["true"], TIMEOUT)
 
 
-def test_controllers_are_what_they_were_asked_to_be(tmp_path: Path) -> None:
+def test_controllers_have_the_properties_they_were_given(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for serial in (plan.RAW_512, plan.RAW_4096):
         (tmp_path / serial).write_bytes(random.bytes(plan.RAW_SIZE))

@@ -15,7 +15,7 @@ def test_block_reads_hostile_layouts_right(tmp_path: Path) -> None:
     run(Machine(directory=tmp_path, controllers=empty_disks(tmp_path)), guest_tests("block"))
 
 
-def test_block_reads_a_mapped_disk_around_its_faults_until_it_is_taken_out(
+def test_block_reads_a_mapped_disk_with_faults_until_it_is_removed(
     mapped: MappedDisk,
 ) -> None:
     broken = mapped.break_sectors(

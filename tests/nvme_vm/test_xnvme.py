@@ -7,7 +7,7 @@ from pathlib import Path
 from dali_storage.backends.xnvme import library as _xnvme
 
 from . import plan
-from .disks import MappedDisk, disk, empty_disks, seldom_disks, sparse
+from .disks import MappedDisk, disk, empty_disks, sparse, unusual_disks
 from .guests import guest_tests, run, run_and_take_out
 from .hardware import Controller
 from .machine import Machine
@@ -21,11 +21,11 @@ BROKEN = {
     "not retried node": ("class1/07.bin", 70_000),
     "not retried address": ("class2/08.bin", 70_000),
 }
-"""Places on the mapped disk; those with names of ways are for them alone."""
+"""Bad sectors on the mapped disk. One whose name ends with a way is for that way only."""
 
 
 def machine(directory: Path, *disks: Controller, iommu: bool = False) -> Machine:
-    """One with all that libxnvme's own driver asks for."""
+    """A machine with everything that libxnvme's own driver needs."""
     return Machine(
         directory=directory,
         controllers=disks,
@@ -35,12 +35,12 @@ def machine(directory: Path, *disks: Controller, iommu: bool = False) -> Machine
     )
 
 
-def test_xnvme_reads_right_names_what_fails_and_ends_when_a_controller_is_taken_out(
+def test_xnvme_reads_right_reports_failures_and_survives_the_removal_of_controllers(
     xnvme: _xnvme.Library, mapped: MappedDisk
 ) -> None:
     directory = mapped.directory
     taken_out = [disk(serial, sparse(directory / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
-    others = (*empty_disks(directory), *seldom_disks(directory), mapped.break_sectors(BROKEN))
+    others = (*empty_disks(directory), *unusual_disks(directory), mapped.break_sectors(BROKEN))
     modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_interrupt", "xnvme_namespaces")
     command = guest_tests(*modules, "xnvme_left", "xnvme_removal", XNVME_LIBRARY_PATH=xnvme.path)
     ways = 3 if xnvme.version == "main" else 2  # not by the PCI address

@@ -1,4 +1,4 @@
-"""The block backend on /dev/nvmeXn1: the bytes of hostile layouts against those of the files."""
+"""The backend block on /dev/nvmeXn1: hostile layouts, compared with the files."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_hostile_layouts_are_read_right(
 
 
 def seed_of(request: pytest.FixtureRequest) -> int:
-    """One of this test's own: bytes that an earlier one left in the same place are not right."""
+    """A seed per test: bytes that an earlier test left on the disk must not look right."""
     return zlib.crc32(request.node.name.encode())
 
 
 def require_layout(bmap: Path, sector: int, start: int) -> None:
-    """The map is of the disk that is meant, and there is something hard in it."""
+    """The map describes the expected disk and a hard layout."""
     mapped = bmap_tools.load(bmap)
     device = mapped.device
     assert (device.logical_block_size, device.start) == (sector, start)
@@ -76,7 +76,7 @@ def test_a_ram_disk_is_read_right(tmp_path: Path) -> None:
 
 
 def ram_disk(directory: Path) -> tuple[Catalog, Path]:
-    """Files on a disk in memory that is not mounted any longer, and their map."""
+    """Files on a RAM disk that is no longer mounted, and their map."""
     make_file_system("ext4", plan.RAM_DISK)
     with mounted(plan.RAM_DISK, directory / "mnt"):
         catalog = plant(directory / "mnt", 7)
@@ -98,7 +98,7 @@ def test_two_controllers_are_read_at_once(tmp_path: Path) -> None:
 
 
 def read_at_once(readers: Sequence[Reader]) -> list[list[bytes]]:
-    """What two lanes of each reader read at the same time, of its first 20 samples."""
+    """The first 20 samples, read by two lanes of each reader at the same time."""
     turns = [(reader, lane) for reader in readers for lane in (0, 1)]
     with ThreadPoolExecutor(len(turns)) as pool:
         jobs = [pool.submit(read, reader, np.arange(20), lane=lane) for reader, lane in turns]

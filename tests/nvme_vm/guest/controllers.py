@@ -1,4 +1,4 @@
-"""The NVMe controllers of this guest, told apart by their serial numbers."""
+"""The NVMe controllers of this guest, by serial number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 20.0  # seconds, for a driver
 
 
 def name(serial: str) -> str:
-    """The name of a controller, which depends on which was found first: nvme0, nvme1, …"""
+    """The name of a controller, which depends on the order of detection: nvme0, nvme1, …"""
     for directory in Path("/sys/class/nvme").iterdir():
         if (directory / "serial").read_text().strip() == serial:
             return directory.name
@@ -37,19 +37,19 @@ def character_device(serial: str, nsid: int = 1) -> str:
 
 
 def address(serial: str) -> str:
-    """Its place on the PCI bus."""
+    """The PCI address of a controller."""
     return Path(f"/sys/class/nvme/{name(serial)}/address").read_text().strip()
 
 
 def user_space_driver() -> str:
-    """The driver that gives a controller to user space here: without an IOMMU, or with one."""
+    """The user-space driver for this machine, which depends on the IOMMU."""
     has_iommu = any(Path("/sys/kernel/iommu_groups").iterdir())
     return "vfio-pci" if has_iommu else "uio_pci_generic"
 
 
 @contextmanager
 def bound(function: str, driver: str) -> Iterator[None]:
-    """Have a PCI function served by another driver, uio_pci_generic or vfio-pci, and back."""
+    """Bind a PCI function to uio_pci_generic or vfio-pci for a while."""
     bind(function, driver)
     try:
         yield
@@ -58,10 +58,10 @@ def bound(function: str, driver: str) -> Iterator[None]:
 
 
 def bind(function: str, driver: str) -> None:
-    """Have a PCI function served by another driver.
+    """Bind a PCI function to another driver.
 
     Raises:
-        OSError: it would not.
+        OSError: the driver does not take it.
     """
     device = _PCI / "devices" / function
     (device / "driver_override").write_text(driver)
@@ -73,10 +73,10 @@ def bind(function: str, driver: str) -> None:
 
 
 def wait_for_disk(serial: str, nsid: int = 1) -> str:
-    """A block device of a controller that was given back to its driver just now.
+    """The block device of a controller that has just been bound to the kernel's driver.
 
     Raises:
-        LookupError: it has none within 20 seconds.
+        LookupError: it does not appear within 20 seconds.
     """
     end = time.monotonic() + _TIMEOUT
     while not _has_disk(serial, nsid):
@@ -94,14 +94,14 @@ def _has_disk(serial: str, nsid: int) -> bool:
 
 
 def blank(node: str) -> str:
-    """A disk, made one without partitions or a file system."""
+    """A disk, after removing its partitions and file system."""
     run("wipefs", "--all", "--force", "--quiet", node)
     run("blockdev", "--rereadpt", node)
     return node
 
 
 def partition(node: str) -> str:
-    """Make two partitions of a disk; the second, which begins at 9 MiB and has all the rest."""
+    """Make two partitions; return the second, from 9 MiB to the end of the disk."""
     subprocess.run(
         ["sfdisk", "--quiet", "--wipe", "always", node],
         input="label: gpt\nstart=1MiB, size=8MiB\nsize=+\n",

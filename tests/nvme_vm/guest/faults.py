@@ -1,4 +1,4 @@
-"""The block backend on a disk with bad sectors, and on one that is not the mapped one."""
+"""The backend block on a disk with bad sectors, and on a copy of the mapped disk."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def faults(catalog: Catalog) -> dict[str, dict[str, Any]]:
 
 
 def known_faults(catalog: Catalog) -> dict[str, dict[str, Any]]:
-    """What the host has done to the disk; each fault with the sample that it is in."""
+    """The faults of the disk, each with its sample."""
     known = json.loads((controllers.DIRECTORY / plan.FAULTS).read_text())
     names = [catalog.name(sample).decode() for sample in range(len(catalog))]
     return {kind: {**fault, "sample": names.index(fault["name"])} for kind, fault in known.items()}
 
 
 def contents(catalog: Catalog, samples: Any) -> list[bytes]:
-    """What the host has written."""
+    """The original contents of samples."""
     files = controllers.DIRECTORY / plan.FILES
     return [(files / catalog.name(sample).decode()).read_bytes() for sample in samples]
 
@@ -62,7 +62,7 @@ def test_an_epoch_with_a_bad_sector_and_one_that_fails_once(
 
 
 def read_epoch(reader: Reader, catalog: Catalog, epoch: Any, bad: int) -> OSError:
-    """Read an epoch, of which all samples must be right but one; what is raised for that."""
+    """Read an epoch whose samples must all be right but one; return the error of that one."""
     for first in range(0, len(epoch), BATCH):
         samples = epoch[first : first + BATCH]
         if bad in samples:
@@ -73,26 +73,26 @@ def read_epoch(reader: Reader, catalog: Catalog, epoch: Any, bad: int) -> OSErro
 
 
 def failure(reader: Reader, samples: Any) -> OSError:
-    """What the reading of samples raises; without its traceback, which holds on to memory."""
+    """The error of reading samples, without its traceback, which keeps memory alive."""
     with pytest.raises(OSError) as caught:
         read(reader, samples)
     return caught.value.with_traceback(None)
 
 
 def has_failed(sector: int) -> bool:
-    """Whether the driver has seen a command fail that covers a sector."""
+    """Whether the driver has logged the failure of a command that covers a sector."""
     failed = re.findall(r"@ LBA (\d+), (\d+) blocks, I/O Error", run("dmesg"))
     return any(int(first) <= sector < int(first) + int(length) for first, length in failed)
 
 
 def require_named(error: OSError, fault: dict[str, Any]) -> None:
-    """An error names the sample, and the read and the extent that have the bad sector."""
+    """An error names the sample, and the read and the extent with the bad sector."""
     assert error.filename == f"{plan.MOUNT}/{plan.FILES}/{fault['name']}"
-    place = re.search(
+    match = re.search(
         r"(\d+) bytes at LBA (\d+) of .*, logical (\d+), physical (\d+), length (\d+)\)", str(error)
     )
-    assert place is not None, error
-    length, lba, logical, physical, extent_length = map(int, place.groups())
+    assert match is not None, error
+    length, lba, logical, physical, extent_length = map(int, match.groups())
     position = fault["sector"] * 512
     assert lba * 512 <= position < lba * 512 + length
     assert physical <= position < physical + extent_length

@@ -1,4 +1,4 @@
-"""Fixtures of the guest's tests: a plugin, since a conftest.py would be looked for on the host."""
+"""Fixtures of the guest's tests: a plugin, because pytest on the host would load a conftest.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KINDS = ((512, "ext4"), (4096, "xfs"))
 
 @pytest.fixture(scope="session")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
-    """The empty disks, not empty any longer."""
+    """The empty disks, filled with hostile files."""
     return [make_layout(tmp_path_factory.mktemp("layout"), *kind) for kind in _KINDS]
 
 
@@ -25,5 +25,5 @@ def layout(request: pytest.FixtureRequest, layouts: list[Layout]) -> Layout:
 
 @pytest.fixture
 def driver_without_retries() -> None:
-    """A read that fails once is for the backend to make again, not for the driver."""
+    """The backend has to retry a failed read, not the driver."""
     Path("/sys/module/nvme_core/parameters/max_retries").write_text("0")

@@ -1,4 +1,4 @@
-"""Hostile files on a disk, and their map, for the readers of libxnvme."""
+"""Hostile files on a disk and their map, for the readers that use libxnvme."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .block import require_layout
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Hostile files on a disk that is not mounted any longer.
+    """Hostile files on a disk that is no longer mounted.
 
     Attributes:
-        node: what the file system is on.
+        node: the device of the file system.
         disk: the block device of the whole namespace.
         serial: of the controller.
         catalog: the files.
-        contents: what the file system has read of each.
+        contents: their contents, as the file system read them.
         bmap: their map.
     """
 
@@ -42,23 +42,23 @@ class Layout:
     bmap: Path
 
     def open(self, uri: str | None, **options: object) -> XnvmeBlockReader:
-        """A reader of the files."""
+        """Open a reader of the files."""
         return XnvmeBlockReader(self.catalog, bmap=self.bmap, uri=uri, **options)
 
     def is_read_right(self, uri: str | None, **options: object) -> bool:
-        """Whether a reader that is opened like this gives the bytes of the files."""
+        """Whether a reader opened like this reads the contents of the files."""
         with self.open(uri, **options) as reader:
             return read(reader, np.arange(len(self.catalog))) == self.contents
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
-        """The files are there for reading."""
+        """Mount the file system read-only."""
         with mounted(self.node, self.bmap.parent / "mnt", "ro"):
             yield
 
 
 def make_layout(directory: Path, sector: int, file_system: str) -> Layout:
-    """A whole disk with blocks of 512 bytes, or a partition of one with blocks of 4096."""
+    """Hostile files on a disk with blocks of 512 bytes, or on a partition with blocks of 4096."""
     disk = controllers.disk(plan.EMPTY[sector])
     node, start = controllers.blank(disk), 0
     if sector == 4096:

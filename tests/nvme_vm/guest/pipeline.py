@@ -1,4 +1,4 @@
-"""Pipelines that decode JPEGs out of reads of an NVMe disk whose file system is not mounted."""
+"""Pipelines that decode JPEGs read from an NVMe disk that is not mounted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH, BATCHES = 8, 4  # more than an epoch
 
 
 def images(read: Callable[..., Any], **arguments: Any) -> list[tuple[Any, int]]:
-    """The images and labels of a few batches, decoded from what `read` (a readers.file) reads."""
+    """The decoded images and labels of a few batches from the operator `read`."""
     pipeline = Pipeline(batch_size=BATCH, num_threads=2, device_id=None)
     with pipeline:
         data, labels = read(random_shuffle=True, seed=3, initial_fill=16, **arguments)
@@ -38,12 +38,12 @@ def test_images_and_labels_are_those_of_fn_readers_file() -> None:
 
 @functools.cache
 def images_of_files() -> list[tuple[Any, int]]:
-    """The right ones."""
+    """The images and labels of the original files."""
     return images(fn.readers.file, file_root=str(controllers.DIRECTORY / plan.FILES))
 
 
 def require_images_of_readers_file(backend: str, uri: str) -> None:
-    """A backend that has no file system but the map gives what fn.readers.file gives of files."""
+    """Without a file system, a backend delivers what fn.readers.file reads from files."""
     expected = images_of_files()
     options = {"bmap": str(controllers.DIRECTORY / plan.BMAP), "uri": uri}
     with pytest.warns(MapNotChecked, match="not mounted"):

@@ -11,7 +11,7 @@ from . import controllers
 
 
 def main() -> None:
-    """Make a file system, fill it, and leave the map where the host and other guests find it."""
+    """Make a file system, fill it, and save its map in the shared directory."""
     node = controllers.disk(plan.MAPPED)
     make_file_system("ext4", node)
     root, bmap = f"{plan.MOUNT}/{plan.FILES}", controllers.DIRECTORY / plan.BMAP

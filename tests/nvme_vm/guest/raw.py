@@ -1,4 +1,4 @@
-"""The machine is what it says: controllers hold the bytes of their images, and fail on order."""
+"""The machine itself: controllers have the bytes of their images and the requested faults."""
 
 from __future__ import annotations
 

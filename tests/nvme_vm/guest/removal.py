@@ -1,4 +1,4 @@
-"""A controller is taken out while it is read: by the host, when it sees the file `reading`."""
+"""A controller is removed while it is read: the host removes it when the file `reading` appears."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE = 3.0  # seconds, of an emulated computer
 
 
 @pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
-def test_a_controller_that_is_taken_out_gives_an_error() -> None:
+def test_a_removed_controller_is_an_error() -> None:
     catalog = from_tree(
         BlockReader.tree(bmap=BMAP), file_filters="*.jpg"
     )  # the others may be faulty
@@ -32,9 +32,9 @@ def test_a_controller_that_is_taken_out_gives_an_error() -> None:
 
 
 def failure_when_taken_out(reader: Reader, catalog: Catalog, number: int) -> OSError:
-    """Read epochs until that fails, because the host takes out the controller `number`.
+    """Read epochs until reading fails because the host has removed the controller `number`.
 
-    After that, all must fail at once: every sample, in every lane.
+    From then on every sample must fail at once, in every lane.
     """
     epoch, end = np.arange(len(catalog)), time.monotonic() + 60
     expected = read(reader, epoch)

@@ -1,4 +1,4 @@
-"""The ways to a namespace that xnvme-block has: what to give as its option `uri`."""
+"""The ways to name a namespace in the option `uri` of xnvme-block."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def node(serial: str, nsid: int = 1) -> Iterator[str]:
 
 @contextmanager
 def address(serial: str, nsid: int = 1) -> Iterator[str]:
-    """The PCI address, while a driver for user space has it. Which namespace, is not in it."""
+    """The PCI address, while the controller is bound to a user-space driver; without the `nsid`."""
     function = controllers.address(serial)
     with controllers.bound(function, controllers.user_space_driver()):
         yield function
-        gc.collect()  # the memory that a traceback has keeps the controller open
+        gc.collect()  # memory in a traceback keeps the controller open
     controllers.wait_for_disk(serial, nsid)
 
 
 ONLY_MAIN = pytest.mark.skipif(
     _xnvme.load().version == "0.7.5",
-    reason="libxnvme 0.7.5 has no upcie: it needs the main branch. That it is refused, is tested",
+    reason="libxnvme 0.7.5 has no upcie, the main branch has (another test checks the refusal)",
 )
 ALL = pytest.mark.parametrize("way", [disk, node, pytest.param(address, marks=ONLY_MAIN)])

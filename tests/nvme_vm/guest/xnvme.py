@@ -1,4 +1,4 @@
-"""The backends xnvme-block and xnvme-file on NVMe disks that the kernel drives."""
+"""The backends xnvme-block and xnvme-file on NVMe disks with the kernel's driver."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_hostile_layouts_by_the_block_device(
     assert layout.is_read_right(layout.disk, io=io, max_transfer=max_transfer)
 
 
-def test_hostile_layouts_by_the_partition_or_what_the_map_names(layout: Layout) -> None:
+def test_hostile_layouts_by_the_partition_or_the_device_in_the_map(layout: Layout) -> None:
     assert layout.is_read_right(None)
     assert layout.is_read_right(layout.node)
 

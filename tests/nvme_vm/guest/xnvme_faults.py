@@ -1,4 +1,4 @@
-"""The backend xnvme-block on a disk with bad sectors, and with some that fail once for each way."""
+"""The backend xnvme-block on a disk with bad sectors; some fail once, for one way each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 STATUS = "NVMe status Unrecovered Read Error (SCT 2h, SC 81h)"
 WORDS = {ways.disk: (errno.ENODATA, ": cannot read "), ways.node: (errno.EIO, STATUS)}
-"""What a bad sector is called. A block device has the kernel's words, all others have NVMe's."""
+"""How a bad sector is reported: by the kernel's errno for a block device, else by its status."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of reads by xnvme-block: nothing is written to memory after it."""
+"""Ctrl-C during reads by xnvme-block: nothing is written to the buffer after it."""
 
 from __future__ import annotations
 

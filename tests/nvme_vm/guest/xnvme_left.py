@@ -1,4 +1,4 @@
-"""A controller goes back to the kernel while its reader's memory is still there."""
+"""A controller is bound to the kernel's driver while memory of its reader is still alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_it_is_touched_no_more(tmp_path: Path) -> None:
+def test_the_controller_is_not_touched(tmp_path: Path) -> None:
     layout = filled(tmp_path / "mnt", plan.SEPARATE)
     with ways.address(plan.SEPARATE) as function:
         with layout.open(function) as reader:
@@ -30,7 +30,7 @@ def test_it_is_touched_no_more(tmp_path: Path) -> None:
         with ways.address(plan.SEPARATE) as function:
             with pytest.raises(BackendUnavailable, match=f"{function} .* took it over; restart"):
                 layout.open(function)
-            memory = None  # which does not make libxnvme forget it
+            memory = None  # libxnvme still knows the controller
             gc.collect()
     assert memory is None
     assert layout.is_read_right(layout.disk)

@@ -1,4 +1,4 @@
-"""Namespaces that are not the only one of a controller, that have metadata, or zones."""
+"""Several namespaces on a controller, and namespaces with metadata or zones."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
-    """The two namespaces of a controller: as large as each other, and with other files."""
+    """The two namespaces of a controller: equally large, with different files."""
     directory = tmp_path_factory.mktemp("both")
     return [filled(directory / str(nsid), plan.TWO_NAMESPACES, nsid) for nsid in (1, 2)]
 
 
 @pytest.mark.parametrize("nsid", [1, 2])
 @ways.ALL
-def test_the_namespace_that_is_asked_for_is_read(
-    both: list[Layout], nsid: int, way: ways.Way
-) -> None:
+def test_the_requested_namespace_is_read(both: list[Layout], nsid: int, way: ways.Way) -> None:
     ours, other = both[nsid - 1], both[2 - nsid]
     options = {"nsid": nsid} if way is ways.address else {}
     with way(plan.TWO_NAMESPACES, nsid) as uri:
@@ -51,7 +49,7 @@ def test_the_namespace_that_is_asked_for_is_read(
 
 
 @ways.ONLY_MAIN
-def test_a_namespace_that_is_not_there_is_refused(both: list[Layout]) -> None:
+def test_a_missing_namespace_is_refused(both: list[Layout]) -> None:
     with (
         ways.address(plan.TWO_NAMESPACES) as function,
         pytest.raises(ValueError, match=f"nsid 3: {function} has no such namespace"),
@@ -61,18 +59,18 @@ def test_a_namespace_that_is_not_there_is_refused(both: list[Layout]) -> None:
 
 @pytest.fixture(scope="module")
 def separate(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """A disk with metadata that has memory of its own."""
+    """A disk with separate metadata."""
     return filled(tmp_path_factory.mktemp("separate") / "1", plan.SEPARATE)
 
 
 @ways.ALL
-def test_metadata_of_its_own_does_no_harm(separate: Layout, way: ways.Way) -> None:
+def test_a_namespace_with_separate_metadata_is_read_right(separate: Layout, way: ways.Way) -> None:
     with way(plan.SEPARATE) as uri:
         assert separate.is_read_right(uri)
 
 
 def claim(layout: Layout, serial: str, bmap: Path) -> Layout:
-    """A layout, with a map that says that its file system is on another disk."""
+    """A layout whose map says that its file system is on another disk."""
     mapped = bmap_tools.load(layout.bmap)
     there = device.examine(controllers.disk(serial))
     ours = dataclasses.replace(mapped.device, serial=there.serial, wwid=there.wwid)
@@ -90,7 +88,7 @@ def refusal(layout: Layout, uri: str) -> Exception:
 def test_zones_are_refused(both: list[Layout], tmp_path: Path, way: ways.Way) -> None:
     zoned = controllers.disk(plan.ZONED)
     run("blkzone", "reset", zoned)
-    # So that not even the file system could tell that it is another disk.
+    # A copy of the superblock, so that the file system looks like the mapped one.
     run("dd", f"if={both[0].node}", f"of={zoned}", "bs=64k", "count=4", "oflag=direct")
     forged = claim(both[0], plan.ZONED, tmp_path / "bmap.json")
     with way(plan.ZONED) as uri:

@@ -1,4 +1,4 @@
-"""The backend xnvme-block on NVMe controllers that it drives itself: by their PCI addresses."""
+"""The backend xnvme-block on NVMe controllers by PCI address, with libxnvme's own driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_hostile_layouts_by_the_pci_address(layout: Layout) -> None:
 
 
 @ways.ONLY_MAIN
-def test_commands_and_queues_are_as_long_as_upcie_can_make_them(layout: Layout) -> None:
+def test_commands_and_queues_as_long_as_upcie_supports(layout: Layout) -> None:
     with ways.address(layout.serial) as function:
         assert layout.is_read_right(function, max_transfer=2 << 20)
         assert layout.is_read_right(function, queue_depth=512, queues=1)

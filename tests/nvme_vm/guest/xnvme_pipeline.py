@@ -1,4 +1,4 @@
-"""Pipelines that decode JPEGs out of raw NVMe reads, by the backend xnvme-block."""
+"""Pipelines that decode JPEGs from raw NVMe reads by the backend xnvme-block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_images_and_labels_are_those_of_fn_readers_file(way: ways.Way) -> None:
 
 
 @ways.ALL
-def test_the_benchmark_needs_no_more_than_a_device_and_its_map(
+def test_the_benchmark_needs_only_a_device_and_its_map(
     tmp_path: Path, way: ways.Way, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bmap, kept = controllers.DIRECTORY / plan.BMAP, tmp_path / "result.json"

@@ -1,4 +1,4 @@
-"""Controllers are taken out while xnvme-block reads them, one for each way."""
+"""Controllers are removed while xnvme-block reads them, one for each way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT = 3.0  # seconds; users wait longer for a controller that does not answe
 
 
 def prepare(number: int, directory: Path) -> tuple[Catalog, Path]:
-    """Put files on a disk, which are the same ones whenever they are read."""
+    """Put files on a disk, and map them."""
     node = controllers.disk(plan.TAKEN_OUT[number])
     make_file_system("ext4", node)
     with mounted(node, directory / "mnt"):
@@ -39,7 +39,7 @@ def prepare(number: int, directory: Path) -> tuple[Catalog, Path]:
 @pytest.mark.parametrize(
     ("number", "node"), [(0, controllers.disk), (1, controllers.character_device)]
 )
-def test_a_disk_that_is_taken_out_gives_an_error(
+def test_a_removed_disk_is_an_error(
     tmp_path: Path, number: int, node: Callable[[str], str]
 ) -> None:
     catalog, bmap = prepare(number, tmp_path)
@@ -50,7 +50,7 @@ def test_a_disk_that_is_taken_out_gives_an_error(
 
 
 @ways.ONLY_MAIN
-def test_a_controller_that_does_not_answer_any_more_gives_an_error(
+def test_a_removed_controller_at_a_pci_address_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pci = dataclasses.replace(namespace.PCI_ADDRESS, timeout_s=TIMEOUT)
