@@ -17,10 +17,9 @@ from .extents.device import open_mapped
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import MappedSamples, directory_of
-from .linux.storage import list_disks
 from .xnvme import availability, library
 from .xnvme.namespace import Namespace, open_namespace
-from .xnvme.nodes import list_character_devices
+from .xnvme.nodes import list_nodes
 from .xnvme.pci import list_controllers
 from .xnvme.queue import require_depth
 from .xnvme.read_commands import ReadCommands
@@ -122,7 +121,7 @@ class XnvmeBlockReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
-        return chain(list_disks(), list_character_devices(), list_controllers())
+        return chain(list_nodes(), list_controllers())
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from bmap_tools import device
@@ -19,7 +20,7 @@ from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
 from ..linux import nodes
 from ..linux.nodes import sysfs_text
-from ..linux.storage import Storage, describe, no_permission
+from ..linux.storage import Storage, describe, list_disks, no_permission
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _DEFAULT_KIB = 128  # taken for the limit of a driver that does not report one
@@ -75,6 +76,11 @@ def character_device(path: str) -> Storage:
         ) from None
     node = _node(f"/dev/{name}", number, path)
     return replace(describe(node, found), aliases=(found.path,))
+
+
+def list_nodes() -> Iterator[DeviceStatus]:
+    """The block devices of disks, and the character devices of NVMe namespaces."""
+    return chain(list_disks(), list_character_devices())
 
 
 def list_character_devices(root: str = "/") -> Iterator[DeviceStatus]:
