@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 INT64_MAX = 2**63 - 1
 
-_GROUP_BYTES = 1 << 14  # so few that the objects of a group stay in the processor's cache
-_MAX_BYTES = 1 << 27
+GROUP_BYTES = 1 << 14  # so few that the objects of a group stay in the processor's cache
+MAX_BYTES = 1 << 27
 """Of text that is parsed as a whole, a document or a line; its objects may take 25 times that."""
 _FILES = b'\n"files": ['
 _END = b"\n]\n}\n"
@@ -52,8 +52,8 @@ class LineReader:
         self._file = file
         text = b""
         while (end := text.find(_FILES)) < 0:
-            block = file.read(max(_GROUP_BYTES, len(text)))
-            if not block or len(text) > _MAX_BYTES:
+            block = file.read(max(GROUP_BYTES, len(text)))
+            if not block or len(text) > MAX_BYTES:
                 raise OtherLayout
             text += block
         self.header = _parse_part(text[:end] + _FILES + b"]}")
@@ -62,14 +62,14 @@ class LineReader:
     def rows(self) -> Iterator[list[Any]]:
         """The elements of "files", in groups."""
         text = self._text
-        while block := self._file.read(max(_GROUP_BYTES, len(text))):
+        while block := self._file.read(max(GROUP_BYTES, len(text))):
             text += block
             # Text that is JSON by itself on both sides of this is JSON as a whole.
             end = text.rfind(b"],\n[") + 1
             if end:
                 yield _parse_part(b"[%b]" % text[:end])
                 text = text[end + 2 :]
-            elif len(text) > _MAX_BYTES:
+            elif len(text) > MAX_BYTES:
                 raise OtherLayout
         if not text.endswith(_END):
             raise OtherLayout
@@ -101,10 +101,10 @@ def read_document(file: BinaryIO) -> dict[str, Any]:
 
 
 def _read_text(file: BinaryIO) -> str:
-    data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise MapFormatError(
-            f"larger than {_MAX_BYTES >> 20} MiB, and damaged or not written with one file per line"
+            f"larger than {MAX_BYTES >> 20} MiB, and damaged or not written with one file per line"
         )
     try:
         return data.decode()

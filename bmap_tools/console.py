@@ -15,8 +15,8 @@ Tick: TypeAlias = Callable[[int], None]
 """Called with the number of files that are done."""
 
 _LISTED = 20
-_BAR_SECONDS = 0.25
-_LINE_SECONDS = 10.0
+BAR_SECONDS = 0.25
+LINE_SECONDS = 10.0
 
 
 class BadInputError(ValueError):
@@ -67,7 +67,7 @@ def progress(step: str, total: int) -> Iterator[Tick]:
     else:
         print_message(f"{step}: {total:,} files")
         yield _seldom(
-            _LINE_SECONDS, lambda done: print_message(f"{step}: {done:,} of {total:,} files")
+            LINE_SECONDS, lambda done: print_message(f"{step}: {done:,} of {total:,} files")
         )
 
 
@@ -81,7 +81,7 @@ def bar(step: str, total: int) -> Iterator[Tick]:
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
         task = bar.add_task(step, total=total)
-        yield _seldom(_BAR_SECONDS, lambda done: bar.update(task, completed=done, refresh=True))
+        yield _seldom(BAR_SECONDS, lambda done: bar.update(task, completed=done, refresh=True))
 
 
 def _seldom(seconds: float, show: Tick) -> Tick:

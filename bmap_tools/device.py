@@ -59,42 +59,30 @@ def examine(node: str) -> Device:
     status = os.stat(node)
     if not stat.S_ISBLK(status.st_mode):
         raise UnsupportedStorage(f"{node} is not a block device")
-    return of_number(status.st_rdev)
+    number = status.st_rdev
+    return of_sysfs(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
 
 
-def of_number(number: int) -> Device:
-    """The same of a block device by its device number, which may have no node here.
-
-    Raises:
-        UnsupportedStorage, OSError: as `examine()`.
-    """
-    return _describe(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-
-
-def describe(name: str) -> Device:
-    """The same of a block device by the kernel's name for it, "nvme0n1".
+def of_sysfs(path: str) -> Device:
+    """Describe a block device, given by its directory in sysfs or a link to that.
 
     Raises:
-        UnsupportedStorage, OSError: as `examine()`.
+        UnsupportedStorage: as `examine()`.
     """
-    return _describe(f"/sys/class/block/{name}")
-
-
-def _describe(path_in_sysfs: str) -> Device:
-    directory = os.path.realpath(path_in_sysfs)  # that of a partition is inside that of its disk
+    directory = os.path.realpath(path)  # that of a partition is inside that of its disk
     start = _attribute(directory, "start")  # only partitions have one
     disk = directory if start is None else os.path.dirname(directory)
-    path, name = _node(directory), os.path.basename(disk)
+    node, name = _node(directory), os.path.basename(disk)
     if disk_kind(name) is None:
-        raise UnsupportedStorage(f"{path} is on {_unsupported_kind(name)}")
+        raise UnsupportedStorage(f"{node} is on {_unsupported_kind(name)}")
     logical_block_size = int(_required(disk, "queue/logical_block_size"))
     if logical_block_size > _MAX_LOGICAL_BLOCK:
         raise UnsupportedStorage(
-            f"{path} has logical blocks of {logical_block_size} bytes; only devices with logical "
+            f"{node} has logical blocks of {logical_block_size} bytes; only devices with logical "
             f"blocks of at most {_MAX_LOGICAL_BLOCK} bytes can be mapped"
         )
     return Device(
-        path=path,
+        path=node,
         size=int(_required(directory, "size")) * _SECTOR,
         logical_block_size=logical_block_size,
         disk=_node(disk),

@@ -64,7 +64,8 @@ def find(directory: str | bytes | os.PathLike[str]) -> tuple[FileSystem, Device]
         mount = mount_of(fd)
         if reason := unsupported_reason(mount):
             raise UnsupportedStorage(f"{os.fsdecode(directory)}: {reason}")
-        found = device.of_number(os.fstat(fd).st_dev)
+        number = os.fstat(fd).st_dev
+        found = device.of_sysfs(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
         if _journals_data(mount, os.path.basename(found.path)):
             raise UnsupportedStorage(
                 f"{os.fsdecode(directory)} is mounted with data=journal: new data is in the "

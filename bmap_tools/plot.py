@@ -51,7 +51,7 @@ def _draw(axes: Axes, extent_map: ExtentMap) -> None:
     table = np.array([[grey] * 3 for grey in _GREYS] + [colours(n)[:3] for n in range(len(names))])
     row_bytes, size = extent_map.device.size / _ROWS, extent_map.device.size
     axes.imshow(
-        table[_cells(extent_map) - _NOTHING],
+        table[cells(extent_map) - _NOTHING],
         aspect="auto",
         interpolation="nearest",
         extent=(0, row_bytes / 2**20, size / 2**30, 0),
@@ -67,7 +67,7 @@ def _draw(axes: Axes, extent_map: ExtentMap) -> None:
         axes.figure.legend(handles=patches, loc="outside right upper", fontsize="small")
 
 
-def _cells(extent_map: ExtentMap) -> IntArray:
+def cells(extent_map: ExtentMap) -> IntArray:
     """The class with data in each cell of the device: int64[rows, columns]."""
     owners = np.repeat(_classes(extent_map), np.diff(extent_map.extent_offsets))
     written = extent_map.extents[:, 1] >= 0

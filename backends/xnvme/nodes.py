@@ -68,7 +68,9 @@ def character_device(path: str) -> Storage:
             + ("; this is the controller's" if re.fullmatch(r"nvme\d+", name) else "")
         )
     try:
-        found = device.describe(f"nvme{match[1]}")  # the block device of the same namespace
+        found = device.of_sysfs(
+            f"/sys/class/block/nvme{match[1]}"
+        )  # the block device of the same namespace
     except (OSError, UnsupportedStorage) as reason:
         raise BackendUnavailable(
             f"{path}: the kernel has no block device for this namespace, so it cannot be compared "

@@ -67,7 +67,7 @@ def test_any_layout_is_what_json_reads(members: dict[str, Any], layout: dict[str
 def test_an_array_per_line_is_what_json_reads(group: int, rows: list[Any]) -> None:
     text = lines(rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bmap_json, "_GROUP_BYTES", group)
+        patch.setattr(bmap_json, "GROUP_BYTES", group)
         assert by_lines(text) == json.loads(text)
 
 
@@ -161,7 +161,7 @@ def test_a_bad_line_among_good_ones_is_never_delivered(bad: str, group: int) -> 
     text = lines([["x"]] * 1000 + ["BAD"] + [["x"]] * 9).replace('"BAD"', bad)
     reader = LineReader(io.BytesIO(text.encode("latin-1")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bmap_json, "_GROUP_BYTES", group)
+        patch.setattr(bmap_json, "GROUP_BYTES", group)
         delivered = []
         with pytest.raises(OtherLayout):
             for rows in reader.rows():
@@ -216,7 +216,7 @@ class Endless(io.RawIOBase):
 def test_text_without_end_is_not_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(bmap_json, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(bmap_json, "MAX_BYTES", 1 << 20)
     file: Any = Endless(beginning)
     with pytest.raises(OtherLayout):
         list(LineReader(file).rows())

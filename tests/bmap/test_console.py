@@ -49,7 +49,7 @@ def test_an_output_encoding_without_accents_gets_escapes(root: Path, bmap: Path)
 def test_progress_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
     with console.progress("mapping", 2000) as tick:
         tick(1000)
     assert complaints(capsys) == (
@@ -63,7 +63,7 @@ def test_progress_is_a_bar_on_a_terminal_where_rich_is(rich: bool) -> None:
     script = (
         "from bmap_tools import console\n"
         f"if not {rich}: console.importlib.util.find_spec = lambda name: None\n"
-        "console._BAR_SECONDS = 0.0\n"
+        "console.BAR_SECONDS = 0.0\n"
         "with console.progress('mapping', 2000) as tick:\n"
         "    tick(1000)\n"
     )

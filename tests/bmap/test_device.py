@@ -40,7 +40,7 @@ def test_a_partition_of_an_nvme_namespace(tmp_path: Path) -> None:
     )
     part = sysfs(namespace / "nvme0n1p2", {"start": "2048\n", "partition": "2\n", "size": "8000\n"})
     (part / "queue" / "logical_block_size").unlink()  # only disks have it
-    found = device._describe(str(part))
+    found = device.of_sysfs(str(part))
     assert found == device.Device(
         path="/dev/nvme0n1p2",
         size=8000 * 512,  # sysfs counts in 512 bytes on 4Kn, too
@@ -68,7 +68,7 @@ def test_a_partition_of_an_nvme_namespace(tmp_path: Path) -> None:
 def test_disks_of_other_kinds(
     tmp_path: Path, name: str, attributes: dict[str, str], serial: str | None, wwid: str | None
 ) -> None:
-    found = device._describe(str(sysfs(tmp_path / name, attributes)))
+    found = device.of_sysfs(str(sysfs(tmp_path / name, attributes)))
     assert (found.path, found.disk, found.start) == (f"/dev/{name}", f"/dev/{name}", 0)
     assert (found.serial, found.wwid) == (serial, wwid)
 
@@ -76,7 +76,7 @@ def test_disks_of_other_kinds(
 def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> None:
     described = sysfs(tmp_path / "nvme0n1", {}, sector=8192)
     with pytest.raises(UnsupportedStorage, match=r"/dev/nvme0n1 has logical blocks of 8192 bytes"):
-        device._describe(str(described))
+        device.of_sysfs(str(described))
     require("losetup")
     with open(tmp_path / "image", "wb") as image:
         image.truncate(1 << 20)
@@ -112,18 +112,18 @@ def test_devices_that_are_not_plain_disks_are_refused(
     tmp_path: Path, name: str, reason: str
 ) -> None:
     with pytest.raises(UnsupportedStorage, match=rf"/dev/{name} is on .*{reason}"):
-        device._describe(str(sysfs(tmp_path / name, {})))
+        device.of_sysfs(str(sysfs(tmp_path / name, {})))
 
 
 def test_a_partition_of_a_raid_is_refused(tmp_path: Path) -> None:
     raid = sysfs(tmp_path / "md0", {})
     with pytest.raises(UnsupportedStorage, match=r"/dev/md0p1 is on a RAID"):
-        device._describe(str(sysfs(raid / "md0p1", {"start": "2048"})))
+        device.of_sysfs(str(sysfs(raid / "md0p1", {"start": "2048"})))
 
 
 def test_a_device_that_sysfs_does_not_describe_is_unsupported(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedStorage, match="sysfs"):
-        device._describe(str(tmp_path / "259:7"))
+        device.of_sysfs(str(tmp_path / "259:7"))
     (sysfs(tmp_path / "sda", {}) / "size").unlink()
     with pytest.raises(UnsupportedStorage, match="sysfs"):
-        device._describe(str(tmp_path / "sda"))
+        device.of_sysfs(str(tmp_path / "sda"))

@@ -52,7 +52,7 @@ def test_a_saved_map_is_what_plain_json_and_load_read(tmp_path: Path, plain: Jso
 def test_any_formatting_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Callable[[Json], str], group: int
 ) -> None:
-    monkeypatch.setattr(bmap_json, "_GROUP_BYTES", group)
+    monkeypatch.setattr(bmap_json, "GROUP_BYTES", group)
     path = write(tmp_path, layout(document()))
     assert contents(load(path)) == expected(document())
 

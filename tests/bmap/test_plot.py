@@ -32,7 +32,7 @@ def ext4_mapped(ext4_root: Path, bmap: Path) -> Path:
 
 def test_the_plot_has_the_colours_of_the_classes_where_they_lie(ext4_mapped: Path) -> None:
     loaded = bmap_tools.load(ext4_mapped)
-    cells = plot._cells(loaded).ravel()
+    cells = plot.cells(loaded).ravel()
     cell_bytes = (320 << 20) / cells.size
     owner = {"c0/00.jpg": 0, "c1/01.jpg": 1, "loose": -1}
     rest = np.ones(cells.size, bool)
