@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
         uri=None,
         mem=_DEFAULTS.mem,
         io=None,
+        copying_lanes=None,
         spin=False,
         json=None,
         plot=None,
@@ -80,6 +81,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         ("--bmap", str, "FILE", f"extent map for {mapped}", "made for the run"),
         ("--uri", str, "URI", "device or image with the mapped files", "found through the map"),
         ("--io", str, "NAME", "asynchronous implementation of libxnvme", "the backend's"),
+        ("--copying-lanes", count, "N", "lanes of file legs that copy at once", "spare cores"),
         ("--json", str, "FILE", "write all figures to FILE", "not written"),
         ("--plot", str, "FILE", "write a chart of the figures to FILE, a PNG", "not written"),
     ]
@@ -140,5 +142,6 @@ def settings(options: argparse.Namespace) -> Settings:
         uri=options.uri,
         mem=options.mem,
         io=options.io,
+        copying_lanes=options.copying_lanes,
         spin=options.spin,
     )

@@ -93,14 +93,21 @@ def _xnvme_options(workload: Workload) -> dict[str, Any]:
     return {} if io is None else {"io": io}
 
 
+def _file_options(workload: Workload) -> dict[str, Any]:
+    lanes = workload.settings.copying_lanes
+    return {} if lanes is None else {"copying_lanes": lanes}
+
+
 def _gds_options(workload: Workload) -> dict[str, Any]:
     own = {"mem": workload.settings.mem, "spin": workload.settings.spin}
     return _block_options(workload) | _xnvme_options(workload) | own
 
 
-_CACHED = Backend("python-file", lambda workload: {"direct": False})
-_DIRECT = Backend("python-file", lambda workload: {"direct": True})
-_XNVME_FILE = Backend("xnvme-file", _xnvme_options)
+_CACHED = Backend("python-file", lambda workload: _file_options(workload) | {"direct": False})
+_DIRECT = Backend("python-file", lambda workload: _file_options(workload) | {"direct": True})
+_XNVME_FILE = Backend(
+    "xnvme-file", lambda workload: _file_options(workload) | _xnvme_options(workload)
+)
 _BLOCK = Backend("block", _block_options)
 _XNVME_BLOCK = Backend("xnvme-block", _gds_options)
 _MEMORY = Backend("memory")

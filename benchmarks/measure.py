@@ -18,7 +18,7 @@ from bmap_tools.console import Tick
 
 from .environment import drop_caches
 from .legs import BASELINES, REFERENCE, Leg
-from .pipelines import build, use_images
+from .pipelines import build, lanes_of, use_images
 from .progress import progress, say
 from .workload import BadInputError, Workload, summarize_error
 
@@ -63,10 +63,16 @@ class Round:
 
 @dataclass(slots=True)
 class Result:
-    """The rounds of one leg, or why there are none or no more of them."""
+    """The rounds of one leg, or why there are none or no more of them.
+
+    Attributes:
+        lanes: of a leg that reads with dali_storage: how many lanes may copy at once, and how many
+            there are.
+    """
 
     name: str
     rounds: list[Round] = field(default_factory=list)
+    lanes: tuple[int, int] | None = None
     skipped: str | None = None
     failed: str | None = None
 
@@ -92,7 +98,8 @@ def measure(
         BadInputError: a sample is not an image, so that no leg can go on.
     """
     _load_codecs(workload)
-    turns: list[Turn] = [(results[leg.name], partial(_run_round, leg, workload)) for leg in legs]
+    measured = [(leg, results[leg.name]) for leg in legs]
+    turns: list[Turn] = [(its, partial(_run_round, leg, workload, its)) for leg, its in measured]
     turns += others
     for number in range(workload.settings.rounds):
         # The order rotates, so that a drift of the machine's speed affects all legs alike.
@@ -118,10 +125,11 @@ def _load_codecs(workload: Workload) -> None:
         _refuse_non_images(error, workload)  # the legs report any other error
 
 
-def _run_round(leg: Leg, workload: Workload, tick: Tick) -> Round:
+def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
     """A round with a new pipeline: the queue of an old one would be full when the clock starts."""
     gc.collect()  # ends the threads and frees the memory of the previous leg
     pipe = build(leg.read, workload, use_images)
+    result.lanes = lanes_of(pipe)
     if workload.settings.cold:
         drop_caches()
     return timed_pass(pipe, workload, tick)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
 from dali_storage import readers
+from dali_storage.dali.group import readers_of
+from dali_storage.prefetch import copying_lanes
 
 from .workload import Workload, paths
 
@@ -35,6 +37,14 @@ def build(
         pipe.set_outputs(*consume(data, labels, workload))
     pipe.build()
     return pipe
+
+
+def lanes_of(pipe: Pipeline) -> tuple[int, int] | None:
+    """How many lanes may copy at once, and how many there are; None without dali_storage."""
+    for group in readers_of(pipe).values():
+        _, reader = group.source(pipe).open()
+        return copying_lanes(reader, pipe.num_threads), reader.lanes
+    return None
 
 
 def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:

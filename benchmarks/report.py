@@ -57,6 +57,8 @@ def show_table(results: Results, environment: Environment, settings: Settings) -
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
     console.print(_describe(environment, settings), soft_wrap=True)
+    if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
+        console.print(f"lanes, copying at once/all: {', '.join(lanes)}", soft_wrap=True)
     console.print(_table(results))
     # Not in the table: a reason is a sentence, too wide for a column.
     for result in results.values():
@@ -121,6 +123,8 @@ def document(
         name: {
             "skipped": result.skipped,
             "failed": result.failed,
+            "copying_lanes": result.lanes and result.lanes[0],
+            "lanes": result.lanes and result.lanes[1],
             "summary": figures.get(name),
             "rounds": [_round(one) for one in result.rounds],
         }

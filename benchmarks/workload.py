@@ -36,6 +36,7 @@ class Settings:
     uri: str | None = None
     mem: str = "cpu"
     io: str | None = None
+    copying_lanes: int | None = None
     spin: bool = False
 
 

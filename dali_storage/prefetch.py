@@ -69,7 +69,7 @@ class Prefetcher:
         self._ahead: dict[int, _Job] = {}
         self._lanes = Lanes(
             reader.lanes,
-            turns=_turns(reader, dali_threads),
+            turns=copying_lanes(reader, dali_threads),
             begin=self._begin,
             work=self._work,
         )
@@ -159,8 +159,8 @@ class Prefetcher:
         return [memory[start:end] for start, end in pieces]
 
 
-def _turns(reader: Reader, dali_threads: int) -> int:
-    """How many lanes may work at once without having yielded their turn."""
+def copying_lanes(reader: Reader, dali_threads: int) -> int:
+    """How many lanes may work at once without having yielded, beside the threads of DALI."""
     if not reader.cooperative:
         return reader.lanes
     return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)

@@ -145,6 +145,24 @@ def test_an_epoch_of_incomplete_batches_counts_what_is_delivered(
         assert leg["rounds"][0]["bytes"] == sum(sizes_bytes(data)) + sizes_bytes(data)[0]
 
 
+@pytest.mark.parametrize("given", [(), ("--copying-lanes", 2)])
+def test_the_lanes_of_every_leg_are_reported(
+    given: tuple[object, ...], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "result.json"
+    arguments = ("compare", "--datadir", data, "--legs", "dali,python-file,memory", "--rounds", 1)
+    assert run(*arguments, "--threads", 1, "--json", kept, *given) == 0
+    legs = json.loads(kept.read_text())["legs"]
+    lanes = {name: (leg["copying_lanes"], leg["lanes"]) for name, leg in legs.items()}
+    spare = max(len(os.sched_getaffinity(0)) - 1, 1)
+    count = lanes["python-file"][1]
+    assert lanes["dali"] == (None, None)
+    assert lanes["memory"] == (1, 1)
+    assert lanes["python-file"][0] == min(given[-1] if given else spare, count)
+    shown = f"lanes, copying at once/all: python-file {lanes['python-file'][0]}/{count}, memory 1/1"
+    assert shown in capsys.readouterr().out
+
+
 def test_all_legs_read_in_the_same_shuffled_order(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
