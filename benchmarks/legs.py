@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,11 +25,19 @@ class Backend:
     """A backend of dali_storage.
 
     Attributes:
-        options: its options for a workload.
+        takes: settings that are its options, too; those that are None are left to the backend.
+        direct: its option of that name, if it has one.
     """
 
     name: str
-    options: Callable[[Workload], dict[str, Any]] = lambda workload: {}
+    takes: tuple[str, ...] = ()
+    direct: bool | None = None
+
+    def options(self, workload: Workload) -> dict[str, Any]:
+        """Its options for a workload."""
+        settings = asdict(workload.settings) | {"bmap": workload.bmap}
+        values = {name: settings[name] for name in self.takes} | {"direct": self.direct}
+        return {name: value for name, value in values.items() if value is not None}
 
     def read(self, workload: Workload) -> Nodes:
         """The operator that reads."""
@@ -83,33 +91,11 @@ def takes_nvme_commands_only(uri: str) -> bool:
     return os.path.exists(uri) and stat.S_ISCHR(os.stat(uri).st_mode)
 
 
-def _block_options(workload: Workload) -> dict[str, Any]:
-    uri = workload.settings.uri
-    return {"bmap": workload.bmap} | ({} if uri is None else {"uri": uri})
-
-
-def _xnvme_options(workload: Workload) -> dict[str, Any]:
-    io = workload.settings.io
-    return {} if io is None else {"io": io}
-
-
-def _file_options(workload: Workload) -> dict[str, Any]:
-    lanes = workload.settings.copying_lanes
-    return {} if lanes is None else {"copying_lanes": lanes}
-
-
-def _gds_options(workload: Workload) -> dict[str, Any]:
-    own = {"mem": workload.settings.mem, "spin": workload.settings.spin}
-    return _block_options(workload) | _xnvme_options(workload) | own
-
-
-_CACHED = Backend("python-file", lambda workload: _file_options(workload) | {"direct": False})
-_DIRECT = Backend("python-file", lambda workload: _file_options(workload) | {"direct": True})
-_XNVME_FILE = Backend(
-    "xnvme-file", lambda workload: _file_options(workload) | _xnvme_options(workload)
-)
-_BLOCK = Backend("block", _block_options)
-_XNVME_BLOCK = Backend("xnvme-block", _gds_options)
+_CACHED = Backend("python-file", ("copying_lanes",), direct=False)
+_DIRECT = Backend("python-file", ("copying_lanes",), direct=True)
+_XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
+_BLOCK = Backend("block", ("bmap", "uri"))
+_XNVME_BLOCK = Backend("xnvme-block", ("bmap", "uri", "io", "mem", "spin"))
 _MEMORY = Backend("memory")
 
 
@@ -154,29 +140,17 @@ def _no_memory(workload: Workload) -> str | None:
     return _MEMORY.unavailable(workload)
 
 
-_MMAP = Leg("dali", "fn.readers.file, by mmap", partial(read_with_dali, dont_use_mmap=False))
-_NO_MMAP = Leg(
-    "dali-nommap",
-    "fn.readers.file(dont_use_mmap=True)",
-    partial(read_with_dali, dont_use_mmap=True),
-)
+_MMAP = Leg("dali", "fn.readers.file by mmap", partial(read_with_dali, dont_use_mmap=False))
+_NO_MMAP = Leg("dali-nommap", "the same by read()", partial(read_with_dali, dont_use_mmap=True))
 BASELINES = (_MMAP.name, _NO_MMAP.name)
 """The other legs are compared with the faster of these."""
 REFERENCE = _NO_MMAP
 """What the other legs are verified against. Not the leg by mmap, which refuses empty files."""
-BLOCK = Leg(
-    "block",
-    "block: extents of the block device, located by a map (--bmap)",
-    _BLOCK.read,
-    _no_block,
-    _BLOCK,
-)
+BLOCK = Leg("block", "block: extents, found by a map (--bmap)", _BLOCK.read, _no_block, _BLOCK)
 XNVME_GDS = Leg(
     "xnvme-gds",
-    "xnvme-block: the same extents by NVMe commands (--uri, --mem, --io, --spin)",
-    _XNVME_BLOCK.read,
-    _no_xnvme_block,
-    _XNVME_BLOCK,
+    "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --spin)",
+    *(_XNVME_BLOCK.read, _no_xnvme_block, _XNVME_BLOCK),
 )
 MAPPED = (BLOCK, XNVME_GDS)
 """The legs that need an extent map."""
