@@ -68,9 +68,8 @@ def character_device(path: str) -> Storage:
             + ("; this is the controller's" if re.fullmatch(r"nvme\d+", name) else "")
         )
     try:
-        found = device.of_sysfs(
-            f"/sys/class/block/nvme{match[1]}"
-        )  # the block device of the same namespace
+        # The block device of the same namespace.
+        found = device.of_sysfs(f"/sys/class/block/nvme{match[1]}")
     except (OSError, UnsupportedStorage) as reason:
         raise BackendUnavailable(
             f"{path}: the kernel has no block device for this namespace, so it cannot be compared "

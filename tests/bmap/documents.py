@@ -301,18 +301,18 @@ Edit = Callable[[Json], object]
 
 
 def put(*keys: Any) -> Edit:
-    """Set the last of `keys` at the place that the others lead to; without it, delete."""
-    *places, key, value = keys
+    """Set the member or element that the first of `keys` lead to; the last one is its value."""
+    *path, key, value = keys
 
     def edit(plain: Json) -> None:
-        functools.reduce(lambda inner, place: inner[place], places, plain)[key] = value
+        functools.reduce(lambda inner, step: inner[step], path, plain)[key] = value
 
     return edit
 
 
 def drop(*keys: Any) -> Edit:
-    *places, key = keys
-    return lambda plain: functools.reduce(lambda x, place: x[place], places, plain).pop(key)
+    *path, key = keys
+    return lambda plain: functools.reduce(lambda inner, step: inner[step], path, plain).pop(key)
 
 
 LAYOUTS: dict[str, Callable[[Json], str]] = {

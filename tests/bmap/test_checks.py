@@ -150,13 +150,13 @@ REFUSALS: list[tuple[str, Edit]] = [
     *(("'a/one': each extent must be", put(*EXTENTS, [bad])) for bad in (None, [], [0, 0], 1, "x")),
     *(("'a/one': each extent must be", put(*EXTENTS, [bad])) for bad in ([0, 0, 512, 0], {})),
     *(
-        ("'a/one': logical, physical and length must be", put(*EXTENTS, 0, place, bad))
-        for place in (0, 1, 2)
+        ("'a/one': logical, physical and length must be", put(*EXTENTS, 0, index, bad))
+        for index in (0, 1, 2)
         for bad in (True, 0.0, "0", [0], 2**63)
     ),
     *(
-        ("'a/one': logical, physical and length must be", put(*EXTENTS, 0, place, None))
-        for place in (0, 2)
+        ("'a/one': logical, physical and length must be", put(*EXTENTS, 0, index, None))
+        for index in (0, 2)
     ),
     *(("'a/one': .* negative", put(*EXTENTS, 0, x, bad)) for x in range(3) for bad in (-1, -512)),
     ("'a/one': .* has no length", put(*EXTENTS, 0, 2, 0)),

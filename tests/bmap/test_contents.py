@@ -43,11 +43,11 @@ def test_comparing_bytes_without_permission_fails_with_a_remedy(
     )
 
 
-def flip(image: Path, place: int) -> None:
+def flip(image: Path, offset: int) -> None:
     with open(image, "r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         byte = file.read(1)
-        file.seek(place)
+        file.seek(offset)
         file.write(bytes([byte[0] ^ 1]))
 
 
@@ -124,9 +124,9 @@ def test_a_map_that_takes_data_for_a_hole_is_found(
     assert differences.keys() == {0, 1}
     for file, why in differences.items():
         first = content_of(loaded, file).translate(None, b"\0")[0]
-        place = content_of(loaded, file).index(first)
+        offset = content_of(loaded, file).index(first)
         assert why == (
-            f"byte {place} differs on the device (in a hole of the map, which reads as zeros)"
+            f"byte {offset} differs on the device (in a hole of the map, which reads as zeros)"
         )
 
 

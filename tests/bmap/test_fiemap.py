@@ -33,7 +33,7 @@ from .files import (
     opened,
 )
 
-OBSTACLES = {  # flag -> a word of the reason
+UNSUPPORTED = {  # flag -> a word of the reason
     UNKNOWN: "does not tell",
     DELALLOC: "no place",
     0x8: "encoded",
@@ -75,8 +75,8 @@ def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
     for size in (0, 1, 4095, 4096, 4097, 3 << 20):
         (mount / f"{size}").write_bytes(os.urandom(size))
     with open(mount / "holes", "wb") as file:
-        for place in (40_960, 81_920):
-            file.seek(place)
+        for offset in (40_960, 81_920):
+            file.seek(offset)
             file.write(b"data")
         file.truncate(200_000)
     with open(mount / "reserved", "wb") as file:
@@ -192,7 +192,7 @@ def raw_extents(draw: st.DrawFn) -> list[RawExtent]:
         length = draw(st.integers(1, 4)) * BLOCK
         flags = draw(st.sampled_from([0, 0, 0, UNWRITTEN, UNWRITTEN, SHARED, MERGED]))
         if draw(st.integers(0, 15)) == 0:
-            flags |= draw(st.sampled_from(sorted(OBSTACLES)))
+            flags |= draw(st.sampled_from(sorted(UNSUPPORTED)))
         found.append((logical, physical, length, flags))
         logical, physical = logical + length, physical + length
     if found:
@@ -206,17 +206,17 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
     while end % BLOCK:
         end += 1
     model: list[object] = ["hole"] * end
-    obstacles = set()
+    unsupported = set()
     for logical, physical, length, flags in raw:
         for byte in range(length):
             if logical + byte < end:
                 unwritten = flags & UNWRITTEN
                 model[logical + byte] = "unwritten" if unwritten else physical + byte
-                obstacles |= {flag for flag in OBSTACLES if flags & flag}
+                unsupported |= {flag for flag in UNSUPPORTED if flags & flag}
     mapped = fiemap.usable_extents(raw, size, BLOCK)
-    if obstacles:
+    if unsupported:
         assert isinstance(mapped, str)
-        assert any(OBSTACLES[flag] in mapped for flag in obstacles)
+        assert any(UNSUPPORTED[flag] in mapped for flag in unsupported)
         return
     assert isinstance(mapped, list)
     seen: list[object] = ["hole"] * end
@@ -235,10 +235,10 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
         assert (logical + length, continues) != (next_logical, next_physical) or next_logical == end
 
 
-@pytest.mark.parametrize("flag", sorted(OBSTACLES))
+@pytest.mark.parametrize("flag", sorted(UNSUPPORTED))
 def test_every_unsupported_flag_has_its_reason_unless_it_is_beyond_the_end(flag: int) -> None:
     raw = [(0, 8192, 4096, 0), (4096, 0, 4096, flag | LAST)]
-    assert OBSTACLES[flag] in str(fiemap.usable_extents(raw, 4097, 4096))
+    assert UNSUPPORTED[flag] in str(fiemap.usable_extents(raw, 4097, 4096))
     assert fiemap.usable_extents(raw, 4096, 4096) == [(0, 8192, 4096), (4096, -1, 4096)]
 
 

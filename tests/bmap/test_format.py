@@ -99,8 +99,8 @@ def test_a_map_without_files_is_a_map(tmp_path: Path) -> None:
 
 def test_members_of_later_releases_are_ignored(tmp_path: Path) -> None:
     plain = document()
-    for place in (plain, plain["device"], plain["file_system"]):
-        place["later"] = {"a": [1.5, None]}
+    for members in (plain, plain["device"], plain["file_system"]):
+        members["later"] = {"a": [1.5, None]}
     assert contents(load(write(tmp_path, plain))) == expected(document())
 
 

@@ -67,12 +67,12 @@ ODD = st.sampled_from(
 VALUES = (ODD | TEXTS | st.integers() | st.lists(ODD, max_size=3)).map(copy.deepcopy)
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
+def containers(value: Any) -> Iterator[tuple[Any, Any]]:
     """Each container in a document with each of its keys or indices."""
     for key in value if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], (dict, list)):
-            yield from places(value[key])
+            yield from containers(value[key])
 
 
 @st.composite
@@ -80,7 +80,7 @@ def edited(draw: st.DrawFn) -> Json:
     """A right document after one to three edits of values, rows and members."""
     plain = draw(documents() | st.builds(document))
     for _ in range(draw(st.integers(1, 3))):
-        container, key = draw(st.sampled_from(list(places(plain))))
+        container, key = draw(st.sampled_from(list(containers(plain))))
         edit = draw(st.integers(0, 9))
         if edit == 0:
             del container[key]
