@@ -37,12 +37,15 @@ class PipelineSettings:
 class Source:
     """An endless stream of full batches.
 
-    `batch()` returns the batch at the current position until `advance()` moves on. DALI collects
-    the batches of all sources of a pipeline before it takes any of them. If one source fails, DALI
-    drops the batches of the others, which must then return the same batches again. Otherwise two
-    readers of one pipeline would get out of step.
+    `batch()` returns the same batch until `position` is changed. DALI collects the batches of all
+    sources of a pipeline before it takes any of them. If one source fails, DALI drops the batches
+    of the others, which must then return the same batches again. Otherwise two readers of one
+    pipeline would get out of step.
 
     The reader, its files and its threads are closed when the source is garbage-collected.
+
+    Attributes:
+        position: the index of the next batch, from 0. It may be set to any other.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Source:
         self._order = order
         self._depth = depth
         self._process = os.getpid()
-        self._position = 0
+        self.position = 0
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -86,7 +89,7 @@ class Source:
         return reader_meta(len(catalog), self._order)
 
     def start(self, settings: PipelineSettings) -> None:
-        """Open the backend, unless it is open; from now on `batch()` may be called.
+        """Open the backend, unless it is open; then `batch()` may be called.
 
         Raises:
             RuntimeError: this is a fork of the process that made the source.
@@ -102,7 +105,7 @@ class Source:
         self._close_when_collected(self._prefetcher.close)
 
     def batch(self) -> LoadedBatch:
-        """The batch at the current position; blocks until it has been read.
+        """The batch at `position`; blocks until it has been read.
 
         Raises:
             OSError: one of its samples cannot be read. The next call tries again.
@@ -110,16 +113,12 @@ class Source:
         """
         self._refuse_fork()
         assert self._prefetcher is not None, "start() comes first"
-        return self._prefetcher.get(self._position)
+        return self._prefetcher.get(self.position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
         catalog, _ = self.open()
         return catalog.labels[batch.samples]
-
-    def advance(self) -> None:
-        """The batch at the current position has been taken; move to the next one."""
-        self._position += 1
 
     def state(self, batch_size: int, pending: int) -> dict[str, int]:
         """The position, for a checkpoint.
@@ -129,7 +128,7 @@ class Source:
             pending: batches that were taken and not yet delivered to the user.
         """
         return {
-            "batches": self._position - pending,
+            "batches": self.position - pending,
             "batch_size": batch_size,
             "samples": len(self.open()[0]),
         }
@@ -147,7 +146,7 @@ class Source:
                     f"{self}: the checkpoint was made with {words} of {state[key]}, not "
                     f"{here[key]}; restore it with the same batch size and the same data set"
                 )
-        self._position = state["batches"]
+        self.position = state["batches"]
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.file(name={self._name!r})"

@@ -19,8 +19,10 @@ from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.pipeline import experimental
 
 from dali_storage import readers
+from dali_storage.dali.group import Delivery
 
 from .conftest import Tree, build, open_files, take
+from .interrupts import interrupted
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -191,6 +193,21 @@ def test_debug_mode_is_refused(tree: Tree) -> None:
 
     with pytest.raises(RuntimeError, match="debug"):
         definition().run()
+
+
+@pytest.mark.parametrize("point", range(25))
+def test_ctrl_c_does_not_part_data_and_labels(tree: Tree, point: int) -> None:
+    root = str(tree(40, sizes=(10, 20)))
+    pipeline = build(readers.file, file_root=root)
+    expected = take(build(fn.readers.file, file_root=root), 20)
+    seen = take(pipeline, 2)
+    with pytest.raises(KeyboardInterrupt), interrupted(Delivery.feed, point):
+        while True:
+            pipeline.run()
+    following = take(pipeline, 8)
+    assert set(following) <= set(expected)
+    if point < 8:  # the others are in the midst of DALI's own work
+        assert seen + following == expected[: 4 * 10]
 
 
 INTERRUPTED = """

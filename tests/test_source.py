@@ -62,7 +62,7 @@ def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
         seen += batch.samples.tolist()
         assert source.labels(batch).tolist() == [int(sample >= 5) for sample in batch.samples]
         assert source.labels(batch).dtype == np.int32
-        source.advance()
+        source.position += 1
     assert seen == [sample % 10 for sample in range(24)]
 
 
@@ -122,7 +122,7 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     batches = []
     for _ in range(taken + 1):
         batches.append(first.batch().samples.tolist())
-        first.advance()
+        first.position += 1
     second.restore(first.state(batch_size=4, pending=1 + pending), batch_size=4)
     second.start(SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
