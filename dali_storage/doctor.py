@@ -3,8 +3,8 @@
 With `--json` it prints one object:
 
     {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
-     "devices": [{"name": "/dev/sda", "works": false, "reason": "no permission to read it",
-                  "remedy": "...", "kind": "SCSI disk", "backends": ["block", "xnvme-block"]}, ...]}
+     "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
+                  "works": false, "reason": "no permission to read it", "remedy": "..."}, ...]}
 
 `remedy` is null if there is none. The exit status is 0 if at least one backend works, else 1.
 """
@@ -17,31 +17,15 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 from . import registry
 from .errors import BackendUnavailable
 from .reader import Reader
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether a backend works."""
-
-    name: str
-    works: bool
-    reason: str | None
-    remedy: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceVerdict(Verdict):
-    """Whether a device works, and the backends that could read it."""
-
-    kind: str
-    backends: list[str] = field(default_factory=list)
+Verdict: TypeAlias = dict[str, Any]
+"""An element of the lists that `--json` prints."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,35 +39,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     as_json = parser.parse_args(arguments).json
     backends, devices = examine()
     if as_json:
-        report = {"backends": [*map(asdict, backends)], "devices": [*map(asdict, devices)]}
-        print(json.dumps(report, indent=2))
+        print(json.dumps({"backends": backends, "devices": devices}, indent=2))
     else:
-        rows = _merged(_cells(backend) for backend in backends)
-        _print_table(["backend", "works", "why not", "what to do"], rows)
+        _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
             print()
-            rows = _merged(_cells(each, each.kind, ", ".join(each.backends)) for each in devices)
-            _print_table(["device", "kind", "read by", "works", "why not", "what to do"], rows)
-    return 0 if any(backend.works for backend in backends) else 1
+            headings = ["device", "kind", "read by", "works", "why not", "what to do"]
+            _print_table(headings, _rows(devices))
+    return 0 if any(backend["works"] for backend in backends) else 1
 
 
-def examine() -> tuple[list[Verdict], list[DeviceVerdict]]:
+def examine() -> tuple[list[Verdict], list[Verdict]]:
     """Try all backends, and the devices they know. A broken plug-in does not hide the others."""
     backends: list[Verdict] = []
-    devices: dict[tuple[str, str], DeviceVerdict] = {}
+    devices: dict[tuple[str, str], Verdict] = {}
     for name in registry.names():
+        statuses = []
         try:
             reader = registry.load(name)
             problem = _problem(reader)
             statuses = [*reader.devices()]
         except BackendUnavailable as error:
-            problem, statuses = error, []
+            problem = error
         except (Exception, SystemExit) as error:
-            problem, statuses = _as_problem(error), []
-        backends.append(Verdict(name=name, **_outcome(problem)))
-        for status in statuses:
-            verdict = DeviceVerdict(name=status.name, kind=status.kind, **_outcome(status.problem))
-            devices.setdefault((status.name, str(status.problem)), verdict).backends.append(name)
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            what = f"broken plug-in: {type(error).__name__}: {error}{notes}"
+            problem = BackendUnavailable(what, "repair or uninstall the plug-in")
+        backends.append({"name": name} | _outcome(problem))
+        for each in statuses:
+            verdict = {"name": each.name, "kind": each.kind, "backends": []}
+            verdict |= _outcome(each.problem)
+            devices.setdefault((each.name, str(each.problem)), verdict)["backends"].append(name)
     return backends, [*devices.values()]
 
 
@@ -91,36 +77,29 @@ def _problem(reader: type[Reader]) -> BackendUnavailable | None:
     problem: object = reader.unavailable()
     if problem is None or isinstance(problem, BackendUnavailable):
         return problem
-    what = "BackendUnavailable or None"
-    raise TypeError(f"{reader.__qualname__}.unavailable() must return {what}, not {problem!r}")
+    raise TypeError(f"unavailable() must return BackendUnavailable or None, not {problem!r}")
 
 
-def _as_problem(error: BaseException) -> BackendUnavailable:
-    """What a plug-in raised, instead of a class or an answer."""
-    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-    return BackendUnavailable(
-        f"broken plug-in: {type(error).__name__}: {error}{notes}", "repair or uninstall the plug-in"
-    )
-
-
-def _outcome(problem: BackendUnavailable | None) -> dict[str, Any]:
+def _outcome(problem: BackendUnavailable | None) -> Verdict:
     if problem is None:
         return {"works": True, "reason": None, "remedy": None}
     return {"works": False, "reason": problem.reason, "remedy": problem.remedy or None}
 
 
-def _cells(verdict: Verdict, *between: str) -> list[str]:
-    works = "yes" if verdict.works else "no"
-    return [verdict.name, *between, works, verdict.reason or "", verdict.remedy or ""]
+def _rows(verdicts: Iterable[Verdict]) -> list[list[str]]:
+    """The cells of a table; all that have the same problem share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for verdict in verdicts:
+        cells = [_cell(value) for key, value in verdict.items() if key != "name"]
+        name = verdict["name"]
+        rows.setdefault((*cells, name if verdict["works"] else ""), []).append(name)
+    return [[", ".join(names), *cells] for (*cells, _), names in rows.items()]
 
 
-def _merged(rows: Iterable[list[str]]) -> list[list[str]]:
-    """The rows, with one row for all that have the same problem; their first cells are joined."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for name, *cells in rows:
-        key = (*cells, "" if any(cells[-2:]) else name)
-        merged.setdefault(key, []).append(name)
-    return [[", ".join(names), *key[:-1]] for key, names in merged.items()]
+def _cell(value: bool | str | list[str] | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else value or ""
 
 
 def _print_table(headings: list[str], rows: list[list[str]]) -> None:
@@ -146,11 +125,10 @@ def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     rest = shutil.get_terminal_size().columns - sum(widths[:-2]) - 2 * (len(widths) - 1)
     widths[-2:] = (min(width, max(rest // 2, 24)) for width in widths[-2:])
+    wrapper = textwrap.TextWrapper(break_long_words=False, break_on_hyphens=False)
     for row in [headings, *rows]:
-        wrapped = (
-            textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
-            for cell, width in zip(row, widths, strict=True)
-        )
-        for line in zip_longest(*wrapped, fillvalue=""):
-            cells = map(str.ljust, line, widths)
-            print("  ".join(cells).rstrip())
+        columns = []
+        for wrapper.width, cell in zip(widths, row, strict=True):
+            columns.append(wrapper.wrap(cell))
+        for line in zip_longest(*columns, fillvalue=""):
+            print("  ".join(map(str.ljust, line, widths)).rstrip())
