@@ -1,13 +1,11 @@
-"""Two oracles: the real fn.readers.file, and a slow model of its loader written from DALI's C++."""
+"""The order of the samples; the oracles are the real fn.readers.file and a model of its loader."""
 
 from __future__ import annotations
 
 import time
 import tracemalloc
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from itertools import count, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,207 +15,12 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from dali_storage._types import IntArray
-from dali_storage.order import Order, OrderOptions, libstdcxx, reader_meta, streams
+from dali_storage.order import Order, OrderOptions, reader_meta, streams
 from dali_storage.order.libstdcxx import seed_words
 
-# --- The model: one number, one sample at a time -------------------------------------------------
+from .order_model import Model, minstd, model_batches, scaled, std_shuffle
 
-
-def seed_seq(seed: int, size: int) -> list[int]:
-    """[rand.util.seedseq] of the C++ standard, for one word."""
-    given, words, mask = [seed % 2**32], [0x8B8B8B8B] * size, 2**32 - 1
-    t = (
-        11
-        if size >= 623
-        else 7
-        if size >= 68
-        else 5
-        if size >= 39
-        else 3
-        if size >= 7
-        else (size - 1) // 2
-    )
-    p = (size - t) // 2
-    q = p + t
-    rounds = max(len(given) + 1, size)
-
-    def scramble(x: int) -> int:
-        return x ^ (x >> 27)
-
-    for k in range(rounds):
-        r1 = (
-            1664525 * scramble(words[k % size] ^ words[(k + p) % size] ^ words[(k - 1) % size])
-            & mask
-        )
-        extra = len(given) if k == 0 else k % size + given[k - 1] if k <= len(given) else k % size
-        r2 = (r1 + extra) & mask
-        words[(k + p) % size] = (words[(k + p) % size] + r1) & mask
-        words[(k + q) % size] = (words[(k + q) % size] + r2) & mask
-        words[k % size] = r2
-    for k in range(rounds, rounds + size):
-        total = words[k % size] + words[(k + p) % size] + words[(k - 1) % size]
-        r3 = 1566083941 * scramble(total & mask) & mask
-        r4 = (r3 - k % size) & mask
-        words[(k + p) % size] ^= r3
-        words[(k + q) % size] ^= r4
-        words[k % size] = r4
-    return words
-
-
-def minstd(seed: int) -> Iterator[int]:
-    return minstd_after(seed_seq(seed, 4)[3] % (2**31 - 1) or 1)
-
-
-def minstd_after(state: int) -> Iterator[int]:
-    while True:
-        state = state * 16807 % (2**31 - 1)
-        yield state
-
-
-def mersenne_twister(bits: int, seed: int) -> Iterator[int]:
-    """[rand.eng.mers] of the C++ standard; the parameters are those of [rand.predef]."""
-    n, m, r, a, u, d, s, b, t, c, last, f = {
-        32: (624, 397, 31, 0x9908B0DF, 11, 0xFFFFFFFF, 7, 0x9D2C5680, 15, 0xEFC60000, 18,
-             1812433253),
-        64: (312, 156, 31, 0xB5026F5AA96619E9, 29, 0x5555555555555555, 17, 0x71D67FFFEDA60000, 37,
-             0xFFF7EEE000000000, 43, 6364136223846793005),
-    }[bits]  # fmt: skip
-    mask, low = 2**bits - 1, 2**r - 1
-    state = [seed & mask]
-    for i in range(1, n):
-        state.append((f * (state[-1] ^ (state[-1] >> (bits - 2))) + i) & mask)
-    for i in count():
-        y = (state[i % n] & ~low) | (state[(i + 1) % n] & low)
-        z = state[i % n] = state[(i + m) % n] ^ (y >> 1) ^ (a if y & 1 else 0)
-        z ^= (z >> u) & d
-        z ^= (z << s) & b
-        z ^= (z << t) & c
-        yield z ^ (z >> last)
-
-
-def scaled(numbers: Iterator[int], bound: int, refused: list[int] | None = None) -> int:
-    """The older method of std::uniform_int_distribution, on minstd_rand0."""
-    scaling = 2147483645 // bound
-    while (number := next(numbers) - 1) >= bound * scaling:
-        if refused is not None:
-            refused.append(number)
-    return number // scaling
-
-
-def multiplied(
-    numbers: Iterator[int], bits: int, bound: int, refused: list[int] | None = None
-) -> int:
-    """The newer method of std::uniform_int_distribution, on engines of full words."""
-    while (product := next(numbers) * bound) % 2**bits < (2**bits - bound) % bound:
-        if refused is not None:
-            refused.append(product)
-    return product >> bits
-
-
-def std_shuffle(items: list[int], bits: int, seed: int) -> None:
-    numbers = mersenne_twister(bits, seed)
-
-    def swap(i: int, j: int) -> None:
-        items[i], items[j] = items[j], items[i]
-
-    size = len(items)
-    if (2**bits - 1) // size < size:
-        for i in range(1, size):
-            swap(i, multiplied(numbers, bits, i + 1))
-        return
-    first = 1
-    if size % 2 == 0:
-        swap(1, multiplied(numbers, bits, 2))
-        first = 2
-    for i in range(first, size, 2):
-        x = multiplied(numbers, bits, (i + 1) * (i + 2))
-        swap(i, x // (i + 2))
-        swap(i + 1, x % (i + 2))
-
-
-class Model:
-    """DALI's Loader and FileLabelLoader, statement by statement; gives one sample after another."""
-
-    def __init__(self, size: int, options: OrderOptions) -> None:
-        self.size, self.options = size, options
-        self.stick = options.stick_to_shard or options.shuffle_after_epoch
-        self.items, self.epoch, numbers = list(range(size)), 0, minstd(options.seed)
-        self.draw: Callable[[int], int] = lambda bound: scaled(numbers, bound)
-        if options.random_shuffle:
-            std_shuffle(self.items, 32, 524287)
-        self.reshuffle()
-        self.fill = options.initial_fill if options.random_shuffle else 1
-        self.virtual = options.shard_id
-        self.current = self.start(self.virtual)
-        self.buffer: list[int] = []
-        self.parts = deque([[0, 0]])
-        self.returned = self.counted = 0
-        self.last = -1
-        for _ in range(self.fill):
-            self.buffer.append(self.read())
-
-    def start(self, shard: int) -> int:
-        return self.size * shard // self.options.num_shards
-
-    def reshuffle(self) -> None:
-        self.epoch += 1
-        if self.options.shuffle_after_epoch:
-            if self.options.checkpointing:
-                self.items = list(range(self.size))
-            seed = self.options.shuffle_after_epoch_seed
-            std_shuffle(self.items, 64, (524287 if seed is None else seed) + (self.epoch << 32))
-
-    def read(self) -> int:
-        sample = self.items[self.current]
-        self.current += 1
-        next_shard = self.options.shard_id + 1
-        passed = next_shard < self.options.num_shards and self.current >= self.start(next_shard)
-        if self.current >= self.size or (self.stick and passed):
-            self.current = self.start(self.options.shard_id) if self.stick else 0
-            self.reshuffle()
-        self.count_read()
-        self.parts[-1][1] += 1
-        return sample
-
-    def count_read(self) -> None:
-        shards = self.options.num_shards
-        self.counted += 1
-        index = self.counted - 1 + self.start(self.virtual)
-        inside = self.virtual + 1 == shards or index < self.start(self.virtual + 1)
-        if index >= self.size or not inside:
-            self.counted = 1
-            if not self.stick:
-                self.virtual = (self.virtual + 1) % shards
-            self.parts.append([self.parts[-1][1]] * 2)
-
-    def sample(self, first_of_batch: bool) -> int:
-        if self.parts[0][0] == self.parts[0][1]:
-            wanted = -(-self.size // self.options.num_shards)
-            if self.options.pad_last_batch and (self.returned < wanted or not first_of_batch):
-                self.returned += 1
-                return self.last
-            self.parts.popleft()
-            self.returned = 0
-        start, end = self.parts[0]
-        drawn = self.draw(end - start) if self.options.random_shuffle else 0
-        i, j = (start + drawn) % self.fill, start % self.fill
-        self.buffer[i], self.buffer[j] = self.buffer[j], self.buffer[i]
-        place = self.parts[-1][1] % self.fill
-        self.last = self.buffer[place]
-        self.buffer[place] = self.read()
-        self.parts[0][0] += 1
-        self.returned += 1
-        return self.last
-
-
-def model_batches(
-    size: int, batch_size: int, options: OrderOptions, batches: int
-) -> list[list[int]]:
-    model = Model(size, options)
-    return [[model.sample(i == 0) for i in range(batch_size)] for _ in range(batches)]
-
-
-# --- What is tried -------------------------------------------------------------------------------
+# --- Cases -------------------------------------------------------------------------------
 
 Case = tuple[int, int, OrderOptions]
 
@@ -243,7 +46,7 @@ def some_case(random: Random) -> Case:
 
 
 def epochs(case: Case, number: int = 3) -> int:
-    """How many batches some epochs have, and two more."""
+    """The number of batches in `number` epochs, plus two."""
     size, batch_size, options = case
     return number * -(-size // options.num_shards // batch_size) + 2
 
@@ -287,7 +90,7 @@ def dali_batches(pipeline: Pipeline, number: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_as_dali_orders_them(part: int, single_file: str) -> None:
+def test_samples_are_in_the_order_of_dali(part: int, single_file: str) -> None:
     random = Random(part)
     for _ in range(120):
         case = some_case(random)
@@ -297,7 +100,7 @@ def test_as_dali_orders_them(part: int, single_file: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**31, 2**40 + 3])
-def test_the_first_seed_that_a_pipeline_deals(seed: int, single_file: str) -> None:
+def test_a_pipeline_deals_its_first_seed_to_the_reader(seed: int, single_file: str) -> None:
     case = 50, 8, OrderOptions(random_shuffle=True)
     expected = dali_batches(dali_reader(single_file, case, seed=seed), 20)
     case = 50, 8, replace(case[2], seed=seed_words(seed, 1024)[0])
@@ -305,13 +108,13 @@ def test_the_first_seed_that_a_pipeline_deals(seed: int, single_file: str) -> No
 
 
 @pytest.mark.parametrize("size", [65535, 65536, 70001])
-def test_the_shuffle_of_a_long_list_as_dali(size: int, single_file: str) -> None:
+def test_a_long_list_is_shuffled_as_in_dali(size: int, single_file: str) -> None:
     for options in (OrderOptions(random_shuffle=True), OrderOptions(shuffle_after_epoch=True)):
         case = size, 3001, options
         assert batches(case, 30) == dali_batches(dali_reader(single_file, case), 30)
 
 
-def test_a_refused_draw_from_a_window_of_the_whole_list_as_dali(single_file: str) -> None:
+def test_a_rejected_draw_is_repeated_as_in_dali(single_file: str) -> None:
     size, seed, refused = 70001, 0, list[int]()
     while len(refused) < 2:
         seed += 1
@@ -324,7 +127,7 @@ def test_a_refused_draw_from_a_window_of_the_whole_list_as_dali(single_file: str
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_as_the_model_orders_them(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_in_the_order_of_the_model(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(100 + part)
     for _ in range(150):
         monkeypatch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
@@ -333,10 +136,10 @@ def test_as_the_model_orders_them(part: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_batches_in_any_order(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_can_be_requested_in_any_order(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(200 + part)
     for _ in range(80):
-        # So few states remembered and so short chunks, that all of seeking is needed.
+        # Few saved states and short chunks, so that seeking does all it can.
         monkeypatch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
         monkeypatch.setattr(streams, "_MARKS", random.choice([1, 2, 5]))
         monkeypatch.setattr(streams, "_STRIDE", random.choice([1, 10, 100]))
@@ -348,7 +151,7 @@ def test_batches_in_any_order(part: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class SmallEngine:
-    """Has the face of Minstd, but so few numbers that it refuses many of them."""
+    """A stand-in for Minstd with so few numbers that it rejects many."""
 
     def __init__(self, seed: int) -> None:
         self.state = seed % 100 + 1
@@ -368,7 +171,7 @@ class SmallEngine:
             self.one(bound(index))
 
 
-def test_refused_draws_are_counted_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jump_counts_rejected_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "Minstd", SmallEngine)
     random = Random(300)
     for _ in range(100):
@@ -406,10 +209,10 @@ def test_a_batch_belongs_to_the_caller() -> None:
         assert order.batch(0).tolist() == [0, 1, 2, 3]
 
 
-# --- Far away, and large -------------------------------------------------------------------------
+# --- Jumps and large lists -----------------------------------------------------------------------
 
 
-def test_a_batch_far_away_is_there_at_once() -> None:
+def test_a_jump_is_immediate_without_shuffling() -> None:
     far, began = 10**30, time.perf_counter()
     assert Order(7, 4, OrderOptions()).batch(far).tolist() == [(4 * far + i) % 7 for i in range(4)]
     padded = OrderOptions(pad_last_batch=True, num_shards=3, stick_to_shard=True)
@@ -421,7 +224,7 @@ def test_a_batch_far_away_is_there_at_once() -> None:
     assert time.perf_counter() - began < 5
 
 
-def test_a_batch_far_away_in_a_shuffle() -> None:
+def test_a_jump_in_a_shuffle() -> None:
     case = 999, 64, OrderOptions(random_shuffle=True, initial_fill=500, num_shards=2, seed=3)
     steady = Order(*case)
     for index in range(20_000):
@@ -429,7 +232,7 @@ def test_a_batch_far_away_in_a_shuffle() -> None:
     assert Order(*case).batch(20_000 - 1).tolist() == expected.tolist()
 
 
-def test_a_batch_very_far_away_in_a_shuffle_takes_no_shuffling_on_the_way() -> None:
+def test_a_long_jump_in_a_shuffle_does_not_shuffle_the_epochs_in_between() -> None:
     order, began = Order(999, 4, OrderOptions(random_shuffle=True)), time.perf_counter()
     far = order.batch(2 * 10**7).tolist()
     order.batch(0)
@@ -438,7 +241,7 @@ def test_a_batch_very_far_away_in_a_shuffle_takes_no_shuffling_on_the_way() -> N
 
 
 def peak_bytes(case: Case, batches: int) -> int:
-    """The most memory that there is at once for the first batches."""
+    """The peak memory of the first batches."""
     tracemalloc.start()
     try:
         order = Order(*case)
@@ -449,7 +252,7 @@ def peak_bytes(case: Case, batches: int) -> int:
         tracemalloc.stop()
 
 
-def test_memory_is_of_the_size_of_the_list_and_not_of_the_window() -> None:
+def test_memory_depends_on_the_list_and_not_on_the_window() -> None:
     options = OrderOptions(random_shuffle=True, initial_fill=2**31 - 1)
     assert peak_bytes((100, 10, options), 100) < 4_000_000
     assert peak_bytes((300_000, 64, options), 10) < 100 * 300_000
@@ -462,94 +265,7 @@ def test_memory_does_not_grow_with_the_epochs(monkeypatch: pytest.MonkeyPatch) -
     assert peak_bytes(case, 40_000) < 1_000_000
 
 
-# --- The random numbers --------------------------------------------------------------------------
-
-
-def test_seed_sequences() -> None:
-    for seed in (0, 1, 42, -1, 2**32 + 1):
-        for size in (2, 4, 6, 7, 38, 39, 67, 68, 622, 623, 1024):
-            assert libstdcxx.seed_words(seed, size) == seed_seq(seed, size)
-
-
-def test_a_state_of_zero_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libstdcxx, "seed_words", lambda seed, count: [0, 0, 0, 2**31 - 1])
-    assert libstdcxx.Minstd(1).state == 1
-
-
-@pytest.mark.parametrize("least", [1, 2**20, 2**30])
-def test_draws_that_are_refused_shift_the_others(least: int) -> None:
-    bounds = np.random.default_rng(0).integers(least, 2**31 - 2, 10_000)
-    numbers, refused = minstd(5), list[int]()
-    expected = [scaled(numbers, bound, refused) for bound in bounds.tolist()]
-    assert refused
-    drawn, skipped = libstdcxx.Minstd(5), libstdcxx.Minstd(5)
-    assert drawn.draw(bounds).tolist() == expected
-    skipped.skip(len(bounds), int(bounds.max()), bounds.item)
-    assert skipped.state == drawn.state
-    assert skipped.draw(np.array([2**31 - 3])).tolist() == [scaled(numbers, 2**31 - 3)]
-
-
-@pytest.mark.parametrize("bound", [1, 2, 3, 1024, 10**6 + 1, 2147483646 // 2, 2147483646 // 3])
-def test_draws_next_to_those_that_are_refused(bound: int) -> None:
-    limit = 2147483645 // bound * bound
-    for output in range(limit - 1, min(limit + 2, 2147483646)):
-        engine = libstdcxx.Minstd(0)
-        engine.state = (output + 1) * pow(16807, -1, 2**31 - 1) % (2**31 - 1)
-        expected = scaled(minstd_after(engine.state), bound)
-        assert engine.draw(np.array([bound])).tolist() == [expected]
-
-
-def twister(bits: int, seed: int) -> libstdcxx.WordSource:
-    return libstdcxx.mt19937(seed) if bits == 32 else libstdcxx.Mt19937_64(seed)
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-def test_mersenne_twisters(bits: int) -> None:
-    for seed in (0, 5489, 524287, 2**32 - 1):
-        engine = twister(bits, seed)
-        words = np.concatenate([engine(156), engine(156 * 5)]).tolist()
-        assert words == list(islice(mersenne_twister(bits, seed), len(words)))
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("least_bits", [1, 2, 8])
-def test_multiplied_draws_that_are_refused_shift_the_others(bits: int, least_bits: int) -> None:
-    random, numbers, refused = Random(bits), mersenne_twister(bits, 11), list[int]()
-    bounds = [random.randrange(2 ** (bits - least_bits), 2**bits) for _ in range(5000)]
-    expected = [multiplied(numbers, bits, bound, refused) for bound in bounds]
-    assert refused
-    engine = twister(bits, 11)
-    assert libstdcxx.draw_below(engine, bits, np.array(bounds, np.uint64)).tolist() == expected
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("bound", [3, 1025, 2**31 - 1, 2**32 - 5])
-def test_multiplied_draws_next_to_those_that_are_refused(bits: int, bound: int) -> None:
-    limit = 2**bits % bound
-    for low in (0, limit - 1, limit, bound - 1, bound):
-        words = [low * pow(bound, -1, 2**bits) % 2**bits, 2**bits - 1]
-        expected = [multiplied(iter(words), bits, bound)]
-
-        def engine(count: int, words: list[int] = words) -> libstdcxx.Words:
-            return np.array(words * count, np.uint64)
-
-        drawn = libstdcxx.draw_below(engine, bits, np.array([bound], np.uint64))
-        assert drawn.tolist() == expected
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("head", [4, 20, 4096])
-def test_shuffles(bits: int, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libstdcxx, "_SHUFFLE_HEAD", head)
-    for size in (1, 2, 3, 4, 5, 100, 1001, 6000):
-        items = list(range(size))
-        std_shuffle(items, bits, size)
-        given = np.arange(size)
-        assert libstdcxx.shuffled(given, twister(bits, size), bits).tolist() == items
-        assert given.tolist() == list(range(size))
-
-
-# --- What is refused -----------------------------------------------------------------------------
+# --- Refusals -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -570,7 +286,7 @@ def test_shuffles(bits: int, head: int, monkeypatch: pytest.MonkeyPatch) -> None
         ),
     ],
 )
-def test_options_that_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OrderOptions(**arguments)
 

@@ -1,0 +1,67 @@
+"""What errors say, and which class they have."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from dali_storage.errors import (
+    BackendUnavailable,
+    SampleChangedError,
+    StaleMapError,
+    named,
+    os_error,
+)
+
+
+def test_an_unavailable_backend_has_a_reason_and_a_remedy() -> None:
+    error = BackendUnavailable("no library", "install it")
+    assert (str(error), error.reason, error.remedy) == (
+        "no library; install it",
+        "no library",
+        "install it",
+    )
+    assert str(BackendUnavailable("no library")) == "no library"
+
+
+def test_an_os_error_has_the_class_of_its_number_and_its_path_as_text() -> None:
+    error = os_error(errno.ENOENT, b"/data/\xff.jpg", ": gone")
+    assert isinstance(error, FileNotFoundError)
+    assert error.filename == os.fsdecode(b"/data/\xff.jpg")
+    assert error.strerror == "No such file or directory: gone"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max"), (errno.ENOMEM, "ulimit -l")],
+)
+def test_an_exhausted_resource_has_a_remedy(number: int, remedy: str) -> None:
+    assert remedy in str(os_error(number, b"x"))
+    assert remedy not in str(os_error(number, b"x", "; another hint"))
+
+
+def test_a_foreign_error_gets_its_path() -> None:
+    with pytest.raises(PermissionError) as caught, named(b"/data/a", "; try as root"):
+        raise OSError(errno.EPERM, "whatever the system said")
+    assert str(caught.value) == "[Errno 1] Operation not permitted; try as root: '/data/a'"
+    assert caught.value.__suppress_context__
+
+
+def test_a_foreign_error_without_a_number_is_an_io_error() -> None:
+    with pytest.raises(OSError) as caught, named(b"/data/a"):
+        raise OSError("of a library that numbers nothing")
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, "/data/a")
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(ValueError, match="mine"), named(b"/data/a"):
+        raise ValueError("mine")
+
+
+def test_errors_of_samples_have_their_path() -> None:
+    assert SampleChangedError(b"/data/a").filename == "/data/a"
+    error = StaleMapError(b"/data/a", "its size was 5", "renew the map")
+    assert (error.errno, error.filename) == (errno.ESTALE, "/data/a")
+    assert "its size was 5; renew the map" in str(error)
