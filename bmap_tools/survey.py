@@ -16,14 +16,7 @@ import numpy as np
 
 from .console import Tick, reason
 from .extent_map import FileSystem, IntArray
-from .inspection import (
-    UNKNOWN_STATUS,
-    Inspector,
-    Outcome,
-    Status,
-    inspect_unopened,
-    settling_ns,
-)
+from .inspection import UNKNOWN_STATUS, Inspector, Outcome, Status, inspect_unopened, settling_ns
 from .walk import Folder
 
 Task = TypeVar("Task")

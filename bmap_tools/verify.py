@@ -77,11 +77,8 @@ def run(
     if not wrong:
         print_message(f"{path}: {len(files):,} of {len(extent_map):,} files are as mapped")
         return 0
-    print_files(
-        f"{len(wrong):,} of {len(files):,} files are not as mapped:",
-        (f"{printable(extent_map.name(file))}: {why}" for file, why in sorted(wrong.items())),
-        len(wrong),
-    )
+    lines = (f"{printable(extent_map.name(file))}: {why}" for file, why in sorted(wrong.items()))
+    print_files(f"{len(wrong):,} of {len(files):,} files are not as mapped:", lines, len(wrong))
     print_message(renew)
     return 1
 

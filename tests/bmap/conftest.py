@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..devices import Disk, disk, mounted, require
-from .command import (
-    fill,
-    settle,
-    tool,
-)
+from .command import fill, settle, tool
 
 
 @pytest.fixture(scope="module", params=["ext4", "xfs"])

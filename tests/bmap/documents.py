@@ -17,11 +17,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from bmap_tools import (
-    Device,
-    ExtentMap,
-    FileSystem,
-)
+from bmap_tools import Device, ExtentMap, FileSystem
 from bmap_tools.extent_map import IntArray
 
 COLUMNS = ["path", "size", "inode", "mtime_ns", "ctime_ns", "extents"]

@@ -6,18 +6,9 @@ import re
 from datetime import datetime
 from typing import Any
 
-from bmap_tools import (
-    Device,
-    FileSystem,
-)
+from bmap_tools import Device, FileSystem
 
-from .documents import (
-    BLOCK_SIZES,
-    COLUMNS,
-    Json,
-    document,
-    to_bytes,
-)
+from .documents import BLOCK_SIZES, COLUMNS, Json, document, to_bytes
 
 
 def is_natural(value: object, maximum: int = 2**63 - 1) -> bool:

@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bmap_tools import (
-    MapFormatError,
-    load,
-)
+from bmap_tools import MapFormatError, load
 
-from .documents import (
-    COLUMNS,
-    GIB,
-    UUID,
-    Edit,
-    Json,
-    document,
-    drop,
-    put,
-    write,
-)
+from .documents import COLUMNS, GIB, UUID, Edit, Json, document, drop, put, write
 
 ONE, EXTENTS = ("files", 1), ("files", 1, 5)
 

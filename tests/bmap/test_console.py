@@ -12,11 +12,7 @@ import pytest
 
 from bmap_tools import console
 
-from .command import (
-    CODE,
-    complaints,
-    tool,
-)
+from .command import CODE, complaints, tool
 
 
 def test_only_the_first_twenty_files_are_listed(

@@ -11,22 +11,11 @@ import numpy as np
 import pytest
 
 import bmap_tools
-from bmap_tools import (
-    contents,
-)
+from bmap_tools import contents
 
 from ..devices import Disk, loop_device, mounted, require, run
-from .command import (
-    complaints,
-    entries,
-    fill,
-    load,
-    refused,
-    tool,
-)
-from .files import (
-    as_nobody,
-)
+from .command import complaints, entries, fill, load, refused, tool
+from .files import as_nobody
 
 
 def test_comparing_bytes_without_permission_fails_with_a_remedy(

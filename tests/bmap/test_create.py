@@ -8,20 +8,8 @@ from pathlib import Path
 import pytest
 
 from ..devices import Disk, disk, mounted, run
-from .command import (
-    complaints,
-    entries,
-    fill,
-    load,
-    refused,
-    through_the_image,
-    tool,
-)
-from .files import (
-    as_nobody,
-    filefrag,
-    fragment,
-)
+from .command import complaints, entries, fill, load, refused, through_the_image, tool
+from .files import as_nobody, filefrag, fragment
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 131_071, 131_073, (3 << 20) + 17)
 

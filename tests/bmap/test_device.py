@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bmap_tools import (
-    device,
-    file_system,
-)
+from bmap_tools import device, file_system
 from bmap_tools.device import UnsupportedStorage
 
 from ..devices import Disk, loop_device, require

@@ -15,23 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmap_tools import (
-    fiemap,
-)
+from bmap_tools import fiemap
 from bmap_tools.fiemap import Fiemap, RawExtent
 
 from ..devices import disk, require, run
-from .files import (
-    DELALLOC,
-    LAST,
-    MERGED,
-    SHARED,
-    UNKNOWN,
-    UNWRITTEN,
-    filefrag,
-    fragment,
-    opened,
-)
+from .files import DELALLOC, LAST, MERGED, SHARED, UNKNOWN, UNWRITTEN, filefrag, fragment, opened
 
 UNSUPPORTED = {  # flag -> a word of the reason
     UNKNOWN: "does not tell",

@@ -10,17 +10,12 @@ from typing import Any
 
 import pytest
 
-from bmap_tools import (
-    device,
-    file_system,
-)
+from bmap_tools import device, file_system
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.file_system import Mount
 
 from ..devices import Disk, disk, mounted, require, run
-from .files import (
-    as_nobody,
-)
+from .files import as_nobody
 
 
 def no_uuid(fd: int, request: int, *arguments: Any) -> int:

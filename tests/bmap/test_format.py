@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given
 
 import bmap_tools
-from bmap_tools import (
-    MapFormatError,
-    bmap_json,
-    load,
-    save,
-)
+from bmap_tools import MapFormatError, bmap_json, load, save
 
 from .documents import (
     LAYOUTS,

@@ -11,10 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmap_tools import (
-    MapFormatError,
-    load,
-)
+from bmap_tools import MapFormatError, load
 
 from .documents import (
     GIB,

@@ -16,16 +16,8 @@ from bmap_tools.fiemap import Fiemap
 from bmap_tools.inspection import Attributes
 
 from ..devices import Disk, disk, loop_device, require, run
-from .command import (
-    entries,
-    fill,
-    settle,
-    through_the_image,
-    tool,
-)
-from .files import (
-    set_flags,
-)
+from .command import entries, fill, settle, through_the_image, tool
+from .files import set_flags
 
 
 def test_the_time_of_the_last_access_stays(root: Path, bmap: Path) -> None:

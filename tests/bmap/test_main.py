@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import (
-    CODE,
-    fill,
-    refused,
-    tool,
-)
+from .command import CODE, fill, refused, tool
 
 
 @pytest.mark.parametrize(

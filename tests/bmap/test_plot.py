@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 
 import bmap_tools
-from bmap_tools import (
-    plot,
-)
+from bmap_tools import plot
 
-from .command import (
-    entries,
-    fill,
-    refused,
-    tool,
-)
+from .command import entries, fill, refused, tool
 
 
 @pytest.fixture

@@ -8,16 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bmap_tools import (
-    MapFormatError,
-    load,
-    save,
-)
+from bmap_tools import MapFormatError, load, save
 
-from .documents import (
-    many,
-    write,
-)
+from .documents import many, write
 
 
 def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 from ..devices import Disk, disk, run
-from .command import (
-    entries,
-    refused,
-    tool,
-)
-from .files import (
-    filefrag,
-    fragment,
-)
+from .command import entries, refused, tool
+from .files import filefrag, fragment
 
 
 def test_show_prints_a_summary(

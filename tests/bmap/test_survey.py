@@ -11,23 +11,11 @@ from typing import Any
 
 import pytest
 
-from bmap_tools import (
-    inspection,
-    walk,
-)
+from bmap_tools import inspection, walk
 from bmap_tools.fiemap import Fiemap
 
 from ..devices import Disk, disk
-from .command import (
-    complaints,
-    entries,
-    fill,
-    load,
-    rewrite,
-    settle,
-    through_the_image,
-    tool,
-)
+from .command import complaints, entries, fill, load, rewrite, settle, through_the_image, tool
 
 
 def test_any_number_of_threads_makes_the_same_map(root: Path, tmp_path: Path) -> None:

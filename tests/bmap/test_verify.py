@@ -12,18 +12,8 @@ from pathlib import Path
 import pytest
 
 from ..devices import Disk, disk, mounted, require
-from .command import (
-    complaints,
-    fill,
-    refused,
-    rewrite,
-    settle,
-    tool,
-)
-from .files import (
-    as_nobody,
-    fragment,
-)
+from .command import complaints, fill, refused, rewrite, settle, tool
+from .files import as_nobody, fragment
 
 
 def test_verify_says_that_all_files_are_as_mapped(

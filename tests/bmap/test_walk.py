@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import (
-    complaints,
-    entries,
-    fill,
-    load,
-    settle,
-    tool,
-)
+from .command import complaints, entries, fill, load, settle, tool
 
 
 def test_the_order_is_by_class_then_by_name(root: Path, bmap: Path) -> None:
