@@ -100,7 +100,7 @@ def bootstrap(archive: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     release = platform.freedesktop_os_release()["VERSION_CODENAME"]
     subprocess.run(
-        ["debootstrap", "--variant=minbase", release, directory, *_mirror(release)],
+        ["/usr/sbin/debootstrap", "--variant=minbase", release, directory, *_mirror(release)],
         check=True,
         stdout=subprocess.DEVNULL,
     )
