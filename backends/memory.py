@@ -1,4 +1,4 @@
-"""Samples in memory: the model of a backend, the ceiling of a benchmark, the oracle of a test."""
+"""Samples in memory: the model of a backend, and the upper limit in a benchmark."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..reader import Batch, Reader
 
 
 class MemoryReader(Reader):
-    """Reads every file once, when it is opened, and copies from then on.
+    """Reads every file when it is opened, and copies from memory afterwards.
 
-    For data sets that fit in memory several times. What happens to the files later is not seen.
+    For data sets that fit in memory several times. Later changes to the files are not noticed.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         """Read all files of `catalog`.
 
         Raises:
-            OSError: one of them cannot be read.
+            OSError: a file cannot be read; names its path.
         """
         self._contents = {sample: _contents(catalog.path(sample)) for sample in range(len(catalog))}
         self._sizes = np.array([content.size for content in self._contents.values()], np.int64)

@@ -131,8 +131,8 @@ class _SampleReads(FileReads):
         self._yield_turn = yield_turn
         self._open: dict[int, int] = {}  # slot in the batch -> descriptor
 
-    def open(self, numbers: list[int]) -> list[int]:
-        new = [number for number in numbers if number not in self._open]
+    def open(self, slots: list[int]) -> list[int]:
+        new = [slot for slot in slots if slot not in self._open]
         while new:
             found = self._open_files(new)
             opened, new = new[: found.size], new[found.size :]
@@ -142,13 +142,13 @@ class _SampleReads(FileReads):
                 self.end([opened[index]])
             if self._open:  # the others can wait until one of these is read
                 break
-        return [self._open.get(number, LATER if number in new else -1) for number in numbers]
+        return [self._open.get(slot, LATER if slot in new else -1) for slot in slots]
 
-    def end(self, numbers: list[int]) -> None:
-        for number in numbers:
-            if self.errors[number] and self._has_changed(number):
-                self.errors[number], self.got[number] = 0, -1
-        close_all(map(self._open.pop, numbers))
+    def end(self, slots: list[int]) -> None:
+        for slot in slots:
+            if self.errors[slot] and self._has_changed(slot):
+                self.errors[slot], self.got[slot] = 0, -1
+        close_all(map(self._open.pop, slots))
 
     def will_wait(self) -> None:
         self._yield_turn()
@@ -158,12 +158,12 @@ class _SampleReads(FileReads):
         close_all(self._open.values())
         self._open.clear()
 
-    def _open_files(self, numbers: list[int]) -> IntArray:
+    def _open_files(self, slots: list[int]) -> IntArray:
         """Open the first k files, at least one if none is open; int64[k], their sizes in bytes."""
-        samples = self._samples[numbers]
+        samples = self._samples[slots]
         paths = self._catalog.paths(samples)
         fds: list[int] = []
-        opened = zip(numbers, fds, strict=False)  # evaluated when it is used
+        opened = zip(slots, fds, strict=False)  # evaluated when it is used
         try:
             fds += self._files.take(samples)
             if not self._files.open_cached(fds, paths):
@@ -174,9 +174,9 @@ class _SampleReads(FileReads):
             # One bytecode instruction: a KeyboardInterrupt cannot lose a descriptor here.
             self._open |= opened
 
-    def _has_changed(self, number: int) -> bool:
+    def _has_changed(self, slot: int) -> bool:
         """Whether a read has failed because the file has become shorter, as it does with "emu"."""
-        return os.fstat(self._open[number]).st_size != int(self._sizes[number])
+        return os.fstat(self._open[slot]).st_size != int(self._sizes[slot])
 
 
 def _check_options(

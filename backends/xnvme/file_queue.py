@@ -1,4 +1,4 @@
-"""Files through the xNVMe file API, all of them by one queue."""
+"""The xNVMe file API: many files through one queue."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ IOS = ("io_uring", "libaio", "emu", "thrpool")
 """The asynchronous implementations of libxnvme that read files."""
 
 LATER = -2
-"""In the place of a descriptor: the file is to be opened when others are closed."""
+"""Instead of a descriptor: the file can only be opened after another one is closed."""
 
-_MOST = 1 << 30  # bytes that one command asks for; the kernel reads no more than 2 GiB at once
-_PER_COMMAND = ("emu", "thrpool")  # read from the file of the command; the others, of the queue
-_NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems insist on it
+_MOST = 1 << 30  # bytes per command; the kernel reads at most 2 GiB at once
+_PER_COMMAND = ("emu", "thrpool")  # read from the file of the command, not of the queue
+_NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems require it
 
 
 class FileQueue:
     """A queue that reads any open file. For one thread at a time; `with` or `close()` ends it.
 
-    libxnvme has a queue for each file. To make one takes 0.1 ms with io_uring and 33 ms with
-    libaio, far more than to read a file from the page cache. So a handle and its queue are made
-    once, on an empty file, and then the descriptor of the handle is moved: dup3(2) makes it mean
-    the next file. A command holds on to the file that it was submitted with. io_uring and libaio
-    read from the file of the queue, and submit each command before the descriptor moves on; the
-    others read later, from the file of the command: there, each context has a handle of its own.
-    Whether libxnvme reads from where the descriptor was moved to, is tried when the queue is made.
+    libxnvme has a queue per file. To create one takes 0.1 ms with io_uring and 33 ms with libaio,
+    far more than to read a cached file. So a handle and its queue are created once, on an empty
+    file. For each read, dup3(2) then replaces the file behind the handle's descriptor.
+    Commands keep the file that they were submitted with. io_uring and libaio read from the file of
+    the queue, and every command is submitted before the next dup3. The other implementations read
+    later, from the file of the command; they get a handle per context. When the queue is created,
+    it is tested that libxnvme reads from the replaced files.
     """
 
     def __init__(self, library: Library, io: str, depth: int, *, direct: bool = False) -> None:
-        """Make it.
+        """Create the handles and the queue.
 
         Args:
             library: libxnvme.
             io: one of IOS.
-            depth: reads under way at once, see `_xnvme_queue.require_depth`.
-            direct: the files are opened with O_DIRECT.
+            depth: how many reads are under way at once, see `queue.require_depth`.
+            direct: whether the files will be open with O_DIRECT.
 
         Raises:
             OSError: libxnvme does not offer this implementation here.
-            BackendUnavailable: it reads from elsewhere.
+            BackendUnavailable: libxnvme does not read from replaced files.
         """
         self.io = io
-        # They were opened with O_NONBLOCK, which io_uring before Linux 5.15 takes at its word.
+        # The files are open with O_NONBLOCK; before Linux 5.15, io_uring then fails with EAGAIN.
         self._clears_nonblock = io == "io_uring" and _kernel() < (5, 15)
         self._flags = os.O_DIRECT if direct else 0
         self._handles: list[Device] = []
@@ -81,12 +81,12 @@ class FileQueue:
             raise
 
     def run(self, reads: Commands, memory: object) -> None:
-        """Run reads that are for this queue, as `Queue.run()`."""
+        """Run reads of this queue, as `Queue.run()`."""
         try:
-            # The other handles are kept with the memory: their threads may still read.
+            # The handles are kept with the memory: their threads may still read.
             self._opened_queue().run(reads, (memory, self._handles))
         finally:
-            for target in self._moved:  # or it would keep the last file from being deleted
+            for target in self._moved:  # a file that is still open could not be deleted
                 libc.dup3_with_gil(self._home, target, os.O_CLOEXEC)
             self._moved.clear()
 
@@ -98,17 +98,17 @@ class FileQueue:
         nbytes: Sequence[int],
         offsets: Sequence[int],
     ) -> list[int]:
-        """Submit reads; what they are of, may be closed when this returns.
+        """Submit reads. The files may be closed when this returns.
 
         Args:
             contexts: k free contexts.
-            fds: k open files; LATER, or -1 where nothing is to be read.
-            memory: k addresses.
-            nbytes: k lengths.
-            offsets: k numbers of bytes into the files.
+            fds: k open files; -1 where nothing is to be read; or LATER.
+            memory: k addresses to read to.
+            nbytes: k lengths in bytes.
+            offsets: k offsets into the files in bytes.
 
         Returns:
-            For each, UNDER_WAY, NOTHING_TO_DO or -errno: of LATER, -EAGAIN.
+            For each, UNDER_WAY, NOTHING_TO_DO or -errno (-EAGAIN for LATER).
         """
         queue = self._opened_queue()
         queue.heads[contexts] = np.void(bytes(queue.heads.itemsize))
@@ -122,7 +122,9 @@ class FileQueue:
                 target = self._targets[context]
                 self._moved.add(target)
                 if libc.dup3_with_gil(fd, target, os.O_CLOEXEC) < 0:
-                    raise OSError(errno.EBADF, "a descriptor has been closed by somebody else")
+                    raise OSError(
+                        errno.EBADF, "a descriptor was closed by other code of this process"
+                    )
                 code = pread(queue.pointers[context], address, length, offset)
                 if self.io == "io_uring":
                     queue.poll()  # submits it
@@ -130,11 +132,11 @@ class FileQueue:
         return codes
 
     def close(self) -> None:
-        """Close everything. Twice is fine."""
+        """Close everything. Closing twice is fine."""
         if self._queue is not None:
             self._queue.close()
             if self._queue.device.lost:
-                return  # what is under way needs its files
+                return  # the reads under way need their files
         for handle in self._handles:
             handle.close()
         home, self._home = self._home, -1
@@ -164,33 +166,33 @@ class FileQueue:
                 os.close(fd)
         if [row.tobytes() for row in memory] != contents:
             raise BackendUnavailable(
-                f"{library.path} with {self.io!r} does not read the files that its descriptors are "
-                "moved to; this is not known of 0.7.5 and main"
+                f"{library.path}: io={self.io!r} does not read from descriptors that are replaced, "
+                "unlike libxnvme 0.7.5 and main"
             )
 
 
 class _Trial(Commands):
-    """The beginnings of files."""
+    """Reads of the first bytes of files."""
 
     def __init__(self, queue: FileQueue, fds: list[int], memory: npt.NDArray[np.uint8]) -> None:
-        """`memory`: uint8[n, k], for k bytes of each."""
+        """`memory`: uint8[n, k], for the first k bytes of n files."""
         self.count = len(fds)
         self._queue = queue
         self._fds = fds
         self._memory = memory
 
-    def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
-        fds = [self._fds[number] for number in numbers]
-        memory = [self._memory[number].ctypes.data for number in numbers]
-        lengths = [self._memory.shape[1]] * len(numbers)
-        return self._queue.submit(contexts, fds, memory, lengths, [0] * len(numbers))
+    def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
+        fds = [self._fds[index] for index in indices]
+        memory = [self._memory[index].ctypes.data for index in indices]
+        lengths = [self._memory.shape[1]] * len(indices)
+        return self._queue.submit(contexts, fds, memory, lengths, [0] * len(indices))
 
     def complete(
-        self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
+        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
     ) -> list[int]:
         return []
 
-    def reject(self, number: int, error: int) -> None:
+    def reject(self, index: int, error: int) -> None:
         raise OSError(error, os.strerror(error))
 
     def will_wait(self) -> None:
@@ -198,7 +200,7 @@ class _Trial(Commands):
 
 
 def open_anonymous(library: Library, io: str, home: int | None = None) -> Device:
-    """A handle on an empty file that has no name; `home` is such a file, where there is one.
+    """A handle on an empty file without a name: on `home`, or on a new one.
 
     Raises:
         OSError: libxnvme does not offer the asynchronous implementation `io`.
@@ -232,7 +234,7 @@ def _descriptor(handle: Device, home: int) -> int:
     except OSError:  # not open
         pass
     raise BackendUnavailable(
-        f"{handle.library.path} keeps its descriptors in another way than 0.7.5 and main do"
+        f"{handle.library.path} does not keep its descriptors where libxnvme 0.7.5 and main do"
     )
 
 
@@ -242,21 +244,21 @@ def _kernel() -> tuple[int, int]:
 
 
 class FileReads(Commands):
-    """Reads of n files from the beginning to an expected size. Where they come from is to be added.
+    """Reads of n whole files of expected sizes. A subclass opens and closes the files.
 
     Attributes:
-        got: int64[n], bytes that have come of each so far.
-        errors: int64[n], errno of each, 0 where there is none.
+        got: int64[n], bytes read of each so far.
+        errors: int64[n], errno of each; 0 if it has not failed.
     """
 
     def __init__(self, queue: FileQueue, memory: IntArray, sizes: IntArray, unit: int = 1) -> None:
-        """Begin nothing yet.
+        """Submit nothing yet.
 
         Args:
-            queue: what will run them.
-            memory: int64[n], addresses.
+            queue: the queue that will run the reads.
+            memory: int64[n], the address to read each file to.
             sizes: int64[n], bytes.
-            unit: bytes, what offsets and lengths must be multiples of.
+            unit: bytes; what offsets and lengths must be multiples of.
         """
         self.count = sizes.size
         self.got = np.zeros_like(sizes)
@@ -268,40 +270,40 @@ class FileReads(Commands):
         self._unit = unit
 
     @abstractmethod
-    def open(self, numbers: list[int]) -> list[int]:
+    def open(self, indices: list[int]) -> list[int]:
         """The descriptors of files, open already or not; -1 or LATER as in `FileQueue.submit()`.
 
         LATER is for files that cannot be opened before another one is closed.
         """
 
     @abstractmethod
-    def end(self, numbers: list[int]) -> None:
-        """Learn that files need not be open any longer: they are read, or have failed."""
+    def end(self, indices: list[int]) -> None:
+        """Called for files that are read or have failed, and may be closed."""
 
-    def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
-        fds = self.open(numbers)
-        got = self.got[numbers]
-        memory = self._memory[numbers] + got
-        nbytes = np.minimum(self._rounded[numbers] - got, _MOST)
+    def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
+        fds = self.open(indices)
+        got = self.got[indices]
+        memory = self._memory[indices] + got
+        nbytes = np.minimum(self._rounded[indices] - got, _MOST)
         return self._queue.submit(contexts, fds, memory.tolist(), nbytes.tolist(), got.tolist())
 
     def complete(
-        self, numbers: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
+        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
     ) -> list[int]:
-        got = self.got[numbers] + results  # 0 of what failed
-        self.got[numbers] = got
-        if not statuses.any() and (got == self._sizes[numbers]).all():
-            self.end(numbers.tolist())
+        got = self.got[indices] + results  # 0 for reads that failed
+        self.got[indices] = got
+        if not statuses.any() and (got == self._sizes[indices]).all():
+            self.end(indices.tolist())
             return []
         failed = statuses != 0
-        for place in np.flatnonzero(failed).tolist():
-            self.errors[numbers[place]], _ = describe_status(int(statuses[place]), self._queue.io)
-        # A read that gives little is not yet the end; one that gives part of a unit is.
-        more = ~failed & (results > 0) & (got < self._sizes[numbers]) & (got % self._unit == 0)
-        self.end(numbers[~more].tolist())
-        again: list[int] = numbers[more].tolist()
+        for index, status in zip(indices[failed].tolist(), statuses[failed].tolist(), strict=True):
+            self.errors[index], _ = describe_status(status, self._queue.io)
+        # A short read need not be the end of the file, unless it ends within a unit.
+        more = ~failed & (results > 0) & (got < self._sizes[indices]) & (got % self._unit == 0)
+        self.end(indices[~more].tolist())
+        again: list[int] = indices[more].tolist()
         return again
 
-    def reject(self, number: int, error: int) -> None:
-        self.errors[number] = error
-        self.end([number])
+    def reject(self, index: int, error: int) -> None:
+        self.errors[index] = error
+        self.end([index])
