@@ -22,14 +22,14 @@ from .layouts import make_map
 from .xnvme import offers, open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
-"""Paths of the libxnvme.so's to test with; an empty one is what the binding finds by itself."""
+"""Paths of the libxnvme.so files to test with; an empty path is the one that the binding finds."""
 
 Tree = Callable[..., Path]
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """Makes a tree of `classes` directories with files of random bytes, of `sizes` in turn."""
+    """Makes `classes` directories of files with random bytes; `sizes` are used in turn."""
 
     def make(
         files: int, classes: int = 3, sizes: tuple[int, ...] = (700, 0, 4096, 1, 5000)
@@ -47,7 +47,7 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture(params=XNVME_LIBRARIES, ids=lambda path: os.path.realpath(path) if path else "")
 def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _xnvme.Library:
-    """A libxnvme; what loads one in the test, gets this one."""
+    """A libxnvme, which is also the one that the code under test loads."""
     if request.param:
         monkeypatch.setenv("XNVME_LIBRARY_PATH", request.param)
     try:
@@ -59,7 +59,7 @@ def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _x
 
 @pytest.fixture(params=IOS)
 def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
-    """An implementation that this libxnvme offers here."""
+    """An asynchronous implementation that this libxnvme offers here."""
     name: str = request.param
     if not offers(xnvme, name):
         pytest.skip(f"this libxnvme does not offer {name} here")
@@ -68,7 +68,7 @@ def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """One of 100,000 random bytes."""
+    """A file of 100,000 random bytes."""
     (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(100_000))
     return tmp_path / "file"
 
@@ -119,21 +119,21 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pipelines_end() -> Iterator[None]:
-    """A pipeline that one test leaves behind does not live on in the next."""
+    """Collects the pipelines of a test when it ends."""
     gc.collect()
-    gc.freeze()  # what is here already need not be looked at again
+    gc.freeze()  # later collections skip what exists already
     yield
     gc.collect()
 
 
 def open_files() -> list[str]:
-    """The numbers of this process's open files, without those that only a traceback still has."""
+    """The descriptors of this process, without those that only a traceback refers to."""
     gc.collect()
     return os.listdir("/proc/self/fd")
 
 
 def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -> Pipeline:
-    """A pipeline that gives out what `operator` (a readers.file) reads."""
+    """A pipeline with the outputs of `operator`, a readers.file."""
     pipeline = Pipeline(
         batch_size=batch_size, num_threads=1, device_id=None, **arguments.pop("pipeline", {})
     )
@@ -144,7 +144,7 @@ def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -
 
 
 def take(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:
-    """The samples of some batches: their bytes and labels."""
+    """The bytes and labels of the samples of some batches."""
     samples: list[tuple[bytes, int]] = []
     for _ in range(batches):
         data, labels = pipeline.run()

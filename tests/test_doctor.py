@@ -65,7 +65,8 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
             )
             for name, found in backends.items()
         ]
-        monkeypatch.setattr(registry, "_entry_points", lambda: points)
+        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+        monkeypatch.setattr(registry, "distribution", lambda name: None)  # it is installed
 
     return make
 

@@ -1,11 +1,10 @@
-"""Samples that the storage knows by itself: readers.file() without a word of where they are."""
+"""Samples that the storage itself knows: readers.file() without file_root, files and file_list."""
 
 from __future__ import annotations
 
 import gc
 import os
 import weakref
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("pipelines_end", "shelf")
 
 
 class Shelf:
-    """What the storage knows: the files below a directory, by a listing that was made before."""
+    """A tree: the files in a directory, as they were when it was listed."""
 
     made: tuple[weakref.ref[Shelf], ...] = ()
 
@@ -41,7 +40,7 @@ class Shelf:
 
 
 class ShelfReader(Reader):
-    """Knows the samples of a directory that it is told by its option."""
+    """Offers the samples of the directory that its option names."""
 
     refuses = 0
     opened_beside_their_trees: tuple[bool, ...] = ()
@@ -72,10 +71,15 @@ class ShelfReader(Reader):
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = registry._entry_points()
-    point = EntryPoint("shelf", f"{__name__}:ShelfReader", registry.GROUP)
-    monkeypatch.setattr(registry, "_entry_points", lambda: [*ours, point])
+def shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed distribution that offers the backend."""
+    installed = tmp_path_factory.mktemp("installed")
+    metadata = installed / "shelf-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1\n")
+    offer = f"[{registry.GROUP}]\nshelf = {__name__}:ShelfReader\n"
+    (metadata / "entry_points.txt").write_text(offer)
+    monkeypatch.syspath_prepend(installed)
     monkeypatch.setattr(Shelf, "made", ())
     monkeypatch.setattr(ShelfReader, "refuses", 0)
     monkeypatch.setattr(ShelfReader, "opened_beside_their_trees", ())
@@ -98,9 +102,7 @@ def on_shelf(root: Path, **arguments: Any) -> Any:
     ],
     ids=str,
 )
-def test_they_are_chosen_labelled_and_ordered_as_those_of_a_directory(
-    tree: Tree, chosen: dict[str, Any]
-) -> None:
+def test_samples_of_a_tree_are_those_of_a_directory(tree: Tree, chosen: dict[str, Any]) -> None:
     root = tree(20)
     (root / "class1" / "note.txt").write_bytes(b"note")
     (root / "class0a empty").mkdir()
@@ -110,7 +112,7 @@ def test_they_are_chosen_labelled_and_ordered_as_those_of_a_directory(
     assert take(ours, 7) == take(real, 7)
 
 
-def test_the_storage_is_not_asked_when_the_user_names_samples(tree: Tree) -> None:
+def test_the_tree_is_not_used_when_the_user_names_samples(tree: Tree) -> None:
     root, other = tree(6), {"directory": "/does/not/exist"}
     (root / "list.txt").write_text("class1/0001.jpg 5\n")
     for named in (
@@ -123,12 +125,12 @@ def test_the_storage_is_not_asked_when_the_user_names_samples(tree: Tree) -> Non
     assert Shelf.made == ()
 
 
-def test_a_backend_that_knows_none_refuses(tree: Tree) -> None:
+def test_a_backend_without_a_tree_needs_a_root(tree: Tree) -> None:
     with pytest.raises(ValueError, match="one of file_root, files and file_list must be given"):
         build(readers.file, backend="python-file")
 
 
-def test_what_the_storage_knows_may_hold_no_sample(tree: Tree) -> None:
+def test_a_tree_without_samples_is_refused(tree: Tree) -> None:
     root = tree(3)
     with pytest.raises(ValueError, match=f"no files found under '{root}'"):
         on_shelf(root, file_filters="*.nothing")
@@ -136,7 +138,7 @@ def test_what_the_storage_knows_may_hold_no_sample(tree: Tree) -> None:
         on_shelf(root, num_shards=4)
 
 
-def test_with_lazy_init_it_is_asked_at_the_first_run(tree: Tree) -> None:
+def test_with_lazy_init_the_tree_is_listed_at_the_first_run(tree: Tree) -> None:
     root = tree(6)
     lazy = on_shelf(root, lazy_init=True)
     assert Shelf.made == ()
@@ -145,7 +147,7 @@ def test_with_lazy_init_it_is_asked_at_the_first_run(tree: Tree) -> None:
     assert len(Shelf.made) == 1
 
 
-def test_it_is_kept_until_the_reader_is_open_and_no_longer(tree: Tree) -> None:
+def test_a_tree_is_kept_until_the_reader_is_open_and_no_longer(tree: Tree) -> None:
     pipeline = on_shelf(tree(6))
     assert ShelfReader.opened_beside_their_trees == (True,)
     pipeline.run()
@@ -153,7 +155,7 @@ def test_it_is_kept_until_the_reader_is_open_and_no_longer(tree: Tree) -> None:
     assert [known() for known in Shelf.made] == [None]
 
 
-def test_it_is_asked_anew_when_the_reader_could_not_be_opened(tree: Tree) -> None:
+def test_a_tree_is_listed_again_after_the_reader_failed_to_open(tree: Tree) -> None:
     root = tree(6)
     pipeline = on_shelf(root, lazy_init=True)
     ShelfReader.refuses = 1
@@ -164,14 +166,14 @@ def test_it_is_asked_anew_when_the_reader_could_not_be_opened(tree: Tree) -> Non
     assert len(Shelf.made) == 2
 
 
-def test_an_option_that_the_backend_needs_is_named() -> None:
+def test_a_required_option_is_named() -> None:
     with pytest.raises(
         TypeError, match="'shelf' needs the option directory; its options are directory, suffix"
     ):
         build(readers.file, backend="shelf", lazy_init=True)
 
 
-def test_an_extent_map_knows_them_also_where_its_file_system_is_not_mounted(tmp_path: Path) -> None:
+def test_an_extent_map_is_a_tree_even_if_its_file_system_is_not_mounted(tmp_path: Path) -> None:
     bmap = str(tmp_path / "bmap.json")
     chosen: dict[str, Any] = {"random_shuffle": True, "seed": 5, "file_filters": ["*.jpg", "*.TXT"]}
     ours = chosen | {"backend": "block", "backend_options": {"bmap": bmap}, "name": "R"}
