@@ -26,7 +26,7 @@ _ROWS_PER_GROUP = 128
 
 
 def load(path: PathLike) -> ExtentMap:
-    """Read a map. A million files take about 2 s.
+    """Read a map. A million files take about 3 s and 220 MiB.
 
     The map has been checked as far as this is possible without the device: see docs/bmap.md.
 
