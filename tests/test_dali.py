@@ -30,7 +30,7 @@ def shuffled(file: Callable[..., Any], root: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("others_first", [0, 1, 3])
-def test_without_a_seed_it_takes_the_one_the_pipeline_deals(tree: Tree, others_first: int) -> None:
+def test_without_a_seed_it_takes_the_one_of_the_pipeline(tree: Tree, others_first: int) -> None:
     root = str(tree(20))
 
     def run(file: Callable[..., Any]) -> list[tuple[bytes, int]]:
@@ -45,16 +45,16 @@ def test_without_a_seed_it_takes_the_one_the_pipeline_deals(tree: Tree, others_f
         outputs = [pipeline.run() for _ in range(12)]
         keep = slice(others_first, None)
         return [
-            (np.asarray(out[place]).tobytes(), number)
+            (np.asarray(out[slot]).tobytes(), number)
             for batch in outputs
             for number, out in enumerate(batch[keep])
-            for place in range(4)
+            for slot in range(4)
         ]
 
     assert run(readers.file) == run(fn.readers.file)
 
 
-def test_without_any_seed_two_pipelines_differ_and_give_the_same_epoch(tree: Tree) -> None:
+def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree: Tree) -> None:
     root = str(tree(40, sizes=(9,)))
     first, second = (take(build(shuffled_ours, 4, root=root), 10) for _ in range(2))
     assert first != second
@@ -68,7 +68,7 @@ def shuffled_ours(root: str, **arguments: Any) -> Any:
 # --- metadata, styles of definition -------------------------------------------------------------
 
 
-def test_reader_meta_next_to_real_readers(tree: Tree) -> None:
+def test_the_metadata_of_several_readers(tree: Tree) -> None:
     root = str(tree(7))
 
     def metas(file: Callable[..., Any]) -> tuple[Any, ...]:
@@ -125,13 +125,13 @@ def test_a_reader_made_outside_of_a_pipeline_is_named_as_by_dali(tree: Tree) -> 
     assert ours.rstrip("0123456789") == real.rstrip("0123456789") == "__File_detached_"
 
 
-def test_an_unknown_name_is_dalis_own_error(tree: Tree) -> None:
+def test_an_unknown_name_raises_the_error_of_dali(tree: Tree) -> None:
     with pytest.raises(RuntimeError, match="zz"):
         build(readers.file, file_root=str(tree(3))).reader_meta("zz")
 
 
 @pytest.mark.parametrize("outputs", [(0, 0), (0, 1)])
-def test_one_name_for_two_readers_is_refused(tree: Tree, outputs: tuple[int, int]) -> None:
+def test_two_readers_of_one_name_are_refused(tree: Tree, outputs: tuple[int, int]) -> None:
     root = str(tree(3))
 
     def make(file: Callable[..., Any]) -> Pipeline:
@@ -150,7 +150,7 @@ def expected_of(root: str, batches: int = 5) -> list[tuple[bytes, int]]:
     return take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), batches)
 
 
-def test_operators_made_outside_of_the_pipeline(tree: Tree) -> None:
+def test_operators_may_be_made_outside_of_the_pipeline(tree: Tree) -> None:
     root = str(tree(10))
     data, labels = readers.file(file_root=root, name="R")
     data = fn.copy(data)
@@ -193,7 +193,7 @@ def test_nodes_of_one_pipeline_may_be_outputs_of_another(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("output", [0, 1])
-def test_outside_of_the_pipeline_with_an_output_that_is_not_used(tree: Tree, output: int) -> None:
+def test_operators_made_outside_may_have_an_unused_output(tree: Tree, output: int) -> None:
     """Operators made outside and inside of a pipeline are numbered apart and may share numbers."""
     root = str(tree(10))
 
@@ -223,7 +223,9 @@ print(getattr(Old(batch_size=4, num_threads=1, device_id=None), sys.argv[2])("R"
 
 
 @pytest.mark.parametrize("method", ["epoch_size", "reader_meta"])
-def test_define_graph_is_known_to_the_first_call_of_a_process(tree: Tree, method: str) -> None:
+def test_the_first_call_of_a_process_knows_a_reader_of_define_graph(
+    tree: Tree, method: str
+) -> None:
     root = str(tree(10))
     run = subprocess.run(
         [sys.executable, "-c", DEFINE_GRAPH, root, method], capture_output=True, text=True
@@ -313,7 +315,7 @@ def test_pipeline_def_and_conditionals(tree: Tree) -> None:
     assert take(definition(readers.file), 5) == take(definition(fn.readers.file), 5)
 
 
-def test_an_output_that_is_not_used_is_no_cause_for_a_warning(tree: Tree) -> None:
+def test_an_unused_output_causes_no_warning(tree: Tree) -> None:
     root = str(tree(10))
     pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
     with pipeline, warnings.catch_warnings(record=True) as caught:
@@ -326,7 +328,7 @@ def test_an_output_that_is_not_used_is_no_cause_for_a_warning(tree: Tree) -> Non
     assert np.asarray(batch[0]).tobytes() == expected_of(root, 1)[0][0]
 
 
-def test_the_snippet_with_decoded_images(jpegs: Path) -> None:
+def test_decoded_images_are_equal(jpegs: Path) -> None:
     @pipeline_def(batch_size=8, num_threads=2, device_id=None, seed=5)
     def train(file: Callable[..., Any]) -> Any:
         data, labels = file(file_root=str(jpegs), random_shuffle=True, name="Reader")
@@ -335,6 +337,6 @@ def test_the_snippet_with_decoded_images(jpegs: Path) -> None:
     ours, real = train(readers.file), train(fn.readers.file)
     for _ in range(9):
         (images, labels), (expected, expected_labels) = ours.run(), real.run()
-        for place in range(8):
-            assert np.array_equal(images.at(place), expected.at(place))
+        for slot in range(8):
+            assert np.array_equal(images.at(slot), expected.at(slot))
         assert np.array_equal(labels.as_array(), expected_labels.as_array())

@@ -44,15 +44,15 @@ def test_no_batch_is_overwritten_while_dali_holds_it(
     kept: list[tuple[Any, list[bytes]]] = []
     for _ in range(40):
         (images, data, _), (expected, expected_data, _) = ours.run(), real.run()
-        for place in range(5):
-            assert np.array_equal(images.at(place), expected.at(place))
-        kept.append((data, [expected_data.at(place).tobytes() for place in range(5)]))
+        for slot in range(5):
+            assert np.array_equal(images.at(slot), expected.at(slot))
+        kept.append((data, [expected_data.at(slot).tobytes() for slot in range(5)]))
         if exec_dynamic:  # the other executors use the memory of an output again
             for held, contents in kept[-7:]:
-                assert [held.at(place).tobytes() for place in range(5)] == contents
+                assert [held.at(slot).tobytes() for slot in range(5)] == contents
 
 
-def test_in_the_steady_state_no_page_is_faulted_in(tree: Tree) -> None:
+def test_a_running_pipeline_causes_no_page_faults(tree: Tree) -> None:
     import resource
 
     root = str(tree(64, sizes=(50_000, 60_000)))
@@ -157,7 +157,7 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None
     assert more_memory - memory < 30 << 20  # one pipeline has 10 MB of buffers
 
 
-def test_a_fork_is_refused(tree: Tree) -> None:
+def test_a_fork_cannot_use_the_files_of_its_parent(tree: Tree) -> None:
     """Unless it opens the files itself."""
     root = str(tree(5))
 
@@ -248,7 +248,7 @@ def test_ctrl_c_ends_at_once_and_leaves_no_threads(tree: Tree) -> None:
     assert run.stdout.split("\n")[:2] == ["interrupted", "[]"]
 
 
-def test_a_script_that_just_ends_ends(tree: Tree) -> None:
+def test_a_script_ends_without_closing_anything(tree: Tree) -> None:
     script = INTERRUPTED.split("pipeline.run()\n")[0] + "pipeline.run()\nprint('end')"
     root = tree(200, sizes=(90_000,))
     run = subprocess.run(

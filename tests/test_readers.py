@@ -149,7 +149,7 @@ def test_named_files_give_the_same_samples(tree: Tree, labels: list[int] | None)
     both(5, files=[f"{root}/{file}" for file in files], labels=labels, dont_use_mmap=True)
 
 
-def test_arguments_that_cannot_change_the_output_are_taken(tree: Tree) -> None:
+def test_arguments_that_do_not_change_the_output_are_accepted(tree: Tree) -> None:
     root = tree(6, sizes=(10,))
     for change in (
         {"dont_use_mmap": True},
@@ -175,11 +175,11 @@ def test_arguments_that_cannot_change_the_output_are_taken(tree: Tree) -> None:
     ],
     ids=str,
 )
-def test_types_are_taken_as_loosely_as_dali_does(tree: Tree, loose: dict[str, Any]) -> None:
+def test_types_are_converted_as_by_dali(tree: Tree, loose: dict[str, Any]) -> None:
     both(8, file_root=str(tree(9, sizes=(10, 20))), **loose)
 
 
-def test_it_takes_every_argument_of_the_real_one() -> None:
+def test_it_has_every_argument_of_the_real_one() -> None:
     import inspect
 
     real = inspect.signature(fn.readers.file).parameters
@@ -274,7 +274,7 @@ def test_wrong_arguments_are_refused_by_name(
     assert open_files() == before
 
 
-def test_a_missing_root_is_named_at_once_or_with_lazy_init_at_the_first_run(tmp_path: Path) -> None:
+def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(FileNotFoundError) as caught:
         build(readers.file, file_root=missing)
@@ -313,7 +313,7 @@ def replace_by_dangling_link(path: Path) -> None:
 )
 @pytest.mark.parametrize("sized_before", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_a_file_that_goes_bad_in_mid_epoch(
+def test_a_file_that_goes_bad_within_an_epoch(
     tree: Tree, spoil: Callable[[Path], None], error: type[OSError], sized_before: bool, depth: int
 ) -> None:
     root = tree(40, classes=1, sizes=(5000,))
@@ -366,7 +366,7 @@ def test_a_file_without_permission_is_named(tree: Tree) -> None:
 
 @pytest.mark.parametrize("new_size", [0, 10, 9000])
 @pytest.mark.parametrize("options", [{}, {"direct": True}])
-def test_a_file_that_changes_its_size_is_served_as_it_is(
+def test_a_file_that_changes_its_size_is_read_as_it_is(
     tree: Tree, new_size: int, options: dict[str, Any]
 ) -> None:
     root = tree(40, classes=1, sizes=(5000,))

@@ -13,10 +13,11 @@ def raise_in_turn(pipeline: Pipeline, error: Exception) -> None:
     """Make the iterator over `pipeline` deliver the batches it has scheduled, then raise `error`.
 
     The caller raises StopIteration, so that DALI schedules no more batches until the pipeline is
-    reset. An iterator over several pipelines has then taken a batch of the others and cannot give
-    it back: it ends for good.
+    reset. An iterator over several pipelines has then taken a batch of another one, which is
+    lost: it ends for good.
     """
     errors = [error]
+    cause = f"{type(error).__name__}: {error}"
     reference = weakref.ref(pipeline)
 
     def share_outputs(cuda_stream: Any = None) -> Any:
@@ -31,16 +32,18 @@ def raise_in_turn(pipeline: Pipeline, error: Exception) -> None:
         iterator = sys._getframe(1).f_locals.get("self")
         pipelines = getattr(iterator, "_pipes", [])
         for each in pipelines if len(pipelines) > 1 else []:
-            each.share_outputs = _refuse_to_go_on
+            each.share_outputs = each._get_checkpoint = refuse_several
         if errors:
             raise errors.pop()
-        _refuse_to_go_on()
+        raise RuntimeError(
+            f"this iterator has ended, because a reader failed ({cause}); reset the pipeline to "
+            "try again, or make it anew from a checkpoint"
+        )
+
+    def refuse_several(*arguments: Any, **options: Any) -> NoReturn:
+        raise RuntimeError(
+            f"this iterator has ended, because a reader failed ({cause}), and lost a batch of "
+            "another pipeline; make the pipelines anew, from an earlier checkpoint"
+        )
 
     pipeline.share_outputs = share_outputs
-
-
-def _refuse_to_go_on(cuda_stream: Any = None) -> NoReturn:
-    raise RuntimeError(
-        "this iterator has ended with an error of a reader, which it raised before; make the "
-        "pipeline and its iterator anew, with a checkpoint to go on from there"
-    )
