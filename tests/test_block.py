@@ -181,6 +181,7 @@ class FailingAio:
     bad = -1
     outcome = -errno.EIO
     times = 10**9
+    merges = False  # the kernel has merged all reads of a submission
     read = staticmethod(aio.read)
 
     @classmethod
@@ -189,7 +190,7 @@ class FailingAio:
         hit = (offsets <= cls.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > cls.bad)
         if hit.any() and cls.times:
             cls.times -= 1
-            results[hit] = cls.outcome
+            results[hit | cls.merges] = cls.outcome
         return results
 
 
@@ -229,6 +230,21 @@ def test_a_bad_sector_is_reported_with_sample_extent_and_lba(
     extent = f"(extent 0, logical {logical}, physical {physical}, length {length})"
     assert extent in str(caught.value)
     assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
+
+
+def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(
+    failing: tuple[Reader, list[bytes]],
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FailingAio, "merges", True)
+    reader, contents = failing
+    for samples in ([0, 1, 2], [2, 0, 1]):
+        with pytest.raises(OSError) as caught:
+            read(reader, np.array(samples))
+        assert caught.value.filename == os.fsdecode(mapped[0].path(1))
+    monkeypatch.setattr(FailingAio, "times", 1)
+    assert read(reader, np.arange(3)) == contents
 
 
 def test_a_read_that_fails_once_is_retried(

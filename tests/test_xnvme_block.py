@@ -286,7 +286,7 @@ def test_a_bad_sector_is_reported_with_sample_extent_lba_and_status(
         assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == os.fsdecode(catalog.path(1))
-    where = f": {what.format(length)} at LBA {physical // 512} of /dev/loop"
+    where = f"{what.format(length)} at LBA {physical // 512} of /dev/loop"
     assert where in str(caught.value)
     extent = f"(extent 0, logical {logical}, physical {physical}, length {length})"
     assert extent in str(caught.value)

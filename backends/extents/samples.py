@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bmap_tools.extent_map import Device
 
+from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import BackendUnavailable, MapNotChecked, named, os_error
 from ...reader import Batch
@@ -115,16 +116,12 @@ class MappedSamples:
         """
         files = self._files[batch.samples]
         planned, slots = self._extents.reads(batch, files)
-        failed, reasons = self._submit(planned.coalesced().split(self._max_transfer), submit)
-        for index in planned.overlapping(failed).tolist():
-            read = planned[index : index + 1]
-            own = failed.within(read)[:1]
-            if own.size:
-                self._fail(batch, int(slots[index]), failed[own], *reasons[int(own[0])])
-            # The failed read is for several samples: read each alone to find the one to blame.
-            alone, why = self._submit(read.split(self._max_transfer), submit)
-            if why:
-                self._fail(batch, int(slots[index]), alone[:1], *why[0])
+        commands = planned.coalesced().split(self._max_transfer)
+        done = submit(commands)
+        failed = np.flatnonzero(done.failed())
+        if failed.size:
+            reasons = [done.reason(index) for index in failed.tolist()]
+            self._retry(batch, planned, slots, commands[failed], reasons, submit)
         self._extents.zero_holes(batch, files)
         for slot in np.flatnonzero(self._is_unmapped[files]).tolist():
             self._read_as_file(batch, slot)
@@ -132,17 +129,33 @@ class MappedSamples:
         if self._freshness is not None:
             self._freshness.check(files, self._catalog.paths(batch.samples))
 
-    def _submit(self, reads: Reads, submit: Submit) -> tuple[Reads, list[tuple[int, str]]]:
-        """Make reads, and again those that fail; which have failed for good, and why."""
-        reasons: list[tuple[int, str]] = []
-        for _ in range(1 + self._retries):
-            done = submit(reads)
-            failed = np.flatnonzero(done.failed())
-            reasons = [done.reason(index) for index in failed.tolist()]
-            reads = reads[failed]
-            if not reasons:
-                break
-        return reads, reasons
+    def _retry(
+        self,
+        batch: Batch,
+        planned: Reads,
+        slots: IntArray,
+        failed: Reads,
+        reasons: list[tuple[int, str]],
+        submit: Submit,
+    ) -> None:
+        """Read again what has failed, one command at a time.
+
+        A command may be for several samples, and the kernel merges neighbouring commands and fails
+        them together. So only a command that is submitted alone shows whose bytes cannot be read.
+        """
+        for index in planned.overlapping(failed).tolist():
+            read, slot = planned[index : index + 1], int(slots[index])
+            own = failed.within(read)[:1]
+            if own.size and not self._retries:
+                self._fail(batch, slot, failed[own], *reasons[int(own[0])])
+            parts = read.split(self._max_transfer)
+            for part in (parts[number : number + 1] for number in range(len(parts))):
+                for _ in range(max(self._retries, 1)):
+                    done = submit(part)
+                    if not done.failed()[0]:
+                        break
+                else:
+                    self._fail(batch, slot, part, *done.reason(0))
 
     def _fail(self, batch: Batch, slot: int, read: Reads, number: int, what: str) -> NoReturn:
         """Raise the OSError of a failed read (one) for the sample in a slot of the batch."""
