@@ -160,43 +160,18 @@ class FileQueue:
         fds = [_anonymous_file(content) for content in contents]
         memory = np.zeros((2, 8), np.uint8)
         try:
-            self.run(_Trial(self, fds, memory), memory)
+            trial = _Trial(self, fds, memory)
+            self.run(trial, memory)
         finally:
             for fd in fds:
                 os.close(fd)
+        if trial.errors.any():
+            raise OSError(trial.errors.max(), os.strerror(trial.errors.max()))
         if [row.tobytes() for row in memory] != contents:
             raise BackendUnavailable(
                 f"{library.path}: io={self.io!r} does not read from descriptors that are replaced, "
                 "unlike libxnvme 0.7.5 and main"
             )
-
-
-class _Trial(Commands):
-    """Reads of the first bytes of files."""
-
-    def __init__(self, queue: FileQueue, fds: list[int], memory: npt.NDArray[np.uint8]) -> None:
-        """`memory`: uint8[n, k], for the first k bytes of n files."""
-        self.count = len(fds)
-        self._queue = queue
-        self._fds = fds
-        self._memory = memory
-
-    def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
-        fds = [self._fds[index] for index in indices]
-        memory = [self._memory[index].ctypes.data for index in indices]
-        lengths = [self._memory.shape[1]] * len(indices)
-        return self._queue.submit(contexts, fds, memory, lengths, [0] * len(indices))
-
-    def complete(
-        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
-    ) -> list[int]:
-        return []
-
-    def reject(self, index: int, error: int) -> None:
-        raise OSError(error, os.strerror(error))
-
-    def will_wait(self) -> None:
-        pass
 
 
 def open_anonymous(library: Library, io: str, home: int | None = None) -> Device:
@@ -307,3 +282,22 @@ class FileReads(Commands):
     def reject(self, index: int, error: int) -> None:
         self.errors[index] = error
         self.end([index])
+
+
+class _Trial(FileReads):
+    """Reads of open files."""
+
+    def __init__(self, queue: FileQueue, fds: list[int], memory: npt.NDArray[np.uint8]) -> None:
+        """`memory`: uint8[n, k], for the first k bytes of n files."""
+        addresses = memory.ctypes.data + np.arange(len(fds)) * memory.strides[0]
+        super().__init__(queue, addresses, np.full(len(fds), memory.shape[1]))
+        self._fds = fds
+
+    def open(self, indices: list[int]) -> list[int]:
+        return [self._fds[index] for index in indices]
+
+    def end(self, indices: list[int]) -> None:
+        pass
+
+    def will_wait(self) -> None:
+        pass
