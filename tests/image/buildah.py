@@ -40,11 +40,13 @@ class Buildah:
             check=False,
         )
 
-    def build(self, context: Path, tag: str, home: Path, arguments: Mapping[str, str]) -> None:
-        """Build the Dockerfile of a directory, with `home` as root's home directory."""
+    def build(
+        self, context: Path, tag: str, arguments: Mapping[str, str], volumes: Mapping[Path, str]
+    ) -> None:
+        """Build the Dockerfile of a directory; `volumes` are mounted for its commands."""
         options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-        network = ("--isolation=chroot", "--network=host")
-        self("build", *network, *options, f"--volume={home}:/root", f"--tag={tag}", context)
+        options += [f"--volume={source}:{target}" for source, target in volumes.items()]
+        self("build", "--isolation=chroot", "--network=host", *options, f"--tag={tag}", context)
 
     def close(self) -> None:
         """Unmount and delete all containers; then the directory can be deleted."""
@@ -125,25 +127,34 @@ def _mirror(release: str) -> tuple[str, ...]:
     return tuple(uri for name, uri in found if name == release)[:1]
 
 
-def make_home(directory: Path) -> None:
-    """A home directory for root with the settings by which pip reaches the network here.
+def pip_volumes(home: Path) -> dict[Path, str]:
+    """What pip in a build must see to work as here: its settings and its cache.
 
-    It is mounted while the image is built, so neither the image nor its history holds them. Indexes
-    in local folders are left out: these would have to be mounted, too.
+    Only directories below /root are mounted, which every base image has. So neither the image nor
+    its history has a trace of them. Indexes in local directories are left out.
+
+    Args:
+        home: a new directory, which becomes the home directory of root.
     """
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
-    )
     settings: dict[str, str] = {}
-    for line in listed.stdout.splitlines():  # the environment first: it takes precedence
+    for line in _pip("config", "list").splitlines():  # the environment first: it takes precedence
         key, _, value = line.partition("=")
         words = [word for word in str(ast.literal_eval(value)).split() if "file:" not in word]
         settings.setdefault(key.rpartition(".")[2], " ".join(words))
     chosen = {name: settings[name] for name in _PIP_SETTINGS if settings.get(name)}
-    config = directory / ".config" / "pip" / "pip.conf"
-    config.parent.mkdir(parents=True, exist_ok=True)
+    for directory in (".config/pip", ".cache/pip"):
+        (home / directory).mkdir(parents=True)
     if "cert" in chosen:
-        shutil.copyfile(chosen["cert"], directory / "certificates.pem")
+        shutil.copyfile(chosen["cert"], home / "certificates.pem")
         chosen["cert"] = "/root/certificates.pem"
     lines = ["[global]", *(f"{name} = {value}" for name, value in chosen.items())]
-    config.write_text("\n".join(lines) + "\n")
+    (home / ".config" / "pip" / "pip.conf").write_text("\n".join(lines) + "\n")
+    cache = Path(_pip("cache", "dir").strip())
+    cache.mkdir(parents=True, exist_ok=True)
+    return {home: "/root", cache: "/root/.cache/pip"}
+
+
+def _pip(*arguments: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "pip", *arguments], check=True, capture_output=True, text=True
+    ).stdout

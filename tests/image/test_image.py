@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .buildah import Buildah, Container, bootstrap, make_home
+from .buildah import Buildah, Container, bootstrap, pip_volumes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEPT = ROOT / ".image"
-"""The base image and pip's cache, for the next run."""
+"""The directory of the base image, which the next run uses again."""
 IMAGES = 24
 TAG = "localhost/dali_storage"
 USERS = ("1234:1234", "0:0")
@@ -33,15 +33,12 @@ READ_FILES = {"dali", "dali-nommap", "dali-io-file", "python-file", "memory", "n
 def buildah() -> Iterator[Buildah]:
     """Holds the image. Gigabytes, so not below /tmp, which may be memory."""
     KEPT.mkdir(exist_ok=True)
-    base, home = KEPT / "base.tar", KEPT / "root"
+    base = KEPT / "base.tar"
     bootstrap(base)
-    make_home(home)
-    with (
-        tempfile.TemporaryDirectory(dir=KEPT) as directory,
-        closing(Buildah(Path(directory))) as buildah,
-    ):
+    with tempfile.TemporaryDirectory(dir=KEPT) as made, closing(Buildah(Path(made))) as buildah:
         buildah.import_tar(base, "localhost/base")
-        buildah.build(ROOT, TAG, home, {"BASE": "localhost/base", "XNVME": "none"})
+        arguments = {"BASE": "localhost/base", "XNVME": "none"}
+        buildah.build(ROOT, TAG, arguments, pip_volumes(Path(made, "home")))
         yield buildah
 
 
