@@ -97,7 +97,7 @@ def measure(
     Raises:
         BadInputError: a sample is not an image, so that no leg can go on.
     """
-    _load_codecs(workload)
+    _warm_up([leg for leg in legs if results[leg.name].runs], workload)
     measured = [(leg, results[leg.name]) for leg in legs]
     turns: list[Turn] = [(its, partial(_run_round, leg, workload, its)) for leg, its in measured]
     turns += others
@@ -117,12 +117,16 @@ def measure(
                 result.failed = summarize_error(error)
 
 
-def _load_codecs(workload: Workload) -> None:
-    """Consume one batch, untimed: DALI loads its image codecs when a process first uses them."""
-    try:
-        build(REFERENCE.read, workload, use_images).run()
-    except RuntimeError as error:
-        _refuse_non_images(error, workload)  # the legs report any other error
+def _warm_up(legs: Sequence[Leg], workload: Workload) -> None:
+    """Consume a batch of every leg, untimed.
+
+    What a process sets up once is not part of a round: DALI's image codecs, kernel AIO contexts.
+    """
+    for leg in (REFERENCE, *legs):
+        try:
+            build(leg.read, workload, use_images).run()
+        except Exception as error:  # any other error comes again in the rounds, which report it
+            _refuse_non_images(error, workload)
 
 
 def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
