@@ -60,16 +60,19 @@ def test_a_missing_node_is_reported(tmp_path: Path) -> None:
     block(tmp_path, "sda")
     (tmp_path / "dev/sda").unlink()
     (status,) = list_disks(str(tmp_path))
-    assert str(status.problem) == (
-        "it has no node in /dev; pass it to the container (--device /dev/sda)"
-    )
+    assert str(status.problem) == "no node in /dev; pass it to the container (docker run --device)"
 
 
 @pytest.mark.parametrize(
     ("permitted", "number", "reason", "remedy"),
     [
-        (False, 13, "no permission to read it", "(ls -l /dev/sda)"),
-        (True, 1, "permitted, but cannot be opened: Operation not permitted", "--device /dev/sda"),
+        (False, 13, "no permission to read it", "(setfacl -m u:$USER:r DEVICE)"),
+        (
+            True,
+            1,
+            "permitted, but cannot be opened: Operation not permitted",
+            "docker run --device",
+        ),
         (True, 123, "permitted, but cannot be opened: No medium found", ""),
     ],
 )

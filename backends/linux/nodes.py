@@ -11,23 +11,17 @@ from ...errors import BackendUnavailable
 
 def problem(node: Path) -> BackendUnavailable | None:
     """Why a device cannot be read, found by opening it read-only for a moment; None if it can."""
-    path = f"/dev/{node.name}"
+    pass_to_container = "pass it to the container (docker run --device)"
     try:
         os.close(os.open(node, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
     except FileNotFoundError:
-        return BackendUnavailable(
-            "it has no node in /dev", f"pass it to the container (--device {path})"
-        )
+        return BackendUnavailable("no node in /dev", pass_to_container)
     except OSError as error:
         if not os.access(node, os.R_OK):
-            return BackendUnavailable(
-                "no permission to read it",
-                f"run as root, or as a member of the group that may read it (ls -l {path})",
-            )
-        return BackendUnavailable(
-            f"permitted, but cannot be opened: {error.strerror}",
-            f"allow it in the container (--device {path})" if error.errno == errno.EPERM else "",
-        )
+            remedy = "run as root, or let this user read it (setfacl -m u:$USER:r DEVICE)"
+            return BackendUnavailable("no permission to read it", remedy)
+        remedy = pass_to_container if error.errno == errno.EPERM else ""
+        return BackendUnavailable(f"permitted, but cannot be opened: {error.strerror}", remedy)
     return None
 
 
