@@ -11,7 +11,7 @@ from . import dali, discovery, registry
 from ._types import PathLike
 from .catalog import Catalog
 from .dali import DataNode
-from .options import dali_integer
+from .options import dali_flag, dali_integer
 from .order import OrderOptions, reader_meta
 from .reader import Reader
 from .source import Source
@@ -86,8 +86,9 @@ def file(
         lazy_init: find the samples and open the backend when the pipeline first needs them, instead
             of here.
         num_shards: how many parts the data set is cut into; from 1 to the number of samples.
-        pad_last_batch: repeat the last sample of a shard until its last batch is full and all
-            shards have equally many batches. Otherwise a batch goes on with the next shard.
+        pad_last_batch: at the end of an epoch, repeat its last sample until the batch is full and
+            all shards have had equally many batches. Otherwise the next epoch begins within the
+            batch.
         prefetch_queue_depth: how many batches the reader reads ahead of the pipeline, at least 1;
             raised to the number of the backend's lanes. (The pipeline's argument of this name is
             how far the pipeline is ahead of the user; both add up.)
@@ -180,9 +181,9 @@ def file(
         name,
         lambda name: Source(name=name, opener=open_storage, order=order, depth=depth),
         inherits_seed=seed is None,
-        preserve=bool(preserve),
-        lazy=bool(lazy_init),
-        with_index=bool(return_index),
+        preserve=dali_flag("preserve", preserve or False),
+        lazy=dali_flag("lazy_init", lazy_init or False),
+        with_index=dali_flag("return_index", return_index or False),
     )
 
 
@@ -207,9 +208,9 @@ def _options(backend_options: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def _check(device: str | None, skip_cached_images: bool) -> None:
     if device not in (None, "cpu"):
         raise ValueError(f"device must be 'cpu', as for fn.readers.file, not {device!r}")
-    if skip_cached_images:
+    if dali_flag("skip_cached_images", skip_cached_images or False):
         raise ValueError(
-            "skip_cached_images=True is not supported: the decoder's cache cannot be seen from here"
+            "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
         )
 
 

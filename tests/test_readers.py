@@ -263,6 +263,9 @@ def test_direct_gives_the_same_samples(tree: Tree) -> None:
         ({"random_shuffle": "yes"}, TypeError, "random_shuffle"),
         ({"backend_options": 5}, TypeError, "backend_options"),
         ({"name": 5}, TypeError, "name"),
+        ({"preserve": "no"}, TypeError, "preserve"),
+        ({"lazy_init": "no"}, TypeError, "lazy_init"),
+        ({"return_index": "no"}, TypeError, "return_index"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(
