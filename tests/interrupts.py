@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen point, where that of a user comes once in a thousand times."""
+"""Ctrl-C at a chosen point in the code, which a user hits once in a thousand times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dali_storage.testing import SnapshotReaderTests
 
 @contextmanager
 def interrupted(function: Callable[..., Any], point: int) -> Iterator[None]:
-    """Raise KeyboardInterrupt at a point after `function` has been called first.
+    """Raise KeyboardInterrupt at a point after the first call of `function`.
 
-    Point 0 is its beginning; the others are the beginnings of functions and the ends of those of C
-    that follow, wherever they are: it is there that Python looks after signals.
+    Point 0 is the start of `function`. The following points are the starts of Python functions and
+    the ends of C functions, wherever they are: these are the places where Python handles signals.
     """
     seen = 0
 
@@ -27,7 +27,7 @@ def interrupted(function: Callable[..., Any], point: int) -> Iterator[None]:
         if seen or frame.f_code is function.__code__:
             seen += event in ("call", "c_return")
             if seen == point + 1:
-                raise KeyboardInterrupt  # and Python looks no more
+                raise KeyboardInterrupt  # which ends the profiling
 
     sys.setprofile(look)
     try:
@@ -37,7 +37,7 @@ def interrupted(function: Callable[..., Any], point: int) -> Iterator[None]:
 
 
 class LosesNoFiles(SnapshotReaderTests):
-    """Nor does a Ctrl-C leave a file open, which is more than a plain `os.open()` can promise."""
+    """A Ctrl-C leaves no file open, either. A plain `os.open()` cannot promise that."""
 
     def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
         before = os.listdir("/proc/self/fd")
