@@ -1,4 +1,4 @@
-"""Whether a device of this machine can be read: what backends tell the doctor."""
+"""What a backend reports about a device of this machine."""
 
 from __future__ import annotations
 

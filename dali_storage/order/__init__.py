@@ -1,8 +1,8 @@
 """The order of the samples: pure arithmetic, without I/O and without DALI.
 
-`Order` gives the batches, `OrderOptions` are the arguments that determine them, and `reader_meta()`
-is what DALI tells an iterator about them. The rest of the package is not for use from outside, but
-for `libstdcxx`, from which DALI's seeds are made.
+`Order` yields the batches, `OrderOptions` are the arguments that determine them, and
+`reader_meta()` is the answer of DALI's method of that name. Import the rest only from inside, except
+`libstdcxx`, which also generates DALI's seeds.
 """
 
 from .options import OrderOptions
