@@ -16,11 +16,11 @@ For implementers:
 * **Memory.** When `read()` returns or raises, nothing may write to the buffer any more: the next
   batch may use it at once.
 * **Blocking.** A call that blocks must release the interpreter lock.
-* **Taking turns.** The lanes of a cooperative reader (`cooperative = True`) pass on a turn, like
-  the baton of a relay race. There are `copying_lanes` turns. A lane
-  holds a turn when `sizes()` or `read()` is called, and passes it on by `yield_turn()` before it
-  blocks; then the next lane starts. It does not get a turn back within the same batch. If it never
-  calls `yield_turn()`, the next lane starts when the batch is complete.
+* **Taking turns.** The lanes of a cooperative reader (`cooperative = True`) share `copying_lanes`
+  turns, like the batons of relay races. A lane holds a turn when `sizes()` or `read()` is called,
+  and passes it on by `yield_turn()` before it blocks; then another lane starts. It does not get a
+  turn back within the same batch. A lane that never calls `yield_turn()` keeps its turn and reads
+  the next batch, too.
 * **Errors.** A sample that cannot be read is an `OSError(errno, strerror, path)`. What is missing
   on the machine is a `BackendUnavailable`.
 
@@ -74,13 +74,12 @@ class Reader(ABC):
             to the next multiple after a sample's end; those extra bytes have no meaning.
         lanes: how many `read()` calls may run at the same time. They are numbered from 0 to
             lanes - 1.
-        cooperative: False (default): all lanes run concurrently. Right for readers that mostly
-            block on I/O. True: lanes take turns, and must call `yield_turn()` before they block.
-            Right for readers that may be CPU-bound, for example on a hot page cache.
-        copying_lanes: how many turns the lanes of a cooperative reader share. None (default): as
-            many as DALI's threads leave processors over, at least one.
-        yield_turn: set by the prefetcher; does nothing until then. `sizes()` and `read()` of a
-            cooperative reader call it before they block. Calling it again has no effect.
+        cooperative: False (default): all lanes run concurrently; right for readers that mostly
+            block on I/O. True: lanes take turns; right for readers that may be CPU-bound, for
+            example on a hot page cache.
+        copying_lanes: how many turns there are. None (default): as many as DALI's threads leave
+            processors over, at least one.
+        yield_turn: set by the prefetcher; does nothing until then, nor if it is called again.
     """
 
     alignment: int = 1

@@ -14,22 +14,13 @@ _BITS = {"seed": 64, "shuffle_after_epoch_seed": 64}  # of DALI's types; all oth
 class OrderOptions:
     """The arguments of `fn.readers.file` that determine the order; names and defaults are DALI's.
 
-    As in DALI, None is the default, integers are what `int()` makes of a value (`seed=1.5` is
-    `seed=1`, `num_shards="2"` is 2), and a number is a flag. Text is not accepted for a flag: DALI
-    would take "False" for True.
+    `readers.file` describes them. As in DALI, None is the default, integers are what `int()` makes
+    of a value (`seed=1.5` is 1, `num_shards="2"` is 2), and numbers are flags. Text is no flag,
+    because DALI would take "False" for True.
 
     Attributes:
-        random_shuffle: shuffle the list once, always in the same way, and draw from a window on it.
-        initial_fill: entries in that window, at least 1; has no effect without random_shuffle.
-        seed: for the draws. Only its low 32 bits matter; -1 is a seed like any other.
-        shuffle_after_epoch: shuffle the list anew before each epoch; implies stick_to_shard.
-        shuffle_after_epoch_seed: for those shuffles; None is 524287.
-        num_shards: how many parts the list is cut into.
-        shard_id: the shard of the first epoch, from 0 to num_shards - 1.
-        stick_to_shard: read this shard in every epoch; otherwise each epoch reads the next one.
-        pad_last_batch: at the end of an epoch, repeat its last sample to complete the batch, and to
-            give all shards as many batches as the largest; otherwise the next epoch follows within
-            the batch.
+        seed: only its low 32 bits matter; -1 is a seed like any other.
+        shuffle_after_epoch_seed: None is 524287.
         checkpointing: the pipeline's enable_checkpointing. DALI then shuffles the original list
             after every epoch; otherwise the result of the last shuffle.
 
