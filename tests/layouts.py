@@ -22,16 +22,16 @@ def make_map(root: Path | bytes, bmap: Path) -> Path:
     return bmap
 
 
-def write_interleaved(directory: Path, names: list[str], pieces: int, random: Any) -> None:
+def write_interleaved(directory: Path, names: list[str], blocks: int, random: Any) -> None:
     """Files whose blocks are allocated in turn, so that each block is an extent."""
-    for piece in range(pieces):
+    for block in range(blocks):
         for name in names:
             fd = os.open(directory / name, os.O_CREAT | os.O_WRONLY)
-            os.posix_fallocate(fd, piece * _BLOCK, _BLOCK)
-            os.pwrite(fd, random.bytes(_BLOCK), piece * _BLOCK)
+            os.posix_fallocate(fd, block * _BLOCK, _BLOCK)
+            os.pwrite(fd, random.bytes(_BLOCK), block * _BLOCK)
             os.close(fd)  # releases the space that was reserved behind the block
     for name in names:
-        os.truncate(directory / name, pieces * _BLOCK - 99)
+        os.truncate(directory / name, blocks * _BLOCK - 99)
 
 
 def write_sparse(path: Path, size: int, ranges: list[tuple[int, int]], random: Any) -> None:

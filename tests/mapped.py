@@ -26,7 +26,7 @@ NEEDS_ROOT = pytest.mark.skipif(
 
 
 class OnDisk(LosesNoFiles, MappedReaderTests):
-    """The promises of `backend`, on a disk of its own; `uri` says what is opened."""
+    """The promises of `backend` on its own disk, opened by `uri()`."""
 
     backend: ClassVar[Callable[..., Reader]]
     file_system = "ext4"

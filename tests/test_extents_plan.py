@@ -85,9 +85,9 @@ def expected(layout: Layout, file: int, disk: bytes) -> bytes:
     content = bytearray(-(-size // layout.block) * layout.block)
     for logical, physical, length in extents:
         if physical >= 0:
-            for place in range(length):
-                source = (START_BLOCKS + physical + place) * layout.block
-                target = (logical + place) * layout.block
+            for block in range(length):
+                source = (START_BLOCKS + physical + block) * layout.block
+                target = (logical + block) * layout.block
                 content[target : target + layout.block] = disk[source : source + layout.block]
     return bytes(content[:size])
 
@@ -135,17 +135,17 @@ def rows(reads: Reads) -> list[tuple[int, ...]]:
     return list(map(tuple, np.stack([reads.offsets, reads.memory, reads.lengths], 1).tolist()))
 
 
-def test_what_follows_on_the_device_and_in_memory_is_merged() -> None:
+def test_reads_that_are_adjacent_on_the_device_and_in_memory_are_coalesced() -> None:
     assert rows(
         columns((0, 100, 10), (10, 110, 5), (15, 116, 5), (21, 121, 5), (26, 126, 1)).coalesced()
     ) == [(0, 100, 15), (15, 116, 5), (21, 121, 6)]
 
 
-def test_nothing_is_merged_and_split_to_nothing() -> None:
+def test_no_reads_are_coalesced_and_split_to_none() -> None:
     assert rows(columns().coalesced().split(4096)) == []
 
 
-def test_pieces_have_a_largest_size() -> None:
+def test_long_reads_are_split() -> None:
     assert rows(columns((0, 100, 10), (50, 200, 4), (60, 300, 8)).split(4)) == [
         *((0, 100, 4), (4, 104, 4), (8, 108, 2)),
         *((50, 200, 4), (60, 300, 4), (64, 304, 4)),

@@ -25,7 +25,7 @@ pytestmark = NEEDS_ROOT
 
 @pytest.fixture
 def inline(tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
-    """A disk whose smallest file lies in its inode, and its map."""
+    """A disk whose smallest file is inside its inode, and its map."""
     with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
         (made.mount / "class").mkdir()
         (made.mount / "class" / "a").write_bytes(b"inline")

@@ -314,7 +314,7 @@ def test_a_command_for_several_samples_fails_for_the_one_whose_bytes_are_bad(
     catalog, bmap = mapped
     extents = bmap_tools.load(bmap).extents
     ends = extents[:-1, 1] + extents[:-1, 2]
-    assert (ends == extents[1:, 1]).any(), "no two files lie side by side"
+    assert (ends == extents[1:, 1]).any(), "no two files are adjacent"
     first = int(np.flatnonzero(ends == extents[1:, 1])[0])
     bad = BadSector(int(extents[first + 1, 1]), EIO)
     bad.install(monkeypatch)

@@ -78,7 +78,7 @@ def test_a_library_that_lacks_a_symbol_is_refused(
         _xnvme.load()
 
 
-def test_the_version_is_told_by_what_only_one_has(xnvme: Library) -> None:
+def test_the_version_is_recognised_by_a_symbol_that_only_one_has(xnvme: Library) -> None:
     content = Path(_loaded_file(xnvme)).read_bytes()
     is_main = b"\0xnvme_be_attr_get\0" in content
     assert is_main != (b"\0xnvme_be_attr_list_bundled\0" in content)

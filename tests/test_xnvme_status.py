@@ -24,7 +24,7 @@ from dali_storage.backends.xnvme.status import describe_status
         (0x705, "io_uring_cmd", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
     ],
 )
-def test_a_status_is_told_by_its_name(status: int, io: str, number: int, text: str) -> None:
+def test_a_status_is_described_by_its_name(status: int, io: str, number: int, text: str) -> None:
     found, words = describe_status(status, io)
     assert found == number
     assert words == (f"NVMe status {text}" if text else "")

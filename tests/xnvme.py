@@ -1,4 +1,4 @@
-"""What the tests of libxnvme's bindings share: handles, and work for queues."""
+"""Handles and commands that the tests of libxnvme's bindings share."""
 
 from __future__ import annotations
 

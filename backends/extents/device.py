@@ -42,7 +42,7 @@ def open_mapped(
     """Open what holds the mapped file system.
 
     Args:
-        uri: the option of that name; None: try the likely places.
+        uri: path of a device or image; None: try the likely ones.
         loaded: the map.
         root: a directory in the file system, if that is mounted.
         opener: opens a path. The result is the caller's to close.
@@ -54,7 +54,7 @@ def open_mapped(
         TypeError: `uri` is not a path.
         StaleMapError: it holds another file system, or is another device.
         BackendUnavailable: its blocks are too large.
-        Whatever `opener` raises. If no place is right, the error of the first.
+        Whatever `opener` raises. If no likely path is right, the error of the first.
     """
     refusals: list[Exception] = []
     for path in _likely_paths(loaded.map, root) if uri is None else [_path_of(uri)]:

@@ -20,7 +20,7 @@ from . import nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """What is known of a device or image before a byte of it is interpreted.
+    """Properties of a device or image, to compare with a map.
 
     Attributes:
         path: of the device or image, for the user.
@@ -28,8 +28,8 @@ class Storage:
             device. Empty if the kernel does not know the device.
         size: bytes.
         alignment: bytes; offsets, lengths and memory addresses of reads are multiples of it.
-        offset: bytes from the beginning of what is read to the beginning of this storage; not 0 for
-            a partition that is read by its disk.
+        offset: bytes, where this storage begins on the device that is read; not 0 only for a
+            partition that is read by its disk.
         logical_block_size: bytes; None of an image.
         serial: None if not known.
         wwids: world-wide names; empty if not known. Of several, the kernel would use one.

@@ -31,11 +31,11 @@ class DeviceKind:
         reports_length: a completed read reports how many bytes were read.
         timeout_s: as for `Queue`.
         max_queue_depth: commands under way in a queue.
-        find: what is known before it is opened, by its path.
-        identify: what is known when it is open: completes the former, or refuses the device.
-        max_transfer: bytes, the most that one command may read.
-        needs: what may be missing if it cannot be opened, by its path. None: what `io` needs.
-        take: takes a controller by its address; None for what the kernel opens by a path.
+        find: describes the storage at a path before it is opened.
+        identify: completes the description of an open device, or refuses it.
+        max_transfer: computes the most bytes that one command may read.
+        needs: says what may be missing if the device at a path cannot be opened. None: `io` itself.
+        take: registers the use of a controller by its address. None: the kernel opens a path.
     """
 
     label: str
