@@ -94,7 +94,7 @@ def test_holes_of_an_older_buffer_are_zeros(root: Path, tmp_path: Path) -> None:
         assert read(reader, np.array([0]), buffer=buffer) == contents_of(catalog)
 
 
-def test_a_file_beyond_2_tib(tmp_path: Path) -> None:
+def test_a_file_beyond_2_tib_is_read_right(tmp_path: Path) -> None:
     small_log = ("-l", "size=64m")
     with disk(tmp_path, "xfs", size=5 << 40, mkfs=small_log) as made:
         random = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def test_a_file_beyond_2_tib(tmp_path: Path) -> None:
                 assert read(reader, np.arange(16)) == contents_of(catalog)
 
 
-def test_files_that_share_their_extents(tmp_path: Path) -> None:
+def test_files_that_share_extents_are_read_right(tmp_path: Path) -> None:
     with disk(tmp_path, "xfs") as made:
         folder = made.mount / "class"
         folder.mkdir()

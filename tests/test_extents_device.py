@@ -280,7 +280,7 @@ def test_a_directory_with_the_same_names_is_refused_without_the_check_too(
         BlockReader(from_directory(twin, file_filters="*"), bmap=mapped[1], check=False)
 
 
-def test_where_the_device_has_another_name_now(tmp_path: Path) -> None:
+def test_a_device_with_another_name_is_found(tmp_path: Path) -> None:
     with disk(tmp_path, "ext4") as made:
         (made.mount / "class").mkdir()
         (made.mount / "class" / "a").write_bytes(b"bytes")
@@ -304,13 +304,13 @@ def catalog_of(bmap: Path) -> Catalog:
     return from_tree(BlockReader.tree(bmap=bmap), file_filters="*")
 
 
-def test_an_image_by_a_relative_path(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
+def test_an_image_by_a_relative_path_is_read(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
     catalog, bmap = mapped
     with BlockReader(catalog, bmap=bmap, uri=os.path.relpath(ext4.image)) as reader:
         assert read(reader, np.arange(3)) == contents_of(catalog)
 
 
-def test_where_the_file_system_is_mounted_elsewhere(
+def test_a_file_system_that_is_mounted_elsewhere_is_read(
     mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
 ) -> None:
     _, bmap = mapped

@@ -166,7 +166,7 @@ def test_changes_are_not_noticed_without_the_check(root: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("when", ["1960-01-01", "2037-12-31", "2250-01-01", "2400-01-01"])
-def test_times_of_any_century(tmp_path: Path, when: str) -> None:
+def test_files_with_times_of_any_century_are_not_stale(tmp_path: Path, when: str) -> None:
     with disk(tmp_path, "xfs") as made:
         (made.mount / "class").mkdir()
         for name in "ab":

@@ -32,7 +32,7 @@ def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
         assert _maps.load_map(bmap).map is not before
 
 
-def test_a_part_of_the_mapped_directory(
+def test_part_of_the_mapped_directory_is_read(
     mapped: tuple[Catalog, Path], root: Path, tmp_path: Path
 ) -> None:
     _, bmap = mapped
@@ -62,7 +62,7 @@ def test_samples_that_are_not_in_the_map_are_counted_and_named(
     assert caught.value.filename == str(root / "class" / "x")
 
 
-def test_a_part_of_what_is_mounted_elsewhere(
+def test_part_of_a_mapped_directory_that_is_mounted_elsewhere_is_read(
     mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
 ) -> None:
     bmap = make_map(ext4.mount, tmp_path / "all.json")
@@ -72,7 +72,7 @@ def test_a_part_of_what_is_mounted_elsewhere(
             assert read(reader, np.arange(3)) == contents_of(catalog)
 
 
-def test_a_map_that_was_made_through_a_link(root: Path, tmp_path: Path) -> None:
+def test_a_map_that_was_made_through_a_link_is_read(root: Path, tmp_path: Path) -> None:
     (root / "sub" / "class").mkdir(parents=True)
     (root / "sub" / "class" / "a").write_bytes(b"bytes")
     (tmp_path / "link").symlink_to(root)

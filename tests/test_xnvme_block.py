@@ -130,7 +130,7 @@ def test_hostile_layouts_are_read_right(
             run("mount", made.device, str(made.mount))
 
 
-def test_a_file_beyond_2_tib(io: str, tmp_path: Path) -> None:
+def test_a_file_beyond_2_tib_is_read_right(io: str, tmp_path: Path) -> None:
     with disk(tmp_path, "xfs", size=5 << 40, mkfs=("-l", "size=64m")) as made:
         for group in range(16):  # XFS puts directories into its allocation groups in turn
             (made.mount / f"{group:02d}").mkdir()

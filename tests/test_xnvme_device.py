@@ -32,7 +32,7 @@ def test_files_are_opened_read_only(xnvme: Library, file: Path, io: str) -> None
         assert access_mode(device.descriptor) == os.O_RDONLY
 
 
-def test_what_cannot_be_opened_is_named(xnvme: Library, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_opened_is_named(xnvme: Library, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         open_file(xnvme, tmp_path / "missing")
     assert caught.value.filename == str(tmp_path / "missing")
@@ -74,7 +74,7 @@ def test_the_geometry_of_a_device(ramdisk: Device) -> None:
     assert ramdisk.nsid == 1
 
 
-def test_a_device_that_does_not_tell_its_geometry_is_refused(
+def test_a_device_without_a_geometry_is_refused(
     ramdisk: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zeros = np.zeros((), GEOMETRY)
@@ -127,7 +127,7 @@ def test_memory_is_freed_when_the_last_slice_is_gone_and_the_device_after_it(
         device.allocate(1)
 
 
-def test_one_thing_at_a_time_is_made_or_ended(
+def test_libxnvme_makes_or_ends_one_thing_at_a_time(
     xnvme: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once, called = [0], []
@@ -232,6 +232,6 @@ def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
     assert done.stdout.splitlines() == [refused, "[]", usable, everything]
 
 
-def test_memory_that_is_not_there_says_what_to_do(ramdisk: Device) -> None:
+def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk: Device) -> None:
     with pytest.raises(MemoryError, match=r"vm\.nr_hugepages"):
         ramdisk.allocate(1 << 60)

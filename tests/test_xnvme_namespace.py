@@ -79,7 +79,7 @@ def test_the_superblock_read_by_a_command_is_compared_with_the_map(
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
 
 
-def test_a_map_of_512_byte_blocks_on_a_device_of_4096(
+def test_a_map_of_512_byte_blocks_is_refused_on_a_device_of_4096(
     xnvme: Library, mapped: tuple[Catalog, Path], ext4: Disk
 ) -> None:
     with (

@@ -44,7 +44,7 @@ def other(tmp_path: Path) -> Iterator[str]:
         yield os.path.basename(node)
 
 
-def test_links_and_nodes_of_other_names_are_the_disks_they_are(
+def test_a_disk_is_read_by_links_and_by_nodes_with_other_names(
     xnvme: Library, mapped: Mapped, ext4: Disk, other: str, tmp_path: Path
 ) -> None:
     (tmp_path / "dev").mkdir()
@@ -95,7 +95,7 @@ def test_a_disk_that_has_no_node_of_its_name_is_refused(
             XnvmeBlockReader(mapped[0], bmap=mapped[1])
 
 
-def test_a_partition_of_a_disk_that_may_not_be_read(
+def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(
     xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with disk(tmp_path, partition=True) as made:

@@ -36,7 +36,7 @@ ROOT = Path(_xnvme.__file__).resolve().parent.parent
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 256, 2048])
 @pytest.mark.parametrize("io", ["emu", "thrpool"])
-def test_nvme_reads_bring_the_right_blocks(xnvme: Library, io: str, depth: int) -> None:
+def test_nvme_reads_get_the_right_blocks(xnvme: Library, io: str, depth: int) -> None:
     device = open_ramdisk(xnvme, io)
     assert device.geometry().lba_bytes == 512  # asking for it is what makes libxnvme know it
     random = np.random.default_rng(depth)
@@ -179,13 +179,13 @@ def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme: Library) -> None
 
 
 @pytest.mark.parametrize("depth", [0, 3, 4096])
-def test_a_depth_that_libxnvme_does_not_take_is_an_error(ramdisk: Device, depth: int) -> None:
+def test_a_depth_that_libxnvme_does_not_support_is_an_error(ramdisk: Device, depth: int) -> None:
     with pytest.raises(OSError) as caught:
         Queue(ramdisk, depth)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_contexts_that_lie_elsewhere_are_refused(
+def test_contexts_that_are_not_one_array_are_refused(
     ramdisk: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = iter([1 << 20, (1 << 20) + 256])
@@ -227,7 +227,7 @@ def test_waiting_takes_no_processor(xnvme: Library, pipe: tuple[int, int]) -> No
         assert work.waits > 1
 
 
-def test_spinning_takes_one(xnvme: Library, pipe: tuple[int, int]) -> None:
+def test_spinning_takes_a_processor(xnvme: Library, pipe: tuple[int, int]) -> None:
     memory = np.zeros((1, 8), np.uint8)
     with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
         queue._opened_queue()._backoff._spin = True
@@ -246,7 +246,7 @@ class Tired(Descriptors):
 
 
 @pytest.mark.parametrize("method", ["submit", "complete", "will_wait"])
-def test_an_error_waits_for_what_is_under_way(
+def test_an_error_waits_for_commands_under_way(
     xnvme: Library, pipe: tuple[int, int], file: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> None:
@@ -312,7 +312,7 @@ queue.close()
 """
 
 
-def test_ctrl_c_waits_for_what_is_under_way_however_often(xnvme: Library) -> None:
+def test_repeated_ctrl_c_waits_for_commands_under_way(xnvme: Library) -> None:
     with offered(xnvme, "io_uring"):
         run = subprocess.run(
             [sys.executable, "-c", INTERRUPT],
@@ -352,7 +352,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
         queue.device.lost = False
 
 
-def test_one_poll_that_fails_gives_nothing_up_however_long_it_has_been_waited(
+def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
     xnvme: Library, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
@@ -375,7 +375,7 @@ def test_one_poll_that_fails_gives_nothing_up_however_long_it_has_been_waited(
         assert memory.tobytes() == b"12345678"
 
 
-def test_pauses_get_shorter_where_commands_are_few_too(ramdisk: Device) -> None:
+def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: Device) -> None:
     memory, turns = np.zeros((4, 512), np.uint8), itertools.cycle([True, False])
     with Queue(ramdisk, 128) as queue:
         poke = queue.poke
@@ -405,7 +405,7 @@ def test_ctrl_c_does_not_end_a_queue_twice(
     assert ended == [pointer]
 
 
-def test_a_device_that_is_another_drivers_is_not_touched(
+def test_a_device_that_another_driver_has_taken_over_is_not_touched(
     xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned := [])
