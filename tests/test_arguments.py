@@ -152,3 +152,12 @@ def test_what_dali_misreads_is_refused(tree: Tree, argument: str, value: Any) ->
     build(fn.readers.file, name="R", dont_use_mmap=True, **given).build()
     with pytest.raises((TypeError, ValueError), match=argument):
         build(readers.file, name="R", **given)
+
+
+@pytest.mark.parametrize("argument", ["file_root", "files", "file_list"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_remote_storage_is_refused_with_what_to_do(argument: str, lazy: bool) -> None:
+    remote = "s3://bucket/train"
+    refusal = f"{argument} must be a local path, not '{remote}': mount or copy the data"
+    with pytest.raises(ValueError, match=refusal):
+        build(readers.file, name="R", lazy_init=lazy, **{argument: remote}).reader_meta("R")
