@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +157,39 @@ def test_a_file_that_is_being_appended_to_is_refused_or_right(root: Path, tmp_pa
     assert outcomes[:20] == [True] * 20
     assert False not in outcomes
     assert outcomes[-1] is None
+
+
+@pytest.mark.parametrize("files", [20, 1])
+def test_few_descriptors_are_enough(tmp_path: Path, files: int) -> None:
+    with disk(tmp_path, "xfs") as made:  # where every file is opened at every read
+        folder = made.mount / "class"
+        folder.mkdir()
+        for index in range(150):
+            (folder / f"{index:03d}").write_bytes(b"%d" % index)
+        catalog = from_directory(made.mount, file_filters="*")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        expected = contents_of(catalog)
+        with BlockReader(catalog, bmap=bmap) as reader:
+            with room_for(files):
+                assert read(reader, np.arange(150)) == expected
+            os.utime(folder / "149")
+            with room_for(files), pytest.raises(StaleMapError) as caught:
+                read(reader, np.arange(150))
+            assert caught.value.filename == str(folder / "149")
+
+
+@contextmanager
+def room_for(files: int) -> Iterator[None]:
+    """Limit the open files of this process to so many more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0) for _ in range(files + 1)]  # the lowest numbers that are free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], limits[1]))
+    for fd in taken:
+        os.close(fd)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_changes_are_not_noticed_without_the_check(root: Path, tmp_path: Path) -> None:

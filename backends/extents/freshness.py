@@ -115,6 +115,7 @@ class Freshness:
         fds = [-1] * len(paths)
         try:
             self._open(fds, paths)
+            files, others = np.split(files, [len(fds)])  # the process may open few files
             self._check_state(files, paths, statuses(fds, paths, local=True))
             for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
                 if not self._has_same_extents(int(files[index]), fds[index]):
@@ -122,6 +123,8 @@ class Freshness:
                     raise self._loaded.stale(paths[index], what)
         finally:
             close_all(fds)
+        if others.size:
+            self._check_extents(others, paths[-others.size :])
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK

@@ -13,8 +13,9 @@ import ctypes
 import errno
 import os
 import stat
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..._types import IntArray
 from ...errors import named, os_error
 from ..linux import libc
 
+_RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads have all files that may be open
 _OPENAT2 = 437  # on every machine, like all system calls since 2019
 _RESOLVE_CACHED = 0x20
 _STATX_BASIC_STATS = 0x7FF
@@ -71,12 +73,49 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
     return min(fds, default=0) >= 0
 
 
-def open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
+def open_missing(
+    fds: list[int],
+    paths: Sequence[bytes],
+    flags: int,
+    *,
+    wait: bool = True,
+    close_others: Callable[[], None] = lambda: None,
+) -> None:
     """Open `paths[i]` as `fds[i]` where that is -1; may block.
+
+    If the process may not open that many files, `fds` is cut to the first ones, which are open: at
+    least one, or the limit is an error after some seconds.
+
+    Args:
+        fds: n descriptors, or -1.
+        paths: n paths.
+        flags: of open(2).
+        wait: for other threads to close files while not a single file can be opened; otherwise
+            `fds` may end up empty.
+        close_others: called before each new attempt, to close files that can be opened again.
 
     Raises:
         OSError: the first file that cannot be opened; names its path. The others stay in `fds`.
     """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _open_missing(fds, paths, flags)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            first = fds.index(-1)
+            close_all(map(fds.pop, repeat(first, len(fds) - first)))
+            if first or not wait:
+                return None
+            if time.monotonic() > deadline:
+                raise
+        close_others()
+        time.sleep(_RETRY_S)
+        fds += [-1] * len(paths)
+
+
+def _open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     wanted = (paths[index] for index in missing)
     opened = map(libc.open_, wanted, repeat(flags | os.O_CLOEXEC))

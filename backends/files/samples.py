@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from itertools import count, repeat
 
@@ -21,7 +20,6 @@ FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
 
 _CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to an address that is a multiple of it
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
-_RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads have all files that may be open
 
 # Shared by all instances, as is the limit of open files of a process.
 _kept: dict[tuple[int, int], dict[int, int]] = {}  # by instance and thread: sample -> descriptor
@@ -108,35 +106,8 @@ class SampleFiles:
         return self._local and open_cached(fds, paths, self.flags)
 
     def open_missing(self, fds: list[int], paths: Sequence[bytes], *, wait: bool = True) -> None:
-        """Open the others, as `opening.open_missing()`; may block.
-
-        If the process may not open all of them, `fds` is cut to the first ones, which are open.
-
-        Args:
-            fds: n descriptors; -1 where the file is to be opened.
-            paths: n paths.
-            wait: until at least one is open; otherwise `fds` may end up empty.
-
-        Raises:
-            OSError: a file cannot be opened; names its path.
-        """
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return open_missing(fds, paths, self.flags)
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    raise
-                first = fds.index(-1)
-                close_all(map(fds.pop, repeat(first, len(fds) - first)))
-                if first or not wait:
-                    return None
-                if time.monotonic() > deadline:
-                    raise
-            for key in list(_kept):
-                _close_kept(key)
-            time.sleep(_RETRY_S)
-            fds += [-1] * len(paths)
+        """Open the others, or the first ones of them, as `opening.open_missing()`; may block."""
+        open_missing(fds, paths, self.flags, wait=wait, close_others=_close_all_kept)
 
     def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
         """The current sizes of open files, as `opening.regular_sizes()`."""
@@ -187,6 +158,11 @@ class SampleFiles:
 
     def _key(self) -> tuple[int, int]:
         return self._instance, threading.get_ident()
+
+
+def _close_all_kept() -> None:
+    for key in list(_kept):
+        _close_kept(key)
 
 
 def _close_kept(key: tuple[int, int]) -> None:
