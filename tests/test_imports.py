@@ -46,9 +46,9 @@ class Import:
         return f"{self.importer}:{self.line} imports {self.module} ({self.name})"
 
 
-def imports_of(importer: str) -> Iterator[Import]:
-    """What a module imports, anywhere in it: modules of ours by name, others by their package."""
-    for node in ast.walk(ast.parse(modules()[importer].read_text())):
+def imports_in(importer: str, source: str) -> Iterator[Import]:
+    """What a module imports, anywhere in it: our modules by name, others by their package."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(importer, *known(alias.name), node.lineno)
@@ -89,7 +89,31 @@ def is_backend(module: str) -> bool:
 
 @cache
 def all_imports() -> list[Import]:
-    return [each for importer in modules() for each in imports_of(importer)]
+    return [each for name, file in modules().items() for each in imports_in(name, file.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "found"),
+    [
+        ("backends.block", "from ..reader import Reader", ("dali_storage.reader", "Reader")),
+        ("backends.block", "from .linux.aio import x", ("backends.linux.aio", "x")),
+        ("backends.linux.aio", "from . import libc", ("backends.linux.libc", "")),
+        ("backends.linux.aio", "from ...errors import x", ("dali_storage.errors", "x")),
+        ("dali_storage.readers", "from .order import x", ("dali_storage.order.__init__", "x")),
+        (
+            "dali_storage.order.__init__",
+            "from .shards import x",
+            ("dali_storage.order.shards", "x"),
+        ),
+        ("tests.test_block", "from dali_storage.backends import block", ("backends.block", "")),
+        ("tests.test_block", "def f():\n  import dali_storage.reader", ("dali_storage.reader", "")),
+        ("benchmarks.legs", "from nvidia.dali import fn", ("nvidia", "fn")),
+        ("benchmarks.legs", "if TYPE_CHECKING:\n  import numpy.typing", ("numpy", "")),
+    ],
+)
+def test_an_import_is_understood(importer: str, source: str, found: tuple[str, str]) -> None:
+    (understood,) = imports_in(importer, source)
+    assert (understood.module, understood.name) == found
 
 
 # --- the picture ---
