@@ -104,9 +104,8 @@ def test_metadata_between_blocks_is_refused(
     forged = claim(both[0], plan.EXTENDED, tmp_path / "bmap.json")
     with way(plan.EXTENDED) as uri:
         error = refusal(forged, uri)
-    if way is ways.disk:  # the kernel cannot read it
-        assert type(error) is StaleMapError
-        assert "it has 0 bytes" in str(error)
-    else:
-        assert type(error) is ValueError
+    if type(error) is ValueError:
         assert "has metadata between its logical blocks" in str(error)
+    else:  # the kernel cannot read the disk, and libxnvme's main branch does not report why
+        assert way is ways.disk
+        assert "it has 0 bytes" in str(error)
