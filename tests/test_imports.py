@@ -92,6 +92,9 @@ def all_imports() -> list[Import]:
     return [each for name, file in modules().items() for each in imports_in(name, file.read_text())]
 
 
+SHARDS = "dali_storage.order.shards", "Shards"
+
+
 @pytest.mark.parametrize(
     ("importer", "source", "found"),
     [
