@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict, fields
 
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, XNVME_GDS
@@ -25,27 +26,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="Options may precede or follow the command.",
     )
     _add_options(top)
-    top.set_defaults(
-        datadir=None,
-        batchsize=_DEFAULTS.batch_size,
-        batches=None,
-        seed=_DEFAULTS.seed,
-        rounds=None,
-        threads=None,
-        prefetch=_DEFAULTS.prefetch,
-        device_id=_DEFAULTS.device_id,
-        cold=False,
-        decode=False,
-        verify=False,
-        bmap=None,
-        uri=None,
-        mem=_DEFAULTS.mem,
-        io=None,
-        copying_lanes=None,
-        spin=False,
-        json=None,
-        plot=None,
-    )
+    other = dict.fromkeys(("datadir", "json", "plot", "rounds", "threads"))
+    top.set_defaults(**asdict(_DEFAULTS) | other, verify=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _commands().items():
         # Without SUPPRESS, its defaults would overwrite the options that precede the command.
@@ -86,8 +68,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         ("--plot", str, "FILE", "write a chart of the figures to FILE, a PNG", "not written"),
     ]
     for option, convert, metavar, what, default in values:
+        name = option[2:].replace("batchsize", "batch_size").replace("-", "_")
         text = f"{what} (default: {default})"
-        parser.add_argument(option, type=convert, metavar=metavar, help=text)
+        parser.add_argument(option, dest=name, type=convert, metavar=metavar, help=text)
     memory = f"memory that {XNVME_GDS.name} reads into (default: cpu)"
     parser.add_argument("--mem", choices=("cpu", "gpu"), help=memory)
     for option, text in {
@@ -127,21 +110,13 @@ def _legs(text: str) -> list[str]:
 
 def settings(options: argparse.Namespace) -> Settings:
     """The options that decide what is measured."""
+    given = {setting.name: getattr(options, setting.name) for setting in fields(Settings)}
     alone = options.command not in SEVERAL_LEGS
     return Settings(
-        batch_size=options.batchsize,
-        batches=options.batches or (_DEMO_BATCHES if options.command == "demo" else None),
-        seed=options.seed,
-        decode=options.decode,
-        cold=options.cold,
-        rounds=options.rounds or (1 if alone else _DEFAULTS.rounds),
-        threads=options.threads or min(usable_cores(), _MOST_THREADS),
-        prefetch=options.prefetch,
-        device_id=options.device_id,
-        bmap=options.bmap,
-        uri=options.uri,
-        mem=options.mem,
-        io=options.io,
-        copying_lanes=options.copying_lanes,
-        spin=options.spin,
+        **given
+        | {
+            "batches": options.batches or (_DEMO_BATCHES if options.command == "demo" else None),
+            "rounds": options.rounds or (1 if alone else _DEFAULTS.rounds),
+            "threads": options.threads or min(usable_cores(), _MOST_THREADS),
+        }
     )
