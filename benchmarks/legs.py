@@ -45,7 +45,8 @@ class Backend:
 
     def open(self, workload: Workload) -> Reader:
         """The backend's reader of all samples."""
-        return registry.configure(self.name, self.options(workload)).open(workload.catalog)
+        options = self.options(workload)
+        return registry.configure(self.name, options)(workload.catalog, **options)
 
     def unavailable(self, workload: Workload) -> str | None:
         """Why the backend does not work on this machine, or None."""

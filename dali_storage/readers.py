@@ -146,7 +146,8 @@ def file(
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
     _check(device, skip_cached_images)
-    storage = registry.configure(backend, _options(backend_options))
+    options = _options(backend_options)
+    storage = registry.configure(backend, options)
     order = OrderOptions(
         seed=-1 if seed is None else seed,
         random_shuffle=random_shuffle,
@@ -162,7 +163,7 @@ def file(
 
     def open_storage() -> tuple[Catalog, Reader]:
         # Kept until the reader is open: both may be made from one loaded map.
-        tree = None if samples_are_named else storage.tree()
+        tree = None if samples_are_named else storage.tree(**options)
         catalog = discovery.discover(
             tree,
             file_root=file_root,
@@ -174,7 +175,7 @@ def file(
             case_sensitive_filter=case_sensitive_filter,
         )
         reader_meta(len(catalog), order)  # refuses more shards than samples
-        return catalog, storage.open(catalog)
+        return catalog, storage(catalog, **options)
 
     depth = _depth(prefetch_queue_depth)
     return dali.add_reader(
@@ -199,10 +200,10 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
     return dali.catalog(pipeline, name)
 
 
-def _options(backend_options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(backend_options or {}, Mapping):
         raise TypeError(f"backend_options must be a mapping, not {backend_options!r}")
-    return backend_options or {}
+    return dict(backend_options or {})
 
 
 def _check(device: str | None, skip_cached_images: bool) -> None:

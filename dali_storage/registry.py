@@ -10,12 +10,10 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
-from .catalog import Catalog, Tree
 from .errors import BackendUnavailable
 from .reader import Reader
 
@@ -63,24 +61,8 @@ def load(name: str) -> type[Reader]:
     return backend  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """A backend and the options for it. Nothing is open yet."""
-
-    reader: type[Reader]
-    options: Mapping[str, Any]
-
-    def open(self, catalog: Catalog) -> Reader:
-        """Open a reader of the catalog's samples; raises what the backend's constructor raises."""
-        return self.reader(catalog, **self.options)
-
-    def tree(self) -> Tree | None:
-        """The samples that the storage itself knows, as `Reader.tree()`."""
-        return self.reader.tree(**self.options)
-
-
-def configure(name: str, options: Mapping[str, Any]) -> Backend:
-    """Backend `name` with `options`. Nothing is opened here.
+def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
+    """The class of backend `name`, which takes `options`. Nothing is opened here.
 
     Raises:
         TypeError: the backend has no such option, or a required one is missing; lists its options.
@@ -95,7 +77,7 @@ def configure(name: str, options: Mapping[str, Any]) -> Backend:
     missing = [p.name for p in known.values() if p.default is p.empty and p.name not in options]
     if missing:
         raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
-    return Backend(backend, dict(options))
+    return backend
 
 
 def _options(backend: type[Reader]) -> dict[str, inspect.Parameter]:

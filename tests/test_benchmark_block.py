@@ -15,7 +15,7 @@ from PIL import Image
 
 import benchmark
 from bmap_tools import create
-from dali_storage import registry
+from dali_storage import Reader, registry
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.errors import MapNotChecked
 
@@ -259,7 +259,7 @@ def test_xnvme_gds_polls_on_request(
     asked: list[object] = []
     configure = registry.configure
 
-    def watch(name: str, options: Mapping[str, object]) -> registry.Backend:
+    def watch(name: str, options: Mapping[str, object]) -> type[Reader]:
         asked.append(options["spin"])
         return configure(name, options)
 

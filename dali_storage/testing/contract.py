@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from .._types import IntArray
@@ -20,8 +21,7 @@ from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..discovery import from_directory
 from ..errors import BackendUnavailable, SampleSizeChanged
-from ..reader import Reader
-from .batches import make_batch, make_known_batch, names_path, read
+from ..reader import Batch, Reader
 from .probes import is_interrupted, nothing_is_left, opened_for_writing
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
@@ -286,3 +286,45 @@ class ReaderTests(SnapshotReaderTests):
         """Assert that the reader still reads all samples but the broken one."""
         samples = np.array([sample for sample in range(len(contents)) if sample != broken])
         assert read(reader, samples) == [contents[sample] for sample in samples]
+
+
+def make_batch(
+    reader: Reader,
+    samples: IntArray,
+    *,
+    gap: int = 0,
+    buffer: npt.NDArray[np.uint8] | None = None,
+) -> Batch:
+    """A batch of `samples` with `gap` bytes before each, in `buffer` or a new one."""
+    sizes = reader.sizes(samples)
+    slots = -(-sizes // reader.alignment) * reader.alignment + gap
+    offsets = np.cumsum(slots) - slots + gap
+    if buffer is None:
+        buffer = reader.allocate(int(slots.sum()) + gap)
+    return Batch(samples, sizes, offsets, buffer)
+
+
+def make_known_batch(reader: Reader, samples: IntArray) -> Batch:
+    """The same for samples that were read before, so that none of their files is open."""
+    read(reader, samples)
+    return make_batch(reader, samples)
+
+
+def read(
+    reader: Reader,
+    samples: IntArray,
+    *,
+    lane: int = 0,
+    buffer: npt.NDArray[np.uint8] | None = None,
+) -> list[bytes]:
+    """The bytes of `samples`, read as a prefetcher does."""
+    batch = make_batch(reader, samples, buffer=buffer)
+    reader.read(batch, lane)
+    ends = batch.offsets + batch.sizes
+    pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)
+    return [batch.buffer[start:end].tobytes() for start, end in pieces]
+
+
+def names_path(error: OSError, path: bytes) -> bool:
+    """Whether an error has this path as its `filename`."""
+    return isinstance(error.filename, str) and os.fsencode(error.filename) == path

@@ -13,8 +13,7 @@ from ..catalog import Catalog
 from ..discovery import from_directory
 from ..errors import StaleMapError
 from ..reader import Reader
-from .batches import make_batch, names_path, read
-from .contract import SnapshotReaderTests
+from .contract import SnapshotReaderTests, make_batch, names_path, read
 
 
 def _rewrite(path: Path) -> None:
