@@ -39,11 +39,11 @@ class DeviceKind:
     """
 
     label: str
-    backend: str
+    backend: str = "linux"
     sync_impl: str | None
-    async_impls: tuple[str | None, ...]
-    direct: bool
-    reports_length: bool
+    async_impls: tuple[str | None, ...] = IOS
+    direct: bool = True
+    reports_length: bool = True
     timeout_s: float | None = None
     max_queue_depth: int = 2048
     find: Callable[[str], Storage]
@@ -109,14 +109,14 @@ def _agrees_with_kernel(device: Device, geometry: Geometry, storage: Storage) ->
 
 
 def _ask_controller(device: Device, geometry: Geometry, storage: Storage) -> Storage:
-    identity = pci.identify(device)
+    serial, wwids = pci.identify(device)
     return replace(
         storage,
         size=geometry.size,
         alignment=geometry.lba_bytes,
         logical_block_size=geometry.lba_bytes,
-        serial=identity.serial,
-        wwids=identity.wwids,
+        serial=serial,
+        wwids=wwids,
         may_have_uuid=True,
     )
 
@@ -135,29 +135,20 @@ def _needs_of_controller(address: str) -> str:
 
 BLOCK_DEVICE = DeviceKind(
     label="a block device",
-    backend="linux",
     sync_impl="block",
-    async_impls=IOS,
-    direct=True,
-    reports_length=True,
     find=nodes.block_device,
     identify=_agrees_with_kernel,
     max_transfer=lambda _, storage: nodes.max_transfer(storage.path),
 )
 IMAGE = DeviceKind(
     label="an image file",
-    backend="linux",
     sync_impl="psync",
-    async_impls=IOS,
-    direct=True,
-    reports_length=True,
     find=_find_image,
     identify=lambda _, __, storage: storage,
     max_transfer=lambda geometry, _: MAX_BLOCKS * geometry.lba_bytes,
 )
 CHARACTER_DEVICE = DeviceKind(
     label="an NVMe character device",
-    backend="linux",
     sync_impl="nvme",
     async_impls=("io_uring_cmd",),  # the others report an errno as if it were an NVMe status
     direct=False,

@@ -11,7 +11,6 @@ import os
 import re
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -179,22 +178,14 @@ def _binding(address: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A namespace, as the kernel would identify it.
+def identify(device: Device) -> tuple[str, tuple[str, ...]]:
+    """Identify an open controller and the namespace that it was opened with, as the kernel would.
 
-    Attributes:
-        serial: of the controller.
-        wwids: names the kernel may use for it, depending on what else it knows. A name by UUID
-            (uuid.*) is never among them: it takes another command to read the UUID.
+    Returns:
+        The serial number of the controller, and the world-wide names that the kernel may use for
+        the namespace, depending on what else it knows. A name by UUID (uuid.*) is not among them:
+        it takes another command to read the UUID.
     """
-
-    serial: str
-    wwids: tuple[str, ...]
-
-
-def identify(device: Device) -> Identity:
-    """Identify an open controller and the namespace that it was opened with."""
     library = device.library
     with LIBRARY_LOCK:  # may send commands to the device
         address = library.xnvme_dev_get_ctrlr(device.pointer)
@@ -204,11 +195,5 @@ def identify(device: Device) -> Identity:
     serial, model = (controller[name].tobytes().rstrip(b" \0") for name in ("serial", "model"))
     as_text = serial.split(b"\0")[0].decode("utf-8", "surrogateescape")  # as sysfs is read
     unique = [namespace[name].tobytes() for name in ("nguid", "eui64")]
-    vendor = int(controller["vendor"])
-    return Identity(
-        serial=as_text.strip(),
-        wwids=(
-            *(f"eui.{name.hex()}" for name in unique if any(name)),
-            f"nvme.{vendor:04x}-{serial.hex()}-{model.hex()}-{device.nsid:08x}",
-        ),
-    )
+    by_model = f"nvme.{controller['vendor']:04x}-{serial.hex()}-{model.hex()}-{device.nsid:08x}"
+    return as_text.strip(), (*(f"eui.{name.hex()}" for name in unique if any(name)), by_model)

@@ -1,7 +1,7 @@
-"""Status codes of NVMe commands, by name.
+"""Names of the status codes that a read of a conventional namespace can have.
 
-Source: NVM Express Base Specification 2.0, "Status Field" (generic, command specific, path), and
-the NVM and Zoned Namespace command set specifications for their own codes.
+Sources: NVM Express Base Specification 2.0, "Status Field" (generic, command specific, path); NVM
+Command Set Specification 1.0 for its own codes.
 """
 
 from __future__ import annotations
@@ -49,29 +49,12 @@ _GENERIC = {
     0x82: "Namespace Not Ready",
     0x83: "Reservation Conflict",
     0x84: "Format In Progress",
-    0x85: "Invalid Value Size",
-    0x86: "Invalid Key Size",
-    0x87: "KV Key Does Not Exist",
-    0x88: "Unrecovered Error",
-    0x89: "Key Exists",
 }
 _COMMAND_SPECIFIC = {
-    0x00: "Completion Queue Invalid",
-    0x01: "Invalid Queue Identifier",
-    0x02: "Invalid Queue Size",
-    0x03: "Abort Command Limit Exceeded",
     0x80: "Conflicting Attributes",
     0x81: "Invalid Protection Information",
     0x82: "Attempted Write to Read Only Range",
     0x83: "Command Size Limit Exceeded",
-    0xB8: "Zoned Boundary Error",
-    0xB9: "Zone Is Full",
-    0xBA: "Zone Is Read Only",
-    0xBB: "Zone Is Offline",
-    0xBC: "Zone Invalid Write",
-    0xBD: "Too Many Active Zones",
-    0xBE: "Too Many Open Zones",
-    0xBF: "Invalid Zone State Transition",
 }
 _MEDIA = {
     0x80: "Write Fault",
