@@ -10,19 +10,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import create, show, verify
 from .bmap_json import MapFormatError
 from .console import BadInputError, print_message, reason
 from .device import UnsupportedStorage
 
+_COMMANDS: dict[str, Callable[..., int]] = {
+    "create": create.run,
+    "verify": verify.run,
+    "show": show.run,
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line. Returns the exit status."""
-    options = parser().parse_args(arguments)
+    options = vars(parser().parse_args(arguments))
+    run = _COMMANDS[options.pop("command")]
     try:
-        return _run(options)
+        return run(**options)
     except (BadInputError, UnsupportedStorage, MapFormatError) as error:
         print_message(str(error))
     except BrokenPipeError:  # `show | head`: the flush at exit must not fail once more
@@ -34,22 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_message("interrupted")
         return 130
     return 2
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.command == "create":
-        return create.run(options.root, options.output, threads=options.threads)
-    if options.command == "verify":
-        return verify.run(
-            options.map,
-            root=options.root,
-            threads=options.threads,
-            sample=options.sample,
-            seed=options.seed,
-            compare_bytes=options.bytes,
-            uri=options.uri,
-        )
-    return show.run(options.map, name=options.path, plot=options.plot)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,29 +63,26 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("map", help="the map")
-    parser.add_argument("--root", help="where its files are now (default: where they were)")
-    parser.add_argument(
-        "--bytes", action="store_true", help="also compare the bytes of the extents with the files"
+    add = parser.add_argument
+    add("path", metavar="map", help="the map")
+    add("--root", help="where its files are now (default: where they were)")
+    add(
+        "--bytes",
+        action="store_true",
+        dest="compare_bytes",
+        help="also compare the bytes of the extents with the files",
     )
-    parser.add_argument(
-        "--uri", help="what --bytes reads: the device, its disk or an image (default: the device)"
-    )
-    parser.add_argument(
-        "--sample", type=_count, metavar="N", help="check a random sample of N files"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the random sample (default: 0)"
-    )
+    add("--uri", help="what --bytes reads: the device, its disk or an image (default: the device)")
+    add("--sample", type=_count, metavar="N", help="check a random sample of N files")
+    add("--seed", type=int, default=0, help="seed of the random sample (default: %(default)s)")
     _add_threads(parser)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("map", help="the map")
-    parser.add_argument("path", nargs="?", help="show only this file, by its path from the root")
-    parser.add_argument(
-        "--plot", metavar="FILE", help="plot where on the device the files are (needs matplotlib)"
-    )
+    add = parser.add_argument
+    add("path", metavar="map", help="the map")
+    add("name", metavar="path", nargs="?", help="show only this file, by its path from the root")
+    add("--plot", metavar="FILE", help="plot where on the device the files are (needs matplotlib)")
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from . import file_system, walk
 from .console import BadInputError, print_files, print_message, printable, progress
 from .extent_map import ExtentMap, IntArray, csr_offsets
 from .format import save
-from .survey import Surveyor
+from .survey import survey
 from .walk import Folder, Tree
 
 
@@ -33,10 +33,9 @@ def run(root: str, output: str, *, threads: int) -> int:
     _check_output(output)
     directory = os.fsencode(os.path.abspath(root))
     found, device = file_system.find(directory)
-    surveyor = Surveyor(directory, found, threads)
     tree = _walk(directory, os.fsencode(os.path.realpath(output)))
     with progress("mapping", sum(map(len, tree.folders))) as tick:
-        survey = surveyor.survey(tree.folders, tick)
+        result = survey(tree.folders, directory, found, threads, tick)
     names, name_offsets = _names(tree.folders)
     extent_map = ExtentMap(
         root=directory,
@@ -46,13 +45,13 @@ def run(root: str, output: str, *, threads: int) -> int:
         directories=tree.directories,
         names=names,
         name_offsets=name_offsets,
-        sizes=survey.status[:, 0].copy(),
-        inodes=survey.status[:, 1].copy(),
-        mtimes_ns=survey.status[:, 2].copy(),
-        ctimes_ns=survey.status[:, 3].copy(),
-        extent_offsets=csr_offsets(survey.counts),
-        extents=survey.extents,
-        unmapped=survey.unmapped,
+        sizes=result.status[:, 0].copy(),
+        inodes=result.status[:, 1].copy(),
+        mtimes_ns=result.status[:, 2].copy(),
+        ctimes_ns=result.status[:, 3].copy(),
+        extent_offsets=csr_offsets(result.counts),
+        extents=result.extents,
+        unmapped=result.unmapped,
     )
     save(extent_map, output)
     return _report(extent_map, output)

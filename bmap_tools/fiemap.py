@@ -39,49 +39,44 @@ _ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 
 # fcntl.ioctl() releases the interpreter lock only if the buffer has at most 1024 bytes.
 _ROOM = (1024 - _HEADER.size) // _EXTENT.size
+_BUFFER_BYTES = _HEADER.size + _ROOM * _EXTENT.size
 
 _UNSUPPORTED = {  # FIEMAP_EXTENT_*; special ones first, because they imply general ones
     0x200: "its data lies inside of its inode",  # DATA_INLINE
     0x400: "its last block is shared with other files",  # DATA_TAIL
     0x80: "its data is encrypted on the device",  # DATA_ENCRYPTED
     0x8: "its data is encoded (compressed) on the device",  # ENCODED
-    0x4: "its data has no place on the device yet",  # DELALLOC
-    0x2: "the file system does not tell where its data lies",  # UNKNOWN
+    0x4: "its data has no address on the device yet",  # DELALLOC
+    0x2: "the file system does not report where its data is",  # UNKNOWN
     0x100: "its data is not aligned to blocks",  # NOT_ALIGNED
 }
 _ANY_UNSUPPORTED = sum(_UNSUPPORTED)
 
 
-class Fiemap:
-    """The ioctl with a reusable buffer; for one thread at a time."""
+def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
+    """All extents of an open file, in the order of their logical offsets.
 
-    def __init__(self) -> None:
-        self._buffer = bytearray(_HEADER.size + _ROOM * _EXTENT.size)
+    Args:
+        fd: the file; open for reading is enough.
+        sync: write the file's data first.
 
-    def raw_extents(self, fd: int, *, sync: bool = True) -> list[RawExtent]:
-        """All extents of an open file, in the order of their logical offsets.
-
-        Args:
-            fd: the file; open for reading is enough.
-            sync: write the file's data first.
-
-        Raises:
-            OSError: the file system does not support it (EOPNOTSUPP, ENOTTY), or failed.
-        """
-        found: list[RawExtent] = []
-        start, flags, buffer = 0, _SYNC if sync else 0, self._buffer
-        while True:
-            _HEADER.pack_into(buffer, 0, start, _TO_THE_END - start, flags, 0, _ROOM, 0)
-            fcntl.ioctl(fd, _IOCTL, buffer)
-            count = _HEADER.unpack_from(buffer)[3]
-            if not count:
-                return found
-            for index in range(count):
-                found.append(_EXTENT.unpack_from(buffer, _HEADER.size + index * _EXTENT.size))
-            logical, _, length, last_flags = found[-1]
-            if last_flags & _LAST:
-                return found
-            start, flags = logical + length, 0
+    Raises:
+        OSError: the file system does not support it (EOPNOTSUPP, ENOTTY), or failed.
+    """
+    found: list[RawExtent] = []
+    start, flags, buffer = 0, _SYNC if sync else 0, bytearray(_BUFFER_BYTES)
+    while True:
+        _HEADER.pack_into(buffer, 0, start, _TO_THE_END - start, flags, 0, _ROOM, 0)
+        fcntl.ioctl(fd, _IOCTL, buffer)
+        count = _HEADER.unpack_from(buffer)[3]
+        if not count:
+            return found
+        rows = memoryview(buffer)[_HEADER.size : _HEADER.size + count * _EXTENT.size]
+        found += _EXTENT.iter_unpack(rows)
+        logical, _, length, last_flags = found[-1]
+        if last_flags & _LAST:
+            return found
+        start, flags = logical + length, 0
 
 
 def single_extents(
@@ -98,8 +93,8 @@ def single_extents(
         block_size: of the file system, bytes.
 
     Returns:
-        counts: int64[n], 0 or 1; -1 where only `Fiemap` can tell: the file has several extents, or
-            one that is not plain (unwritten, inline ...), or the call failed.
+        counts: int64[n], 0 or 1; -1 where `raw_extents()` is needed: the file has several extents,
+            or one that is not plain (unwritten, inline ...), or the call failed.
         extents: int64[n, 3]: logical, physical and length in bytes, which ends with the last block
             of the file; only valid where the count is 1.
     """

@@ -9,15 +9,17 @@ import sys
 import time
 from typing import TypeAlias
 
+from . import fiemap
 from .console import reason
 from .extent_map import FileSystem
-from .fiemap import Extent, Fiemap, usable_extents
+from .fiemap import Extent
 
 Status: TypeAlias = tuple[int, int, int, int]
 """Size (bytes), inode, mtime and ctime (ns) of a file."""
 UNKNOWN_STATUS: Status = (0, 0, 0, 0)
-Outcome: TypeAlias = list[Extent] | str | None
-"""A file's extents, or why it has none, or None if it changed and must be inspected again."""
+Outcome: TypeAlias = list[Extent] | str
+"""A file's extents, or why it has none."""
+KEPT_CHANGING = "it kept changing while it was mapped"
 
 TICK_NS = 50_000_000
 """A file that changed less than this before it was inspected may change again without a trace.
@@ -43,81 +45,59 @@ _EXT = {  # FS_*_FL
 _XFS = {0x1: "its data is on the real-time device"}  # FS_XFLAG_REALTIME
 
 
-class Attributes:
-    """The attributes of files that FIEMAP does not show; for one thread at a time.
+def inspect(
+    name: bytes, directory: int, device: int, file_system: FileSystem
+) -> tuple[Status, Outcome]:
+    """Inspect a file of an open directory. The outcome is KEPT_CHANGING if it changed meanwhile.
+
+    A file that is not on `device` (an st_dev), that of the file system, is not mapped.
+    """
+    try:
+        fd = os.open(name, _FLAGS, dir_fd=directory)
+    except OSError as error:
+        return inspect_unopened(name, directory)[0], reason(error)
+    try:
+        before = os.fstat(fd)
+        began_ns = time.time_ns()
+        outcome = _outcome(fd, before, device, file_system)
+        status = _status(os.fstat(fd))
+    except OSError as error:
+        return inspect_unopened(name, directory)[0], reason(error)
+    finally:
+        os.close(fd)
+    if status != _status(before) or abs(began_ns - status[3]) < settling_ns(status[3]):
+        return status, KEPT_CHANGING
+    return status, outcome
+
+
+def _outcome(fd: int, status: os.stat_result, device: int, file_system: FileSystem) -> Outcome:
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    if status.st_dev != device:
+        return "it is on another file system"
+    if max(status.st_mtime_ns, status.st_ctime_ns) > _LATEST_NS:
+        return "its time stamps are later than a map can store, of the year 2262"
+    if not status.st_size:
+        return []
+    return unsupported_attribute(fd, file_system.type) or fiemap.usable_extents(
+        fiemap.raw_extents(fd), status.st_size, file_system.block_size
+    )
+
+
+def unsupported_attribute(fd: int, file_system: str) -> str | None:
+    """Why an open file's data cannot be read by its extents although FIEMAP shows nothing unusual.
 
     ext4 reports the extents of an encrypted or journaled file like those of any other, XFS those of
     a real-time file as if they were on the same device.
 
-    Args:
-        file_system: the type of the file system: "ext2", "ext3", "ext4" or "xfs".
+    Raises:
+        OSError: the file system does not report attributes.
     """
-
-    def __init__(self, file_system: str) -> None:
-        self._request, self._reasons = (
-            (_FSGETXATTR, _XFS) if file_system == "xfs" else (_GETFLAGS, _EXT)
-        )
-        self._any_reason = sum(self._reasons)
-        self._buffer = bytearray(_FSXATTR_BYTES)
-
-    def unsupported_reason(self, fd: int) -> str | None:
-        """Why an open file's data cannot be read by its extents; None if it can.
-
-        Raises:
-            OSError: the file system does not report attributes.
-        """
-        fcntl.ioctl(fd, self._request, self._buffer)
-        flags = int.from_bytes(self._buffer[:4], sys.byteorder)
-        if not flags & self._any_reason:
-            return None
-        return next(reason for flag, reason in self._reasons.items() if flags & flag)
-
-
-class Inspector:
-    """Inspects one file after another; for one thread at a time.
-
-    Args:
-        device: the st_dev of the file system; files on others are not mapped.
-        file_system: the file system.
-    """
-
-    def __init__(self, device: int, file_system: FileSystem) -> None:
-        self._device = device
-        self._block_size = file_system.block_size
-        self._fiemap = Fiemap()
-        self._attributes = Attributes(file_system.type)
-
-    def inspect(self, name: bytes, directory: int) -> tuple[Status, Outcome]:
-        """Inspect a file in a directory that is open as `directory`."""
-        try:
-            fd = os.open(name, _FLAGS, dir_fd=directory)
-        except OSError as error:
-            return inspect_unopened(name, directory)[0], reason(error)
-        try:
-            before = os.fstat(fd)
-            began_ns = time.time_ns()
-            outcome = self._outcome(fd, before)
-            status = _status(os.fstat(fd))
-        except OSError as error:
-            return inspect_unopened(name, directory)[0], reason(error)
-        finally:
-            os.close(fd)
-        if status != _status(before) or abs(began_ns - status[3]) < settling_ns(status[3]):
-            return status, None
-        return status, outcome
-
-    def _outcome(self, fd: int, status: os.stat_result) -> list[Extent] | str:
-        if not stat.S_ISREG(status.st_mode):
-            return "it is not a regular file"
-        if status.st_dev != self._device:
-            return "it is on another file system"
-        if max(status.st_mtime_ns, status.st_ctime_ns) > _LATEST_NS:
-            return "its time stamps are later than a map can say, of the year 2262"
-        if not status.st_size:
-            return []
-        return self._attributes.unsupported_reason(fd) or usable_extents(
-            self._fiemap.raw_extents(fd), status.st_size, self._block_size
-        )
+    request, reasons = (_FSGETXATTR, _XFS) if file_system == "xfs" else (_GETFLAGS, _EXT)
+    buffer = bytearray(_FSXATTR_BYTES)
+    fcntl.ioctl(fd, request, buffer)
+    flags = int.from_bytes(buffer[:4], sys.byteorder)
+    return next((reason for flag, reason in reasons.items() if flags & flag), None)
 
 
 def settling_ns(ctime_ns: int) -> int:
@@ -129,7 +109,7 @@ def settling_ns(ctime_ns: int) -> int:
 
 
 def inspect_unopened(name: bytes, directory: int) -> tuple[Status, str]:
-    """The same for a special file, which must not be opened and is never mapped."""
+    """As `inspect()`, for a special file, which must not be opened and is never mapped."""
     try:
         return _status(os.stat(name, dir_fd=directory)), "it is not a regular file"
     except OSError as error:
@@ -137,5 +117,5 @@ def inspect_unopened(name: bytes, directory: int) -> tuple[Status, str]:
 
 
 def _status(found: os.stat_result) -> Status:
-    times = found.st_mtime_ns, found.st_ctime_ns
-    return found.st_size, found.st_ino, min(times[0], _LATEST_NS), min(times[1], _LATEST_NS)
+    mtime_ns, ctime_ns = min(found.st_mtime_ns, _LATEST_NS), min(found.st_ctime_ns, _LATEST_NS)
+    return found.st_size, found.st_ino, mtime_ns, ctime_ns

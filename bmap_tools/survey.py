@@ -10,19 +10,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 
 from .console import Tick, reason
 from .extent_map import FileSystem, IntArray
-from .inspection import UNKNOWN_STATUS, Inspector, Outcome, Status, inspect_unopened, settling_ns
+from .inspection import (
+    KEPT_CHANGING,
+    UNKNOWN_STATUS,
+    Outcome,
+    Status,
+    inspect,
+    inspect_unopened,
+    settling_ns,
+)
 from .walk import Folder
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-KEPT_CHANGING = "it kept changing while it was mapped"
 
 _FILES_PER_TASK = 256  # what a thread does before it checks whether it should end
 _ATTEMPTS = 6
@@ -45,87 +52,32 @@ class Survey:
     unmapped: dict[int, str]
 
 
-class Surveyor:
-    """Inspects files below a root, in several threads.
+def survey(
+    folders: Sequence[Folder], root: bytes, file_system: FileSystem, threads: int, tick: Tick
+) -> Survey:
+    """Inspect files below `root` in several threads; those on another file system are not mapped.
 
-    Args:
-        root: the directory that the files' names are relative to.
-        file_system: of the root; files on another one are not mapped.
-        threads: their number.
+    `tick` is called in the caller's thread. After an interrupt no thread is running any more.
     """
-
-    def __init__(self, root: bytes, file_system: FileSystem, threads: int) -> None:
-        self._root = root
-        self._threads = threads
-        self._inspect = partial(_inspect, root, os.stat(root).st_dev, file_system)
-
-    def survey(self, folders: Sequence[Folder], tick: Tick, attempts: int = _ATTEMPTS) -> Survey:
-        """Inspect the files of `folders`, and inspect those again that change meanwhile.
-
-        `tick` is called in the caller's thread. After an interrupt no thread is running any more.
-        """
-        columns = _Columns()
-        with in_threads(self._threads, self._inspect, _tasks(folders)) as parts:
-            for part in parts:
-                columns.extend(part)
-                tick(len(columns))
-        if not columns.again:
-            return columns.survey()
-        if attempts == 1:
-            columns.unmapped.update(dict.fromkeys(columns.again, KEPT_CHANGING))
-            return columns.survey()
-        again = np.array(columns.again, np.int64)
-        first = columns.survey()
-        time.sleep(max(map(settling_ns, first.status[again, 3].tolist())) / 1e9)
-        second = self.survey(_select(folders, again), lambda _: None, attempts - 1)
-        return _merge(first, again, second)
-
-
-class _Columns:
-    """A survey under construction, without an object per file."""
-
-    def __init__(self) -> None:
-        self.status = array("q")
-        self.counts = array("q")
-        self.extents = array("q")
-        self.unmapped: dict[int, str] = {}
-        self.again: list[int] = []  # files that changed while they were inspected
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def add(self, status: Status, outcome: Outcome) -> None:
-        """Add the next file."""
-        file = len(self.counts)
-        self.status.extend(status)
-        if isinstance(outcome, list):
-            self.counts.append(len(outcome))
-            for extent in outcome:
-                self.extents.extend(extent)
-            return
-        self.counts.append(0)
-        if outcome is None:
-            self.again.append(file)
-        else:
-            self.unmapped[file] = outcome
-
-    def extend(self, other: _Columns) -> None:
-        """Add the next files."""
-        files = len(self.counts)
-        self.status.extend(other.status)
-        self.counts.extend(other.counts)
-        self.extents.extend(other.extents)
-        self.unmapped.update({files + file: why for file, why in other.unmapped.items()})
-        self.again += [files + file for file in other.again]
-
-    def survey(self) -> Survey:
-        """The result, as arrays."""
-        return Survey(
-            np.array(self.status, np.int64).reshape(-1, 4),
-            np.array(self.counts, np.int64),
-            np.array(self.extents, np.int64).reshape(-1, 3),
-            self.unmapped,
-        )
+    status, counts, extents = array("q"), array("q"), array("q")
+    unmapped: dict[int, str] = {}
+    run = partial(_inspect_task, root, os.stat(root).st_dev, file_system)
+    with in_threads(threads, run, _tasks(folders)) as parts:
+        for part in parts:
+            for found, outcome in part:
+                status.extend(found)
+                if isinstance(outcome, str):
+                    unmapped[len(counts)] = outcome
+                    outcome = []
+                counts.append(len(outcome))
+                extents.extend(chain.from_iterable(outcome))
+            tick(len(counts))
+    return Survey(
+        np.array(status, np.int64).reshape(-1, 4),
+        np.array(counts, np.int64),
+        np.array(extents, np.int64).reshape(-1, 3),
+        unmapped,
+    )
 
 
 def _tasks(folders: Sequence[Folder]) -> Iterator[list[Folder]]:
@@ -143,52 +95,43 @@ def _tasks(folders: Sequence[Folder]) -> Iterator[list[Folder]]:
         yield task
 
 
-def _inspect(root: bytes, device: int, file_system: FileSystem, task: list[Folder]) -> _Columns:
-    columns = _Columns()
-    inspector = Inspector(device, file_system)
+def _inspect_task(
+    root: bytes, device: int, file_system: FileSystem, task: Sequence[Folder]
+) -> list[tuple[Status, Outcome]]:
+    found: list[tuple[Status, Outcome]] = []
     for folder in task:
-        names = folder.split()
         try:
             directory = os.open(os.path.join(root, folder.prefix), os.O_PATH | os.O_DIRECTORY)
         except OSError as error:
-            for _ in names:
-                columns.add(UNKNOWN_STATUS, reason(error))
+            found += [(UNKNOWN_STATUS, reason(error))] * len(folder)
             continue
         try:
-            for name in names:
-                if name in folder.special:
-                    columns.add(*inspect_unopened(name, directory))
-                else:
-                    columns.add(*inspector.inspect(name, directory))
+            found += _inspect_folder(folder, directory, device, file_system)
         finally:
             os.close(directory)
-    return columns
+    return found
 
 
-def _select(folders: Sequence[Folder], files: IntArray) -> list[Folder]:
-    """The files of `folders` with these indices, which ascend."""
-    selected, first = [], 0
-    for folder in folders:
-        last = first + len(folder)
-        own = files[slice(*np.searchsorted(files, (first, last)))] - first
-        if own.size:
-            names = folder.split()
-            selected.append(folder.only([names[file] for file in own.tolist()]))
-        first = last
-    return selected
+def _inspect_folder(
+    folder: Folder, directory: int, device: int, file_system: FileSystem
+) -> list[tuple[Status, Outcome]]:
+    """Inspect its files, and inspect those again that change meanwhile."""
 
+    def look(name: bytes) -> tuple[Status, Outcome]:
+        if name in folder.special:
+            return inspect_unopened(name, directory)
+        return inspect(name, directory, device, file_system)
 
-def _merge(first: Survey, files: IntArray, second: Survey) -> Survey:
-    """The first survey, with `files`, which have no extents in it, replaced by the second."""
-    status, counts = first.status.copy(), first.counts.copy()
-    status[files], counts[files] = second.status, second.counts
-    is_second = np.zeros(len(counts), bool)
-    is_second[files] = True
-    row_is_second = np.repeat(is_second, counts)
-    extents = np.empty((len(row_is_second), 3), np.int64)
-    extents[row_is_second], extents[~row_is_second] = second.extents, first.extents
-    unmapped = first.unmapped | {int(files[file]): why for file, why in second.unmapped.items()}
-    return Survey(status, counts, extents, unmapped)
+    names = folder.split()
+    found = [look(name) for name in names]
+    for _ in range(_ATTEMPTS - 1):
+        again = [file for file, (_, outcome) in enumerate(found) if outcome == KEPT_CHANGING]
+        if not again:
+            break
+        time.sleep(max(settling_ns(found[file][0][3]) for file in again) / 1e9)
+        for file in again:
+            found[file] = look(names[file])
+    return found
 
 
 @contextmanager

@@ -11,17 +11,9 @@ import numpy.typing as npt
 
 from . import contents, file_system, walk
 from .console import print_files, print_message, printable, progress
-from .extent_map import (
-    Device,
-    ExtentMap,
-    FileSystem,
-    IntArray,
-    csr_offsets,
-    csr_rows,
-    without_reserved,
-)
+from .extent_map import Device, ExtentMap, FileSystem, IntArray, csr_rows, without_reserved
 from .format import load
-from .survey import Survey, Surveyor
+from .survey import Survey, survey
 
 _STATUS = ("size", "inode", "mtime", "ctime")
 
@@ -68,7 +60,11 @@ def run(
         print_message(renew)
         return 1
     files = _sample(len(extent_map), sample, seed)
-    wrong = _file_changes(extent_map, files, Surveyor(directory, found, threads))
+    special = frozenset(map(extent_map.name, extent_map.unmapped))
+    folders = walk.folders(map(extent_map.name, files.tolist()), special)
+    with progress("comparing", len(files)) as tick:
+        now = survey(folders, directory, found, threads, tick)
+    wrong = _file_changes(extent_map, files, now)
     if compare_bytes:
         same = files[~np.isin(files, [*wrong, *extent_map.unmapped])]
         source = device.path if uri is None else uri
@@ -106,47 +102,40 @@ def _sample(count: int, sample: int | None, seed: int) -> IntArray:
     return np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
 
 
-def _file_changes(extent_map: ExtentMap, files: IntArray, surveyor: Surveyor) -> dict[int, str]:
-    """Index of a file -> how it differs from the map, for those of `files` (ascending) that do."""
-    names = [extent_map.name(file) for file in files.tolist()]
-    special = frozenset(extent_map.name(file) for file in extent_map.unmapped)
-    with progress("comparing", len(files)) as tick:
-        survey = surveyor.survey(walk.folders(names, special), tick)
+def _file_changes(extent_map: ExtentMap, files: IntArray, now: Survey) -> dict[int, str]:
+    """Index of a file -> how it differs from the map, for those of `files` that do."""
     times = extent_map.mtimes_ns, extent_map.ctimes_ns
     was = np.stack((extent_map.sizes, extent_map.inodes, *times), axis=1)[files]
-    moved = _moved(extent_map, files, survey)
+    moved = _moved(extent_map, files, now)
     changes: dict[int, str] = {}
-    for index in np.flatnonzero((was != survey.status).any(axis=1) | moved).tolist():
-        now = survey.status[index].tolist()
-        differences = _differences(was[index].tolist(), now)
+    for index in np.flatnonzero((was != now.status).any(axis=1) | moved).tolist():
+        status = now.status[index].tolist()
+        pairs = zip(_STATUS, was[index].tolist(), status, strict=True)
+        differences = [
+            f"{what} {after}, not {before}" for what, before, after in pairs if before != after
+        ]
         if moved[index]:
-            differences.append(f"extents: {survey.unmapped.get(index, 'they have moved')}")
-        if not any(now):
-            differences = [f"missing: {survey.unmapped[index]}"]
+            differences.append(f"extents: {now.unmapped.get(index, 'they have moved')}")
+        if not any(status):
+            differences = [f"missing: {now.unmapped[index]}"]
         changes[int(files[index])] = ", ".join(differences)
     return changes
 
 
-def _differences(was: list[int], now: list[int]) -> list[str]:
-    pairs = zip(_STATUS, was, now, strict=True)
-    return [f"{what} {after}, not {before}" for what, before, after in pairs if before != after]
-
-
-def _moved(extent_map: ExtentMap, files: IntArray, survey: Survey) -> npt.NDArray[np.bool_]:
+def _moved(extent_map: ExtentMap, files: IntArray, now: Survey) -> npt.NDArray[np.bool_]:
     """Which files have other extents than in the map, or cannot be mapped any more: bool[k].
 
     Space reserved beyond the end of a file is ignored: XFS may release it at any time.
     """
-    sizes = extent_map.sizes[files]
-    starts = extent_map.extent_offsets[files]
+    sizes, starts = extent_map.sizes[files], extent_map.extent_offsets[files]
     counts = extent_map.extent_offsets[files + 1] - starts
     before, counts = without_reserved(extent_map.extents[csr_rows(starts, counts)], counts, sizes)
-    after, now_counts = without_reserved(survey.extents, survey.counts, sizes)
-    moved: npt.NDArray[np.bool_] = counts != now_counts
-    alike = np.flatnonzero(~moved)
-    then = before[csr_rows(csr_offsets(counts)[alike], counts[alike])]
-    now = after[csr_rows(csr_offsets(now_counts)[alike], counts[alike])]
-    moved[np.repeat(alike, counts[alike])[(then != now).any(axis=1)]] = True
-    for index in survey.unmapped:
+    after, now_counts = without_reserved(now.extents, now.counts, sizes)
+    alike = counts == now_counts
+    differ = before[np.repeat(alike, counts)] != after[np.repeat(alike, now_counts)]
+    owners = np.repeat(np.flatnonzero(alike), counts[alike])
+    moved: npt.NDArray[np.bool_] = ~alike
+    moved[owners[differ.any(axis=1)]] = True
+    for index in now.unmapped:
         moved[index] |= int(files[index]) not in extent_map.unmapped
     return moved

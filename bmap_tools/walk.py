@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TypeAlias
 
 from .console import reason
-
-_Chain: TypeAlias = tuple[tuple[int, int], "_Chain"] | None
-"""A directory (st_dev, st_ino) and its parents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +33,6 @@ class Folder:
         """The names."""
         return self.names.split(b"\0")
 
-    def only(self, names: Sequence[bytes]) -> Folder:
-        """Some of its files."""
-        return Folder(self.prefix, b"\0".join(names), self.special)
-
     def parts(self, length: int) -> Iterator[Folder]:
         """The same files in folders of at most `length`."""
         if len(self) <= length:
@@ -48,7 +40,8 @@ class Folder:
             return
         names = self.split()
         for start in range(0, len(names), length):
-            yield self.only(names[start : start + length])
+            part = names[start : start + length]
+            yield Folder(self.prefix, b"\0".join(part), self.special)
 
 
 @dataclass(slots=True)
@@ -85,12 +78,12 @@ def walk(root: bytes, *, without: bytes | None = None) -> Tree:
     """
     tree = Tree()
     omitted = None if without is None else (_identity(os.path.dirname(without)), without)
-    pending: list[tuple[bytes, _Chain]] = [(b"", None)]
+    pending: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
     while pending:
         path, above = pending.pop()
         try:
             identity = _identity(os.path.join(root, path))
-            if b"/" in path and _contains(above, identity):
+            if b"/" in path and identity in above:
                 continue
             names, special, below = _list(os.path.join(root, path))
         except OSError as error:
@@ -105,8 +98,8 @@ def walk(root: bytes, *, without: bytes | None = None) -> Tree:
             tree.directories = tuple(sorted(below))
         if names:
             tree.folders.append(Folder(prefix, b"\0".join(sorted(names)), frozenset(special)))
-        chain = (identity, above)
-        pending += [(prefix + name, chain) for name in sorted(below, reverse=True)]
+        inside = above | {identity}
+        pending += [(prefix + name, inside) for name in sorted(below, reverse=True)]
     return tree
 
 
@@ -158,11 +151,3 @@ def _target(entry: os.DirEntry[bytes]) -> int | None:
 def _identity(directory: bytes) -> tuple[int, int]:
     status = os.stat(directory)
     return status.st_dev, status.st_ino
-
-
-def _contains(chain: _Chain, identity: tuple[int, int]) -> bool:
-    while chain is not None:
-        if chain[0] == identity:
-            return True
-        chain = chain[1]
-    return False

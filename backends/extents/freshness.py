@@ -153,7 +153,7 @@ class Freshness:
 
     def _has_same_extents(self, file: int, fd: int) -> bool:
         mapped = self._map
-        raw = fiemap.Fiemap().raw_extents(fd, sync=False)
+        raw = fiemap.raw_extents(fd, sync=False)
         size = int(mapped.sizes[file])
         found = fiemap.usable_extents(raw, size, mapped.file_system.block_size)
         if isinstance(found, str):

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmap_tools import fiemap
-from bmap_tools.fiemap import Fiemap, RawExtent
+from bmap_tools.fiemap import RawExtent
 
 from ..devices import disk, require, run
 from .files import DELALLOC, LAST, MERGED, SHARED, UNKNOWN, UNWRITTEN, filefrag, fragment, opened
 
 UNSUPPORTED = {  # flag -> a word of the reason
-    UNKNOWN: "does not tell",
-    DELALLOC: "no place",
+    UNKNOWN: "does not report",
+    DELALLOC: "no address",
     0x8: "encoded",
     0x80: "encrypted",
     0x100: "not aligned",
@@ -33,10 +33,6 @@ UNSUPPORTED = {  # flag -> a word of the reason
 
 
 BLOCK = 4  # bytes, in the model
-
-
-def extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
-    return Fiemap().raw_extents(fd, sync=sync)
 
 
 @pytest.fixture(scope="module", params=["ext4-512", "ext4-4096", "xfs-512", "xfs-4096"])
@@ -75,7 +71,7 @@ def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
     for path in sorted(mount.iterdir()):
         if path.is_file():
             with opened(path) as fd:
-                assert extents(fd) == filefrag(path), path.name
+                assert fiemap.raw_extents(fd) == filefrag(path), path.name
             compared += 1
     assert compared == 8
 
@@ -121,7 +117,7 @@ def whole(size: int) -> int:
 def test_hundreds_of_extents_are_all_found(mount: Path) -> None:
     fragment(mount / "many", 300)
     with opened(mount / "many") as fd:
-        found = extents(fd)
+        found = fiemap.raw_extents(fd)
     assert len(found) >= 300
     assert found == filefrag(mount / "many")
 
@@ -129,8 +125,8 @@ def test_hundreds_of_extents_are_all_found(mount: Path) -> None:
 def test_a_file_that_was_not_yet_written_gets_its_address_by_sync(mount: Path) -> None:
     (mount / "fresh").write_bytes(b"x" * 50_000)
     with opened(mount / "fresh") as fd:
-        before = extents(fd, sync=False)
-        after = extents(fd)
+        before = fiemap.raw_extents(fd, sync=False)
+        after = fiemap.raw_extents(fd)
     assert any(flags & DELALLOC for *_, flags in before)
     assert not any(flags & (DELALLOC | UNKNOWN) for *_, flags in after)
     assert after == filefrag(mount / "fresh")
@@ -144,7 +140,7 @@ def test_a_reflink_is_shared_and_can_be_mapped(tmp_path: Path) -> None:
         found = []
         for name in ("file", "copy"):
             with opened(made.mount / name) as fd:
-                found.append(extents(fd))
+                found.append(fiemap.raw_extents(fd))
             assert found[-1] == filefrag(made.mount / name)
     assert found[0] == found[1]
     assert all(flags & SHARED for *_, flags in found[0])
@@ -154,17 +150,16 @@ def test_a_reflink_is_shared_and_can_be_mapped(tmp_path: Path) -> None:
 
 def test_a_file_system_without_fiemap_is_an_os_error() -> None:
     with opened(Path("/proc/self/maps")) as fd, pytest.raises(OSError) as raised:
-        extents(fd)
+        fiemap.raw_extents(fd)
     assert raised.value.errno in (errno.EOPNOTSUPP, errno.ENOTTY)
 
 
-def test_the_buffer_can_be_used_again(mount: Path) -> None:
+def test_more_extents_than_one_system_call_reports_are_read_each_time(mount: Path) -> None:
     many = mount / "many"
     fragment(many, 60)
     (mount / "small").write_bytes(b"x")
-    reader = Fiemap()
     with opened(many) as first, opened(mount / "small") as second, opened(mount / "small") as third:
-        lengths = [len(reader.raw_extents(fd)) for fd in (first, second, first, third)]
+        lengths = [len(fiemap.raw_extents(fd)) for fd in (first, second, first, third)]
     assert lengths == [lengths[0], 1, lengths[0], 1]
     assert lengths[0] > 40
 
@@ -232,7 +227,7 @@ def test_every_unsupported_flag_has_its_reason_unless_it_is_beyond_the_end(flag:
 
 def test_flags_that_occur_together_give_the_special_reason() -> None:
     assert fiemap.usable_extents([(0, 0, 4096, DELALLOC | UNKNOWN)], 1, 4096) == (
-        "its data has no place on the device yet"
+        "its data has no address on the device yet"
     )
     assert "inode" in str(fiemap.usable_extents([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
 
@@ -240,4 +235,4 @@ def test_flags_that_occur_together_give_the_special_reason() -> None:
 def test_an_empty_file_has_no_extents(mount: Path) -> None:
     (mount / "empty").touch()
     with opened(mount / "empty") as fd:
-        assert Fiemap().raw_extents(fd) == []
+        assert fiemap.raw_extents(fd) == []

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from bmap_tools import file_system, inspection
-from bmap_tools.fiemap import Fiemap
-from bmap_tools.inspection import Attributes
+from bmap_tools import fiemap, file_system, inspection
 
 from ..devices import Disk, disk, loop_device, require, run
 from .command import entries, fill, settle, through_the_image, tool
@@ -80,13 +78,13 @@ def test_a_file_whose_extents_cannot_be_read_is_not_mapped(
 ) -> None:
     fill(root, (5000, 6000))
 
-    def broken(self: Fiemap, fd: int, *, sync: bool = True) -> Any:
+    def broken(fd: int, *, sync: bool = True) -> Any:
         if os.fstat(fd).st_size == 6000:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(self, fd, sync=sync)
+        return real(fd, sync=sync)
 
-    real = Fiemap.raw_extents
-    monkeypatch.setattr(Fiemap, "raw_extents", broken)
+    real = fiemap.raw_extents
+    monkeypatch.setattr(fiemap, "raw_extents", broken)
     assert tool("create", root, "-o", bmap) == 1
     files = entries(bmap)
     assert files["c1/01.jpg"][::4] == [6000, "Input/output error"]
@@ -96,7 +94,7 @@ def test_a_file_whose_extents_cannot_be_read_is_not_mapped(
 def reason_against(kind: str, path: Path) -> str | None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return Attributes(kind).unsupported_reason(fd)
+        return inspection.unsupported_attribute(fd, kind)
     finally:
         os.close(fd)
 
@@ -138,7 +136,7 @@ def test_flags_that_cannot_be_set_here(
         return 0
 
     monkeypatch.setattr(inspection.fcntl, "ioctl", ioctl)
-    why = Attributes(kind).unsupported_reason(0)
+    why = inspection.unsupported_attribute(0, kind)
     assert (why is None) == (reason is None)
     assert reason is None or reason in str(why)
     assert requests == [0x801C581F if kind == "xfs" else 0x80086601]

@@ -15,7 +15,7 @@ from .command import CODE, fill, refused, tool
 
 @pytest.mark.parametrize(
     ("module", "function", "seconds"),
-    [("inspection", "usable_extents", 0.003), ("format", "lines", 20)],
+    [("fiemap", "usable_extents", 0.003), ("format", "lines", 20)],
     ids=["while files are mapped", "while the map is written"],
 )
 def test_ctrl_c_leaves_nothing_behind(

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from bmap_tools import inspection, walk
-from bmap_tools.fiemap import Fiemap
+from bmap_tools import fiemap, inspection, walk
 
 from ..devices import Disk, disk
 from .command import complaints, entries, fill, load, rewrite, settle, through_the_image, tool
@@ -109,18 +108,18 @@ def test_a_file_that_never_rests_is_not_mapped(
 
 
 def spy(monkeypatch: pytest.MonkeyPatch, then: Callable[[int, int], None]) -> list[int]:
-    """The inodes that are asked for their extents; `then(fd, how often)` comes after the answer."""
+    """The inodes whose extents are read; `then(fd, how often)` is called after each time."""
     looked: list[int] = []
-    real = Fiemap.raw_extents
+    real = fiemap.raw_extents
 
-    def raw_extents(self: Fiemap, fd: int, *, sync: bool = True) -> Any:
+    def raw_extents(fd: int, *, sync: bool = True) -> Any:
         assert sync
-        found = real(self, fd, sync=sync)
+        found = real(fd, sync=sync)
         looked.append(os.fstat(fd).st_ino)
         then(fd, looked.count(looked[-1]))
         return found
 
-    monkeypatch.setattr(Fiemap, "raw_extents", raw_extents)
+    monkeypatch.setattr(fiemap, "raw_extents", raw_extents)
     return looked
 
 
