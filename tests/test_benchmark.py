@@ -378,6 +378,15 @@ def test_a_file_that_is_not_an_image_is_named(
     assert f"{tmp_path}/c/1.jpg is not an image that fn." in capsys.readouterr().err
 
 
+def test_demo_needs_a_working_directory_that_it_can_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").write_text("not a directory")
+    assert run("demo") == 2
+    assert f"demo: cannot make 2000 images in {tmp_path}/demo: " in capsys.readouterr().err
+
+
 def test_refusing_leaves_no_file_behind(data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "result.json"
     report.check_outputs(str(kept), None)
