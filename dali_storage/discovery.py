@@ -11,10 +11,8 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from errno import EIO
 from numbers import Number
 from typing import Any, TypeAlias, cast
 
@@ -22,7 +20,7 @@ import numpy as np
 
 from ._types import PathLike
 from .catalog import Catalog, CatalogBuilder, Tree, join_path
-from .errors import os_error
+from .errors import named
 from .filters import PATH_TYPES, Patterns, as_list, compile_filters, path_bytes
 from .options import dali_flag, dali_integer
 
@@ -160,25 +158,17 @@ class _Directory:
 
     def directories(self) -> list[bytes]:
         """As in DALI, an entry that cannot be accessed is an error."""
-        with _filenames_as_text(), os.scandir(self.root) as entries:
+        with named(), os.scandir(self.root) as entries:
             return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
 
     def files(self, directory: bytes) -> list[bytes]:
         """Regular files and links."""
-        with _filenames_as_text(), os.scandir(join_path(self.root, directory)) as entries:
+        with named(), os.scandir(join_path(self.root, directory)) as entries:
             return [
                 entry.name
                 for entry in entries
                 if entry.is_file(follow_symlinks=False) or entry.is_symlink()
             ]
-
-
-@contextmanager
-def _filenames_as_text() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise os_error(error.errno or EIO, os.fsencode(error.filename)) from None
 
 
 def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) -> Catalog:

@@ -96,9 +96,10 @@ def os_error(number: int, path: bytes, hint: str = "") -> OSError:
 
 
 @contextmanager
-def named(path: bytes, hint: str = "") -> Iterator[None]:
-    """Raise every `OSError` of the block as `os_error()` does: with `path` as its `filename`."""
+def named(path: bytes | None = None, hint: str = "") -> Iterator[None]:
+    """Raise every `OSError` of the block as `os_error()` does: with `path`, or its own, as text."""
     try:
         yield
     except OSError as error:
-        raise os_error(error.errno or errno.EIO, path, hint) from None
+        about = os.fsencode(error.filename) if path is None else path
+        raise os_error(error.errno or errno.EIO, about, hint) from None

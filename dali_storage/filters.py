@@ -25,16 +25,10 @@ _STAR_AND_LITERAL = re.compile(rb"\*([^*?\[\\\0\x80-\xff]*)")
 def compile_filters(
     argument: str, patterns: Patterns | None, *, case_sensitive: bool
 ) -> NameFilter:
-    """A filter for the names that glibc's fnmatch() matches with one of the patterns.
-
-    Args:
-        argument: the argument that the patterns come from, for messages.
-        patterns: None lets all names pass.
-        case_sensitive: whether upper and lower case differ.
+    """A filter for the names that glibc's fnmatch() matches with one of the patterns; None is all.
 
     Raises:
-        ValueError: the list of patterns is empty.
-        TypeError: a pattern is not text.
+        ValueError, TypeError: there are no patterns, or one is not text; names the `argument`.
     """
     if patterns is None:
         return list

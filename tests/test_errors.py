@@ -65,3 +65,9 @@ def test_errors_of_samples_have_their_path() -> None:
     error = StaleMapError(b"/data/a", "its size was 5", "renew the map")
     assert (error.errno, error.filename) == (errno.ESTALE, "/data/a")
     assert "its size was 5; renew the map" in str(error)
+
+
+def test_a_foreign_error_may_keep_its_own_path() -> None:
+    with pytest.raises(FileNotFoundError) as caught, named():
+        os.scandir(b"/no/such\xff")
+    assert caught.value.filename == os.fsdecode(b"/no/such\xff")
