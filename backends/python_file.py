@@ -166,14 +166,7 @@ def _choose_io(io: Literal["aio", "preadv"] | None) -> Literal["aio", "preadv"]:
 
 def _missing(io: str) -> BackendUnavailable | None:
     """Why `io` does not work here; None if it does."""
-    try:
-        if io == "aio":
-            aio.require(FILES_AT_ONCE)
-        else:
-            preadv.require()
-    except BackendUnavailable as reason:
-        return reason.with_traceback(None)
-    return None
+    return aio.unavailable(FILES_AT_ONCE) if io == "aio" else preadv.unavailable()
 
 
 class _Reads:

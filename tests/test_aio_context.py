@@ -5,6 +5,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_any_number_of_reads_goes_through_any_depth(file: tuple[int, bytes], dep
     fd, content = file
     offsets = np.random.default_rng(depth).integers(0, 99_000, 200)
     buffer = np.zeros(200 * 1000, np.uint8)
-    with AioContext(depth) as context:
+    with closing(AioContext(depth)) as context:
         results = context.read(
             np.full(200, fd), pieces(buffer, np.arange(200) * 1000, 1000), offsets
         )
@@ -66,7 +67,7 @@ def test_a_refused_read_does_not_harm_its_neighbours(
     fd, content = file
     folder = os.open(tmp_path, os.O_RDONLY)
     buffer = np.zeros(500, np.uint8)
-    with AioContext(8) as context:
+    with closing(AioContext(8)) as context:
         fds = [fd, 1_000_000, fd, folder, fd]
         results = context.read(fds, pieces(buffer, np.arange(5) * 100, 100), np.arange(5) * 100)
     os.close(folder)
@@ -81,7 +82,7 @@ def test_a_refused_read_does_not_harm_its_neighbours(
 def test_the_end_of_a_file_gives_fewer_bytes(file: tuple[int, bytes]) -> None:
     fd, content = file
     buffer = np.zeros(2000, np.uint8)
-    with AioContext(2) as context:
+    with closing(AioContext(2)) as context:
         results = context.read(
             [fd, fd], pieces(buffer, np.array([0, 1000]), 1000), [99_900, 100_000]
         )
@@ -116,7 +117,7 @@ def test_a_second_ctrl_c_leaves_no_read_under_way(
 
     memory = np.zeros(100_000, np.uint8)
     iovecs = pieces(memory, np.array([0]), memory.size)
-    with AioContext(4) as context:
+    with closing(AioContext(4)) as context:
         monkeypatch.setattr(context, "_reap", interrupt)
         with pytest.raises(KeyboardInterrupt), interrupted(interrupt, point):
             context.read([file[0]], iovecs, [0])

@@ -67,10 +67,10 @@ def require(depth: int) -> None:
         pool.give_back(pool.borrow(wait=False))
 
 
-def unavailable() -> BackendUnavailable | None:
-    """Why kernel AIO does not work on this machine and what to do; None if it works."""
+def unavailable(depth: int = 1) -> BackendUnavailable | None:
+    """What `require()` raises, or None."""
     try:
-        require(1)
+        require(depth)
     except BackendUnavailable as reason:
         return reason.with_traceback(None)
     return None

@@ -50,9 +50,7 @@ _SETUP, _DESTROY, _GETEVENTS, _SUBMIT = {
 
 
 class AioContext:
-    """A context of kernel AIO, for one thread at a time.
-
-    `with` or `close()` destroys it, and so does its collection.
+    """A context of kernel AIO, for one thread at a time. It is closed when it is collected.
 
     Attributes:
         depth: how many reads it can have under way at once.
@@ -100,9 +98,8 @@ class AioContext:
         self._make_room(n)
         iocbs = self._iocbs[:n]
         iocbs["fd"] = fds
-        iocbs["buf"] = iovecs.ctypes.data + np.arange(n, dtype=np.uint64) * (
-            pieces * IOVEC.itemsize
-        )
+        step = pieces * IOVEC.itemsize
+        iocbs["buf"] = iovecs.ctypes.data + np.arange(n, dtype=np.uint64) * step
         iocbs["nbytes"] = pieces
         iocbs["offset"] = offsets
         iocbs["rw_flags"] = rw_flags
@@ -118,12 +115,6 @@ class AioContext:
     def close(self) -> None:
         """Destroy the context, after the reads that are under way. Closing twice is fine."""
         _destroy(self.id, self._process)
-
-    def __enter__(self) -> AioContext:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _drain(self) -> None:
         """Close the context; Ctrl-C does not end the wait for the reads under way."""
@@ -167,22 +158,13 @@ class AioContext:
 
     def _reap(self, results: IntArray, at_least: int, at_most: int) -> int:
         events = ctypes.c_void_p(self._events.ctypes.data)
-        while True:
-            count: int = libc.syscall(
-                _GETEVENTS,
-                self.id,
-                ctypes.c_long(at_least),
-                ctypes.c_long(at_most),
-                events,
-                None,
-            )
-            if count >= 0:
-                break
+        bounds = ctypes.c_long(at_least), ctypes.c_long(at_most)
+        while (count := libc.syscall(_GETEVENTS, self.id, *bounds, events, None)) < 0:
             if ctypes.get_errno() != errno.EINTR:  # a valid context fails in no other way
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         done = self._events[:count]
         results[done["data"].astype(np.int64)] = done["res"]
-        return count
+        return int(count)
 
 
 def _destroy(context: ctypes.c_ulong, process: int) -> None:

@@ -29,13 +29,9 @@ def read(
     return results
 
 
-def require() -> None:
-    """Check that `read()` works.
-
-    Raises:
-        BackendUnavailable: it does not.
-    """
+def unavailable() -> BackendUnavailable | None:
+    """Why `read()` does not work on this machine and what to do; None if it works."""
     if libc.preadv2(-1, None, 0, 0, 0) < 0 and ctypes.get_errno() == errno.EBADF:
-        return
+        return None
     reason = f"preadv2 failed ({os.strerror(ctypes.get_errno())}); a sandbox may forbid it"
-    raise BackendUnavailable(reason, "allow preadv2 in its seccomp profile")
+    return BackendUnavailable(reason, "allow preadv2 in its seccomp profile")
