@@ -45,7 +45,10 @@ class LoadedMap:
 
 
 def load_map(bmap: PathLike) -> LoadedMap:
-    """Load a map from a file. Maps of one unchanged file share their ExtentMap.
+    """Load a map from a file.
+
+    The tree, the reader, and all readers of one unchanged file share its ExtentMap: it can be large
+    and take seconds to load.
 
     Raises:
         MapFormatError, OSError: as `bmap_tools.load()`.
@@ -69,7 +72,7 @@ class MapTree:
 
     Attributes:
         root: the mapped directory.
-        extent_map: the map; as long as it lives, a reader that is opened need not load it again.
+        extent_map: the map.
     """
 
     def __init__(self, extent_map: ExtentMap) -> None:
