@@ -166,7 +166,8 @@ class FileQueue:
             for fd in fds:
                 os.close(fd)
         if trial.errors.any():
-            raise OSError(trial.errors.max(), os.strerror(trial.errors.max()))
+            error = int(trial.errors.max())
+            raise OSError(error, os.strerror(error))
         if [row.tobytes() for row in memory] != contents:
             raise BackendUnavailable(
                 f"{library.path}: io={self.io!r} does not read from descriptors that are replaced, "
