@@ -242,3 +242,10 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
         monkeypatch.setattr(pci, "needs", lambda _, needs=needs: needs)
         with pytest.raises(BackendUnavailable, match=f"Cannot allocate memory; {remedy}"):
             XnvmeBlockReader(mapped[0], bmap=mapped[1], uri="0000:ff:1f.7")
+
+
+def test_a_pci_address_has_no_choice_of_io(xnvme: Library, mapped: tuple[Catalog, Path]) -> None:
+    if xnvme.version != "main":
+        pytest.skip("only libxnvme's main branch reads from PCI addresses")
+    with pytest.raises(ValueError, match="io must be left out for a PCI address, not 'libaio'"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], uri="0000:ff:1f.7", io="libaio")

@@ -55,10 +55,9 @@ class DeviceKind:
     def choose_async_impl(self, io: str | None) -> str | None:
         """The asynchronous implementation for the option `io`."""
         if io is not None and io not in self.async_impls:
-            known = [name for name in self.async_impls if name is not None] or ["left out"]
-            raise ValueError(
-                f"xnvme-block: io must be one of {', '.join(known)} for {self.label}, not {io!r}"
-            )
+            known = ", ".join(name for name in self.async_impls if name is not None)
+            wanted = f"one of {known}" if known else "left out"
+            raise ValueError(f"xnvme-block: io must be {wanted} for {self.label}, not {io!r}")
         return self.async_impls[0] if io is None else io
 
     def require_depth(self, depth: int) -> None:
