@@ -1,6 +1,6 @@
 """Strict JSON for files that may be large or hostile.
 
-`bmap_tools` writes one file of a map per line. `LineReader` parses such text in small groups of
+`bmap_tools` writes one file of a map per line. `read_lines` parses such text in small groups of
 rows: the rows of a million files would take a gigabyte as Python objects. `read_document` parses
 any other layout as a whole. Both are stricter than `json.load`: no object may have a member twice,
 and NaN and Infinity are not numbers.
@@ -34,46 +34,37 @@ class OtherLayout(Exception):  # noqa: N818 - no error: the document is read in 
     """Text that does not have one file per line, or is not JSON at all."""
 
 
-class LineReader:
-    """Reads a map that has one file per line, as `bmap_tools` writes it.
-
-    Args:
-        file: is read to its end.
-
-    Attributes:
-        header: the members before "files".
+def read_lines(file: BinaryIO) -> tuple[dict[str, Any], Iterator[list[Any]]]:
+    """The members before "files" and the rows, in groups, of a map with one file per line.
 
     Raises:
-        OtherLayout: the text has another layout; `rows()` may also raise this at any time.
+        OtherLayout: the text has another layout. The iterator may raise this at any time, too.
         OSError: the file cannot be read.
     """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        text = b""
-        while (end := text.find(_FILES)) < 0:
-            block = file.read(max(GROUP_BYTES, len(text)))
-            if not block or len(text) > MAX_BYTES:
-                raise OtherLayout
-            text += block
-        self.header = _parse_part(text[:end] + _FILES + b"]}")
-        self._text = text[end + len(_FILES) :]
-
-    def rows(self) -> Iterator[list[Any]]:
-        """The elements of "files", in groups."""
-        text = self._text
-        while block := self._file.read(max(GROUP_BYTES, len(text))):
-            text += block
-            # Text that is JSON by itself on both sides of this is JSON as a whole.
-            end = text.rfind(b"],\n[") + 1
-            if end:
-                yield _parse_part(b"[%b]" % text[:end])
-                text = text[end + 2 :]
-            elif len(text) > MAX_BYTES:
-                raise OtherLayout
-        if not text.endswith(_END):
+    text = b""
+    while (end := text.find(_FILES)) < 0:
+        block = file.read(max(GROUP_BYTES, len(text)))
+        if not block or len(text) > MAX_BYTES:
             raise OtherLayout
-        yield _parse_part(b"[%b]" % text.removesuffix(_END))
+        text += block
+    start = end + len(_FILES)
+    return _parse_part(text[:start] + b"]}"), _rows(file, text[start:])
+
+
+def _rows(file: BinaryIO, text: bytes) -> Iterator[list[Any]]:
+    """The elements of "files", of which `text` was already read, in groups."""
+    while block := file.read(max(GROUP_BYTES, len(text))):
+        text += block
+        # Text that is JSON by itself on both sides of this is JSON as a whole.
+        end = text.rfind(b"],\n[") + 1
+        if end:
+            yield _parse_part(b"[%b]" % text[:end])
+            text = text[end + 2 :]
+        elif len(text) > MAX_BYTES:
+            raise OtherLayout
+    if not text.endswith(_END):
+        raise OtherLayout
+    yield _parse_part(b"[%b]" % text.removesuffix(_END))
 
 
 def read_document(file: BinaryIO) -> dict[str, Any]:
@@ -125,7 +116,7 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) == len(members):
         return found
     [(name, _)] = Counter(name for name, _ in members).most_common(1)
-    raise MapFormatError(f"the member {short_repr(name)} is there twice")
+    raise MapFormatError(f"the member {short_repr(name)} occurs twice")
 
 
 def _refuse_constant(constant: str) -> float:
@@ -136,13 +127,9 @@ _decoder = JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constan
 
 
 class Members:
-    """The members of a JSON object, by name and type.
+    """The members of a JSON object, which messages call `where`, by name and type.
 
     All methods raise MapFormatError for a member that is missing or has another type.
-
-    Args:
-        where: names the object in messages.
-        value: the object; anything else is refused.
     """
 
     def __init__(self, where: str, value: Any) -> None:
@@ -172,7 +159,7 @@ class Members:
         return str(value)
 
     def text_or_null(self, name: str) -> str | None:
-        """The same, or None for null."""
+        """A string as for `text()`, or None for null."""
         return None if self[name] is None else self.text(name)
 
     def path(self, name: str) -> bytes:
@@ -208,7 +195,7 @@ def short_repr(value: object) -> str:
 
 
 def path_repr(path: bytes) -> str:
-    """The same of a path, as the text that it is in JSON."""
+    """The repr of a path as the text that it is in JSON, shortened."""
     return short_repr(*to_text([path]))
 
 

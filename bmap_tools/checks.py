@@ -1,15 +1,15 @@
 """Whether a map can be true.
 
-A reader of a raw device reads where its map says. So whatever can be seen to be impossible is
-refused: names that leave the root, extents that overlap in their file or are outside the device.
-All functions raise MapFormatError.
+A reader of a raw device reads wherever its map says. So a map that is evidently impossible is
+refused: with names that leave the root, extents that overlap in their file or are outside the
+device. All functions raise MapFormatError.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .bmap_json import INT64_MAX, MapFormatError, path_repr, short_repr
-from .extent_map import UNWRITTEN, Device, ExtentMap, FileSystem, IntArray
+from .extent_map import UNWRITTEN, ExtentMap, IntArray
 
 MAX_FILE_BYTES = 2**48
 """Larger than any memory; and the sizes of up to 32,767 such files add up to less than 2**63."""
@@ -38,11 +38,7 @@ class PathChecks:
         self._classes: dict[bytes, bytes] = {}  # first component -> the first path with it
 
     def add(self, paths: Sequence[bytes]) -> None:
-        """Refuse paths that are not relative or have ".", ".." or empty components.
-
-        Args:
-            paths: the next paths, at least one.
-        """
+        """Refuse paths that are not relative or have ".", ".." or empty components."""
         joined = b"\0%b\0" % b"\0".join(paths)
         components = joined.replace(b"/", b"\0")
         if b"\0\0" in components or (
@@ -62,35 +58,29 @@ class PathChecks:
             self._classes = firsts | self._classes
 
     def finish(self, directories: Iterable[bytes], paths: Iterable[bytes]) -> None:
-        """Refuse paths that are there twice, or whose first component is not in `directories`.
+        """Refuse paths that occur twice, or whose first component is not in `directories`.
 
-        Args:
-            directories: those that the map lists.
-            paths: all paths once more; they are only read if two have the same hash.
+        `paths` are all paths once more; they are only read if two have the same hash.
         """
         if unknown := self._classes.keys() - set(directories):
             directory = min(unknown)
-            raise MapFormatError(
-                f"{path_repr(self._classes[directory])}: {path_repr(directory)} is not in "
-                f"directories"
-            )
+            first = path_repr(self._classes[directory])
+            raise MapFormatError(f"{first}: {path_repr(directory)} is not in directories")
         hashes = np.sort(self._hashes)
         if (hashes[1:] != hashes[:-1]).all():
             return
         seen: set[bytes] = set()
         for path in paths:
             if path in seen:
-                raise MapFormatError(f"{path_repr(path)}: the path is there twice")
+                raise MapFormatError(f"{path_repr(path)}: the path occurs twice")
             seen.add(path)
 
 
 def check(extent_map: ExtentMap, paths: PathChecks) -> None:
     """Refuse a map that cannot be true; all its names have been added to `paths`."""
-    _check_created(extent_map.created)
-    if not extent_map.root.startswith(b"/"):
-        raise MapFormatError(f"root must be an absolute path, not {path_repr(extent_map.root)}")
-    _check_device(extent_map.device)
-    _check_file_system(extent_map.file_system, extent_map.device)
+    for holds, rule in _header_rules(extent_map):
+        if not holds:
+            raise MapFormatError(rule)
     _check_directories(extent_map.directories)
     paths.finish(extent_map.directories, map(extent_map.name, range(len(extent_map))))
     _check_range(extent_map, "size", extent_map.sizes, MAX_FILE_BYTES)
@@ -98,62 +88,60 @@ def check(extent_map: ExtentMap, paths: PathChecks) -> None:
     _check_extents(extent_map)
 
 
-def _check_created(created: str) -> None:
-    if _CREATED.fullmatch(created):
-        with suppress(ValueError):
-            datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
-            return
-    raise MapFormatError(
-        f"created must be a time in UTC like '2026-11-21T15:00:00Z', not {short_repr(created)}"
+def _header_rules(extent_map: ExtentMap) -> Iterator[tuple[bool, str]]:
+    """Whether each rule holds, and its message. A rule relies on those before it."""
+    created, root = extent_map.created, extent_map.root
+    yield (
+        _is_time(created),
+        f"created must be a time in UTC like '2026-11-21T15:00:00Z', not {short_repr(created)}",
+    )
+    yield root.startswith(b"/"), f"root must be an absolute path, not {path_repr(root)}"
+    device, block = extent_map.device, extent_map.device.logical_block_size
+    yield (
+        block in _BLOCK_SIZES,
+        f"device: logical_block_size must be one of {_BLOCK_SIZES}, not {block}",
+    )
+    for name, minimum in (("size", block), ("disk_size", block), ("start", 0)):
+        value = getattr(device, name)
+        yield (
+            value >= minimum and value % block == 0,
+            f"device: {name} must be a multiple of logical_block_size, {block}, and at least "
+            f"{minimum}, not {value}",
+        )
+    yield (
+        device.start + device.size <= device.disk_size,
+        f"device: start {device.start} plus size {device.size} exceeds disk_size "
+        f"{device.disk_size}",
+    )
+    yield (
+        device.path != device.disk or device.size == device.disk_size,
+        f"device: path is disk, but size {device.size} is not disk_size {device.disk_size}",
+    )
+    for name, path in (("path", device.path), ("disk", device.disk)):
+        rule = f"device: {name} must be an absolute path, not {short_repr(path)}"
+        yield path.startswith("/"), rule
+    file_system, names = extent_map.file_system, ", ".join(_FILE_SYSTEMS)
+    yield (
+        file_system.type in _FILE_SYSTEMS,
+        f"file_system: type must be one of {names}, not {short_repr(file_system.type)}",
+    )
+    yield (
+        _UUID.fullmatch(file_system.uuid) is not None,
+        f"file_system: uuid must be 8-4-4-4-12 lower-case hexadecimal digits, "
+        f"not {short_repr(file_system.uuid)}",
+    )
+    yield (
+        file_system.block_size in _BLOCK_SIZES and file_system.block_size >= block,
+        f"file_system: block_size must be one of {_BLOCK_SIZES} and at least the device's "
+        f"logical_block_size, {block}, not {file_system.block_size}",
     )
 
 
-def _check_device(device: Device) -> None:
-    block = device.logical_block_size
-    if block not in _BLOCK_SIZES:
-        raise MapFormatError(
-            f"device: logical_block_size must be one of {_BLOCK_SIZES}, not {block}"
-        )
-    for name, minimum in (("size", block), ("disk_size", block), ("start", 0)):
-        value = getattr(device, name)
-        if value < minimum or value % block:
-            raise MapFormatError(
-                f"device: {name} must be a multiple of logical_block_size, {block}, "
-                f"and at least {minimum}, not {value}"
-            )
-    if device.start + device.size > device.disk_size:
-        raise MapFormatError(
-            f"device: start {device.start} plus size {device.size} exceeds disk_size "
-            f"{device.disk_size}"
-        )
-    if device.path == device.disk and device.size != device.disk_size:
-        raise MapFormatError(
-            f"device: path is disk, but size {device.size} is not disk_size {device.disk_size}"
-        )
-    for name in ("path", "disk"):
-        if not getattr(device, name).startswith("/"):
-            raise MapFormatError(
-                f"device: {name} must be an absolute path, not {short_repr(getattr(device, name))}"
-            )
-
-
-def _check_file_system(file_system: FileSystem, device: Device) -> None:
-    if file_system.type not in _FILE_SYSTEMS:
-        raise MapFormatError(
-            f"file_system: type must be one of {', '.join(_FILE_SYSTEMS)}, "
-            f"not {short_repr(file_system.type)}"
-        )
-    if not _UUID.fullmatch(file_system.uuid):
-        raise MapFormatError(
-            f"file_system: uuid must be 8-4-4-4-12 lower-case hexadecimal digits, "
-            f"not {short_repr(file_system.uuid)}"
-        )
-    block = file_system.block_size
-    if block not in _BLOCK_SIZES or block < device.logical_block_size:
-        raise MapFormatError(
-            f"file_system: block_size must be one of {_BLOCK_SIZES} and at least the device's "
-            f"logical_block_size, {device.logical_block_size}, not {block}"
-        )
+def _is_time(created: str) -> bool:
+    with suppress(ValueError):
+        datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
+        return _CREATED.fullmatch(created) is not None
+    return False
 
 
 def _check_directories(directories: Sequence[bytes]) -> None:
@@ -162,10 +150,8 @@ def _check_directories(directories: Sequence[bytes]) -> None:
             raise MapFormatError(f"directories: {path_repr(name)} is not the name of a directory")
     for before, name in pairwise(directories):
         if before >= name:
-            raise MapFormatError(
-                f"directories: {path_repr(name)} after {path_repr(before)}: names must be in byte "
-                f"order, each once"
-            )
+            what = f"{path_repr(name)} after {path_repr(before)}"
+            raise MapFormatError(f"directories: {what}: names must be in byte order, each once")
 
 
 def _check_range(extent_map: ExtentMap, name: str, column: IntArray, maximum: int) -> None:

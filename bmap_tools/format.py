@@ -13,9 +13,9 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
-from .bmap_json import LineReader, MapFormatError, Members, OtherLayout, read_document, to_text
+from .bmap_json import MapFormatError, Members, OtherLayout, read_document, read_lines, to_text
 from .checks import check
-from .extent_map import Device, ExtentMap, FileSystem
+from .extent_map import Device, ExtentMap, FileSystem, csr_offsets
 from .rows import COLUMNS, Columns, as_array, lines, path_checks
 
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -36,8 +36,7 @@ def load(path: PathLike) -> ExtentMap:
     """
     with _named(path), open(path, "rb") as file:
         with suppress(OtherLayout):
-            reader = LineReader(file)
-            return _read(reader.header, reader.rows())
+            return _read(*read_lines(file))
         file.seek(0)
         document = read_document(file)
         rows = Members("the map", document).groups("files", _ROWS_PER_GROUP)
@@ -55,7 +54,15 @@ def save(extent_map: ExtentMap, path: PathLike) -> None:
     """
     with _named(path):
         check(extent_map, path_checks(extent_map))
-    members = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in _header(extent_map)]
+    described = _described(extent_map)
+    header = {
+        **_KNOWN,
+        "created": described.pop("created"),
+        "creator": "bmap_tools",
+        **described,
+        "digest": digest(extent_map),
+    }
+    members = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in header.items()]
     with _replacing(os.path.realpath(os.fsdecode(path))) as file:
         file.write("{\n" + "".join(members) + '"files": [')
         separator = "\n"
@@ -70,14 +77,7 @@ def digest(extent_map: ExtentMap) -> str:
 
     It detects damage and edits, not malice. docs/bmap.md defines it.
     """
-    header = {
-        "created": extent_map.created,
-        "root": to_text([extent_map.root])[0],
-        "file_system": dataclasses.asdict(extent_map.file_system),
-        "device": dataclasses.asdict(extent_map.device),
-        "directories": to_text(extent_map.directories),
-        "unmapped": sorted(extent_map.unmapped.items()),
-    }
+    header = _described(extent_map) | {"unmapped": sorted(extent_map.unmapped.items())}
     text = json.dumps(header, sort_keys=True, separators=(",", ":"))
     hashed = hashlib.blake2b(text.encode("ascii"), digest_size=_DIGEST_BYTES)
     hashed.update(extent_map.names)
@@ -98,18 +98,15 @@ def _named(path: PathLike) -> Iterator[None]:
         raise MapFormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
-def _header(extent_map: ExtentMap) -> list[tuple[str, Any]]:
-    """The members before the files, one per line."""
-    return [
-        *_KNOWN.items(),
-        ("created", extent_map.created),
-        ("creator", "bmap_tools"),
-        ("root", to_text([extent_map.root])[0]),
-        ("file_system", dataclasses.asdict(extent_map.file_system)),
-        ("device", dataclasses.asdict(extent_map.device)),
-        ("directories", to_text(extent_map.directories)),
-        ("digest", digest(extent_map)),
-    ]
+def _described(extent_map: ExtentMap) -> dict[str, Any]:
+    """The members that say what was mapped, in the order in which they are written."""
+    return {
+        "created": extent_map.created,
+        "root": to_text([extent_map.root])[0],
+        "file_system": dataclasses.asdict(extent_map.file_system),
+        "device": dataclasses.asdict(extent_map.device),
+        "directories": to_text(extent_map.directories),
+    }
 
 
 @contextmanager
@@ -150,7 +147,7 @@ def _read(header: dict[str, Any], groups: Iterable[list[Any]]) -> ExtentMap:
 
 def _extent_map(members: Members, columns: Columns) -> ExtentMap:
     members.text("creator")
-    numbers = {name: as_array(values) for name, values in columns.numbers.items()}
+    sizes, inodes, mtimes_ns, ctimes_ns = map(as_array, columns.numbers.values())
     return ExtentMap(
         root=members.path("root"),
         created=members.text("created"),
@@ -158,13 +155,13 @@ def _extent_map(members: Members, columns: Columns) -> ExtentMap:
         device=Device(**_fields(Device, "device", members)),
         directories=members.names("directories"),
         names=bytes(columns.names),
-        name_offsets=columns.name_offsets(),
-        sizes=numbers["size"],
-        inodes=numbers["inode"],
-        mtimes_ns=numbers["mtime_ns"],
-        ctimes_ns=numbers["ctime_ns"],
-        extent_offsets=columns.extent_offsets(),
-        extents=columns.extents(),
+        name_offsets=csr_offsets(columns.name_sizes),
+        sizes=sizes,
+        inodes=inodes,
+        mtimes_ns=mtimes_ns,
+        ctimes_ns=ctimes_ns,
+        extent_offsets=csr_offsets(columns.extent_counts),
+        extents=as_array(columns.extents).reshape(-1, 3),
         unmapped=columns.unmapped,
     )
 

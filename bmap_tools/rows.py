@@ -17,7 +17,7 @@ import numpy as np
 
 from .bmap_json import MapFormatError, short_repr, to_bytes, to_text
 from .checks import PathChecks
-from .extent_map import UNWRITTEN, ExtentMap, IntArray, csr_offsets
+from .extent_map import UNWRITTEN, ExtentMap, IntArray
 
 COLUMNS = ("path", "size", "inode", "mtime_ns", "ctime_ns", "extents")
 
@@ -29,21 +29,24 @@ class Columns:
     """The columns of the rows that were added, in order.
 
     Attributes:
-        names: all paths, one after another.
         paths: the checks of `names`, not yet finished.
+        names: all paths, one after another.
+        name_sizes: bytes per path.
         numbers: "size", "inode", "mtime_ns" and "ctime_ns" -> one number per file.
+        extent_counts: one per file.
+        extents: logical, physical or UNWRITTEN, and length of each, one after another.
         unmapped: index of a file -> why it has no extents.
     """
 
     def __init__(self) -> None:
         self.paths = PathChecks()
         self.names = bytearray()
+        self.name_sizes = array("q")
         self.numbers = {name: array("q") for name in _NUMBERS}
+        self.extent_counts = array("q")
+        self.extents = array("q")
         self.unmapped: dict[int, str] = {}
         self._reasons: dict[str, str] = {}  # so that each text is stored once
-        self._name_sizes = array("q")
-        self._extent_counts = array("q")
-        self._extents = array("q")
 
     def add(self, rows: Sequence[Any]) -> None:
         """Add rows, at least one, as JSON has them.
@@ -61,7 +64,7 @@ class Columns:
 
     def _label(self, row: Any) -> str:
         path = row[0] if isinstance(row, list) and row else None
-        return short_repr(path) if isinstance(path, str) else f"file {len(self._name_sizes)}"
+        return short_repr(path) if isinstance(path, str) else f"file {len(self.name_sizes)}"
 
     def _add(self, rows: Sequence[Any]) -> list[bytes]:
         if set(map(type, rows)) != {list} or set(map(len, rows)) != {len(COLUMNS)}:
@@ -74,7 +77,7 @@ class Columns:
             self.numbers[name].extend(_integers(name, values))
         self._add_extents(extents)
         self.names += b"".join(names)
-        self._name_sizes.extend(map(len, names))
+        self.name_sizes.extend(map(len, names))
         return names
 
     def _add_extents(self, column: Sequence[Any]) -> None:
@@ -87,17 +90,17 @@ class Columns:
             column = self._without_reasons(column)
         extents = list(chain.from_iterable(column))
         if extents:
-            self._extents.extend(_extent_numbers(extents))
+            self.extents.extend(_extent_numbers(extents))
         if len(extents) == len(column) and all(column):  # the usual case
-            self._extent_counts.extend(array("q", [1]) * len(column))
+            self.extent_counts.extend(array("q", [1]) * len(column))
         else:
-            self._extent_counts.extend(map(len, column))
+            self.extent_counts.extend(map(len, column))
 
     def _without_reasons(self, column: Sequence[Any]) -> list[Any]:
         """Keep the reasons of files that are not mapped, and replace them by no extents."""
         reasons = {
             file: reason
-            for file, reason in enumerate(column, len(self._name_sizes))
+            for file, reason in enumerate(column, len(self.name_sizes))
             if isinstance(reason, str)
         }
         if to_bytes(reasons.values()) is None:
@@ -105,18 +108,6 @@ class Columns:
         for file, reason in reasons.items():
             self.unmapped[file] = self._reasons.setdefault(reason, reason)
         return [() if isinstance(extents, str) else extents for extents in column]
-
-    def name_offsets(self) -> IntArray:
-        """int64[n + 1]: where each name begins in `names`, and the last one ends."""
-        return csr_offsets(self._name_sizes)
-
-    def extent_offsets(self) -> IntArray:
-        """int64[n + 1]: where each file's rows begin in `extents()`, and the last ones end."""
-        return csr_offsets(self._extent_counts)
-
-    def extents(self) -> IntArray:
-        """int64[m, 3]: logical, physical or UNWRITTEN, length; a view."""
-        return as_array(self._extents).reshape(-1, 3)
 
 
 def as_array(numbers: array[int]) -> IntArray:

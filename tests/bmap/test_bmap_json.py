@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bmap_tools import MapFormatError, bmap_json
-from bmap_tools.bmap_json import LineReader, Members, OtherLayout, read_document
+from bmap_tools.bmap_json import Members, OtherLayout, read_document, read_lines
 
 NAMES = st.text(max_size=3)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -39,8 +39,8 @@ def whole(text: str | bytes) -> dict[str, Any]:
 
 
 def by_lines(text: str) -> dict[str, Any]:
-    reader = LineReader(io.BytesIO(text.encode()))
-    return reader.header | {"files": [row for rows in reader.rows() for row in rows]}
+    header, groups = read_lines(io.BytesIO(text.encode()))
+    return header | {"files": [row for rows in groups for row in rows]}
 
 
 def lines(rows: list[Any], header: str = '"a": {"b": 1},') -> str:
@@ -74,7 +74,8 @@ def test_an_array_per_line_is_what_json_reads(group: int, rows: list[Any]) -> No
 def test_many_lines_are_never_in_memory_at_once() -> None:
     text = lines([[f"{row:090}", row] for row in range(50_000)]).encode()
     tracemalloc.start()
-    count = sum(map(len, LineReader(io.BytesIO(text)).rows()))
+    _, groups = read_lines(io.BytesIO(text))
+    count = sum(map(len, groups))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 50_000
@@ -115,9 +116,9 @@ FORBIDDEN = {
     '{"a": NaN}': "NaN is not a number",
     '{"a": [Infinity]}': "Infinity is not a number",
     '{"a": [\n[-Infinity],\n[1]]}': "-Infinity is not a number",
-    '{"a": 1, "b": 2, "a": 1}': "'a' is there twice",
-    '{"a": 1, "\\u0061": 1}': "'a' is there twice",
-    '{"a": [{"b": 1, "c": 3, "b": 2}]}': "'b' is there twice",
+    '{"a": 1, "b": 2, "a": 1}': "'a' occurs twice",
+    '{"a": 1, "\\u0061": 1}': "'a' occurs twice",
+    '{"a": [{"b": 1, "c": 3, "b": 2}]}': "'b' occurs twice",
     f'{{"a": {"1" * 5000}}}': "too many digits",
     "[1]": r"must be a JSON object, not \[1\]",
     "1": "must be a JSON object, not 1",
@@ -159,12 +160,12 @@ def test_the_message_names_the_line() -> None:
 )
 def test_a_bad_line_among_good_ones_is_never_delivered(bad: str, group: int) -> None:
     text = lines([["x"]] * 1000 + ["BAD"] + [["x"]] * 9).replace('"BAD"', bad)
-    reader = LineReader(io.BytesIO(text.encode("latin-1")))
+    _, groups = read_lines(io.BytesIO(text.encode("latin-1")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bmap_json, "GROUP_BYTES", group)
         delivered = []
         with pytest.raises(OtherLayout):
-            for rows in reader.rows():
+            for rows in groups:
                 delivered += rows
     assert delivered == [["x"]] * len(delivered)
     assert len(delivered) <= 1000
@@ -219,7 +220,7 @@ def test_text_without_end_is_not_read_to_its_end(
     monkeypatch.setattr(bmap_json, "MAX_BYTES", 1 << 20)
     file: Any = Endless(beginning)
     with pytest.raises(OtherLayout):
-        list(LineReader(file).rows())
+        list(read_lines(file)[1])
     assert file.delivered <= 4 << 20
     file = Endless(beginning)
     with pytest.raises(MapFormatError, match="larger than 1 MiB, and damaged or not written with"):
@@ -229,7 +230,7 @@ def test_text_without_end_is_not_read_to_its_end(
 
 def test_a_long_object_with_a_member_twice_is_refused_soon() -> None:
     names = ", ".join(f'"{name}": 1' for name in [*range(200_000), 199_999])
-    with pytest.raises(MapFormatError, match="'199999' is there twice"):
+    with pytest.raises(MapFormatError, match="'199999' occurs twice"):
         whole(f'{{"a": {{{names}}}}}')
 
 

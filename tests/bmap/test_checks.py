@@ -124,7 +124,7 @@ REFUSALS: list[tuple[str, Edit]] = [
     ("'a/../../b': a path must be relative", put(*ONE, 0, "a/../../b")),
     ("'A/one': 'A' is not in directories", put(*ONE, 0, "A/one")),
     ("'a/one': 'a' is not in directories", put("directories", ["b", "empty"])),
-    ("'b/inline': the path is there twice", put(*ONE, 0, "b/inline")),
+    ("'b/inline': the path occurs twice", put(*ONE, 0, "b/inline")),
     *(
         (f"'a/one': {name} must be an integer", put(*ONE, column, bad))
         for column, name in enumerate(COLUMNS[1:5], 1)
@@ -183,5 +183,5 @@ def test_two_spellings_of_one_path_are_the_same_path(tmp_path: Path) -> None:
     plain = document()
     plain["files"][0][0] = "\udcc3\udca9"  # the bytes of é
     plain["files"].append(["é", 0, 1, 0, 0, []])
-    with pytest.raises(MapFormatError, match=r"'é': the path is there twice"):
+    with pytest.raises(MapFormatError, match=r"'é': the path occurs twice"):
         load(write(tmp_path, plain))

@@ -144,7 +144,7 @@ def test_no_prefix_of_a_map_is_a_map(tmp_path: Path) -> None:
 def test_hostile_json_is_refused(tmp_path: Path, rows: str, separator: str) -> None:
     text = json.dumps(document() | {"files": "HERE"}).replace('"HERE"', rows)
     text = text.replace('"files": [', f'{separator}"files": [{separator}', 1)
-    message = "is not a number|there twice|too many digits|nested too deeply"
+    message = "is not a number|occurs twice|too many digits|nested too deeply"
     with pytest.raises(MapFormatError, match=rf"bmap\.json: .*({message})"):
         load(write(tmp_path, text))
 

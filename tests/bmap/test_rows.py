@@ -39,7 +39,7 @@ def test_many_files_are_saved_and_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (("a/00004321.jpg", "a/00004320.jpg"), "'a/00004320.jpg': the path is there twice"),
+        (("a/00004321.jpg", "a/00004320.jpg"), "'a/00004320.jpg': the path occurs twice"),
         (("a/00004321.jpg", "a/00004321.jpg/.."), r"'a/00004321.jpg/\.\.': a path must be"),
         (("a/00004321.jpg", "c/00004321.jpg"), "'c/00004321.jpg': 'c' is not in directories"),
         (('4321.jpg", 5000', '4321.jpg", true'), "'a/00004321.jpg': size must be .* not True"),
