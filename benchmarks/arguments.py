@@ -29,37 +29,33 @@ def parser() -> argparse.ArgumentParser:
     other = dict.fromkeys(("datadir", "json", "plot", "rounds", "threads"))
     top.set_defaults(**asdict(_DEFAULTS) | other, verify=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary in _commands().items():
-        # Without SUPPRESS, its defaults would overwrite the options that precede the command.
-        command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
-        _add_options(command)
-        if name in SEVERAL_LEGS:
-            command.add_argument(
-                "--legs", type=_legs, default=None, metavar="LEG,LEG", help="run only these legs"
-            )
-    return top
-
-
-def _commands() -> dict[str, str]:
-    return {
+    summaries = {
         "compare": "run every leg that works here, in turn, on the same samples",
         "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
         **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
     }
+    for name, summary in summaries.items():
+        # Without SUPPRESS, its defaults would overwrite the options that precede the command.
+        command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
+        _add_options(command)
+        if name in SEVERAL_LEGS:
+            text = "run only these legs"
+            command.add_argument("--legs", type=_legs, default=None, metavar="LEG,LEG", help=text)
+    return top
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     mapped = " and ".join(leg.name for leg in MAPPED)
-    count = at_least(1)
+    count, seed = _integer(1, 2**31 - 1), _integer(-(2**63), 2**63 - 1)
     values: list[tuple[str, Callable[[str], object], str, str, str]] = [
         ("--datadir", str, "DIR", "class directories, or their parent as DIR/train", "of --bmap"),
         ("--batchsize", count, "N", "samples per batch", "64"),
         ("--batches", count, "N", "batches per round", f"one epoch; demo: {_DEMO_BATCHES}"),
         ("--rounds", count, "N", "rounds per leg", "5, or 1 for a single leg"),
-        ("--seed", int, "N", "shuffle with this seed", "list order"),
+        ("--seed", seed, "N", "shuffle with this seed", "list order"),
         ("--threads", count, "N", "num_threads of DALI", f"all cores, at most {_MOST_THREADS}"),
         ("--prefetch", count, "N", "prefetch_queue_depth of DALI", "2"),
-        ("--device-id", at_least(0), "N", "GPU of the pipeline", "none"),
+        ("--device-id", _integer(0, 2**31 - 1), "N", "GPU of the pipeline", "none"),
         ("--bmap", str, "FILE", f"extent map for {mapped}", "made for the run"),
         ("--uri", str, "URI", "device or image with the mapped files", "found through the map"),
         ("--io", str, "NAME", "asynchronous implementation of libxnvme", "the backend's"),
@@ -82,16 +78,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, action="store_true", help=text)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """An argparse type: an integer that is not less than `least`."""
+def _integer(least: int, most: int) -> Callable[[str], int]:
+    """An argparse type: an integer from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = least - 1
-        if number < least:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, not {text}")
+        if not least <= number <= most:
+            expected = f"an integer from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"must be {expected}, not {text}")
         return number
 
     return parse
@@ -102,9 +99,8 @@ def _legs(text: str) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise argparse.ArgumentTypeError(
-            f"unknown leg {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
-        )
+        message = f"unknown leg {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
+        raise argparse.ArgumentTypeError(message)
     return names
 
 

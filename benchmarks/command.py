@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import arguments, environment, fio, maps, report
 from .legs import LEGS, MAPPED, Leg
@@ -18,11 +20,7 @@ _DEMO_DIRECTORY = "demo"  # in the working directory, because the program's may 
 
 
 def run(command_line: Sequence[str] | None) -> int:
-    """Parse the command line and run the command.
-
-    Returns:
-        The exit status.
-    """
+    """Parse the command line and run the command; return the exit status."""
     options = arguments.parser().parse_args(command_line)
     try:
         if options.command == "demo":
@@ -55,17 +53,17 @@ def _compare(options: argparse.Namespace) -> int:
         if not any(result.runs for result in results.values()):
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
             raise BadInputError(f"no leg can run here: {reasons}")
-        storage = fio.prepare(workload, results)
+        limit, interrupted = None, False
         try:
             if options.verify:
                 verify(legs, workload, results)
+            limit = fio.prepare(workload, results)
             if workload.root is not None and not workload.settings.cold:
                 environment.fill_page_cache(workload)
-            measure(legs, workload, results, fio.turns(storage, results))
-            interrupted = False
+            measure(legs, workload, results, [] if limit is None else [(limit.result, limit.run)])
         except KeyboardInterrupt:
             interrupted = True
-    _report(options, workload, results, storage, interrupted)
+    _report(options, workload, results, limit, interrupted)
     if interrupted:
         return 130
     return int(any(result.failed is not None for result in results.values()))
@@ -96,20 +94,20 @@ def _report(
     options: argparse.Namespace,
     workload: Workload,
     results: Results,
-    storage: fio.Fio | None,
+    limit: fio.Fio | None,
     interrupted: bool,
 ) -> None:
     machine = environment.describe(workload)
     if interrupted:
         print("interrupted: the figures are of the rounds until then", file=sys.stderr)
     report.show_table(results, machine, workload.settings)
-    if storage is not None:
-        print(fio.describe(storage, results))
+    if limit is not None:
+        print(fio.describe(limit, results))
     try:
         if options.json is not None:
             document = report.document(results, machine, workload.settings, interrupted)
-            measured = None if storage is None else fio.as_json(storage, results)
-            report.write_json(options.json, document | {"fio": measured})
+            document["fio"] = None if limit is None else fio.as_json(limit, results)
+            Path(options.json).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         if options.plot is not None:
             report.plot(options.plot, results, machine)
     except OSError as error:

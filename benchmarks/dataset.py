@@ -26,12 +26,10 @@ _ATTEMPTS = 100
 
 
 def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
-    """Make `directory/train`, unless it is complete. The pictures are the same every time.
+    """Make `directory/train`, unless it is complete, and return its path.
 
-    The files are written to another directory, which is then renamed: an interrupt leaves nothing.
-
-    Returns:
-        The directory that holds the class directories.
+    The pictures are the same every time. They are written to another directory, which is then
+    renamed, so that an interrupt leaves nothing.
     """
     train = os.path.join(directory, "train")
     if _is_complete(train, images):
@@ -48,23 +46,15 @@ def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
     return train
 
 
-def encode(photograph: Image.Image, number: int) -> bytes:
+def _encode(photograph: Image.Image, number: int) -> bytes:
     """Picture `number`: a random part of the photograph, in a random size and quality."""
     generator = random.Random(number)
     for _ in range(_ATTEMPTS):
         encoded = _draw(photograph, generator)
         if SMALLEST_BYTES <= len(encoded) <= LARGEST_BYTES:
             return encoded
-    raise ValueError(
-        f"picture {number}: no size from {SMALLEST_BYTES} to {LARGEST_BYTES} bytes in "
-        f"{_ATTEMPTS} attempts"
-    )
-
-
-def load_photograph() -> Image.Image:
-    """The photograph of Grace Hopper that matplotlib ships."""
-    with Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)) as image:
-        return image.convert("RGB")
+    sizes = f"{SMALLEST_BYTES} to {LARGEST_BYTES} bytes"
+    raise ValueError(f"picture {number}: no size from {sizes} in {_ATTEMPTS} attempts")
 
 
 def _names(images: int) -> list[str]:
@@ -79,9 +69,11 @@ def _is_complete(train: str, images: int) -> bool:
 def _fill(root: str, tick: Tick, images: int) -> None:
     for label in range(CLASSES):
         os.mkdir(os.path.join(root, f"class_{label}"))
+    with Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)) as image:
+        photograph = image.convert("RGB")
     # Threads suffice: Pillow releases the interpreter lock while it scales and encodes.
     with ThreadPoolExecutor(usable_cores()) as pool:
-        encoded = pool.map(partial(encode, load_photograph()), range(images))
+        encoded = pool.map(partial(_encode, photograph), range(images))
         for done, (name, contents) in enumerate(zip(_names(images), encoded, strict=True), 1):
             with open(os.path.join(root, name), "wb") as file:
                 file.write(contents)
@@ -93,11 +85,8 @@ def _draw(photograph: Image.Image, generator: random.Random) -> bytes:
     left = generator.randint(0, photograph.width - width)
     top = generator.randint(0, photograph.height - height)
     scale = generator.uniform(1, 2)
-    picture = photograph.resize(
-        (round(width * scale), round(height * scale)),
-        Image.Resampling.BICUBIC,
-        box=(left, top, left + width, top + height),
-    )
+    size = round(width * scale), round(height * scale)
+    picture = photograph.resize(size, box=(left, top, left + width, top + height))
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=generator.randint(80, 95))
     return file.getvalue()

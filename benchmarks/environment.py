@@ -57,11 +57,7 @@ def file_system_type(directory: str) -> str:
 
 
 def check_can_drop_caches() -> None:
-    """Refuse a cold measurement if the page cache would stay hot.
-
-    Raises:
-        BadInputError: this process cannot drop the page cache.
-    """
+    """Raise a BadInputError if this process cannot drop the page cache."""
     if os.geteuid() != 0 or not os.access(_DROP_CACHES, os.W_OK):
         raise BadInputError(
             "--cold drops the page cache before every round, which needs root and a writable "
@@ -77,11 +73,7 @@ def drop_caches() -> None:
 
 
 def fill_page_cache(workload: Workload) -> None:
-    """Read every file of the workload once, before the measurement.
-
-    Raises:
-        BadInputError: a file cannot be read.
-    """
+    """Read every file of the workload once; a BadInputError names one that cannot be read."""
     samples = np.unique(workload.order)
     buffer = bytearray(1 << 20)
     try:

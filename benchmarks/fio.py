@@ -1,6 +1,4 @@
-"""fio on the storage that the leg `block` reads, as an upper limit: fio reads no files.
-
-If only the leg `xnvme-gds` runs, fio is compared with that one.
+"""fio on the storage that the leg `block` (else `xnvme-gds`) reads: the upper limit of raw reads.
 
 The options and the JSON output are those of fio(1), version 3.
 """
@@ -11,21 +9,21 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from bmap_tools.console import Tick
-from bmap_tools.extent_map import ExtentMap
+from dali_storage import BackendUnavailable
 from dali_storage.backends.extents.device import open_mapped
-from dali_storage.backends.extents.map import LoadedMap, load_map
+from dali_storage.backends.extents.map import load_map
 from dali_storage.backends.linux.storage import open_direct
 
 from .environment import drop_caches
 from .legs import MAPPED, takes_nvme_commands_only
-from .measure import Result, Results, Round, Turn
-from .workload import Workload
+from .measure import Result, Results, Round, running
+from .workload import Workload, summarize_error
 
 BLOCK_BYTES = 128 << 10
 QUEUE_DEPTH = 32
@@ -34,30 +32,26 @@ _MOST_SECONDS = 10
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block size of every disk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fio:
     """Random reads with O_DIRECT, of as many bytes as a round of a leg.
 
     Attributes:
-        result: the rounds so far; they have bytes but no samples.
         leg: the name of the leg that fio is compared with.
+        cold: whether to drop the page cache before a round.
         path: the device or image.
         command: runs one round.
-        cold: whether to drop the page cache first.
+        result: the rounds so far; they have bytes but no samples.
     """
 
-    result: Result
     leg: str
-    path: str
-    command: tuple[str, ...]
     cold: bool
+    path: str = ""
+    command: tuple[str, ...] = ()
+    result: Result = field(default_factory=lambda: Result("fio"))
 
     def run(self, tick: Tick) -> Round:
-        """Run fio for one round.
-
-        Raises:
-            RuntimeError: fio failed; has its message.
-        """
+        """Run fio for one round; a RuntimeError has the message of a failed one."""
         if self.cold:
             drop_caches()
         done = subprocess.run(
@@ -70,62 +64,46 @@ class Fio:
 
 
 def prepare(workload: Workload, results: Results) -> Fio | None:
-    """Fio for the storage that the mapped legs read; None if no such leg is to run."""
-    running = [leg.name for leg in MAPPED if leg.name in results and results[leg.name].runs]
-    if not running:
+    """Fio for the storage that the mapped legs read; None if no such leg runs."""
+    mapped = running(MAPPED, results)
+    if not mapped:
         return None
-    cold, uri, result = workload.settings.cold, workload.settings.uri, Result("fio")
+    fio, uri = Fio(mapped[0].name, workload.settings.cold), workload.settings.uri
     if uri is not None and takes_nvme_commands_only(uri):
-        result.skipped = f"it reads block devices and images, not {uri}"
-        return Fio(result, running[0], uri, (), cold)
-    loaded = load_map(str(workload.bmap))
-    path, start = _find(uri, loaded, workload)
+        fio.result.skipped = f"it reads block devices and images, not {uri}"
+        return fio
+    try:
+        fio.path, offset, size = _find(workload)
+    except (BackendUnavailable, OSError, ValueError) as error:
+        fio.result.failed = summarize_error(error)
+        return fio
     if shutil.which("fio") is None:
-        result.skipped = "not installed (apt-get install fio)"
-    return Fio(result, running[0], path, _command(path, start, loaded.map, workload), cold)
-
-
-def _find(uri: str | None, loaded: LoadedMap, workload: Workload) -> tuple[str, int]:
-    """The device or image with the mapped file system, and its offset there, in bytes."""
-    root = loaded.map.root if workload.root is None else os.fsencode(workload.root)
-    opened, start = open_mapped(uri, loaded, root, open_direct)
-    opened.close()
-    return opened.storage.path, start
-
-
-def turns(fio: Fio | None, results: Results) -> list[Turn]:
-    """The turns of fio, if the leg that it is compared with runs."""
-    if fio is None or not results[fio.leg].runs:
-        return []
-    return [(fio.result, fio.run)]
-
-
-def _command(path: str, start: int, extent_map: ExtentMap, workload: Workload) -> tuple[str, ...]:
-    offset, size = _region(path, start, extent_map)
+        fio.result.skipped = "not installed (apt-get install fio)"
+    name = fio.path.replace("\\", "\\\\").replace(":", "\\:")  # a colon separates file names
     # --invalidate, fio's default, would drop the pages that the next leg is to find in the cache.
-    return (
+    fio.command = (
         *("fio", "--name=randread", "--readonly", "--rw=randread", "--direct=1", "--invalidate=0"),
         *("--ioengine=libaio", f"--iodepth={QUEUE_DEPTH}", f"--bs={BLOCK_BYTES}"),
-        *(f"--filename={_escape(path)}", f"--offset={offset}", f"--size={size}"),
+        *(f"--filename={name}", f"--offset={offset}", f"--size={size}"),
         f"--io_size={max(workload.delivered_bytes(workload.order.size), BLOCK_BYTES)}",
         *(f"--runtime={_MOST_SECONDS}", "--output-format=json"),
     )
+    return fio
 
 
-def _escape(path: str) -> str:
-    return path.replace("\\", "\\\\").replace(":", "\\:")  # a colon separates file names
-
-
-def _region(path: str, start: int, extent_map: ExtentMap) -> tuple[int, int]:
-    """Offset and size, in bytes, of the part of a device or image that has all mapped extents."""
-    with open(path, "rb", buffering=0) as device:
-        end = os.lseek(device.fileno(), 0, os.SEEK_END)
-    written = extent_map.extents[extent_map.extents[:, 1] >= 0]
-    first = int(written[:, 1].min(initial=extent_map.device.size))
+def _find(workload: Workload) -> tuple[str, int, int]:
+    """The device or image, and the offset and size in bytes of its part with all mapped extents."""
+    loaded = load_map(str(workload.bmap))
+    root = loaded.map.root if workload.root is None else os.fsencode(workload.root)
+    opened, start = open_mapped(workload.settings.uri, loaded, root, open_direct)
+    opened.close()
+    end = opened.storage.size
+    written = loaded.map.extents[loaded.map.extents[:, 1] >= 0]
+    first = int(written[:, 1].min(initial=loaded.map.device.size))
     last = int((written[:, 1] + written[:, 2]).max(initial=0))
     size = min(-(-max(last - first, 1) // BLOCK_BYTES) * BLOCK_BYTES, end)
     offset = min(start + first, end - size) // _DIRECT_ALIGNMENT * _DIRECT_ALIGNMENT
-    return offset, size
+    return opened.storage.path, offset, size
 
 
 def _parse(output: str) -> Round:
@@ -144,13 +122,11 @@ def _parse(output: str) -> Round:
 def _summarize(fio: Fio, results: Results) -> dict[str, float]:
     """Medians of the rounds. `block_share`: GB/s of the leg over GB/s of fio in the same round."""
     rounds = fio.result.rounds
+    pairs = zip(results[fio.leg].rounds, rounds, strict=False)
     figures = {
         "gb_per_s": [one.gb_per_s for one in rounds],
         "cpu_s_per_gb": [one.cpu_s_per_gb for one in rounds],
-        "block_share": [
-            ours.gb_per_s / its.gb_per_s
-            for ours, its in zip(results[fio.leg].rounds, rounds, strict=False)
-        ],
+        "block_share": [ours.gb_per_s / its.gb_per_s for ours, its in pairs],
     }
     return {key: float(np.median(values)) for key, values in figures.items() if values}
 

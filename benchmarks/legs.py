@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from dali_storage import BackendUnavailable, Reader, registry
 from dali_storage.backends.xnvme import pci
@@ -15,9 +15,6 @@ from dali_storage.backends.xnvme import pci
 from .environment import available_memory_bytes
 from .pipelines import Nodes, read_naively, read_with_backend, read_with_dali, read_with_io_file
 from .workload import Workload
-
-Reason: TypeAlias = Callable[[Workload], str | None]
-"""Why a leg cannot run here, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +47,10 @@ class Backend:
 
     def unavailable(self, workload: Workload) -> str | None:
         """Why the backend does not work on this machine, or None."""
-        if self.name not in registry.names():
-            return f"this installation has no backend {self.name!r}"
         try:
             problem = registry.load(self.name).unavailable()
-        except BackendUnavailable as error:
-            problem = error
+        except (BackendUnavailable, ValueError) as error:  # a package or the backend is missing
+            return str(error)
         return None if problem is None else str(problem)
 
 
@@ -64,18 +59,16 @@ class Leg:
     """One way to read the samples of a `Workload`.
 
     Attributes:
-        name: as on the command line.
         summary: for the help.
         read: makes the operators that read; called while a pipeline is being defined.
         unsupported: why the leg cannot run here even if there are files, or None.
-        mapped: the backend of a leg that needs an extent map. The map is found or made after the
-            other legs have been checked.
+        mapped: the backend of a leg that needs an extent map.
     """
 
     name: str
     summary: str
     read: Callable[[Workload], Nodes]
-    unsupported: Reason = lambda workload: None
+    unsupported: Callable[[Workload], str | None] = lambda workload: None
     mapped: Backend | None = None
 
     def unsupported_reason(self, workload: Workload) -> str | None:
@@ -87,7 +80,7 @@ class Leg:
 
 def takes_nvme_commands_only(uri: str) -> bool:
     """Whether `uri` is a character device or a PCI address, which only NVMe commands can read."""
-    if pci.address_of(uri):
+    if pci.address_of(uri) is not None:
         return True
     return os.path.exists(uri) and stat.S_ISCHR(os.stat(uri).st_mode)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from bmap_tools import create
 from bmap_tools.device import UnsupportedStorage
@@ -18,7 +17,7 @@ from dali_storage.backends.extents.map import MapTree, files_of, load_map
 from dali_storage.discovery import from_tree
 
 from .legs import MAPPED, Backend
-from .measure import Result, Results
+from .measure import Result, Results, running
 from .workload import BadInputError, Settings, Workload, order_of, prepare, summarize_error
 
 
@@ -48,18 +47,12 @@ def samples_of(bmap: str, settings: Settings) -> Workload:
 
 @contextmanager
 def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
-    """The workload with a map, if legs that need one are to run.
-
-    Why a leg cannot run is noted in its result.
+    """The workload with a map, if legs need one; notes in their results why they cannot run.
 
     Raises:
         BadInputError: the user's map, device or option is not suitable.
     """
-    backends = {
-        leg.name: leg.mapped
-        for leg in MAPPED
-        if leg.mapped and leg.name in results and results[leg.name].runs
-    }
+    backends = [(results[leg.name], leg.mapped) for leg in running(MAPPED, results) if leg.mapped]
     if not backends:
         yield workload
         return
@@ -67,17 +60,13 @@ def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
         made = os.path.join(directory, "bmap.json")
         workload = replace(workload, bmap=workload.settings.bmap or made)
         if workload.root is not None and workload.bmap == made:
-            make = partial(create.run, workload.root, made, threads=workload.settings.threads)
-            _attempt(make, [results[name] for name in backends], "")
-        for name, backend in backends.items():
-            if results[name].runs:
-                check = partial(_open_and_close, backend, workload)
-                _attempt(check, [results[name]], _given(backend, workload))
+            with _reported([result for result, _ in backends], ""):
+                create.run(workload.root, made, threads=workload.settings.threads)
+        for result, backend in backends:
+            if result.runs:
+                with _reported([result], _given(backend, workload)):
+                    backend.open(workload).close()
         yield workload
-
-
-def _open_and_close(backend: Backend, workload: Workload) -> None:
-    backend.open(workload).close()
 
 
 def _given(backend: Backend, workload: Workload) -> str:
@@ -87,10 +76,11 @@ def _given(backend: Backend, workload: Workload) -> str:
     return " ".join(f"--{name} {value}" for name, value in given.items() if value and name in taken)
 
 
-def _attempt(step: Callable[[], object], results: Sequence[Result], options: str) -> None:
-    """Take a step that the legs of `results` need, and note in these why it failed."""
+@contextmanager
+def _reported(results: Sequence[Result], options: str) -> Iterator[None]:
+    """Note in `results` why a step failed; if it has `options` of the user, refuse these."""
     try:
-        step()
+        yield
     except (BackendUnavailable, UnsupportedStorage) as reason:
         for result in results:
             result.skipped = str(reason)

@@ -1,4 +1,4 @@
-"""The clock: the legs take turns in every round; the figures are computed from the rounds."""
+"""Times the legs, which take turns in every round, and computes the figures from the rounds."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Round:
 
     Attributes:
         cpu_seconds: user and system time of the whole process.
-        samples: the number of delivered samples; 0 for fio, which reads no samples.
-        size_bytes: the exact number of bytes in them.
+        samples: the number of delivered samples, which are images; 0 for fio.
+        size_bytes: the exact number of bytes read.
         waits: float64[batches], seconds that each `Pipeline.run()` took.
     """
 
@@ -42,7 +42,7 @@ class Round:
 
     @property
     def img_per_s(self) -> float:
-        """Samples per second; the samples are images."""
+        """Samples per second."""
         return self.samples / self.seconds
 
     @property
@@ -66,8 +66,7 @@ class Result:
     """The rounds of one leg, or why there are none or no more of them.
 
     Attributes:
-        lanes: of a leg that reads with dali_storage: how many lanes may copy at once, and how many
-            there are.
+        lanes: how many lanes may copy at once, and how many there are; only with dali_storage.
     """
 
     name: str
@@ -87,6 +86,11 @@ Turn: TypeAlias = tuple[Result, Callable[[Tick], Round]]
 """A function that measures one round, and the result that the round is added to."""
 
 
+def running(legs: Iterable[Leg], results: Results) -> list[Leg]:
+    """Those of `legs` that take part in the next round."""
+    return [leg for leg in legs if leg.name in results and results[leg.name].runs]
+
+
 def measure(
     legs: Sequence[Leg], workload: Workload, results: Results, others: Sequence[Turn] = ()
 ) -> None:
@@ -97,17 +101,21 @@ def measure(
     Raises:
         BadInputError: a sample is not an image, so that no leg can go on.
     """
-    _warm_up([leg for leg in legs if results[leg.name].runs], workload)
-    measured = [(leg, results[leg.name]) for leg in legs]
-    turns: list[Turn] = [(its, partial(_run_round, leg, workload, its)) for leg, its in measured]
+    _warm_up(running(legs, results), workload)
+    turns: list[Turn] = []
+    for leg in legs:
+        result = results[leg.name]
+        turns.append((result, partial(_run_round, leg, workload, result)))
     turns += others
-    for number in range(workload.settings.rounds):
+    rounds = workload.settings.rounds
+    for number in range(rounds):
         # The order rotates, so that a drift of the machine's speed affects all legs alike.
         first = number % len(turns)
         for result, run in (*turns[first:], *turns[:first]):
             if not result.runs:
                 continue
-            step = f"round {number + 1}/{workload.settings.rounds} {result.name}"
+            gc.collect()  # ends the threads and frees the memory of the previous leg
+            step = f"round {number + 1}/{rounds} {result.name}"
             try:
                 with progress(step, workload.order.size) as tick:
                     result.rounds.append(run(tick))
@@ -118,32 +126,25 @@ def measure(
 
 
 def _warm_up(legs: Sequence[Leg], workload: Workload) -> None:
-    """Consume a batch of every leg, untimed.
-
-    What a process sets up once is not part of a round: DALI's image codecs, kernel AIO contexts.
-    """
+    """Consume a batch of every leg, untimed: the first sets up image codecs and AIO contexts."""
     for leg in (REFERENCE, *legs):
         try:
             build(leg.read, workload, use_images).run()
-        except Exception as error:  # any other error comes again in the rounds, which report it
+        except Exception as error:  # any other error is reported when the round fails, too
             _refuse_non_images(error, workload)
 
 
 def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
     """A round with a new pipeline: the queue of an old one would be full when the clock starts."""
-    gc.collect()  # ends the threads and frees the memory of the previous leg
     pipe = build(leg.read, workload, use_images)
     result.lanes = lanes_of(pipe)
     if workload.settings.cold:
         drop_caches()
-    return timed_pass(pipe, workload, tick)
+    return _timed_pass(pipe, workload, tick)
 
 
-def timed_pass(pipe: Any, workload: Workload, tick: Tick) -> Round:
-    """Run `pipe` for the batches of the workload.
-
-    The clock starts before the first run, so the time to fill the queues counts, for every leg.
-    """
+def _timed_pass(pipe: Any, workload: Workload, tick: Tick) -> Round:
+    """Run `pipe` for all batches. The time to fill the queues counts, for every leg."""
     waits = np.zeros(len(workload.order))
     samples = 0
     cpu_before, start = _cpu_seconds(), time.perf_counter()
@@ -169,18 +170,22 @@ def summarize(results: Mapping[str, Result]) -> dict[str, dict[str, float]]:
     compares the speed with that of the faster baseline in the same round, again as the median; it
     is missing if no baseline ran.
     """
-    baseline = _faster_baseline(results)
+    baselines = [
+        [one.img_per_s for one in results[name].rounds]
+        for name in BASELINES
+        if name in results and results[name].rounds
+    ]
+    faster = [max(speeds) for speeds in zip(*baselines, strict=False)]
     return {
-        name: _figures(result.rounds) | _ratio(result.rounds, baseline)
-        for name, result in results.items()
-        if result.rounds
+        name: _figures(result.rounds, faster) for name, result in results.items() if result.rounds
     }
 
 
-def _figures(rounds: Sequence[Round]) -> dict[str, float]:
+def _figures(rounds: Sequence[Round], baseline: Sequence[float]) -> dict[str, float]:
     speeds = [one.img_per_s for one in rounds]
     waits = np.concatenate([one.waits for one in rounds])
-    return {
+    ratios = [ours / theirs for ours, theirs in zip(speeds, baseline, strict=False)]
+    figures = {
         "img_per_s": float(np.median(speeds)),
         "img_per_s_min": min(speeds),
         "img_per_s_max": max(speeds),
@@ -189,21 +194,7 @@ def _figures(rounds: Sequence[Round]) -> dict[str, float]:
         "wait_p50_ms": 1e3 * float(np.percentile(waits, 50)),
         "wait_p99_ms": 1e3 * float(np.percentile(waits, 99)),
     }
-
-
-def _faster_baseline(results: Mapping[str, Result]) -> list[float]:
-    """The speed of the faster baseline in each round that all of them finished."""
-    speeds = [
-        [one.img_per_s for one in results[name].rounds]
-        for name in BASELINES
-        if name in results and results[name].rounds
-    ]
-    return [max(in_round) for in_round in zip(*speeds, strict=False)]
-
-
-def _ratio(rounds: Sequence[Round], baseline: Iterable[float]) -> dict[str, float]:
-    ratios = [one.img_per_s / speed for one, speed in zip(rounds, baseline, strict=False)]
-    return {"ratio": float(np.median(ratios))} if ratios else {}
+    return figures | ({"ratio": float(np.median(ratios))} if ratios else {})
 
 
 def _refuse_non_images(error: Exception, workload: Workload) -> None:
@@ -231,4 +222,4 @@ def _first_non_image(workload: Workload) -> str:
             pipe.run()
         except RuntimeError:
             return singly.name(sample, 0)
-    return "one of the samples"
+    return "one of the samples"  # of a file that was replaced meanwhile

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from dali_storage.prefetch import copying_lanes
 
 from .workload import Workload, paths
 
+Array: TypeAlias = npt.NDArray[Any]
 Nodes: TypeAlias = tuple[Any, Any]
 """DALI's data nodes of the encoded files and of the labels."""
 
@@ -48,10 +50,10 @@ def lanes_of(pipe: Pipeline) -> tuple[int, int] | None:
 
 
 def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
-    """The consumer that is timed. It looks at every sample, for every leg in the same way.
+    """The consumer that is timed: it looks at every sample, in the same way for every leg.
 
-    The raw output of external_source is not timed: DALI would copy it to make it contiguous, which
-    no real pipeline requests. The labels are converted for the same reason.
+    DALI copies a raw output of external_source to make it contiguous, which no real pipeline
+    requests. Therefore there is none; the labels are converted for the same reason.
     """
     labels = fn.cast(labels, dtype=types.INT64)
     if not workload.settings.decode:
@@ -98,7 +100,7 @@ def read_with_io_file(workload: Workload) -> Nodes:
     names = [np.frombuffer(path, np.uint8) for path in paths(workload.catalog)]
     all_labels = np.asarray(workload.catalog.labels, np.int32)[:, np.newaxis]
 
-    def batch(iteration: int) -> tuple[list[npt.NDArray[np.uint8]], npt.NDArray[np.int32]]:
+    def batch(iteration: int) -> tuple[list[Array], Array]:
         samples = workload.batch(iteration)
         return [names[sample] for sample in samples.tolist()], all_labels[samples]
 
@@ -106,30 +108,20 @@ def read_with_io_file(workload: Workload) -> Nodes:
     return fn.io.file.read(source_paths), labels
 
 
-class NaiveIterator:
+def naive_batches(workload: Workload) -> Iterator[tuple[list[Array], list[Array]]]:
     """The iterator that a user writes after reading the documentation of external_source."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
-        self._paths = list(paths(workload.catalog))
-        self._labels = np.asarray(workload.catalog.labels, np.int32)
-        self._iteration = 0
-
-    def __iter__(self) -> NaiveIterator:
-        self._iteration = 0
-        return self
-
-    def __next__(self) -> tuple[list[npt.NDArray[np.uint8]], list[npt.NDArray[np.int32]]]:
+    names = list(paths(workload.catalog))
+    all_labels = np.asarray(workload.catalog.labels, np.int32)
+    for iteration in itertools.count():
         files, labels = [], []
-        for sample in self._workload.batch(self._iteration).tolist():
-            with open(self._paths[sample], "rb") as file:
+        for sample in workload.batch(iteration).tolist():
+            with open(names[sample], "rb") as file:
                 files.append(np.frombuffer(file.read(), np.uint8))
-            labels.append(self._labels[sample : sample + 1])
-        self._iteration += 1
-        return files, labels
+            labels.append(all_labels[sample : sample + 1])
+        yield files, labels
 
 
 def read_naively(workload: Workload) -> Nodes:
-    """`fn.external_source` with a `NaiveIterator`."""
-    data, labels = fn.external_source(source=NaiveIterator(workload), num_outputs=2, batch=True)
+    """`fn.external_source` with `naive_batches()`."""
+    data, labels = fn.external_source(source=naive_batches(workload), num_outputs=2, batch=True)
     return data, labels

@@ -12,7 +12,7 @@ from bmap_tools.console import Tick
 
 def say(text: str) -> None:
     """Print a line."""
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr)
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -67,11 +67,9 @@ def show_table(results: Results, environment: Environment, settings: Settings) -
             reason = result.skipped or result.failed
             console.print(f"{result.name}: {state}: {reason}", soft_wrap=True)
     if any(results[name].rounds for name in BASELINES if name in results):
-        console.print(
-            "img/s, min, max: median, slowest and fastest round; "
-            f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round",
-            soft_wrap=True,
-        )
+        legend = "img/s, min, max: median, slowest and fastest round; x dali: compared with"
+        legend += f" the faster of {' and '.join(BASELINES)} in the same round"
+        console.print(legend, soft_wrap=True)
 
 
 def _describe(environment: Environment, settings: Settings) -> str:
@@ -138,13 +136,6 @@ def document(
     }
 
 
-def write_json(path: str, document: Mapping[str, Any]) -> None:
-    """Write a document to a file."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2)
-        file.write("\n")
-
-
 def _round(one: Round) -> dict[str, Any]:
     return {
         "seconds": one.seconds,
@@ -162,20 +153,14 @@ def plot(path: str, results: Results, environment: Environment) -> None:
     figures = summarize(results)
     names = list(figures)[::-1]  # the first leg on top
     rows = [figures[name] for name in names]
-    speed = [row["img_per_s"] for row in rows]
-    spread = [
-        [row["img_per_s"] - row["img_per_s_min"] for row in rows],
-        [row["img_per_s_max"] - row["img_per_s"] for row in rows],
-    ]
+    keys = ("img_per_s", "img_per_s_min", "img_per_s_max", "cpu_s_per_gb")
+    speed, slowest, fastest, cost = (np.array([row[key] for row in rows]) for key in keys)
     picture = Figure(figsize=(10, 1.5 + 0.45 * len(names)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True)
-    left.barh(names, speed, xerr=spread, capsize=3, color="tab:green")
+    left.barh(names, speed, xerr=[speed - slowest, fastest - speed], capsize=3, color="tab:green")
     left.set_xlabel("images/s: median, slowest and fastest round")
-    right.barh(names, [row["cpu_s_per_gb"] for row in rows], color="tab:gray")
+    right.barh(names, cost, color="tab:gray")
     right.set_xlabel("CPU seconds per GB")
-    picture.suptitle(
-        f"{environment['cpu']}, {environment['cores']} cores, {environment['file_system']}, "
-        f"page cache {environment['page_cache']}, DALI {environment['dali']}",
-        fontsize="medium",
-    )
+    title = "{cpu}, {cores} cores, {file_system}, page cache {page_cache}, DALI {dali}"
+    picture.suptitle(title.format_map(environment), fontsize="medium")
     picture.savefig(path, format="png", dpi=120)

@@ -45,9 +45,8 @@ class Workload:
     """The samples of a round, and the order in which they are read.
 
     Attributes:
-        root: the directory that contains the class directories; None if the file system is not
-            mounted and the samples are known from an extent map only.
-        catalog: the samples.
+        root: the directory of the class directories; None if the file system is not mounted, and
+            the samples are known from an extent map only.
         sizes: int64[n], bytes of every sample of the catalog.
         order: int64[batches, batch size], the catalog indices that every leg must deliver.
         bmap: the path of an extent map of the samples, if there is one.
@@ -61,10 +60,7 @@ class Workload:
     bmap: str | None = None
 
     def batch(self, iteration: int) -> IntArray:
-        """The samples of a batch, for legs that pass paths to DALI.
-
-        DALI also requests batches beyond the last one, to fill its queue.
-        """
+        """The samples of a batch. To fill its queue, DALI requests batches beyond the last one."""
         indices: IntArray = self.order[iteration % len(self.order)]
         return indices
 
@@ -96,17 +92,13 @@ def prepare(data_directory: str, settings: Settings) -> Workload:
         sizes = [os.stat(path).st_size for path in paths(catalog)]
     except (OSError, ValueError) as error:
         raise BadInputError(f"--datadir {root}: {summarize_error(error)}") from error
-    if not sizes:
-        raise BadInputError(f"--datadir {root}: no files in its directories")
     order = order_of(len(sizes), settings)
     return Workload(settings, root, catalog, np.array(sizes, np.int64), order)
 
 
 def order_of(samples: int, settings: Settings) -> IntArray:
     """`Workload.order`, as `fn.readers.file` has it: one epoch after another."""
-    options = OrderOptions()
-    if settings.seed is not None:
-        options = OrderOptions(random_shuffle=True, seed=settings.seed)
+    options = OrderOptions(random_shuffle=settings.seed is not None, seed=settings.seed or 0)
     order = Order(samples, settings.batch_size, options)
     batches = settings.batches or -(-samples // settings.batch_size)
     return np.stack([order.batch(iteration) for iteration in range(batches)])
