@@ -96,13 +96,15 @@ def test_closing_twice_is_fine() -> None:
     context.close()
 
 
-def test_all_contexts_taken_says_how_to_get_more() -> None:
+def test_the_error_of_a_used_up_machine_names_the_limit() -> None:
     limit = int(Path("/proc/sys/fs/aio-max-nr").read_text())
     with pytest.raises(BackendUnavailable, match=r"fs\.aio-max-nr"):
         AioContext(limit + 1)
 
 
-def test_an_unknown_machine_or_a_sandbox_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_an_unknown_machine_names_the_sandbox_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(aio_context, "_SETUP", -1)
     with pytest.raises(BackendUnavailable, match="seccomp"):
         AioContext(1)

@@ -20,7 +20,7 @@ from .interrupts import interrupted
 def test_files_that_are_not_on_a_local_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There, nothing is called with the interpreter lock held."""
+    """No system call holds the interpreter lock there."""
     assert opening.is_local(os.fsencode(tmp_path))
     assert not opening.is_local(b"/proc")
     assert not opening.is_local(b"/no/such/directory")
@@ -42,7 +42,7 @@ def test_a_kernel_without_openat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert read(reader, np.array([0, 0])) == [b"bytes"] * 2
 
 
-def test_those_are_closed_that_are_to_be() -> None:
+def test_exactly_the_given_descriptors_are_closed() -> None:
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
     before, still_open = len(os.listdir("/proc/self/fd")), set(fds)
     for closed in ([], [-1, -1], [fds[3]], [fds[0], -1, fds[7], fds[1], fds[5]]):
@@ -54,7 +54,7 @@ def test_those_are_closed_that_are_to_be() -> None:
 
 
 @pytest.mark.parametrize("point", range(1, 20))
-def test_ctrl_c_leaves_none_open_of_those_that_are_to_be_closed(point: int) -> None:
+def test_ctrl_c_while_closing_leaves_no_descriptor_open(point: int) -> None:
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
     with contextlib.suppress(KeyboardInterrupt), interrupted(opening.close_all, point):
         opening.close_all([-1, *fds[:3], *fds[5:]])

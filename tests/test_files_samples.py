@@ -134,7 +134,7 @@ def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(folder: Path
     run(folder, NO_FILES, PYTHON_FILE, "lanes=1")
 
 
-def test_a_size_that_another_lane_finds_changed_is_asked_for_again(
+def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":

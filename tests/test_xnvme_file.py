@@ -158,7 +158,7 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
     assert open_files() == before
 
 
-def test_too_few_open_files_are_said(xnvme: Library) -> None:
+def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme: Library) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
     try:
@@ -297,7 +297,7 @@ def test_a_file_that_shrinks_under_the_read_is_no_error_and_no_sample(
 
 
 @pytest.mark.parametrize("io", IOS)
-def test_an_error_of_the_storage_is_named_and_harms_no_other(
+def test_an_error_of_the_storage_names_the_file_and_affects_no_other(
     offered: set[str], tmp_path: Path, io: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"bytes")

@@ -57,7 +57,7 @@ def test_a_long_file_is_read_in_pieces(
 
 
 @pytest.mark.parametrize(("release", "cleared"), [("5.14.0-70.el9", True), ("6.1", False)])
-def test_files_do_not_stay_nonblocking_where_io_uring_minds(
+def test_o_nonblock_is_cleared_before_linux_5_15_for_io_uring(
     xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch, release: str, cleared: bool
 ) -> None:
     monkeypatch.setattr("platform.release", lambda: release)
@@ -84,7 +84,7 @@ def test_no_file_stays_open_in_a_queue(xnvme: Library, file: Path, io: str) -> N
 
 
 @pytest.mark.parametrize("io", IOS)
-def test_a_failed_read_has_its_errno_and_harms_no_other(
+def test_a_failed_read_has_its_errno_and_affects_no_other(
     xnvme: Library, files: list[int], io: str
 ) -> None:
     memory = np.zeros((3, 3000), np.uint8)
