@@ -107,12 +107,8 @@ def _legs(text: str) -> list[str]:
 def settings(options: argparse.Namespace) -> Settings:
     """The options that decide what is measured."""
     given = {setting.name: getattr(options, setting.name) for setting in fields(Settings)}
-    alone = options.command not in SEVERAL_LEGS
-    return Settings(
-        **given
-        | {
-            "batches": options.batches or (_DEMO_BATCHES if options.command == "demo" else None),
-            "rounds": options.rounds or (1 if alone else _DEFAULTS.rounds),
-            "threads": options.threads or min(usable_cores(), _MOST_THREADS),
-        }
-    )
+    if options.command == "demo":
+        given["batches"] = options.batches or _DEMO_BATCHES
+    given["rounds"] = options.rounds or (_DEFAULTS.rounds if options.command in SEVERAL_LEGS else 1)
+    given["threads"] = options.threads or min(usable_cores(), _MOST_THREADS)
+    return Settings(**given)

@@ -32,7 +32,7 @@ def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
     renamed, so that an interrupt leaves nothing.
     """
     train = os.path.join(directory, "train")
-    if _is_complete(train, images):
+    if all(os.path.isfile(os.path.join(train, name)) for name in _names(images)):
         return train
     os.makedirs(directory, exist_ok=True)
     making = tempfile.mkdtemp(prefix=".making-", dir=directory)
@@ -60,10 +60,6 @@ def _encode(photograph: Image.Image, number: int) -> bytes:
 def _names(images: int) -> list[str]:
     """The names of the files, relative to the root; the classes are of equal size."""
     return [f"class_{i * CLASSES // images}/{i:05d}.jpg" for i in range(images)]
-
-
-def _is_complete(train: str, images: int) -> bool:
-    return all(os.path.isfile(os.path.join(train, name)) for name in _names(images))
 
 
 def _fill(root: str, tick: Tick, images: int) -> None:

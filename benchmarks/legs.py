@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from dali_storage import BackendUnavailable, Reader, registry
+from nvidia.dali import fn
+
+from dali_storage import BackendUnavailable, Reader, readers, registry
 from dali_storage.backends.xnvme import pci
 
 from .environment import available_memory_bytes
-from .pipelines import Nodes, read_naively, read_with_backend, read_with_dali, read_with_io_file
+from .pipelines import Nodes, read_files, read_naively, read_with_io_file
 from .workload import Workload
 
 
@@ -38,7 +40,8 @@ class Backend:
 
     def read(self, workload: Workload) -> Nodes:
         """The operator that reads."""
-        return read_with_backend(workload, self.name, self.options(workload))
+        options = self.options(workload)
+        return read_files(readers.file, workload, backend=self.name, backend_options=options)
 
     def open(self, workload: Workload) -> Reader:
         """The backend's reader of all samples."""
@@ -102,8 +105,6 @@ def _no_direct_io(workload: Workload) -> str | None:
 
 
 def _no_xnvme_file(workload: Workload) -> str | None:
-    if workload.settings.io is None:
-        return _XNVME_FILE.unavailable(workload)
     try:
         _XNVME_FILE.open(workload).close()
     except (BackendUnavailable, OSError, ValueError) as error:
@@ -134,8 +135,9 @@ def _no_memory(workload: Workload) -> str | None:
     return _MEMORY.unavailable(workload)
 
 
-_MMAP = Leg("dali", "fn.readers.file by mmap", partial(read_with_dali, dont_use_mmap=False))
-_NO_MMAP = Leg("dali-nommap", "the same by read()", partial(read_with_dali, dont_use_mmap=True))
+_read_by_dali = partial(read_files, fn.readers.file)
+_MMAP = Leg("dali", "fn.readers.file by mmap", _read_by_dali)
+_NO_MMAP = Leg("dali-nommap", "the same by read()", partial(_read_by_dali, dont_use_mmap=True))
 BASELINES = (_MMAP.name, _NO_MMAP.name)
 """The other legs are compared with the faster of these."""
 REFERENCE = _NO_MMAP

@@ -22,11 +22,7 @@ from .workload import BadInputError, Settings, Workload, order_of, prepare, summ
 
 
 def samples_of(bmap: str, settings: Settings) -> Workload:
-    """The samples of the user's map. They are read as files if the mapped directory is mounted.
-
-    Raises:
-        BadInputError: the map cannot be read, or it has no samples.
-    """
+    """The samples of the user's map. They are read as files if the mapped directory is mounted."""
     try:
         loaded = load_map(bmap)
     except (OSError, ValueError) as error:
@@ -47,11 +43,7 @@ def samples_of(bmap: str, settings: Settings) -> Workload:
 
 @contextmanager
 def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
-    """The workload with a map, if legs need one; notes in their results why they cannot run.
-
-    Raises:
-        BadInputError: the user's map, device or option is not suitable.
-    """
+    """The workload with a map, if legs need one; notes in their results why they cannot run."""
     backends = [(results[leg.name], leg.mapped) for leg in running(MAPPED, results) if leg.mapped]
     if not backends:
         yield workload

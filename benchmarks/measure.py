@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import re
-import resource
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -96,26 +96,21 @@ def measure(
 ) -> None:
     """Measure the rounds of every leg that runs, and of `others`.
 
-    Every round is added to its result at once, so that an interrupt loses none.
-
-    Raises:
-        BadInputError: a sample is not an image, so that no leg can go on.
+    Every round is added to its result at once, so that an interrupt loses none. A sample that is
+    not an image ends the measurement with a BadInputError.
     """
-    _warm_up(running(legs, results), workload)
-    turns: list[Turn] = []
+    legs = running(legs, results)
+    _warm_up(legs, workload)
+    turns = deque[Turn]()
     for leg in legs:
-        result = results[leg.name]
-        turns.append((result, partial(_run_round, leg, workload, result)))
-    turns += others
-    rounds = workload.settings.rounds
-    for number in range(rounds):
-        # The order rotates, so that a drift of the machine's speed affects all legs alike.
-        first = number % len(turns)
-        for result, run in (*turns[first:], *turns[:first]):
+        turns.append((results[leg.name], partial(_run_round, leg, workload, results[leg.name])))
+    turns.extend(other for other in others if other[0].runs)
+    for number in range(1, workload.settings.rounds + 1):
+        for result, run in turns:
             if not result.runs:
                 continue
             gc.collect()  # ends the threads and frees the memory of the previous leg
-            step = f"round {number + 1}/{rounds} {result.name}"
+            step = f"round {number}/{workload.settings.rounds} {result.name}"
             try:
                 with progress(step, workload.order.size) as tick:
                     result.rounds.append(run(tick))
@@ -123,6 +118,7 @@ def measure(
             except Exception as error:  # a leg may raise anything; the others go on
                 _refuse_non_images(error, workload)
                 result.failed = summarize_error(error)
+        turns.rotate(-1)  # so that a drift of the machine's speed affects all legs alike
 
 
 def _warm_up(legs: Sequence[Leg], workload: Workload) -> None:
@@ -140,27 +136,17 @@ def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Roun
     result.lanes = lanes_of(pipe)
     if workload.settings.cold:
         drop_caches()
-    return _timed_pass(pipe, workload, tick)
-
-
-def _timed_pass(pipe: Any, workload: Workload, tick: Tick) -> Round:
-    """Run `pipe` for all batches. The time to fill the queues counts, for every leg."""
-    waits = np.zeros(len(workload.order))
-    samples = 0
-    cpu_before, start = _cpu_seconds(), time.perf_counter()
+    waits, samples = np.zeros(len(workload.order)), 0
+    # The time to fill the queues counts, for every leg.
+    cpu_before, start = time.process_time(), time.perf_counter()
     for iteration in range(len(waits)):
         called = time.perf_counter()
         outputs = pipe.run()
         waits[iteration] = time.perf_counter() - called
         samples += len(outputs[0])
         tick(samples)
-    seconds, cpu_seconds = time.perf_counter() - start, _cpu_seconds() - cpu_before
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_before
     return Round(seconds, cpu_seconds, samples, workload.delivered_bytes(samples), waits)
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def summarize(results: Mapping[str, Result]) -> dict[str, dict[str, float]]:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
-from dali_storage import readers
 from dali_storage.dali.group import readers_of
 from dali_storage.prefetch import copying_lanes
 
@@ -67,29 +66,12 @@ def keep_bytes(data: Any, labels: Any, workload: Workload) -> Nodes:
     return fn.copy(data), fn.copy(labels)
 
 
-def read_with_dali(workload: Workload, *, dont_use_mmap: bool) -> Nodes:
-    """`fn.readers.file`."""
-    data, labels = fn.readers.file(
-        file_root=workload.root, dont_use_mmap=dont_use_mmap, name="Reader", **_shuffle(workload)
-    )
+def read_files(reader: Callable[..., Any], workload: Workload, **options: Any) -> Nodes:
+    """`fn.readers.file`, or `readers.file` of dali_storage."""
+    if workload.settings.seed is not None:
+        options |= {"random_shuffle": True, "seed": workload.settings.seed}
+    data, labels = reader(file_root=workload.root, name="Reader", **options)
     return data, labels
-
-
-def read_with_backend(workload: Workload, backend: str, options: dict[str, Any]) -> Nodes:
-    """`dali_storage.readers.file`."""
-    data, labels = readers.file(
-        file_root=workload.root,
-        name="Reader",
-        backend=backend,
-        backend_options=options,
-        **_shuffle(workload),
-    )
-    return data, labels
-
-
-def _shuffle(workload: Workload) -> dict[str, Any]:
-    seed = workload.settings.seed
-    return {} if seed is None else {"random_shuffle": True, "seed": seed}
 
 
 def read_with_io_file(workload: Workload) -> Nodes:

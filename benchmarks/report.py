@@ -31,12 +31,7 @@ _COLUMNS = {
 
 
 def check_outputs(json_path: str | None, plot_path: str | None) -> None:
-    """Check before the measurement that its results can be written.
-
-    Raises:
-        BadInputError: a file cannot be written.
-        ModuleNotFoundError: matplotlib is missing.
-    """
+    """Check that the results can be written: to these files, and with matplotlib."""
     for option, path in (("--json", json_path), ("--plot", plot_path)):
         if path is not None:
             existed = os.path.lexists(path)
@@ -53,34 +48,34 @@ def check_outputs(json_path: str | None, plot_path: str | None) -> None:
 
 def show_table(results: Results, environment: Environment, settings: Settings) -> None:
     """Print the table on standard output."""
+    print(_describe(environment, settings))
+    if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
+        print(f"lanes, copying at once/all: {', '.join(lanes)}")
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
-    console.print(_describe(environment, settings), soft_wrap=True)
-    if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
-        console.print(f"lanes, copying at once/all: {', '.join(lanes)}", soft_wrap=True)
     console.print(_table(results))
     # Not in the table: a reason is a sentence, too wide for a column.
     for result in results.values():
         if not result.runs:
             state = "not run" if result.failed is None else "failed"
-            reason = result.skipped or result.failed
-            console.print(f"{result.name}: {state}: {reason}", soft_wrap=True)
+            print(f"{result.name}: {state}: {result.skipped or result.failed}")
     if any(results[name].rounds for name in BASELINES if name in results):
-        legend = "img/s, min, max: median, slowest and fastest round; x dali: compared with"
-        legend += f" the faster of {' and '.join(BASELINES)} in the same round"
-        console.print(legend, soft_wrap=True)
+        print(
+            "img/s, min, max: median, slowest and fastest round; "
+            f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round"
+        )
 
 
 def _describe(environment: Environment, settings: Settings) -> str:
+    machine = (
+        "{cpu}, {cores} cores, {gib:.0f} GiB, Linux {kernel}, {file_system}, "
+        "page cache {page_cache}\nPython {python}, DALI {dali}, numpy {numpy}\n"
+    )
     batches = "one epoch in batches" if settings.batches is None else f"{settings.batches} batches"
     return (
-        f"{environment['cpu']}, {environment['cores']} cores, "
-        f"{environment['memory_bytes'] / 2**30:.0f} GiB, Linux {environment['kernel']}, "
-        f"{environment['file_system']}, page cache {environment['page_cache']}\n"
-        f"Python {environment['python']}, DALI {environment['dali']}, "
-        f"numpy {environment['numpy']}\n"
-        f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
+        machine.format(**environment, gib=environment["memory_bytes"] / 2**30)
+        + f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
         f"{settings.threads} threads, "
         f"{'decoding' if settings.decode else 'reading the image headers'}, "
         f"{'in list order' if settings.seed is None else f'shuffled with seed {settings.seed}'}"
@@ -89,27 +84,21 @@ def _describe(environment: Environment, settings: Settings) -> str:
 
 def _table(results: Results) -> Table:
     figures = summarize(results)
-    columns = {
-        title: key for title, key in _COLUMNS.items() if any(key in row for row in figures.values())
-    } or {"img/s": "img_per_s"}
+    keys = next(iter(figures.values()), {"img_per_s": 0.0})  # every leg has the same
+    columns = {title: key for title, key in _COLUMNS.items() if key in keys}
+    cells = {
+        name: [f"{row[key]:,.{0 if key.startswith('img') else 2}f}" for key in columns.values()]
+        for name, row in figures.items()
+    }
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     table.add_column("leg", no_wrap=True)
-    for title, key in columns.items():
+    for column, title in enumerate(columns):
         # A title may be wrapped, a number may not.
-        widths = [len(_cell(key, row)) for row in figures.values()]
-        table.add_column(title, justify="right", min_width=max(widths, default=0))
+        width = max((len(row[column]) for row in cells.values()), default=0)
+        table.add_column(title, justify="right", min_width=width)
     for name in results:
-        row = figures.get(name)
-        cells = ["-"] if row is None else [_cell(key, row) for key in columns.values()]
-        table.add_row(name, *cells)
+        table.add_row(name, *cells.get(name, ["-"]))
     return table
-
-
-def _cell(key: str, row: Mapping[str, float]) -> str:
-    if key not in row:
-        return ""
-    value = row[key]
-    return f"{value:,.0f}" if key.startswith("img") else f"{value:,.2f}"
 
 
 def document(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy.typing as npt
 from bmap_tools.console import Tick
 
 from .legs import REFERENCE, Leg
-from .measure import Results
+from .measure import Results, running
 from .pipelines import build, keep_bytes
 from .progress import progress, say
-from .workload import Workload, summarize_error
+from .workload import Workload, order_of, summarize_error
 
 _MOST_SHOWN = 20
 
@@ -24,11 +25,8 @@ Sample: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 def verify(legs: Sequence[Leg], workload: Workload, results: Results) -> None:
     """Fail every leg that differs from `fn.readers.file`, and print the first differences."""
-    for leg in legs:
-        result = results[leg.name]
-        if not result.runs:
-            continue
-        step, count = f"verifying {leg.name}", 0
+    for leg in running(legs, results):
+        result, step, count = results[leg.name], f"verifying {leg.name}", 0
         try:
             with progress(step, len(workload.catalog)) as tick:
                 for count, difference in enumerate(differences(leg, workload, tick), 1):
@@ -46,7 +44,8 @@ def verify(legs: Sequence[Leg], workload: Workload, results: Results) -> None:
 
 def differences(leg: Leg, workload: Workload, tick: Tick) -> Iterator[str]:
     """A line for each difference between the leg and `fn.readers.file` in one epoch."""
-    epoch = workload.one_epoch()
+    one_epoch = replace(workload.settings, batches=None)
+    epoch = replace(workload, order=order_of(len(workload.catalog), one_epoch))
     candidate, reference = (build(each.read, epoch, keep_bytes) for each in (leg, REFERENCE))
     batch_size = epoch.order.shape[1]
     for batch in range(len(epoch.order)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,11 +64,6 @@ class Workload:
         indices: IntArray = self.order[iteration % len(self.order)]
         return indices
 
-    def one_epoch(self) -> Workload:
-        """The same workload with as many batches as it takes to read every sample."""
-        settings = replace(self.settings, batches=None)
-        return replace(self, order=order_of(len(self.catalog), settings))
-
     def delivered_bytes(self, samples: int) -> int:
         """The exact number of bytes in the first `samples` samples of the order."""
         return int(self.sizes[self.order.reshape(-1)[:samples]].sum())
@@ -80,11 +75,7 @@ class Workload:
 
 
 def prepare(data_directory: str, settings: Settings) -> Workload:
-    """Find the samples in `data_directory`, or in its subdirectory `train` if it has one.
-
-    Raises:
-        BadInputError: there are no samples, or a file cannot be examined.
-    """
+    """The workload of the samples in a directory, or in its subdirectory `train` if it has one."""
     train = os.path.join(data_directory, "train")
     root = train if os.path.isdir(train) else data_directory
     try:
