@@ -6,7 +6,8 @@ import errno
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from io import FileIO
 
 import numpy as np
 
@@ -26,14 +27,9 @@ def compare(
 ) -> dict[int, str]:
     """Index of a file -> where the device differs from it, for those of `files` where it does.
 
-    Args:
-        extent_map: the map.
-        files: int64[k]; all of them are mapped. What no extent covers is compared with zeros.
-        root: where the files are.
-        path: what to read the extents from, with O_DIRECT: the device of the file system, its disk,
-            or an image of one of them.
-        threads: how many threads read.
-        tick: called with the number of files that are done.
+    Reads the extents from `path` with O_DIRECT: the device of the file system, its disk, or an
+    image of one of them. What no extent covers is compared with zeros. All of `files`, int64[k],
+    are mapped. `tick` is called with the number of files that are done.
 
     Raises:
         BadInputError: no permission to read `path`, or it does not hold the map's file system.
@@ -42,8 +38,8 @@ def compare(
     wrong: dict[int, str] = {}
     tasks = [files[i : i + _FILES_PER_TASK] for i in range(0, len(files), _FILES_PER_TASK)]
     with (
-        _device(path) as fd,
-        in_threads(threads, _Comparison(extent_map, root, path, fd).run, tasks) as parts,
+        _open(path) as device,
+        in_threads(threads, _Comparison(extent_map, root, device).run, tasks) as parts,
     ):
         for done, part in enumerate(parts, 1):
             wrong |= part
@@ -51,29 +47,24 @@ def compare(
     return wrong
 
 
-@contextmanager
-def _device(path: str) -> Iterator[int]:
+def _open(path: str) -> FileIO:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        return FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_DIRECT))
     except PermissionError:
         raise BadInputError(
             f"no permission to read {path}: run as root or as a member of its group, or give an "
             "image of it with --uri"
         ) from None
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 class _Comparison:
     """Compares files with an open device; for any number of threads."""
 
-    def __init__(self, extent_map: ExtentMap, root: bytes, path: str, fd: int) -> None:
+    def __init__(self, extent_map: ExtentMap, root: bytes, device: FileIO) -> None:
         self._map = extent_map
         self._root = root
-        self._path = path
-        self._fd = fd
+        self._path = device.name
+        self._fd = device.fileno()
         self._start = self._file_system_start()
 
     def _file_system_start(self) -> int:
@@ -118,8 +109,8 @@ class _Comparison:
     def _first_difference(self, fd: int, piece: Extent, memory: mmap.mmap) -> int | None:
         logical, physical, length = piece
         own = os.pread(fd, length, logical)
-        whole = -(-length // self._map.device.logical_block_size)
-        with memoryview(memory)[: whole * self._map.device.logical_block_size] as target:
+        block = self._map.device.logical_block_size
+        with memoryview(memory)[: -(-length // block) * block] as target:
             got = os.preadv(self._fd, [target], self._start + physical)
         if got < length:
             what = f"short read: {got} of {length} bytes at offset {self._start + physical}"

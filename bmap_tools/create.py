@@ -17,15 +17,9 @@ from .walk import Folder, Tree
 
 
 def run(root: str, output: str, *, threads: int) -> int:
-    """Map the files below `root`, and write the map to `output`.
+    """Map the files below `root` in `threads` threads, and write the map to `output` at the end.
 
-    Args:
-        root: the directory.
-        output: the file to write; it does not change before the map is complete.
-        threads: how many threads inspect files.
-
-    Returns:
-        The exit status: 0, or 1 if some of the files could not be mapped.
+    Returns the exit status: 0, or 1 if some of the files could not be mapped.
 
     Raises:
         BadInputError, UnsupportedStorage, MapFormatError, OSError: no map was written.

@@ -41,11 +41,7 @@ class UnsupportedStorage(ValueError):  # noqa: N818 - the storage is, not the er
 
 
 def disk_kind(name: str) -> str | None:
-    """The kind of a plain disk, "NVMe disk"; None for partitions and for devices that remap data.
-
-    Args:
-        name: the kernel's name of the device, "nvme0n1".
-    """
+    """The kind of a plain disk, "NVMe disk", by its name, "nvme0n1"; None for any other device."""
     return next((kind for known, kind in _DISK_KINDS.items() if re.fullmatch(known, name)), None)
 
 

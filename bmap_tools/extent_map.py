@@ -133,13 +133,8 @@ def without_reserved(
 ) -> tuple[IntArray, IntArray]:
     """The extents that hold bytes of their files, without space reserved beyond their ends.
 
-    Args:
-        extents: int64[m, 3], as in an ExtentMap.
-        counts: int64[n], the number of extents of each file.
-        sizes: int64[n], of the files, bytes.
-
-    Returns:
-        Those extents, int64[k, 3], and their number for each file, int64[n].
+    Takes and returns the extents, int64[m, 3] as in an ExtentMap, and the number of them for each
+    file, int64[n]. `sizes` are those of the files, int64[n], bytes.
     """
     file = np.repeat(np.arange(len(counts)), counts)
     inside = extents[:, 0] < sizes[file]

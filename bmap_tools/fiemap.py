@@ -56,9 +56,7 @@ _ANY_UNSUPPORTED = sum(_UNSUPPORTED)
 def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
     """All extents of an open file, in the order of their logical offsets.
 
-    Args:
-        fd: the file; open for reading is enough.
-        sync: write the file's data first.
+    `sync` has the file's data written first.
 
     Raises:
         OSError: the file system does not support it (EOPNOTSUPP, ENOTTY), or failed.
@@ -119,11 +117,7 @@ def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list
 
     Space reserved beyond the file's last block counts as unwritten, whatever is there. Neighbours
     are merged if both their logical and their physical ranges are adjacent.
-
-    Args:
-        raw: all extents of the file, in the order of their logical offsets.
-        size: of the file, bytes.
-        block_size: of the file system, bytes.
+    `raw` are all extents of the file, in the order of their logical offsets.
     """
     end = -(-size // block_size) * block_size
     merged: list[Extent] = []

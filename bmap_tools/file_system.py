@@ -41,12 +41,7 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted file system, as mountinfo describes it.
-
-    Attributes:
-        type: as mount(8) shows it.
-        options: of the file system, those that differ from its defaults, separated by commas.
-    """
+    """A mounted file system: its type and its options other than defaults, as in mountinfo."""
 
     type: str
     options: str
@@ -132,24 +127,19 @@ def _uuid(fd: int) -> str | None:
 
 def _uuid_of_device(path: str) -> str:
     try:
-        fd = os.open(path, os.O_RDONLY)
+        with open(path, "rb", buffering=0) as file:
+            return superblock(file.fileno())[1]
     except PermissionError:
         raise UnsupportedStorage(
             f"the UUID of the file system on {path} cannot be read: before Linux 6.9 this needs "
             "root, or permission to read the device"
         ) from None
-    try:
-        return superblock(fd)[1]
-    finally:
-        os.close(fd)
 
 
 def superblock(fd: int, offset: int = 0) -> tuple[str, str]:
     """The file system on an open device or image: its family, "ext" or "xfs", and its UUID.
 
-    Args:
-        fd: the device or image; O_DIRECT is fine.
-        offset: where the file system begins, bytes; a multiple of the logical block size.
+    `offset` is where it begins, bytes; a multiple of the logical block size.
 
     Raises:
         UnsupportedStorage: there is no such file system.
@@ -160,11 +150,7 @@ def superblock(fd: int, offset: int = 0) -> tuple[str, str]:
 
 
 def identify(head: bytes, offset: int) -> tuple[str, str]:
-    """As `superblock()`, from the first SUPERBLOCK_BYTES, which were read at `offset`.
-
-    Raises:
-        UnsupportedStorage: as `superblock()`.
-    """
+    """As `superblock()`, from the first SUPERBLOCK_BYTES, which were read at `offset`."""
     if len(head) == SUPERBLOCK_BYTES and head[:4] == b"XFSB":
         return "xfs", str(uuid.UUID(bytes=head[32:48]))
     if len(head) == SUPERBLOCK_BYTES and head[1024 + 0x38 : 1024 + 0x3A] == b"\x53\xef":

@@ -22,12 +22,8 @@ _LEGEND = 20  # no legend for more classes than this
 def draw(extent_map: ExtentMap, path: str) -> None:
     """Draw the device as rows of cells, each in the colour of a class with data there.
 
-    Args:
-        extent_map: the map.
-        path: the image file; its suffix determines the format.
-
     Raises:
-        BadInputError: matplotlib is missing, or does not know the format.
+        BadInputError: matplotlib is missing, or does not know the format (the suffix of `path`).
         OSError: the file cannot be written.
     """
     if importlib.util.find_spec("matplotlib") is None:

@@ -17,15 +17,9 @@ _EXAMPLES = 3
 
 
 def run(path: str, *, name: str | None = None, plot: str | None = None) -> int:
-    """Print a summary of a map or the extents of one file, and plot the map.
+    """Print a summary of a map, or the extents of the file `name`, and plot the map to an image.
 
-    Args:
-        path: the map.
-        name: the path of the one file from the root; None for the summary.
-        plot: the image file to write; None for no plot.
-
-    Returns:
-        The exit status, 0.
+    Returns the exit status, 0.
 
     Raises:
         BadInputError: there is no such file in the map, or matplotlib is missing.
@@ -44,8 +38,11 @@ def run(path: str, *, name: str | None = None, plot: str | None = None) -> int:
 
 def _summary(extent_map: ExtentMap) -> Iterator[str]:
     yield from _geometry(extent_map)
-    yield from _amounts(extent_map)
-    yield from _histogram(extent_map)
+    extents, counts = without_reserved(
+        extent_map.extents, np.diff(extent_map.extent_offsets), extent_map.sizes
+    )
+    yield from _amounts(extent_map, extents, counts)
+    yield from _histogram(np.delete(counts, list(extent_map.unmapped)))
     if extent_map.unmapped:
         yield f"not mapped, to be read as files: {len(extent_map.unmapped):,}"
         for why, files in Counter(extent_map.unmapped.values()).most_common():
@@ -74,16 +71,18 @@ def _geometry(extent_map: ExtentMap) -> Iterator[str]:
             yield f"{what.replace('_file', ''):13}{value}"
 
 
-def _amounts(extent_map: ExtentMap) -> Iterator[str]:
-    extents, counts = _within(extent_map)
+def _amounts(extent_map: ExtentMap, extents: IntArray, counts: IntArray) -> Iterator[str]:
     contiguous, some, sizes = counts == 1, np.flatnonzero(counts), extent_map.sizes
     _, physical, length = extents.T
     written, total = int(length[physical >= 0].sum()), int(length.sum())
+    block = extent_map.file_system.block_size
+    ends = -(-sizes // block) * block
+    ends[list(extent_map.unmapped)] = 0
     yield f"classes      {len(extent_map.directories):,}"
     yield f"files        {len(extent_map):,}, {int(sizes.sum()):,} bytes"
     yield f"extents      {counts.sum():,}, {written:,} bytes written"
     yield f"unwritten    {total - written:,} bytes, which read as zeros"
-    yield f"holes        {_ends(extent_map).sum() - total:,} bytes, which read as zeros"
+    yield f"holes        {ends.sum() - total:,} bytes, which read as zeros"
     yield f"reserved     {extent_map.extents[:, 2].sum() - total:,} bytes beyond the ends of files"
     if some.size:
         yield (
@@ -92,23 +91,8 @@ def _amounts(extent_map: ExtentMap) -> Iterator[str]:
         )
 
 
-def _ends(extent_map: ExtentMap) -> IntArray:
-    """The sizes of the files, rounded up to blocks; 0 if not mapped: int64[n]."""
-    block = extent_map.file_system.block_size
-    ends: IntArray = -(-extent_map.sizes // block) * block
-    ends[list(extent_map.unmapped)] = 0
-    return ends
-
-
-def _within(extent_map: ExtentMap) -> tuple[IntArray, IntArray]:
-    return without_reserved(
-        extent_map.extents, np.diff(extent_map.extent_offsets), extent_map.sizes
-    )
-
-
-def _histogram(extent_map: ExtentMap) -> Iterator[str]:
+def _histogram(counts: IntArray) -> Iterator[str]:
     """The numbers of files with 0, 1, 2, 3 to 4, 5 to 8 ... extents."""
-    counts = np.delete(_within(extent_map)[1], list(extent_map.unmapped))
     if not counts.size:
         return
     yield "extents per file:"

@@ -32,18 +32,11 @@ def run(
 
     Both are needed: defragmenting a file moves its data and leaves no trace in its status.
 
-    Args:
-        path: the map.
-        root: where its files are now; None if they are where they were.
-        threads: how many threads inspect files.
-        sample: check a random sample of this many files; None is all.
-        seed: of the random sample.
-        compare_bytes: also compare the bytes of the extents on the device with the files.
-        uri: what `compare_bytes` reads: the device, its disk or an image of one of them; None is
-            the device that the files are on now.
+    The files are in `root`, or else where they were. `sample` and `seed` choose that many files at
+    random. `compare_bytes` also compares their bytes with those at `uri`: the device, its disk or
+    an image of one of them; None is the device that the files are on now.
 
-    Returns:
-        The exit status: 0 if all files are as mapped, else 1.
+    Returns the exit status: 0 if all files are as mapped, else 1.
 
     Raises:
         BadInputError, UnsupportedStorage, MapFormatError, OSError: the comparison was not possible.

@@ -61,17 +61,11 @@ class Tree:
 
 
 def walk(root: bytes, *, without: bytes | None = None) -> Tree:
-    """Find all files below a directory. Links to directories are followed, except in a cycle.
+    """Find all files below a directory, except the one with the path `without`.
 
-    FIFOs, sockets and devices are not samples and are omitted. Links to them are included as
-    special files.
-
-    A directory directly in the root is always listed, even if it is a link to the root: its files
-    are the samples of a class.
-
-    Args:
-        root: the directory.
-        without: the path of a file to omit.
+    Links to directories are followed, except in a cycle. A directory directly in the root is always
+    listed, even if it is a link to the root: its files are the samples of a class. FIFOs, sockets
+    and devices are not samples and are omitted. Links to them are included as special files.
 
     Raises:
         OSError: the root itself cannot be listed.
@@ -104,12 +98,7 @@ def walk(root: bytes, *, without: bytes | None = None) -> Tree:
 
 
 def folders(names: Iterable[bytes], special: frozenset[bytes] = frozenset()) -> list[Folder]:
-    """The folders of known files.
-
-    Args:
-        names: paths from the root, in the order of a map.
-        special: those that must not be opened.
-    """
+    """The folders of known files: paths from the root, in the order of a map."""
     found = []
     for prefix, group in groupby(names, _prefix):
         own = [name[len(prefix) :] for name in group]
