@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
 
@@ -26,7 +25,6 @@ MAX_FILE_BYTES = 2**48
 _MAX_LENGTH = 2**62  # bytes: the sum of two such numbers fits in 64 bits
 _FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs")
 _BLOCK_SIZES = [2**power for power in range(9, 17)]
-_CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -138,10 +136,10 @@ def _header_rules(extent_map: ExtentMap) -> Iterator[tuple[bool, str]]:
 
 
 def _is_time(created: str) -> bool:
-    with suppress(ValueError):
-        datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ")
-        return _CREATED.fullmatch(created) is not None
-    return False
+    try:
+        return datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ").isoformat() + "Z" == created
+    except ValueError:
+        return False
 
 
 def _check_directories(directories: Sequence[bytes]) -> None:

@@ -26,21 +26,26 @@ class BadInputError(ValueError):
 def print_result(line: str) -> None:
     """Print a line of the result, with escapes for what the output's encoding cannot express."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "backslashreplace").decode(encoding))
+    print(_visible(line).encode(encoding, "backslashreplace").decode(encoding))
 
 
 def print_message(text: str) -> None:
-    """Print a message."""
-    print(f"bmap_tools: {text}", file=sys.stderr, flush=True)
+    """Print a message of one line."""
+    print(f"bmap_tools: {_visible(text)}", file=sys.stderr, flush=True)
 
 
 def print_files(heading: str, lines: Iterable[str], count: int) -> None:
     """Print a heading, the first of `count` lines about files, and how many more there are."""
     print_message(heading)
     for line in islice(lines, _LISTED):
-        print(f"  {line}", file=sys.stderr)
+        print(f"  {_visible(line)}", file=sys.stderr)
     if count > _LISTED:
         print(f"  and {count - _LISTED:,} more", file=sys.stderr, flush=True)
+
+
+def _visible(text: str) -> str:
+    """Text with escapes for control characters: the strings of a map may have any."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def printable(name: bytes) -> str:

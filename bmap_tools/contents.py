@@ -83,8 +83,8 @@ class _Comparison:
     def run(self, files: IntArray) -> dict[int, str]:
         """Index of a file -> where it differs."""
         with mmap.mmap(-1, _PIECE_BYTES) as memory:  # O_DIRECT needs aligned memory
-            differences = {file: self._difference(file, memory) for file in files.tolist()}
-        return {file: why for file, why in differences.items() if why is not None}
+            found = ((file, self._difference(file, memory)) for file in files.tolist())
+            return {file: why for file, why in found if why is not None}
 
     def _difference(self, file: int, memory: mmap.mmap) -> str | None:
         path = os.path.join(self._root, self._map.name(file))

@@ -53,7 +53,7 @@ def run(root: str, output: str, *, threads: int) -> int:
 
 def _check_output(output: str) -> None:
     """Refuse at once what could not be written after an hour of work."""
-    directory = os.path.dirname(os.path.abspath(output))
+    directory = os.path.dirname(os.path.realpath(output))
     if os.path.lexists(output) and not os.path.isfile(output):
         raise BadInputError(f"{output} exists and is not a regular file; give another name")
     if not os.path.isdir(directory):

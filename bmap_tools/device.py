@@ -60,11 +60,7 @@ def examine(node: str) -> Device:
 
 
 def of_sysfs(path: str) -> Device:
-    """Describe a block device, given by its directory in sysfs or a link to that.
-
-    Raises:
-        UnsupportedStorage: as `examine()`.
-    """
+    """As `examine()`, of a block device given by its directory in sysfs or a link to that."""
     directory = os.path.realpath(path)  # that of a partition is inside that of its disk
     start = _attribute(directory, "start")  # only partitions have one
     disk = directory if start is None else os.path.dirname(directory)

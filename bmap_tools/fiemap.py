@@ -80,15 +80,11 @@ def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
 def single_extents(
     fds: Sequence[int], sizes: IntArray, block_size: int
 ) -> tuple[IntArray, IntArray]:
-    """The extents of many files that have at most one each: one fast system call per file.
+    """The extents of many open files that have at most one each: one fast system call per file.
 
     The calls keep the interpreter lock, so leave out files that are known to have many extents:
-    the kernel may read those from the disk. Data still in memory is not written first.
-
-    Args:
-        fds: n open files.
-        sizes: int64[n], of the files, bytes.
-        block_size: of the file system, bytes.
+    the kernel may read those from the disk. Data still in memory is not written first. `sizes`,
+    int64[n], and `block_size`, that of the file system, are in bytes.
 
     Returns:
         counts: int64[n], 0 or 1; -1 where `raw_extents()` is needed: the file has several extents,

@@ -54,14 +54,8 @@ def save(extent_map: ExtentMap, path: PathLike) -> None:
     """
     with _named(path):
         check(extent_map, path_checks(extent_map))
-    described = _described(extent_map)
-    header = {
-        **_KNOWN,
-        "created": described.pop("created"),
-        "creator": "bmap_tools",
-        **described,
-        "digest": digest(extent_map),
-    }
+    header = _KNOWN | {"created": extent_map.created, "creator": "bmap_tools"}
+    header |= _described(extent_map) | {"digest": digest(extent_map)}
     members = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in header.items()]
     with _replacing(os.path.realpath(os.fsdecode(path))) as file:
         file.write("{\n" + "".join(members) + '"files": [')

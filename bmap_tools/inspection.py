@@ -19,6 +19,7 @@ Status: TypeAlias = tuple[int, int, int, int]
 UNKNOWN_STATUS: Status = (0, 0, 0, 0)
 Outcome: TypeAlias = list[Extent] | str
 """A file's extents, or why it has none."""
+Inspected: TypeAlias = tuple[Status, Outcome]
 KEPT_CHANGING = "it kept changing while it was mapped"
 
 TICK_NS = 50_000_000
@@ -45,9 +46,7 @@ _EXT = {  # FS_*_FL
 _XFS = {0x1: "its data is on the real-time device"}  # FS_XFLAG_REALTIME
 
 
-def inspect(
-    name: bytes, directory: int, device: int, file_system: FileSystem
-) -> tuple[Status, Outcome]:
+def inspect(name: bytes, directory: int, device: int, file_system: FileSystem) -> Inspected:
     """Inspect a file of an open directory. The outcome is KEPT_CHANGING if it changed meanwhile.
 
     A file that is not on `device` (an st_dev), that of the file system, is not mapped.
@@ -76,7 +75,7 @@ def _outcome(fd: int, status: os.stat_result, device: int, file_system: FileSyst
     if status.st_dev != device:
         return "it is on another file system"
     if max(status.st_mtime_ns, status.st_ctime_ns) > _LATEST_NS:
-        return "its time stamps are later than a map can store, of the year 2262"
+        return "its time stamps are beyond the year 2262, which a map cannot store"
     if not status.st_size:
         return []
     return unsupported_attribute(fd, file_system.type) or fiemap.usable_extents(
@@ -108,7 +107,7 @@ def settling_ns(ctime_ns: int) -> int:
     return TICK_NS if ctime_ns % _SECOND_NS else TICK_NS + _SECOND_NS
 
 
-def inspect_unopened(name: bytes, directory: int) -> tuple[Status, str]:
+def inspect_unopened(name: bytes, directory: int) -> Inspected:
     """As `inspect()`, for a special file, which must not be opened and is never mapped."""
     try:
         return _status(os.stat(name, dir_fd=directory)), "it is not a regular file"

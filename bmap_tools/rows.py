@@ -49,11 +49,7 @@ class Columns:
         self._reasons: dict[str, str] = {}  # so that each text is stored once
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Add rows, at least one, as JSON has them.
-
-        Raises:
-            MapFormatError: one is not a row of a map; names the path. The columns are then useless.
-        """
+        """Add one row or more, as JSON has them. After a MapFormatError the columns are useless."""
         try:
             names = self._add(rows)
         except MapFormatError as error:

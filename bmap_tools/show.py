@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -43,13 +42,15 @@ def _summary(extent_map: ExtentMap) -> Iterator[str]:
     )
     yield from _amounts(extent_map, extents, counts)
     yield from _histogram(np.delete(counts, list(extent_map.unmapped)))
-    if extent_map.unmapped:
+    reasons: dict[str, list[int]] = {}
+    for file, why in extent_map.unmapped.items():
+        reasons.setdefault(why, []).append(file)
+    if reasons:
         yield f"not mapped, to be read as files: {len(extent_map.unmapped):,}"
-        for why, files in Counter(extent_map.unmapped.values()).most_common():
-            yield f"  {files:,}: {why}"
-            examples = (file for file, reason in extent_map.unmapped.items() if reason == why)
-            for file, _ in zip(examples, range(_EXAMPLES), strict=False):
-                yield f"    {printable(extent_map.name(file))}"
+    for why, files in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        yield f"  {len(files):,}: {why}"
+        for file in files[:_EXAMPLES]:
+            yield f"    {printable(extent_map.name(file))}"
 
 
 def _geometry(extent_map: ExtentMap) -> Iterator[str]:

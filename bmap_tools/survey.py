@@ -15,17 +15,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from . import inspection
 from .console import Tick, reason
 from .extent_map import FileSystem, IntArray
-from .inspection import (
-    KEPT_CHANGING,
-    UNKNOWN_STATUS,
-    Outcome,
-    Status,
-    inspect,
-    inspect_unopened,
-    settling_ns,
-)
+from .inspection import Inspected
 from .walk import Folder
 
 Task = TypeVar("Task")
@@ -97,13 +90,13 @@ def _tasks(folders: Sequence[Folder]) -> Iterator[list[Folder]]:
 
 def _inspect_task(
     root: bytes, device: int, file_system: FileSystem, task: Sequence[Folder]
-) -> list[tuple[Status, Outcome]]:
-    found: list[tuple[Status, Outcome]] = []
+) -> list[Inspected]:
+    found: list[Inspected] = []
     for folder in task:
         try:
             directory = os.open(os.path.join(root, folder.prefix), os.O_PATH | os.O_DIRECTORY)
         except OSError as error:
-            found += [(UNKNOWN_STATUS, reason(error))] * len(folder)
+            found += [(inspection.UNKNOWN_STATUS, reason(error))] * len(folder)
             continue
         try:
             found += _inspect_folder(folder, directory, device, file_system)
@@ -114,21 +107,21 @@ def _inspect_task(
 
 def _inspect_folder(
     folder: Folder, directory: int, device: int, file_system: FileSystem
-) -> list[tuple[Status, Outcome]]:
+) -> list[Inspected]:
     """Inspect its files, and inspect those again that change meanwhile."""
 
-    def look(name: bytes) -> tuple[Status, Outcome]:
+    def look(name: bytes) -> Inspected:
         if name in folder.special:
-            return inspect_unopened(name, directory)
-        return inspect(name, directory, device, file_system)
+            return inspection.inspect_unopened(name, directory)
+        return inspection.inspect(name, directory, device, file_system)
 
     names = folder.split()
     found = [look(name) for name in names]
     for _ in range(_ATTEMPTS - 1):
-        again = [file for file, (_, outcome) in enumerate(found) if outcome == KEPT_CHANGING]
+        again = [i for i, (_, outcome) in enumerate(found) if outcome == inspection.KEPT_CHANGING]
         if not again:
             break
-        time.sleep(max(settling_ns(found[file][0][3]) for file in again) / 1e9)
+        time.sleep(max(inspection.settling_ns(found[file][0][3]) for file in again) / 1e9)
         for file in again:
             found[file] = look(names[file])
     return found

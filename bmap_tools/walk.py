@@ -100,15 +100,11 @@ def walk(root: bytes, *, without: bytes | None = None) -> Tree:
 def folders(names: Iterable[bytes], special: frozenset[bytes] = frozenset()) -> list[Folder]:
     """The folders of known files: paths from the root, in the order of a map."""
     found = []
-    for prefix, group in groupby(names, _prefix):
+    for prefix, group in groupby(names, lambda name: name[: name.rfind(b"/") + 1]):
         own = [name[len(prefix) :] for name in group]
         own_special = frozenset(name for name in own if special and prefix + name in special)
         found.append(Folder(prefix, b"\0".join(own), own_special))
     return found
-
-
-def _prefix(name: bytes) -> bytes:
-    return name[: name.rfind(b"/") + 1]
 
 
 def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:

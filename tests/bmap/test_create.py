@@ -170,10 +170,13 @@ def test_unreadable_files_are_not_mapped(public: Path, capsys: pytest.CaptureFix
     fill(public, (5000, 5000))
     (public / "c0" / "secret").write_bytes(b"x" * 77)
     (public / "c0" / "secret").chmod(0)
-    bmap = public / "out" / "bmap.json"
+    bmap, link = public / "out" / "bmap.json", public / "out" / "link"
+    link.symlink_to(public / "c1" / "01.jpg")
     with as_nobody():
-        assert tool("create", public, "-o", public / "bmap.json") == 2
-        assert "bmap.json cannot be written: no permission" in complaints(capsys)
+        for output in (public / "bmap.json", link):
+            assert tool("create", public, "-o", output) == 2
+            assert f"{output} cannot be written: no permission" in complaints(capsys)
+        link.unlink()
         status = tool("create", public, "-o", bmap)
         verified = tool("verify", bmap)
     assert (status, verified) == (1, 0)

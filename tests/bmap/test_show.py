@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import bmap_tools
 
 from ..devices import Disk, disk, run
 from .command import entries, refused, tool
@@ -89,3 +93,26 @@ def test_show_of_a_file_that_is_not_mapped_or_not_in_the_map(
     for name in ("c0", "c0/00.jp", "0/00.jpg", ""):
         said = refused(capsys, "show", bmap, name)
         assert f"has no file {name}; give its path from {root}" in said
+
+
+def test_control_characters_of_a_map_are_shown_as_escapes(
+    mapped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, bmap = mapped
+    loaded = bmap_tools.load(bmap)
+    loaded = replace(
+        loaded,
+        device=replace(loaded.device, serial="\x1b[31m"),
+        extents=loaded.extents[1:],
+        extent_offsets=np.maximum(loaded.extent_offsets - 1, 0),
+        unmapped={0: "because\x1b]0;\a\n"},
+    )
+    bmap_tools.save(loaded, bmap)
+    capsys.readouterr()
+    assert tool("show", bmap) == 0
+    assert tool("verify", bmap) == 1
+    shown, said = capsys.readouterr()
+    assert "serial       \\x1b[31m\n" in shown
+    assert "  1: because\\x1b]0;\\x07\\n\n" in shown
+    assert ", not \\x1b[31m\n" in said
+    assert "\x1b" not in shown + said
