@@ -71,14 +71,14 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Workload]:
     """Refuse what can be refused before the first measurement."""
-    if options.datadir is None and settings.bmap is None:
-        raise BadInputError(f"{options.command} needs --datadir DIR or --bmap FILE")
     if settings.cold:
         environment.check_can_drop_caches()
     if options.datadir is not None:
         workload = prepare(options.datadir, settings)
+    elif settings.bmap is not None:
+        workload = maps.samples_of(settings.bmap, settings)
     else:
-        workload = maps.samples_of(str(settings.bmap), settings)
+        raise BadInputError(f"{options.command} needs --datadir DIR or --bmap FILE")
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options.json, options.plot)

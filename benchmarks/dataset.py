@@ -50,9 +50,16 @@ def _encode(photograph: Image.Image, number: int) -> bytes:
     """Picture `number`: a random part of the photograph, in a random size and quality."""
     generator = random.Random(number)
     for _ in range(_ATTEMPTS):
-        encoded = _draw(photograph, generator)
-        if SMALLEST_BYTES <= len(encoded) <= LARGEST_BYTES:
-            return encoded
+        width, height = (round(side * generator.uniform(0.6, 1)) for side in photograph.size)
+        left = generator.randint(0, photograph.width - width)
+        top = generator.randint(0, photograph.height - height)
+        scale = generator.uniform(1, 2)
+        size = round(width * scale), round(height * scale)
+        picture = photograph.resize(size, box=(left, top, left + width, top + height))
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=generator.randint(80, 95))
+        if SMALLEST_BYTES <= file.tell() <= LARGEST_BYTES:
+            return file.getvalue()
     sizes = f"{SMALLEST_BYTES} to {LARGEST_BYTES} bytes"
     raise ValueError(f"picture {number}: no size from {sizes} in {_ATTEMPTS} attempts")
 
@@ -74,15 +81,3 @@ def _fill(root: str, tick: Tick, images: int) -> None:
             with open(os.path.join(root, name), "wb") as file:
                 file.write(contents)
             tick(done)
-
-
-def _draw(photograph: Image.Image, generator: random.Random) -> bytes:
-    width, height = (round(side * generator.uniform(0.6, 1)) for side in photograph.size)
-    left = generator.randint(0, photograph.width - width)
-    top = generator.randint(0, photograph.height - height)
-    scale = generator.uniform(1, 2)
-    size = round(width * scale), round(height * scale)
-    picture = photograph.resize(size, box=(left, top, left + width, top + height))
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=generator.randint(80, 95))
-    return file.getvalue()

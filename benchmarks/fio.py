@@ -38,9 +38,7 @@ class Fio:
 
     Attributes:
         leg: the name of the leg that fio is compared with.
-        cold: whether to drop the page cache before a round.
         path: the device or image.
-        command: runs one round.
         result: the rounds so far; they have bytes but no samples.
     """
 
@@ -154,8 +152,5 @@ def as_json(fio: Fio, results: Results) -> dict[str, Any]:
         "command": fio.command,
         "leg": fio.leg,
         "summary": _summarize(fio, results) or None,
-        "rounds": [
-            {"seconds": one.seconds, "cpu_seconds": one.cpu_seconds, "bytes": one.size_bytes}
-            for one in fio.result.rounds
-        ],
+        "rounds": [one.as_json() for one in fio.result.rounds],
     }

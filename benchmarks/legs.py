@@ -62,7 +62,6 @@ class Leg:
     """One way to read the samples of a `Workload`.
 
     Attributes:
-        summary: for the help.
         read: makes the operators that read; called while a pipeline is being defined.
         unsupported: why the leg cannot run here even if there are files, or None.
         mapped: the backend of a leg that needs an extent map.
@@ -100,7 +99,7 @@ def _no_direct_io(workload: Workload) -> str | None:
     try:
         os.close(os.open(workload.catalog.path(0), os.O_RDONLY | os.O_DIRECT))
     except OSError as error:
-        return f"no O_DIRECT on this file system ({error.strerror})"
+        return f"a file cannot be opened with O_DIRECT ({error.strerror})"
     return _DIRECT.unavailable(workload)
 
 
@@ -126,12 +125,9 @@ def _no_xnvme_block(workload: Workload) -> str | None:
 
 
 def _no_memory(workload: Workload) -> str | None:
-    data, free = int(workload.sizes.sum()), available_memory_bytes()
-    if data > free // 2:
-        return (
-            f"the data ({data / 1e9:.1f} GB) would fill more than half "
-            f"of the free memory ({free / 1e9:.1f} GB)"
-        )
+    data, free = workload.sizes.sum() / 1e9, available_memory_bytes() / 1e9
+    if data > free / 2:
+        return f"the data ({data:.1f} GB) would fill more than half of the free {free:.1f} GB"
     return _MEMORY.unavailable(workload)
 
 

@@ -55,6 +55,11 @@ class Round:
         """Processor time per 10^9 bytes."""
         return self.cpu_seconds / self.size_bytes * 1e9
 
+    def as_json(self) -> dict[str, float]:
+        """What a round has in the JSON file, be it of a leg or of fio."""
+        times = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
+        return times | {"bytes": self.size_bytes}
+
     @property
     def speed(self) -> str:
         """The speed, with its unit."""
@@ -197,11 +202,9 @@ def _first_non_image(workload: Workload) -> str:
     """The path of the first sample, in list order, that the consumer refuses."""
     if workload.root is None:
         return "one of the samples"
-    singly = replace(
-        workload,
-        settings=replace(workload.settings, batch_size=1, seed=None),
-        order=np.arange(len(workload.catalog))[:, np.newaxis],
-    )
+    settings = replace(workload.settings, batch_size=1, seed=None)
+    order = np.arange(len(workload.catalog))[:, np.newaxis]
+    singly = replace(workload, settings=settings, order=order)
     pipe = build(REFERENCE.read, singly, use_images)
     for sample in range(len(workload.catalog)):
         try:

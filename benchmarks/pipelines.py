@@ -75,10 +75,7 @@ def read_files(reader: Callable[..., Any], workload: Workload, **options: Any) -
 
 
 def read_with_io_file(workload: Workload) -> Nodes:
-    """`fn.io.file.read`: DALI's threads read the paths that Python passes.
-
-    The arrays of the paths are made here, before the clock starts.
-    """
+    """`fn.io.file.read`: DALI's threads read paths, which are made before the clock starts."""
     names = [np.frombuffer(path, np.uint8) for path in paths(workload.catalog)]
     all_labels = np.asarray(workload.catalog.labels, np.int32)[:, np.newaxis]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from bmap_tools import console
 from bmap_tools.console import Tick
@@ -15,11 +14,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-@contextmanager
-def progress(step: str, samples: int) -> Iterator[Tick]:
+def progress(step: str, samples: int) -> AbstractContextManager[Tick]:
     """Show a bar for a step while it lasts; call the result with the number of samples done."""
-    if sys.stderr.isatty():
-        with console.bar(step, samples) as tick:
-            yield tick
-    else:
-        yield lambda done: None
+    return console.bar(step, samples) if sys.stderr.isatty() else nullcontext(lambda done: None)

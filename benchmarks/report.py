@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .legs import BASELINES
-from .measure import Results, Round, summarize
+from .measure import Results, summarize
 from .workload import BadInputError, Settings
 
 Environment = Mapping[str, Any]
@@ -113,7 +113,10 @@ def document(
             "copying_lanes": result.lanes and result.lanes[0],
             "lanes": result.lanes and result.lanes[1],
             "summary": figures.get(name),
-            "rounds": [_round(one) for one in result.rounds],
+            "rounds": [
+                one.as_json() | {"samples": one.samples, "waits_seconds": one.waits.tolist()}
+                for one in result.rounds
+            ],
         }
         for name, result in results.items()
     }
@@ -122,16 +125,6 @@ def document(
         "settings": asdict(settings),
         "interrupted": interrupted,
         "legs": legs,
-    }
-
-
-def _round(one: Round) -> dict[str, Any]:
-    return {
-        "seconds": one.seconds,
-        "cpu_seconds": one.cpu_seconds,
-        "samples": one.samples,
-        "bytes": one.size_bytes,
-        "waits_seconds": one.waits.tolist(),
     }
 
 

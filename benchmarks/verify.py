@@ -7,19 +7,18 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from bmap_tools.console import Tick
 
 from .legs import REFERENCE, Leg
 from .measure import Results, running
-from .pipelines import build, keep_bytes
+from .pipelines import Array, build, keep_bytes
 from .progress import progress, say
 from .workload import Workload, order_of, summarize_error
 
 _MOST_SHOWN = 20
 
-Sample: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Sample: TypeAlias = tuple[Array, Array]
 """The bytes and the label of a sample."""
 
 
@@ -73,5 +72,5 @@ def _compare(mine: Sample, its: Sample) -> Iterator[str]:
             yield f"{what}: {got[first]} instead of {expected[first]} at {first}"
 
 
-def _kind(array: npt.NDArray[Any]) -> str:
+def _kind(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"
