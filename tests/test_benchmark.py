@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from nvidia.dali import fn
-from PIL import Image
 
 import benchmark
 from benchmarks import (
@@ -35,21 +34,17 @@ from benchmarks.legs import LEGS, Backend, Leg
 from benchmarks.measure import Result, Round
 from benchmarks.workload import Settings, Workload
 
+from .pictures import IMAGES, make_pictures
+
 ROOT = Path(__file__).resolve().parent.parent
-IMAGES = 24
 NAMES = [leg.name for leg in LEGS]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with 24 JPEGs of different sizes in three classes below train/."""
+    """A directory with pictures in its subdirectory train."""
     directory = tmp_path_factory.mktemp("data")
-    generator = np.random.default_rng(1)
-    for number in range(IMAGES):
-        pixels = generator.integers(0, 256, (32 + number, 40, 3), np.uint8)
-        path = directory / "train" / f"c{number // 8}" / f"{number:02d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
+    make_pictures(directory / "train")
     return directory
 
 

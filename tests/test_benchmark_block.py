@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import benchmark
+from benchmarks import fio, verify
+from benchmarks.legs import BLOCK
 from bmap_tools import create
 from dali_storage import Reader, registry
 from dali_storage.backends.xnvme.library import Library
@@ -21,30 +22,19 @@ from dali_storage.errors import MapNotChecked
 
 from . import devices
 from .devices import Disk
+from .pictures import IMAGES, make_pictures
 
-IMAGES = 24
 FIO_OUTPUT = """note: a remark
 { "jobs": [{"read": {"io_bytes": 2000000000, "runtime": 500}, "job_runtime": 1000,
             "usr_cpu": 5.0, "sys_cpu": 35.0}] }
 """
 
 
-def plant(directory: Path) -> Path:
-    """24 JPEGs of different sizes in three classes."""
-    generator = np.random.default_rng(1)
-    for number in range(IMAGES):
-        pixels = generator.integers(0, 256, (32 + number, 40, 3), np.uint8)
-        path = directory / "data" / f"c{number // 8}" / f"{number:02d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
-    return directory / "data"
-
-
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
     """A disk with the images on its first partition."""
     with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20, partition=True) as made:
-        plant(made.mount)
+        make_pictures(made.mount / "data")
         os.sync()
         yield made
 
@@ -138,7 +128,7 @@ def test_a_map_suffices_if_nothing_is_mounted(
 ) -> None:
     bmap, copy, kept = (tmp_path / name for name in ("bmap.json", "copy.img", "result.json"))
     with devices.disk(tmp_path, size=64 << 20) as made:
-        sizes = [path.stat().st_size for path in plant(made.mount).glob("*/*")]
+        sizes = [path.stat().st_size for path in make_pictures(made.mount / "data").glob("*/*")]
         assert create.run(str(made.mount / "data"), str(bmap), threads=1) == 0
         above = tmp_path / "above.json"
         assert create.run(str(made.mount), str(above), threads=1) == 0
@@ -164,7 +154,7 @@ def test_a_map_suffices_if_nothing_is_mounted(
 def test_an_unsuitable_map_is_refused(
     data: Path, bmap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = plant(tmp_path)
+    other = make_pictures(tmp_path / "data")
     (tmp_path / "empty.json").write_text("{}")
     for directory, path, said in (
         (data, tmp_path / "missing.json", "No such file or directory"),
@@ -188,7 +178,7 @@ def test_block_does_not_run_on_a_file_system_without_a_disk(
 ) -> None:
     directory = Path("/dev/shm") / f"test_benchmark_block.{os.getpid()}"
     try:
-        data = plant(directory)
+        data = make_pictures(directory / "data")
         assert run("compare", "--legs", "dali,block", "--rounds", 1, "--datadir", data) == 0
         shown = capsys.readouterr().out
         assert re.search(r"^block: not run: .*tmpfs", shown, re.MULTILINE)
@@ -220,10 +210,10 @@ def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
     data: Path, xnvme: Library, no_fio: None, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    made: list[str] = []
+    maps: list[str] = []
 
     def count(root: str, path: str, **more: int) -> int:
-        made.append(path)
+        maps.append(path)
         return really(root, path, **more)
 
     really = create.run
@@ -238,7 +228,7 @@ def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
     assert [len(document["legs"][name]["rounds"]) for name in names] == [2, 2, 2]
     assert document["settings"]["io"] == "thrpool"
     assert document["fio"]["leg"] == "block"
-    assert len(made) == 1  # one map for all
+    assert len(maps) == 1  # one map for all
 
 
 def test_xnvme_gds_needs_only_a_device_and_its_map(
@@ -331,6 +321,28 @@ def test_the_output_of_fio_is_parsed(
     assert document["fio"]["rounds"] == [
         {"seconds": 0.5, "cpu_seconds": pytest.approx(0.4), "bytes": 2 * 10**9}
     ]
+
+
+def test_a_device_that_fio_cannot_read_does_not_fail_the_benchmark(
+    data: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", "/dev/gone")
+
+    monkeypatch.setattr(fio, "open_mapped", refuse)
+    assert run("block", "--datadir", data, "--bmap", bmap) == 0
+    assert "fio: failed: PermissionError: Permission denied: /dev/gone" in capsys.readouterr().out
+
+
+def test_a_leg_that_failed_is_not_compared_with_fio(
+    data: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "differences", lambda leg, *rest: [leg.name] * (leg is BLOCK))
+    options = ("--legs", "dali,block", "--rounds", 1, "--datadir", data, "--bmap", bmap)
+    assert run("compare", "--verify", *options) == 1
+    shown = capsys.readouterr().out
+    assert "block: failed: 1 differences from fn.readers.file" in shown
+    assert "fio" not in shown
 
 
 @pytest.mark.parametrize(

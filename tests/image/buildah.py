@@ -18,7 +18,7 @@ _PIP_SETTINGS = ("cert", "extra-index-url", "index-url", "proxy", "trusted-host"
 
 
 class Buildah:
-    """The images and containers in one directory: layers by overlayfs, or copies if need be."""
+    """The images and containers in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._storage = (f"--root={directory / 'storage'}", f"--runroot={directory / 'run'}")
@@ -53,13 +53,13 @@ class Buildah:
         self("rm", "--all")
 
     def import_tar(self, archive: Path, tag: str) -> None:
-        """An image of one layer."""
+        """Make an image of one layer."""
         container = self("from", "scratch")
         self("add", "--quiet", container, archive, "/")
         self("commit", "--quiet", "--rm", container, tag)
 
     def config(self, image: str) -> dict[str, Any]:
-        """What the OCI image configuration says: Entrypoint, Cmd, Env, history and so on."""
+        """The OCI image configuration (Entrypoint, Cmd, Env and so on), with the history."""
         described: dict[str, Any] = json.loads(self("inspect", "--type=image", image))["OCIv1"]
         config: dict[str, Any] = described["config"]
         return config | {"history": described["history"]}
@@ -95,7 +95,7 @@ class Container:
 
 
 def bootstrap(archive: Path) -> None:
-    """Make the archive of a minimal Debian of this system's release, unless it is there."""
+    """Make an archive of a minimal Debian of this system's release, unless there is one."""
     if archive.exists():
         return
     directory, unfinished = archive.with_suffix(".making"), archive.with_suffix(".part")
@@ -116,7 +116,7 @@ def bootstrap(archive: Path) -> None:
 
 
 def _mirror(release: str) -> tuple[str, ...]:
-    """Where apt gets the packages of a release from on this machine."""
+    """The address from which apt gets the packages of a release, if it is configured."""
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)"],
         check=True,
@@ -128,10 +128,10 @@ def _mirror(release: str) -> tuple[str, ...]:
 
 
 def pip_volumes(home: Path) -> dict[Path, str]:
-    """What pip in a build must see to work as here: its settings and its cache.
+    """Volumes with the settings and the cache of this machine's pip, for pip in a build.
 
-    Only directories below /root are mounted, which every base image has. So neither the image nor
-    its history has a trace of them. Indexes in local directories are left out.
+    They are mounted below /root, which every base image has, so that neither the image nor its
+    history has a trace of them. Indexes in local directories are left out.
 
     Args:
         home: a new directory, which becomes the home directory of root.

@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from ..pictures import IMAGES, make_pictures
 from .buildah import Buildah, Container, bootstrap, pip_volumes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEPT = ROOT / ".image"
-"""The directory of the base image, which the next run uses again."""
-IMAGES = 24
+"""The directory of the base image, which is kept for the next run."""
 TAG = "localhost/dali_storage"
 USERS = ("1234:1234", "0:0")
 """The first has no entry in /etc/passwd and makes the images of the demonstration."""
@@ -31,7 +29,7 @@ READ_FILES = {"dali", "dali-nommap", "dali-io-file", "python-file", "memory", "n
 
 @pytest.fixture(scope="module")
 def buildah() -> Iterator[Buildah]:
-    """Holds the image. Gigabytes, so not below /tmp, which may be memory."""
+    """Storage with the image: gigabytes, so not below /tmp, which may be in memory."""
     KEPT.mkdir(exist_ok=True)
     base = KEPT / "base.tar"
     bootstrap(base)
@@ -44,7 +42,7 @@ def buildah() -> Iterator[Buildah]:
 
 @pytest.fixture(scope="module")
 def container(buildah: Buildah) -> Container:
-    """Runs benchmark.py; what one test leaves in /tmp, the next one finds."""
+    """A container that runs benchmark.py. All tests share its /tmp."""
     name = buildah("from", TAG)
     entry_point = tuple(buildah.config(TAG)["Entrypoint"])
     return Container(buildah, name, Path(buildah("mount", name)), entry_point)
@@ -52,20 +50,14 @@ def container(buildah: Buildah) -> Container:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 JPEGs, of sizes of their own, in three classes."""
-    directory = tmp_path_factory.mktemp("data")
-    generator = np.random.default_rng(1)
-    for number in range(IMAGES):
-        pixels = generator.integers(0, 256, (32 + number, 40, 3), np.uint8)
-        path = directory / f"c{number // 8}" / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(path)
+    """Pictures that every user may read."""
+    directory = make_pictures(tmp_path_factory.mktemp("data"))
     directory.chmod(0o755)
     return directory
 
 
 def tracked(*paths: str) -> set[str]:
-    """What git knows of some paths of the repository."""
+    """The files of the repository that git tracks below `paths`."""
     listed = subprocess.run(
         ["git", "ls-files", *paths], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -107,9 +99,7 @@ def test_the_image_holds_no_repository_and_no_cache(container: Container) -> Non
     assert names(root / "var" / "cache" / "apt") <= {"archives/lock"}
 
 
-def test_the_image_knows_nothing_of_the_machine_it_was_built_on(
-    container: Container,
-) -> None:
+def test_the_image_has_no_trace_of_the_machine_that_built_it(container: Container) -> None:
     root = container.root
     assert [*root.glob("etc/pip.conf"), *root.glob("root/.config"), *root.glob("root/*.pem")] == []
     config = container.buildah.config(TAG)
@@ -147,4 +137,4 @@ def test_demo_makes_its_images_and_compares_the_legs(container: Container, user:
     for name in READ_FILES:
         assert f"round 1/1 {name}: " in done.stderr
     assert "Traceback" not in done.stderr
-    assert "atplotlib" not in done.stderr  # it complains where it has no directory to write to
+    assert "atplotlib" not in done.stderr  # it warns if it has no directory to write to
