@@ -1,5 +1,6 @@
-# Every target installs what it needs: python3, make and git are enough. On Debian and Ubuntu apt-get brings a missing
-# venv module; on Debian also QEMU and a kernel for test-nvme, and buildah and debootstrap for test-image (as root).
+# Every target installs what it needs; python3, make and git are enough. On Debian and Ubuntu,
+# apt-get installs a missing venv module. On Debian, as root, it also installs QEMU and a kernel
+# for test-nvme, and buildah and debootstrap for test-image.
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
 VENV := .venv
