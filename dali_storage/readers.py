@@ -134,11 +134,10 @@ def file(
     The pipeline raises, while it runs:
 
         * OSError: a sample cannot be read; `filename` is its path. `pipe.run()` raises it when it
-          schedules the sample's batch, as many batches early as the pipeline prefetches. The next
-          `run()` tries again, and no batch is lost. An iterator of DALI first delivers the batches
-          before, then raises the error and ends: every further `next()` raises RuntimeError. After
-          `pipe.reset()`, or in a new pipeline with a checkpoint of this one, it goes on with the
-          batch that failed. An iterator over several pipelines ends for good.
+          schedules the sample's batch, as many batches early as the pipeline prefetches; an
+          iterator of DALI, when it has delivered the batches before it. The next call tries again,
+          and no batch is lost. But DALI drops a batch of every other source in the pipeline, such
+          as fn.external_source: with one of those, every further call raises RuntimeError.
         * ValueError: the checkpoint that it restores is of another batch size or number of samples.
         * RuntimeError: it runs in a fork of the process that opened the reader, it is serialized,
           or two readers have one name.

@@ -70,6 +70,7 @@ class Source:
         self._depth = depth
         self._process = os.getpid()
         self.position = 0
+        self._ended: str | None = None
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -109,11 +110,20 @@ class Source:
 
         Raises:
             OSError: one of its samples cannot be read. The next call tries again.
-            RuntimeError: this is a fork of the process that made the source.
+            RuntimeError: the source has ended, or this is a fork of the process that made it.
         """
         self._refuse_fork()
+        if self._ended:
+            raise RuntimeError(self._ended)
         assert self._prefetcher is not None, "start() comes first"
         return self._prefetcher.get(self.position)
+
+    def end(self, error: Exception) -> None:
+        """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
+        self._ended = (
+            f"{self}: a read failed ({type(error).__name__}: {error}), and DALI dropped a batch of "
+            "another source of this pipeline; make the pipeline anew, from a checkpoint to continue"
+        )
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -160,39 +161,90 @@ def real_batches(files: Path, shards: int = 1) -> list[Any]:
 def test_a_failed_read_costs_no_batch(
     files: Path, kind: Any, depth: int, exec_dynamic: bool, bad: int
 ) -> None:
-    """The batches before it are delivered, then its error is raised, and nothing comes after it."""
+    """The batches before it are delivered, then its error is raised until it can be read."""
     options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
     made = pipelines(readers.file, str(files), 1, 4, pipeline=options)
+    outputs = [] if kind is DALIClassificationIterator else [["data", "label"]]
     iterator: Any = None
     seen = []
-    with missing(files, bad) as name, pytest.raises(FileNotFoundError) as caught:
-        outputs = [] if kind is DALIClassificationIterator else [["data", "label"]]
-        iterator = kind(made, *outputs, reader_name="R")  # takes the first batch at once
-        for out in iterator:
-            seen.append(data_of(out))
-    assert caught.value.filename == name
-    assert seen == real_batches(files)[:bad]
-    for _ in range(2 if iterator else 0):
-        with pytest.raises(RuntimeError, match=r"has ended.*FileNotFoundError.*reset the pipeline"):
-            next(iterator)
+    with missing(files, bad) as name:
+        with pytest.raises(FileNotFoundError) as caught:
+            iterator = kind(made, *outputs, reader_name="R")  # takes the first batch at once
+            for out in iterator:
+                seen.append(data_of(out))
+        assert caught.value.filename == name
+        assert seen == real_batches(files)[:bad]
+        for _ in range(2 if iterator else 0):
+            with pytest.raises(FileNotFoundError):
+                next(iterator)
+    iterator = iterator or kind(made, *outputs, reader_name="R")
+    assert seen + [data_of(out) for out in iterator] == real_batches(files)
+    assert made[0]._batches_to_consume == depth  # it reads ahead as before
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_an_iterator_over_several_pipelines_ends_at_a_failed_read(files: Path, depth: int) -> None:
-    """It has then lost a batch of the other pipeline; so a checkpoint would not fit, either."""
-    options = {"prefetch_queue_depth": depth, "enable_checkpointing": True}
-    made = pipelines(readers.file, str(files), 2, 4, pipeline=options)
+def test_a_failed_read_costs_no_batch_of_another_pipeline(files: Path, depth: int) -> None:
+    """Neither under this iterator nor under one that its checkpoints restore."""
+
+    def make(checkpoints: list[dict[str, Any]]) -> list[Pipeline]:
+        options = {"prefetch_queue_depth": depth, "enable_checkpointing": True}
+        return [
+            pipelines(readers.file, str(files), 2, 4, pipeline=options | checkpoint)[shard]
+            for shard, checkpoint in enumerate(checkpoints)
+        ]
+
+    made = make([{}, {}])
     seen = []
     with missing(files, 8), pytest.raises(FileNotFoundError):  # batch 3 of the second shard
         iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
         for out in iterator:
             seen.append(data_of(out))
-    assert seen == real_batches(files, shards=2)[:3]
-    made[1].reset()
-    for _ in range(2 * depth):
-        for go_on in (iterator.checkpoints, iterator.__next__):
-            with pytest.raises(RuntimeError, match="lost a batch of another pipeline"):
-                go_on()
+    expected = real_batches(files, shards=2)
+    assert seen == expected[:3]
+    made = make([{"checkpoint": checkpoint} for checkpoint in iterator.checkpoints()])
+    for each in (DALIGenericIterator(made, ["data", "label"], reader_name="R"), iterator):
+        assert seen + [data_of(out) for out in each] == expected
+
+
+@pytest.mark.parametrize("exec_dynamic", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("auto_reset", [False, True])
+def test_an_epoch_ends_although_a_read_of_the_next_has_failed(
+    tree: Tree, depth: int, exec_dynamic: bool, bad: int, auto_reset: bool
+) -> None:
+    files = tree(60, classes=1, sizes=(3, 5, 9))
+    options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
+    made = pipelines(readers.file, str(files), 1, 4, pipeline=options)
+    iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R", auto_reset=auto_reset)
+    expected = real_batches(files)
+    seen = [data_of(next(iterator)) for _ in range(4)]
+    with missing(files, bad):
+        seen += [data_of(out) for out in iterator]
+        assert seen == expected
+        if not auto_reset:
+            iterator.reset()
+        seen = []
+        with pytest.raises(FileNotFoundError):
+            for out in iterator:
+                seen.append(data_of(out))
+        assert seen == expected[:bad]
+    assert seen + [data_of(out) for out in iterator] == expected
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_pipeline_that_is_reset_after_a_failed_read_goes_on(files: Path, depth: int) -> None:
+    made = pipelines(readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": depth})
+    iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
+    seen = []
+    with missing(files, 5):
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError):
+                for out in iterator:
+                    seen.append(data_of(out))
+            made[0].reset()
+    assert seen + [data_of(out) for out in iterator] == real_batches(files)
+    assert made[0]._batches_to_consume == depth
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -213,23 +265,6 @@ def test_a_checkpoint_goes_on_with_the_batch_that_failed(files: Path, depth: int
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_reset_pipeline_goes_on_with_the_batch_that_failed(files: Path, depth: int) -> None:
-    made = pipelines(readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": depth})
-    seen = []
-    with missing(files, 5), pytest.raises(FileNotFoundError):
-        iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
-        for out in iterator:
-            seen.append(data_of(out))
-    with missing(files, 5):
-        made[0].reset()
-        with pytest.raises(FileNotFoundError):
-            next(iterator)
-    made[0].reset()
-    assert seen + [data_of(out) for out in iterator] == real_batches(files)
-    assert made[0]._batches_to_consume == depth  # it reads ahead as before
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
 def test_scheduled_runs_go_on_after_a_failed_read(files: Path, depth: int) -> None:
     (pipeline,) = pipelines(
         readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": depth}
@@ -247,3 +282,25 @@ def test_scheduled_runs_go_on_after_a_failed_read(files: Path, depth: int) -> No
         run(10)
     run(10 - len(seen))
     assert [[batch] for batch in seen] == real_batches(files)
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+def test_a_failed_read_beside_another_source_ends_the_pipeline(files: Path, iterated: bool) -> None:
+    """DALI has dropped the other source's batch, so later ones would be paired wrongly."""
+    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with pipeline:
+        data, _ = readers.file(file_root=str(files), name="R")
+        pipeline.set_outputs(fn.pad(data), fn.external_source(four_times, batch=True))
+    with missing(files, 5), pytest.raises(FileNotFoundError):
+        run: Callable[[], Any] = pipeline.run
+        if iterated:
+            run = DALIGenericIterator([pipeline], ["data", "number"], reader_name="R").__next__
+        for _ in range(10):
+            run()
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"'R'.*another source.*checkpoint"):
+            run()
+
+
+def four_times(number: int) -> list[np.ndarray]:
+    return [np.array([number])] * 4

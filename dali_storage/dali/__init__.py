@@ -15,6 +15,7 @@ from ..catalog import Catalog
 from ..source import Source
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
+from .iterators import extend_iterators
 
 __all__ = ["DataNode", "add_reader", "catalog"]
 
@@ -50,6 +51,7 @@ def add_reader(
     if not isinstance(name, (str, type(None))):
         raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
+    extend_iterators()
     group = ReaderGroup(_generated_name() if name is None else name, make, inherits_seed)
     if not lazy:
         group.open(pipeline)

@@ -21,7 +21,7 @@ from nvidia.dali.types import DALIDataType, PipelineAPIType
 
 from ..prefetch import LoadedBatch
 from ..source import PipelineSettings, Source
-from .iterators import raise_in_turn
+from .iterators import drain
 from .seeds import inherited_seed
 
 DataNode: TypeAlias = Any
@@ -95,10 +95,11 @@ class ReaderGroup:
         try:
             return Delivery(pipeline, inputs, source, source.batch())
         except Exception as error:
+            if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
+                source.end(error)
             if pipeline._api_type is not PipelineAPIType.ITERATOR:
                 raise
-            # An iterator schedules the next batch before it returns the one that it has taken.
-            raise_in_turn(pipeline, error)
+            drain(pipeline, error)
             raise StopIteration from None
 
     def reset_indices(self) -> None:

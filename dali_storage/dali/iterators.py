@@ -1,49 +1,57 @@
-"""Errors of readers under DALI's iterators (nvidia/dali/plugin/base_iterator.py)."""
+"""Failed reads under DALI's iterators (nvidia/dali/plugin/base_iterator.py)."""
 
 from __future__ import annotations
 
-import sys
-import weakref
-from typing import Any, NoReturn
+import functools
+from typing import Any
 
 from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
+from nvidia.dali.types import PipelineAPIType
 
 
-def raise_in_turn(pipeline: Pipeline, error: Exception) -> None:
-    """Make the iterator over `pipeline` deliver the batches it has scheduled, then raise `error`.
+@functools.cache
+def extend_iterators() -> None:
+    """Make DALI's iterators lose no batch when a read fails; done once per process.
 
-    The caller raises StopIteration, so that DALI schedules no more batches until the pipeline is
-    reset. An iterator over several pipelines has then taken a batch of another one, which is
-    lost: it ends for good.
+    An iterator schedules the next batches before it returns those that it has taken, so an error
+    in between would drop them. Therefore it is raised later: when the pipeline has no batch left,
+    and before the iterator takes one from any other. The next call schedules the pipeline again.
     """
-    errors = [error]
-    cause = f"{type(error).__name__}: {error}"
-    reference = weakref.ref(pipeline)
+    original = _DaliBaseIterator._get_outputs
 
-    def share_outputs(cuda_stream: Any = None) -> Any:
-        pipeline: Any = reference()
-        if not pipeline._last_iter:  # it has been reset
-            del pipeline.share_outputs
-            if pipeline.empty():
-                pipeline.schedule_run()
-            return pipeline.share_outputs(cuda_stream)
-        if not pipeline.empty():
-            return Pipeline.share_outputs(pipeline, cuda_stream)
-        iterator = sys._getframe(1).f_locals.get("self")
-        pipelines = getattr(iterator, "_pipes", [])
-        for each in pipelines if len(pipelines) > 1 else []:
-            each.share_outputs = each._get_checkpoint = refuse_several
-        if errors:
-            raise errors.pop()
-        raise RuntimeError(
-            f"this iterator has ended, because a reader failed ({cause}); reset the pipeline to "
-            "try again, or make it anew from a checkpoint"
-        )
+    @functools.wraps(original)
+    def get_outputs(iterator: Any) -> Any:
+        if not iterator._ever_scheduled:
+            iterator._schedule_runs(False)
+        if not 0 < iterator._size <= iterator._counter:  # otherwise the epoch ends first
+            for pipeline in iterator._pipes:
+                if pipeline.empty():
+                    _schedule_again(pipeline)
+        return original(iterator)
 
-    def refuse_several(*arguments: Any, **options: Any) -> NoReturn:
-        raise RuntimeError(
-            f"this iterator has ended, because a reader failed ({cause}), and lost a batch of "
-            "another pipeline; make the pipelines anew, from an earlier checkpoint"
-        )
+    _DaliBaseIterator._get_outputs = get_outputs
 
-    pipeline.share_outputs = share_outputs
+
+def drain(pipeline: Pipeline, error: Exception) -> None:
+    """Have `error` raised when the batches before it are delivered; the caller stops the pipeline.
+
+    A traceback without the caller's frame does not keep the pipeline alive.
+    """
+    assert error.__traceback__ is not None
+    pipeline._failed_read = error.with_traceback(error.__traceback__.tb_next)
+    pipeline.reset = _ignored  # at the end of an epoch; other sources would begin again
+
+
+def _ignored() -> None:
+    pass
+
+
+def _schedule_again(pipeline: Any) -> None:
+    if not pipeline._last_iter:
+        with pipeline._check_api_type_scope(PipelineAPIType.ITERATOR):
+            pipeline.schedule_run()
+    if pipeline.empty() and (error := vars(pipeline).pop("_failed_read", None)):
+        del pipeline.reset
+        pipeline._first_iter, pipeline._last_iter = True, False
+        raise error
