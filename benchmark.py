@@ -13,11 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-_BENCH = "pip install 'dali-storage[bench]'"
-_REMEDIES = {
-    "rich": _BENCH,
-    "matplotlib": _BENCH,
-    "PIL": _BENCH,
+_REMEDIES = dict.fromkeys(("rich", "matplotlib", "PIL"), "pip install 'dali-storage[bench]'") | {
     "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
     "numpy": "pip install numpy",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import random
@@ -9,6 +10,7 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from matplotlib.cbook import get_sample_data
 from PIL import Image
@@ -29,10 +31,13 @@ def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
     """Make `directory/train`, unless it is complete, and return its path.
 
     The pictures are the same every time. They are written to another directory, which is then
-    renamed, so that an interrupt leaves nothing.
+    renamed, so that an interrupt leaves nothing. Files of the user are never deleted.
     """
-    train = os.path.join(directory, "train")
-    if all(os.path.isfile(os.path.join(train, name)) for name in _names(images)):
+    train, names = os.path.join(directory, "train"), set(_names(images))
+    found = {str(path.relative_to(train)) for path in Path(train).rglob("*") if not path.is_dir()}
+    if found - names:
+        raise FileExistsError(errno.EEXIST, "there are other files than those of the demo", train)
+    if found == names:
         return train
     os.makedirs(directory, exist_ok=True)
     making = tempfile.mkdtemp(prefix=".making-", dir=directory)
@@ -78,6 +83,5 @@ def _fill(root: str, tick: Tick, images: int) -> None:
     with ThreadPoolExecutor(usable_cores()) as pool:
         encoded = pool.map(partial(_encode, photograph), range(images))
         for done, (name, contents) in enumerate(zip(_names(images), encoded, strict=True), 1):
-            with open(os.path.join(root, name), "wb") as file:
-                file.write(contents)
+            Path(root, name).write_bytes(contents)
             tick(done)

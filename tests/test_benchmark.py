@@ -432,6 +432,19 @@ def test_a_complete_data_set_is_left_alone(tmp_path: Path) -> None:
     assert train.stat().st_ino == made
 
 
+def test_files_of_the_user_are_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "demo" / "train" / "class_0" / "mine.jpg"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    assert run("demo") == 2
+    message = "FileExistsError: there are other files than those of the demo: demo/train"
+    assert message in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+
+
 def test_an_interrupted_data_set_leaves_nothing(tmp_path: Path) -> None:
     def interrupt(done: int) -> None:
         raise KeyboardInterrupt
