@@ -235,9 +235,9 @@ def test_an_epoch_ends_although_a_read_of_the_next_has_failed(
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_pipeline_that_is_reset_after_a_failed_read_goes_on(files: Path, depth: int) -> None:
     made = pipelines(readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": depth})
-    iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
     seen = []
     with missing(files, 5):
+        iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
         for _ in range(2):
             with pytest.raises(FileNotFoundError):
                 for out in iterator:
