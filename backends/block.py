@@ -93,7 +93,8 @@ class BlockReader(Reader):
                 check=check,
             )
             self.alignment = self._samples.alignment
-            aio.require(queue_depth)
+            if reason := aio.unavailable(queue_depth):
+                raise reason
         except BaseException:
             self.close()
             raise

@@ -5,18 +5,22 @@ import ctypes
 import errno
 import gc
 import os
+import re
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage.backends.linux import aio, aio_context, libc
+from dali_storage.backends.linux import aio, libc
+from dali_storage.backends.linux.aio import IO_EVENT, IOCB, AioContext
 from dali_storage.backends.linux.libc import IOVEC
 from dali_storage.errors import BackendUnavailable
 
@@ -37,6 +41,97 @@ def pieces(buffer: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
     iovecs["base"][:, 0] = buffer.ctypes.data + starts
     iovecs["len"][:, 0] = length
     return iovecs
+
+
+def test_the_layouts_are_the_kernels() -> None:
+    # struct iocb: u64 data, u32 key, u32 rw_flags, u16 opcode, s16 prio, u32 fd, u64 buf,
+    # u64 nbytes, s64 offset, u64 reserved, u32 flags, u32 resfd
+    assert IOCB.itemsize == struct.calcsize("=QIIHhIQQqQII") == 64
+    assert IOCB.fields is not None
+    assert [IOCB.fields[name][1] for name in ("fd", "buf", "nbytes", "offset")] == [20, 24, 32, 40]
+    assert IO_EVENT.itemsize == struct.calcsize("=QQqq")
+    assert IOVEC.itemsize == 2 * ctypes.sizeof(ctypes.c_void_p)
+
+
+@pytest.mark.parametrize("depth", [1, 7, 64, 300])
+def test_any_number_of_reads_goes_through_any_depth(file: tuple[int, bytes], depth: int) -> None:
+    fd, content = file
+    offsets = np.random.default_rng(depth).integers(0, 99_000, 200)
+    buffer = np.zeros(200 * 1000, np.uint8)
+    with closing(AioContext(depth)) as context:
+        results = context.read(
+            np.full(200, fd), pieces(buffer, np.arange(200) * 1000, 1000), offsets
+        )
+    assert results.tolist() == [1000] * 200
+    for index, offset in enumerate(offsets.tolist()):
+        assert (
+            buffer[index * 1000 : (index + 1) * 1000].tobytes() == content[offset : offset + 1000]
+        )
+
+
+def test_a_refused_read_does_not_harm_its_neighbours(
+    file: tuple[int, bytes], tmp_path: Path
+) -> None:
+    fd, content = file
+    folder = os.open(tmp_path, os.O_RDONLY)
+    buffer = np.zeros(500, np.uint8)
+    with closing(AioContext(8)) as context:
+        fds = [fd, 1_000_000, fd, folder, fd]
+        results = context.read(fds, pieces(buffer, np.arange(5) * 100, 100), np.arange(5) * 100)
+    os.close(folder)
+    assert results.tolist() == [100, -errno.EBADF, 100, -errno.EINVAL, 100]
+    for index in (0, 2, 4):
+        assert (
+            buffer[index * 100 : (index + 1) * 100].tobytes()
+            == content[index * 100 : (index + 1) * 100]
+        )
+
+
+def test_the_end_of_a_file_gives_fewer_bytes(file: tuple[int, bytes]) -> None:
+    fd, content = file
+    buffer = np.zeros(2000, np.uint8)
+    with closing(AioContext(2)) as context:
+        results = context.read(
+            [fd, fd], pieces(buffer, np.array([0, 1000]), 1000), [99_900, 100_000]
+        )
+    assert results.tolist() == [100, 0]
+    assert buffer[:100].tobytes() == content[-100:]
+
+
+def test_closing_twice_is_fine() -> None:
+    context = AioContext(1)
+    context.close()
+    context.close()
+
+
+def test_the_error_of_a_used_up_machine_names_the_limit() -> None:
+    limit = int(Path("/proc/sys/fs/aio-max-nr").read_text())
+    with pytest.raises(BackendUnavailable, match=r"fs\.aio-max-nr"):
+        AioContext(limit + 1)
+
+
+def test_the_error_of_an_unknown_machine_names_the_sandbox_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio, "_SETUP", -1)
+    with pytest.raises(BackendUnavailable, match="seccomp"):
+        AioContext(1)
+
+
+@pytest.mark.parametrize("point", range(6))
+def test_a_second_ctrl_c_leaves_no_read_under_way(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch, point: int
+) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    memory = np.zeros(100_000, np.uint8)
+    iovecs = pieces(memory, np.array([0]), memory.size)
+    with closing(AioContext(4)) as context:
+        monkeypatch.setattr(context, "_reap", interrupt)
+        with pytest.raises(KeyboardInterrupt), interrupted(interrupt, point):
+            context.read([file[0]], iovecs, [0])
+        assert memory.tobytes() == file[1]
 
 
 def contexts() -> int:
@@ -87,17 +182,18 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     real, ids, most = libc.syscall, set[int](), [0]
 
     def limited(number: int, *arguments: Any) -> int:
-        if number == aio_context._SETUP and len(ids) >= most[0]:
+        if number == aio._SETUP and len(ids) >= most[0]:
             ctypes.set_errno(errno.EAGAIN)
             return -1
-        if number == aio_context._DESTROY:
+        if number == aio._DESTROY:
             ids.discard(arguments[0].value)
         result: int = real(number, *arguments)
-        if number == aio_context._SETUP and result == 0:
+        if number == aio._SETUP and result == 0:
             ids.add(arguments[1]._obj.value)
         return result
 
-    monkeypatch.setattr(aio, "_pools", {})
+    while aio._close_an_idle_one():
+        pass
     monkeypatch.setattr(libc, "syscall", limited)
     yield lambda allowed: most.__setitem__(0, allowed)
     while aio._close_an_idle_one():
@@ -124,7 +220,7 @@ def test_a_lane_waits_for_the_context_of_another_one(
         second = threads.submit(read_one, file[0], 4)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.1)
-        aio.require(4)  # a new reader is not refused meanwhile
+        assert aio.unavailable(4) is None  # a new reader is not refused meanwhile
         os.write(theirs, file[1][:100])
         assert first.result(timeout=30) == second.result(timeout=30) == file[1][:100]
     os.close(ours)
@@ -132,20 +228,19 @@ def test_a_lane_waits_for_the_context_of_another_one(
 
 
 def contexts_are_borrowed(depth: int) -> bool:
-    pool = aio._pool(depth)
-    return pool.count_open() > len(pool._idle)
+    return len(aio._open) > len(aio._idle[depth])
 
 
 def test_no_context_at_all_is_refused_and_later_works(
     file: tuple[int, bytes], limit: Callable[[int], None]
 ) -> None:
     limit(0)
-    for refused in (lambda: aio.require(4), lambda: read_one(file[0], 4)):
-        with pytest.raises(BackendUnavailable, match=r"in use; raise the limit .*fs\.aio-max-nr"):
-            refused()
-    assert "fs.aio-max-nr" in str(aio.unavailable())
+    with pytest.raises(BackendUnavailable, match=r"in use; raise the limit .*fs\.aio-max-nr"):
+        read_one(file[0], 4)
+    for depth in (1, 4):
+        assert re.search(r"in use; raise the limit .*fs\.aio-max-nr", str(aio.unavailable(depth)))
     limit(1)
-    aio.require(4)
+    assert aio.unavailable(4) is None
     assert read_one(file[0], 4) == file[1][:100]
     assert aio.unavailable() is None
 
@@ -154,7 +249,7 @@ FORK = """
 import os, sys
 import numpy as np
 from dali_storage.backends.linux import aio
-from dali_storage.backends.linux.aio_context import AioContext
+from dali_storage.backends.linux.aio import AioContext
 from dali_storage.backends.linux.libc import IOVEC
 
 def read_one():
@@ -170,7 +265,7 @@ child = os.fork()
 read_one()  # in both
 context.close()  # the child leaves the kernel's context alone
 if not child:
-    del aio._pools
+    aio._idle.clear()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 read_one()

@@ -154,12 +154,12 @@ def test_a_wrong_option_is_refused_by_name(
 def test_nothing_stays_open_when_it_is_refused(
     mapped: tuple[Catalog, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(depth: int) -> None:
-        raise BackendUnavailable("no contexts")
+    def refuse(depth: int) -> BackendUnavailable:
+        return BackendUnavailable("no contexts")
 
     catalog, bmap = mapped
     before = open_files()
-    monkeypatch.setattr("dali_storage.backends.linux.aio.require", refuse)
+    monkeypatch.setattr("dali_storage.backends.linux.aio.unavailable", refuse)
     with pytest.raises(BackendUnavailable):
         BlockReader(catalog, bmap=bmap)
     (tmp_path / "other").touch()

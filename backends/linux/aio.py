@@ -1,4 +1,4 @@
-"""Kernel AIO: many reads at once, from any thread of the process.
+"""Kernel AIO (io_setup, io_submit, io_getevents): many reads at once, from any thread.
 
 AIO reads from the page cache synchronously, inside io_submit. It is still the fastest way there: a
 whole batch is copied by one call, which releases the interpreter lock once. io_uring would do as
@@ -12,19 +12,55 @@ the process: `read()` borrows one for as long as it reads.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-import threading
+import platform
 import time
+import weakref
+from collections import defaultdict, deque
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._types import IntArray
 from ...errors import BackendUnavailable
-from .aio_context import AioContext, NoneLeftError
+from . import libc
+
+# <linux/aio_abi.h>, the same on every 64-bit little-endian machine
+IOCB = np.dtype(
+    [
+        ("data", "<u8"),  # returned with the event
+        ("key", "<u4"),
+        ("rw_flags", "<u4"),  # RWF_*, see preadv2(2)
+        ("opcode", "<u2"),
+        ("priority", "<i2"),
+        ("fd", "<u4"),
+        ("buf", "<u8"),  # with PREADV: the address of the iovecs
+        ("nbytes", "<u8"),  # with PREADV: the number of iovecs
+        ("offset", "<i8"),  # bytes into the file
+        ("reserved", "<u8"),
+        ("flags", "<u4"),
+        ("resfd", "<u4"),
+    ]
+)
+IO_EVENT = np.dtype([("data", "<u8"), ("obj", "<u8"), ("res", "<i8"), ("res2", "<i8")])
+PREADV = 7
+
+# The C library does not wrap these system calls.
+_SETUP, _DESTROY, _GETEVENTS, _SUBMIT = {
+    "x86_64": (206, 207, 208, 209),
+    "aarch64": (0, 1, 4, 2),
+    "riscv64": (0, 1, 4, 2),
+}.get(platform.machine(), (-1, -1, -1, -1))
 
 _MOST_IDLE = 64  # contexts of one depth that a process keeps; it needs one per lane that reads
 _RETRY_S = 0.005  # while other lanes have every context that this machine allows
+
+_idle: defaultdict[int, list[AioContext]] = defaultdict(list)  # by depth
+_open: dict[int, int] = {}  # the depth of every open context of this process, by its id
+os.register_at_fork(after_in_child=_idle.clear)
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def read(
@@ -34,115 +70,195 @@ def read(
     offsets: npt.ArrayLike,
     rw_flags: int = 0,
 ) -> IntArray:
-    """Read n ranges of files with a context of the process; may be called from any thread.
-
-    Args:
-        depth: how many reads are under way at once, at most.
-        fds: as for `AioContext.read()`, like the following arguments.
-        iovecs: where the bytes go.
-        offsets: where each read starts.
-        rw_flags: flags of preadv2(2).
-
-    Returns:
-        int64[n], as `AioContext.read()`.
+    """`AioContext.read()` with a context of the process, `depth` reads at once.
 
     Raises:
         BackendUnavailable: the kernel has no context for this process.
     """
-    pool = _pool(depth)
-    context = pool.borrow(wait=True)
+    context = _borrow(depth, wait=True)
     results = context.read(fds, iovecs, offsets, rw_flags)  # if it raises, the context is closed
-    pool.give_back(context)
+    _give_back(context)
     return results
 
 
-def require(depth: int) -> None:
-    """Check that `read()` works with this depth. The context is kept for the first read.
-
-    Raises:
-        BackendUnavailable: it does not; the message says why and what to do.
-    """
-    pool = _pool(depth)
-    if not pool.count_open():
-        pool.give_back(pool.borrow(wait=False))
-
-
 def unavailable(depth: int = 1) -> BackendUnavailable | None:
-    """What `require()` raises, or None."""
+    """Why `read()` does not work with this depth and what to do; None if it works."""
     try:
-        require(depth)
+        if depth not in list(_open.values()):
+            _give_back(_borrow(depth, wait=False))
     except BackendUnavailable as reason:
         return reason.with_traceback(None)
     return None
 
 
-class _Pool:
-    """The contexts of one depth, in one process."""
+def _borrow(depth: int, *, wait: bool) -> AioContext:
+    """An idle context, or a new one. If it is not given back, it is closed when it is collected.
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._idle: list[AioContext] = []
-        self._ids: list[ctypes.c_ulong] = []  # of all contexts that may be open, idle or borrowed
-        self._creating = threading.Lock()
-
-    def borrow(self, *, wait: bool) -> AioContext:
-        """An idle context, or a new one; one that is not given back is closed when it is collected.
-
-        Args:
-            wait: if the machine has no context left but other threads have some of this pool, wait
-                for one of these.
-
-        Raises:
-            BackendUnavailable: there is none.
-        """
-        while True:
-            try:
-                return self._idle.pop()
-            except IndexError:
-                pass
-            try:
-                return self._create()
-            except NoneLeftError:
-                if _close_an_idle_one():
-                    continue
-                if not (wait and self.count_open()):
-                    raise
-            time.sleep(_RETRY_S)
-
-    def give_back(self, context: AioContext) -> None:
-        """Keep a context for the next read, or close it if there are enough."""
-        if len(self._idle) < _MOST_IDLE:
-            self._idle.append(context)
-        else:
-            context.close()
-
-    def close_an_idle_one(self) -> bool:
-        """Give an idle context back to the kernel; whether there was one."""
+    With `wait`, and if the machine allows no more, wait for those that other threads have.
+    """
+    while True:
+        others = wait and bool(_open)  # before the attempt: one may be closed right after it
         try:
-            self._idle.pop().close()
+            return _idle[depth].pop()
         except IndexError:
-            return False
-        return True
-
-    def count_open(self) -> int:
-        """How many contexts are open, idle or borrowed."""
-        return sum(1 for known in list(self._ids) if known.value)
-
-    def _create(self) -> AioContext:
-        with self._creating:
-            context = AioContext(self._depth)
-            self._ids = [known for known in self._ids if known.value] + [context.id]
-        return context
+            pass
+        try:
+            return AioContext(depth)
+        except _NoneLeftError:
+            if not (_close_an_idle_one() or others):
+                raise
+        time.sleep(_RETRY_S)
 
 
-_pools: dict[tuple[int, int], _Pool] = {}  # by process and depth: a forked child uses its own only
-
-
-def _pool(depth: int) -> _Pool:
-    key = os.getpid(), depth
-    return _pools.get(key) or _pools.setdefault(key, _Pool(depth))
+def _give_back(context: AioContext) -> None:
+    if len(_idle[context.depth]) < _MOST_IDLE:
+        _idle[context.depth].append(context)
 
 
 def _close_an_idle_one() -> bool:
-    pools = [pool for (process, _), pool in list(_pools.items()) if process == os.getpid()]
-    return any(pool.close_an_idle_one() for pool in pools)
+    for contexts in list(_idle.values()):
+        try:
+            contexts.pop().close()
+        except IndexError:
+            continue
+        return True
+    return False
+
+
+class _NoneLeftError(BackendUnavailable):
+    """This machine has no context left."""
+
+
+class AioContext:
+    """A context of kernel AIO, for one thread at a time. It is closed when it is collected.
+
+    Attributes:
+        depth: how many reads it can have under way at once.
+        id: the kernel's name for it; 0 once it is closed.
+    """
+
+    def __init__(self, depth: int) -> None:
+        """Create it; raises `BackendUnavailable` if the kernel or a sandbox refuses."""
+        self.depth = depth
+        self.id = ctypes.c_ulong(0)
+        self._process = os.getpid()
+        weakref.finalize(self, _destroy, self.id, self._process).atexit = False
+        if libc.syscall(_SETUP, ctypes.c_uint(depth), ctypes.byref(self.id)) != 0:
+            raise _refusal(ctypes.get_errno())
+        _open[self.id.value] = depth
+
+    def read(
+        self,
+        fds: npt.ArrayLike,
+        iovecs: npt.NDArray[np.void],
+        offsets: npt.ArrayLike,
+        rw_flags: int = 0,
+    ) -> IntArray:
+        """Read n ranges of files; return when no read is under way.
+
+        An exception (Ctrl-C, outside a lane) closes the context, which waits for the reads first.
+
+        Args:
+            fds: int[n], the open files.
+            iovecs: IOVEC[n, k], C-contiguous: the k pieces of memory that each read fills. With
+                O_DIRECT their addresses and lengths are multiples of the device's logical block.
+            offsets: int64[n], bytes into the file where each read starts.
+            rw_flags: RWF_* of preadv2(2), for all reads.
+
+        Returns:
+            int64[n]: how many bytes were read, or -errno. A short read is a success.
+        """
+        n, pieces = iovecs.shape
+        iocbs = np.zeros(n, IOCB)
+        iocbs["data"] = np.arange(n)
+        iocbs["opcode"] = PREADV
+        iocbs["fd"] = fds
+        iocbs["buf"] = _addresses(iovecs)
+        iocbs["nbytes"] = pieces
+        iocbs["offset"] = offsets
+        iocbs["rw_flags"] = rw_flags
+        try:
+            return self._run(_addresses(iocbs))
+        except BaseException:
+            try:
+                self._drain()
+            finally:  # a second Ctrl-C can arrive between two iterations of _drain(): run it again
+                self._drain()
+            raise
+
+    def close(self) -> None:
+        """Destroy the context, after the reads that are under way. Closing twice is fine."""
+        _destroy(self.id, self._process)
+
+    def _drain(self) -> None:
+        """Close the context; Ctrl-C does not end the wait for the reads under way."""
+        while self.id.value:
+            try:  # noqa: SIM105  (contextlib.suppress() is Python code, which Ctrl-C interrupts)
+                self.close()
+            except KeyboardInterrupt:
+                pass
+
+    def _run(self, iocbs: npt.NDArray[np.uint64]) -> IntArray:
+        """Submit iocbs, by their addresses, and return their results."""
+        n = iocbs.size
+        results = np.empty(n, np.int64)
+        events = np.empty(min(n, self.depth), IO_EVENT)
+        submitted = finished = 0
+        while finished < n:
+            room = min(n - submitted, self.depth - (submitted - finished))
+            if room:
+                accepted = self._submit(iocbs[submitted : submitted + room])
+                if accepted < 0 and not (accepted == -errno.EAGAIN and submitted > finished):
+                    # Only the first of those submitted is refused; those after it may be fine.
+                    results[submitted] = accepted
+                    finished += 1
+                    accepted = 1
+                submitted += max(accepted, 0)
+            under_way = submitted - finished
+            if under_way:
+                done = self._reap(events[:under_way], under_way if submitted == n else 1)
+                results[done["data"].astype(np.int64)] = done["res"]
+                finished += done.size
+        return results
+
+    def _submit(self, iocbs: npt.NDArray[np.uint64]) -> int:
+        count, pointers = ctypes.c_long(iocbs.size), ctypes.c_void_p(iocbs.ctypes.data)
+        accepted: int = libc.syscall(_SUBMIT, self.id, count, pointers)
+        return accepted if accepted >= 0 else -ctypes.get_errno()
+
+    def _reap(self, events: npt.NDArray[np.void], at_least: int) -> npt.NDArray[np.void]:
+        bounds = ctypes.c_long(at_least), ctypes.c_long(events.size)
+        memory = ctypes.c_void_p(events.ctypes.data)
+        while (count := libc.syscall(_GETEVENTS, self.id, *bounds, memory, None)) < 0:
+            if ctypes.get_errno() != errno.EINTR:  # a valid context fails in no other way
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return events[:count]
+
+
+def _addresses(rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    """The address of each row of a C-contiguous array."""
+    return rows.ctypes.data + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
+
+
+def _destroy(context: ctypes.c_ulong, process: int) -> None:
+    if not context.value or os.getpid() != process:
+        return
+    # One bytecode instruction. If a Ctrl-C could come between these calls, the context would be
+    # destroyed again, and another thread may have a new one of the same id by then.
+    forget = map(_open.pop, (context.value,), (None,))
+    destroy = map(libc.syscall, (_DESTROY,), (context,))
+    clear = map(ctypes.memset, (ctypes.addressof(context),), (0,), (ctypes.sizeof(context),))
+    deque(chain(forget, destroy, clear), maxlen=0)
+
+
+def _refusal(number: int) -> BackendUnavailable:
+    if number == errno.EAGAIN:
+        return _NoneLeftError(
+            "kernel AIO: the contexts of this machine are all in use",
+            "raise the limit with `sysctl fs.aio-max-nr=1048576`",
+        )
+    return BackendUnavailable(
+        f"kernel AIO: io_setup failed ({os.strerror(number)}); the kernel lacks CONFIG_AIO, this "
+        f"machine ({platform.machine()}) is not supported, or a sandbox forbids it",
+        "in a sandbox, allow io_setup, io_submit, io_getevents and io_destroy (seccomp profile)",
+    )
