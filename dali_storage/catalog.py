@@ -19,7 +19,7 @@ from ._types import IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """The samples in their order, as columns: 12 bytes per sample and the bytes of its name.
+    """The samples in their order, in columns: 12 bytes per sample and the bytes of its name.
 
     Attributes:
         root: the directory that names are relative to; empty for the current directory.
@@ -35,10 +35,7 @@ class Catalog:
 
     @classmethod
     def from_names(
-        cls,
-        names: Sequence[bytes],
-        labels: Iterable[int] | npt.NDArray[np.integer],
-        root: bytes = b"",
+        cls, names: Sequence[bytes], labels: Iterable[int], root: bytes = b""
     ) -> Catalog:
         """A catalog of n names, none of them empty, and their n labels. Nothing is checked."""
         builder = CatalogBuilder()
@@ -57,12 +54,8 @@ class Catalog:
         return join_path(self.root, self.name(sample))
 
     def paths(self, samples: IntArray) -> list[bytes]:
-        """The paths of `samples` (int64[n], indices), in their order.
-
-        Raises:
-            IndexError: there is no such sample.
-        """
-        # Called for every batch, so the work per sample is kept to a minimum.
+        """The paths of `samples` (int64[n], indices), in their order."""
+        # Called for every batch, so there is little work per sample.
         starts, stops = self.offsets[:-1][samples], self.offsets[1:][samples]
         names, prefix = self.names, _prefix(self.root)
         ranges = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -88,13 +81,8 @@ class CatalogBuilder:
         self._sizes.append(len(name))
         self._labels.append(label)
 
-    def extend(
-        self,
-        names: Sequence[bytes],
-        labels: Iterable[int] | npt.NDArray[np.integer],
-        prefix: bytes = b"",
-    ) -> None:
-        """Add n samples; `prefix` comes before each name."""
+    def extend(self, names: Sequence[bytes], labels: Iterable[int], prefix: bytes = b"") -> None:
+        """Add n samples, whose names are `prefix` and one of `names`."""
         for start in range(0, len(names), 4096):  # in parts: join() needs 80 bytes for each piece
             self._names += prefix.join([b"", *names[start : start + 4096]])
         self._sizes.extend(map(len(prefix).__add__, map(len, names)))
@@ -110,17 +98,17 @@ class CatalogBuilder:
 
 
 class Tree(Protocol):
-    """A directory of class directories, however its listing is known; see `from_tree()`."""
+    """A directory of class directories that anything can list; see `from_tree()`."""
 
     @property
     def root(self) -> bytes:
         """The path of the directory."""
 
     def directories(self) -> list[bytes]:
-        """The names of all directories in the root, in any order; links to directories count."""
+        """The names of the directories in the root, and of links to such, in any order."""
 
     def files(self, directory: bytes) -> list[bytes]:
-        """The names of all files in one of `directories()`, in any order; links count."""
+        """The names of the files and links in one of `directories()`, in any order."""
 
 
 def join_path(root: bytes, name: bytes) -> bytes:

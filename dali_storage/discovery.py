@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -33,6 +33,15 @@ DEFAULT_FILE_FILTERS: tuple[str, ...] = (
 Labels: TypeAlias = int | float | str | Iterable[int | float | str]
 """One label or several; text and fractions are converted by `int()`, as in DALI."""
 
+
+class Filters(TypedDict, total=False):
+    """The arguments of `fn.readers.file` that filter a directory; `from_tree()` describes them."""
+
+    file_filters: Patterns | None
+    dir_filters: Patterns | None
+    case_sensitive_filter: bool
+
+
 _REMOTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 _LIST_LINE = re.compile(
     rb"""(?=.{0,16383}\n?\Z)               # the buffer of DALI's getline() has 16 KiB
@@ -50,9 +59,7 @@ def discover(
     files: PathLike | Iterable[PathLike] | None = None,
     labels: Labels | None = None,
     file_list: PathLike | None = None,
-    file_filters: Patterns | None = DEFAULT_FILE_FILTERS,
-    dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool = False,
+    **filters: Unpack[Filters],
 ) -> Catalog:
     """The samples that `fn.readers.file` finds with these arguments; None means not given.
 
@@ -68,30 +75,19 @@ def discover(
         raise ValueError("labels can be given only together with files")
     if files is None and file_list is None:
         if file_root is not None:
-            tree = _Directory(_local_path("file_root", file_root))
+            return from_directory(file_root, **filters)
         if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
-        return from_tree(
-            tree,
-            file_filters=file_filters,
-            dir_filters=dir_filters,
-            case_sensitive_filter=case_sensitive_filter,
-        )
+        return from_tree(tree, **filters)
     # DALI does not use filters here, but checks them.
-    compile_filters("file_filters", file_filters, case_sensitive=True)
-    compile_filters("dir_filters", dir_filters, case_sensitive=True)
+    compile_filters("file_filters", filters.get("file_filters"), case_sensitive=True)
+    compile_filters("dir_filters", filters.get("dir_filters"), case_sensitive=True)
     if file_list is not None:
         return from_file_list(file_list, file_root=file_root)
     return from_files(cast("PathLike | Iterable[PathLike]", files), labels, file_root=file_root)
 
 
-def from_directory(
-    file_root: PathLike,
-    *,
-    file_filters: Patterns | None = DEFAULT_FILE_FILTERS,
-    dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool = False,
-) -> Catalog:
+def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
     """The samples of `from_tree()` in the directory `file_root`.
 
     On a file system that does not report types with names, DALI takes every entry for a file; this
@@ -101,18 +97,13 @@ def from_directory(
         OSError: file_root, one of its entries or a class cannot be accessed; names it.
         ValueError: as from_tree(); or file_root is not a local path.
     """
-    return from_tree(
-        _Directory(_local_path("file_root", file_root)),
-        file_filters=file_filters,
-        dir_filters=dir_filters,
-        case_sensitive_filter=case_sensitive_filter,
-    )
+    return from_tree(_Directory(_local_path("file_root", file_root)), **filters)
 
 
 def from_tree(
     tree: Tree,
     *,
-    file_filters: Patterns | None = DEFAULT_FILE_FILTERS,
+    file_filters: Patterns | None = None,
     dir_filters: Patterns | None = None,
     case_sensitive_filter: bool = False,
 ) -> Catalog:
@@ -125,7 +116,7 @@ def from_tree(
     Args:
         tree: the directory.
         file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
-            match; None is the default.
+            match; None is DEFAULT_FILE_FILTERS.
         dir_filters: the same for classes; None lets all pass.
         case_sensitive_filter: whether upper and lower case differ, for both.
 
@@ -133,7 +124,7 @@ def from_tree(
         ValueError: there are no samples, or a list of filters is empty.
     """
     file_filters = DEFAULT_FILE_FILTERS if file_filters is None else file_filters
-    with_case = dali_flag("case_sensitive_filter", case_sensitive_filter or False)
+    with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
     choose_files = compile_filters("file_filters", file_filters, case_sensitive=with_case)
     choose_classes = compile_filters("dir_filters", dir_filters, case_sensitive=with_case)
     classes = sorted(choose_classes(tree.directories()))
@@ -164,11 +155,7 @@ class _Directory:
     def files(self, directory: bytes) -> list[bytes]:
         """Regular files and links."""
         with named(), os.scandir(join_path(self.root, directory)) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if entry.is_file(follow_symlinks=False) or entry.is_symlink()
-            ]
+            return [e.name for e in entries if e.is_symlink() or e.is_file(follow_symlinks=False)]
 
 
 def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) -> Catalog:
@@ -195,7 +182,10 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
         for number, line in enumerate(lines, 1):
             match = _LIST_LINE.fullmatch(line)
             if match is None:
-                raise _bad_line(path, number, line)
+                raise ValueError(
+                    f"file_list {os.fsdecode(path)!r}, line {number}: expected a file name, white "
+                    f"space and a label of decimal digits, 16383 bytes at most, not {line!r}"
+                )
             name, label = match.groups()
             if name is not None:
                 if b"://" in name:
@@ -212,20 +202,13 @@ def _strtol(digits: bytes) -> int:
     return min(int(digits.lstrip(b"0")[:20] or b"0"), 2**63 - 1)
 
 
-def _bad_line(path: bytes, number: int, line: bytes) -> ValueError:
-    return ValueError(
-        f"file_list {os.fsdecode(path)!r}, line {number}: expected a file name, white space and a "
-        f"label of decimal digits, 16383 bytes at most, not {line!r}"
-    )
-
-
 def from_files(
     files: PathLike | Iterable[PathLike],
     labels: Labels | None = None,
     *,
     file_root: PathLike | None = None,
 ) -> Catalog:
-    """The samples that the caller names. The files need not exist.
+    """The samples of a list of names. The files need not exist.
 
     Args:
         files: n names, or one.
@@ -256,13 +239,15 @@ def _integers(argument: str, values: Labels) -> array[int]:
     numbers = as_list(argument, values, (str, bytes, Number, np.bool_))
     try:
         return array("q", map(int, numbers))
-    except (TypeError, ValueError, OverflowError):  # which of them?
+    except (TypeError, ValueError, OverflowError):  # converted one by one, to name the wrong one
         return array("q", [dali_integer(argument, each) for each in numbers])
 
 
 def _local_path(argument: str, value: Any) -> bytes:
     path = path_bytes(argument, value)
     _require_local(argument, path)
+    if b"\0" in path:
+        raise ValueError(f"{argument} must be a path without NUL, not {path!r}")
     return path
 
 

@@ -2,7 +2,7 @@
 
     Exception
     ├── OSError
-    │   ├── SampleChangedError      a file changed its size each time it was read
+    │   ├── SampleChangedError      a file's size changed each time it was read
     │   └── StaleMapError           an extent map no longer matches the storage
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
@@ -42,15 +42,11 @@ class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine
 
 
 class SampleChangedError(OSError):
-    """A sample changed its size, was read again, and had changed once more.
-
-    `filename` is its path.
-    """
+    """The size of a sample, whose path is `filename`, changed each time it was read."""
 
     def __init__(self, path: bytes) -> None:
-        super().__init__(
-            errno.ESTALE, "the file keeps changing its size while it is read", os.fsdecode(path)
-        )
+        what = "the file keeps changing its size while it is read"
+        super().__init__(errno.ESTALE, what, os.fsdecode(path))
 
 
 class StaleMapError(OSError):
@@ -60,7 +56,7 @@ class StaleMapError(OSError):
     """
 
     def __init__(self, path: bytes, what: str, remedy: str) -> None:
-        """`what` says what differs; `remedy` is the command or option that helps."""
+        """`what` is the difference, `remedy` the command or option that helps."""
         super().__init__(errno.ESTALE, f"{what}; {remedy}", os.fsdecode(path))
 
 

@@ -25,10 +25,9 @@ _STAR_AND_LITERAL = re.compile(rb"\*([^*?\[\\\0\x80-\xff]*)")
 def compile_filters(
     argument: str, patterns: Patterns | None, *, case_sensitive: bool
 ) -> NameFilter:
-    """A filter for the names that glibc's fnmatch() matches with one of the patterns; None is all.
+    """A filter for the names that fnmatch() of glibc matches with any of the patterns; None is all.
 
-    Raises:
-        ValueError, TypeError: there are no patterns, or one is not text; names the `argument`.
+    Errors name the `argument`.
     """
     if patterns is None:
         return list
@@ -51,16 +50,16 @@ def compile_filters(
 def _suffix_filter(
     suffixes: tuple[bytes, ...], case_sensitive: bool, match: Callable[[bytes], bool]
 ) -> NameFilter:
-    """A short cut for ASCII names, because calling fnmatch() takes longer than listing a file."""
+    """Faster for ASCII names: a call of fnmatch() takes longer than listing a file."""
     folded = tuple(map(bytes.lower, suffixes))
 
-    def with_case(names: list[bytes]) -> list[bytes]:
-        return [n for n in names if (n.endswith(suffixes) if n.isascii() else match(n))]
-
-    def without_case(names: list[bytes]) -> list[bytes]:
-        return [n for n in names if (n.lower().endswith(folded) if n.isascii() else match(n))]
-
-    return with_case if case_sensitive else without_case
+    if case_sensitive:
+        return lambda names: [
+            n for n in names if (n.endswith(suffixes) if n.isascii() else match(n))
+        ]
+    return lambda names: [
+        n for n in names if (n.lower().endswith(folded) if n.isascii() else match(n))
+    ]
 
 
 def _fnmatch() -> Callable[[bytes, bytes, int], int]:
@@ -76,11 +75,9 @@ PATH_TYPES = (str, bytes, os.PathLike)
 
 
 def as_list(argument: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
-    """An argument that is one value or several, as a list. DALI takes one for a list of one.
-
-    Raises:
-        TypeError: it is neither one of the types `scalars` nor iterable.
-    """
+    """An argument that is one value, of a type in `scalars`, or several: as a list."""
+    if isinstance(value, (set, frozenset)):  # its order may differ from process to process
+        raise TypeError(f"{argument} must be one value or a list, not the set {value!r}")
     try:
         return [value] if isinstance(value, scalars) else list(value)
     except TypeError:
@@ -88,12 +85,8 @@ def as_list(argument: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
 
 
 def path_bytes(argument: str, value: Any) -> bytes:
-    """A path or a pattern as bytes.
-
-    Raises:
-        TypeError: it is neither str, bytes nor os.PathLike.
-    """
+    """A path or a pattern as bytes."""
     try:
         return os.fsencode(value)
-    except TypeError:
+    except (TypeError, UnicodeEncodeError):
         raise TypeError(f"{argument} must be str, bytes or os.PathLike, not {value!r}") from None

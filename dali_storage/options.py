@@ -9,11 +9,7 @@ import numpy as np
 
 
 def require_integer(backend: str, option: str, value: int, known: range) -> None:
-    """Refuse a backend option that is not an integer of a range.
-
-    Raises:
-        ValueError: it is not; names the backend, the option, the range and the value.
-    """
+    """Raise ValueError unless a backend's option is an integer in the range `known`."""
     if not isinstance(value, int) or isinstance(value, bool) or value not in known:
         step = f", a multiple of {known.step}" if known.step > 1 else ""
         raise ValueError(
@@ -23,19 +19,13 @@ def require_integer(backend: str, option: str, value: int, known: range) -> None
 
 
 def require_flag(backend: str, option: str, value: bool) -> None:
-    """Refuse a backend option that is neither True nor False.
-
-    Raises:
-        TypeError: it is neither; names the backend, the option and the value.
-    """
+    """Raise TypeError unless a backend's option is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{backend}: {option} must be True or False, not {value!r}")
 
 
 def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:
-    """The integer that DALI makes of an operator's argument: what `int()` returns.
-
-    So text is parsed, and fractions are cut off: `seed=1.5` means `seed=1`.
+    """An argument of the operator, converted by `int()` as in DALI: "2" is 2, 1.9 is 1.
 
     Raises:
         TypeError: `int()` cannot convert it.
@@ -51,11 +41,7 @@ def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:
 
 
 def dali_flag(argument: str, value: Any) -> bool:
-    """The truth value of a number, as in DALI.
-
-    Raises:
-        TypeError: it is not a number. DALI would take any text but "" for True, also "False".
-    """
-    if isinstance(value, (Real, np.bool_)):
+    """The truth value of a number, as in DALI; None is False. DALI would take "False" for True."""
+    if value is None or isinstance(value, (Real, np.bool_)):
         return bool(value)
     raise TypeError(f"{argument} must be True or False, not {value!r}")

@@ -181,9 +181,9 @@ def file(
         name,
         lambda name: Source(name=name, opener=open_storage, order=order, depth=depth),
         inherits_seed=seed is None,
-        preserve=dali_flag("preserve", preserve or False),
-        lazy=dali_flag("lazy_init", lazy_init or False),
-        with_index=dali_flag("return_index", return_index or False),
+        preserve=dali_flag("preserve", preserve),
+        lazy=dali_flag("lazy_init", lazy_init),
+        with_index=dali_flag("return_index", return_index),
     )
 
 
@@ -208,7 +208,7 @@ def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:
 def _check(device: str | None, skip_cached_images: bool) -> None:
     if device not in (None, "cpu"):
         raise ValueError(f"device must be 'cpu', as for fn.readers.file, not {device!r}")
-    if dali_flag("skip_cached_images", skip_cached_images or False):
+    if dali_flag("skip_cached_images", skip_cached_images):
         raise ValueError(
             "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
         )

@@ -1,8 +1,6 @@
-"""Backends by name. A backend is a string until it is used.
+"""Backends by name: entry points of the group `dali_storage.backends`, name = "module:ReaderClass".
 
-A distribution offers backends as entry points of the group `dali_storage.backends`, name =
-"module:ReaderClass". Ours are in pyproject.toml, which is read directly in a checkout that is not
-installed.
+Ours are in pyproject.toml, which is read directly in a checkout that is not installed.
 """
 
 from __future__ import annotations
@@ -18,11 +16,8 @@ from .errors import BackendUnavailable
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
-"""The group of entry points."""
-
 _DALI = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
-_INSTALL = {"nvidia": _DALI, "nvidia.dali": _DALI}
-"""How to install a missing module whose package has another name."""
+_INSTALL = {"nvidia": _DALI, "nvidia.dali": _DALI}  # modules whose package has another name
 
 
 def names() -> list[str]:
@@ -35,10 +30,10 @@ def load(name: str) -> type[Reader]:
 
     Raises:
         ValueError: no distribution offers this backend, or several do.
-        TypeError: the entry point is not a usable reader class; says why.
-        BackendUnavailable: the backend needs a package that is not installed; names it and the
+        TypeError: the entry point is not a usable reader class.
+        BackendUnavailable: the backend needs a package that is not installed; the remedy is the
             command that installs it.
-        Exception: whatever the backend's own module raises, with a note that names the entry point.
+        Exception: an error of the backend's own module, with a note that names the entry point.
     """
     offers = {point.value: point for point in _entry_points() if point.name == name}
     if not offers:

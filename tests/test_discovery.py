@@ -517,6 +517,9 @@ def test_what_dali_refuses_is_refused(arguments: dict[str, Any], ours: str, dali
         ({"files": ["a"], "file_root": 3}, "file_root must be"),
         ({"file_root": "/", "file_filters": 3}, "file_filters must be one value or a list, not 3"),
         ({"file_root": "/", "dir_filters": [3]}, "dir_filters must be .* not 3"),
+        ({"files": {"a", "b"}}, "files must be one value or a list, not the set"),
+        ({"files": ["a", "b"], "labels": frozenset((1, 2))}, "labels must be .* not the set"),
+        ({"files": "\ud800"}, r"files must be .* not '\\ud800'"),
     ],
 )
 def test_wrong_types_name_the_argument(arguments: dict[str, Any], message: str) -> None:
@@ -575,6 +578,13 @@ def test_a_local_path_may_look_a_little_like_a_url(tmp_path: Path) -> None:
 def test_impossible_names_are_refused(name: str | bytes) -> None:
     with pytest.raises(ValueError, match="files must be names of files, not "):
         discovery.from_files(["a", name])
+
+
+@pytest.mark.parametrize("arguments", [{"file_root": "/data\0"}, {"file_list": b"/list\0"}])
+def test_a_path_with_nul_is_refused_by_name(arguments: dict[str, Any]) -> None:
+    (argument,) = arguments
+    with pytest.raises(ValueError, match=f"{argument} must be a path without NUL, not b'/"):
+        discovery.discover(**arguments)
 
 
 def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root: Path) -> None:

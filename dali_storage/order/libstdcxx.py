@@ -1,8 +1,7 @@
 """The random numbers of libstdc++, bit for bit: seed_seq, engines, distributions, std::shuffle.
 
-DALI's order depends on them, so nothing here may be replaced by a better generator. Draws are
-vectorised. Rejection must stay exact all the same: now and then a distribution rejects a number of
-its engine and takes the next one, which shifts every draw that follows.
+DALI's order depends on them. Draws are vectorised, and yet rejection must be exact: a distribution
+that rejects an output of its engine takes the next one, which shifts every draw that follows.
 """
 
 from __future__ import annotations
@@ -30,19 +29,14 @@ _ONE, _TWIST = np.uint64(1), np.uint64(0xB502_6F5A_A966_19E9)
 _MINSTD_MODULUS = 2**31 - 1
 _MINSTD_RANGE = _MINSTD_MODULUS - 2  # max() - min() of std::minstd_rand0
 _MINSTD_BLOCK = 4096  # draws at a time: the block and its powers stay in the L1 and L2 caches
-_LEMIRE_BLOCK = 1024  # draws at a time: a rejection costs the work on the rest of the block
-_SHUFFLE_HEAD = 4096  # items up to which swaps share too many items to be made at once
+_LEMIRE_BLOCK = 1024  # draws at a time: a rejection wastes the rest of the block
+_SHUFFLE_HEAD = 4096  # first items, whose swaps share too many items to be made at once
 
 
 def seed_words(seed: int, count: int) -> list[int]:
-    """`std::seed_seq{seed}.generate()` of `count` words (libstdc++, bits/random.tcc).
+    """`std::seed_seq{seed}.generate()` of at least two 32-bit words (libstdc++, bits/random.tcc).
 
-    Args:
-        seed: only its low 32 bits matter.
-        count: how many words to generate, at least 2; every word depends on it.
-
-    Returns:
-        `count` integers of 32 bits.
+    Only the low 32 bits of the seed matter; every word depends on `count`.
     """
     words = [0x8B8B8B8B] * count
     lags = ((623, 11), (68, 7), (39, 5), (7, 3), (0, (count - 1) // 2))
@@ -74,10 +68,7 @@ class Minstd:
 
     libstdc++'s std::default_random_engine: x = 16807 x mod 2**31 - 1 (bits/random.h, random.tcc).
     The distribution divides the engine's range into equal parts and rejects the remainder
-    (bits/uniform_int_dist.h).
-
-    Attributes:
-        state: the last output of the engine. Set it to return to an earlier state.
+    (bits/uniform_int_dist.h). `state` is the last output; set it to return to an earlier state.
     """
 
     def __init__(self, seed: int) -> None:
@@ -86,13 +77,9 @@ class Minstd:
         self._powers: Words = np.fromiter(powers, np.uint64, _MINSTD_BLOCK)
 
     def draw(self, bounds: IntArray) -> IntArray:
-        """One number from each range 0 to bound - 1; a range of one number takes a draw too.
+        """A number from each range 0 to bound - 1; a range of one number takes a draw, too.
 
-        Args:
-            bounds: int64[n], each from 1 to 2**31 - 3.
-
-        Returns:
-            int64[n].
+        Bounds and numbers are int64[n], bounds from 1 to 2**31 - 3.
         """
         numbers = np.empty_like(bounds)
         largest, done = int(bounds.max(initial=1)), 0
@@ -104,12 +91,9 @@ class Minstd:
         return numbers
 
     def skip(self, count: int, largest: int, bound: Callable[[int], int]) -> None:
-        """Advance as `draw()` would for `count` bounds, without listing them.
+        """Advance as `draw()` would for `count` bounds: bound(0), bound(1) and so on.
 
-        Args:
-            count: how many draws.
-            largest: no bound is larger.
-            bound: returns the bound of a draw, numbered from 0; it is called for few of them.
+        None is above `largest`. `bound` is called for few of them.
         """
         done = 0
         while done < count:
@@ -118,10 +102,7 @@ class Minstd:
     def _accepted(
         self, first: int, count: int, largest: int, bound: Callable[[int], int]
     ) -> IntArray:
-        """The next outputs less min(), at most `count` of them, without the rejected ones.
-
-        They belong to the bounds number `first`, `first` + 1 and so on.
-        """
+        """At most `count` outputs less min() that bound(first), bound(first + 1)... accept."""
         outputs = self._outputs(min(count, _MINSTD_BLOCK)) - 1
         rejected: list[int] = []
         # The remainder is smaller than the bound, so only the largest outputs may be rejected.
@@ -179,19 +160,11 @@ def _temper(words: Words) -> Words:
 
 
 def draw_below(engine: WordSource, bits: int, bounds: Words) -> Words:
-    """`std::uniform_int_distribution` on an engine whose outputs fill whole words.
+    """`std::uniform_int_distribution` on an engine whose outputs fill words of 32 or 64 `bits`.
 
     The method of Lemire, "Fast Random Integer Generation in an Interval", 2019 (libstdc++ since
     GCC 11, bits/uniform_int_dist.h): the number is the high word of output times bound, and very
-    small low words mean rejection. Outputs that are left over are lost.
-
-    Args:
-        engine: returns at least as many outputs as requested.
-        bits: 32 or 64, the size of its outputs.
-        bounds: uint64[n], each from 1 to 2**bits - 1.
-
-    Returns:
-        uint64[n], one number from each range 0 to bound - 1.
+    small low words mean rejection. Bounds are from 1 to 2**bits - 1. Surplus outputs are lost.
     """
     numbers = np.empty_like(bounds)
     outputs, done = engine(_LEMIRE_BLOCK), 0
@@ -230,16 +203,7 @@ def _first_rejected(low: Words, bounds: Words, bits: int) -> int:
 
 
 def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
-    """`std::shuffle` of a copy of `items` (libstdc++, bits/stl_algo.h).
-
-    Args:
-        items: int64[n], n at least 1.
-        engine: a fresh one.
-        bits: 32 or 64, the size of its outputs.
-
-    Returns:
-        int64[n], owned by the caller.
-    """
+    """`std::shuffle` of a copy of `items`, at least one, by a new engine (bits/stl_algo.h)."""
     swaps = _swaps(len(items), engine, bits)
     first = items[:_SHUFFLE_HEAD].tolist()
     for here, there in enumerate(swaps[: len(first) - 1].tolist(), 1):
@@ -247,7 +211,7 @@ def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
     order = np.concatenate([first, items[len(first) :]])
     here = len(first)
     while here < len(order):
-        # Swaps that share no item can be made at once. So many rarely share one.
+        # Swaps that share no item can be made at once; in a block of this size, they rarely do.
         block = swaps[here - 1 : here - 1 + math.isqrt(here) // 2]
         while not _apart(block, here):
             block = block[: len(block) // 2]
@@ -258,7 +222,7 @@ def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
 
 
 def _apart(swaps: IntArray, first: int) -> bool:
-    """Whether the swaps of the items from number `first` on have no item in common."""
+    """Whether these swaps, of the items from index `first` on, have no item in common."""
     partners = np.sort(swaps)
     unique = bool((partners[1:] != partners[:-1]).all())
     return len(swaps) == 1 or (unique and int(partners[-1]) < first)

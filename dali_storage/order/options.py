@@ -12,11 +12,7 @@ _BITS = {"seed": 64, "shuffle_after_epoch_seed": 64}  # of DALI's types; all oth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOptions:
-    """The arguments of `fn.readers.file` that determine the order; names and defaults are DALI's.
-
-    `readers.file` describes them. As in DALI, None is the default, integers are what `int()` makes
-    of a value (`seed=1.5` is 1, `num_shards="2"` is 2), and numbers are flags. Text is no flag,
-    because DALI would take "False" for True.
+    """The arguments of `fn.readers.file` that determine the order; `readers.file` describes them.
 
     Attributes:
         seed: only its low 32 bits matter; -1 is a seed like any other.
@@ -44,13 +40,13 @@ class OrderOptions:
             value = _converted(field.name, getattr(self, field.name), field.default)
             object.__setattr__(self, field.name, value)
         if self.random_shuffle and self.initial_fill < 1:
-            at_least = "at least 1 with random_shuffle"
-            raise ValueError(f"initial_fill must be {at_least}, not {self.initial_fill}")
+            least = "at least 1 with random_shuffle"
+            raise ValueError(f"initial_fill must be {least}, not {self.initial_fill}")
         if self.num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, not {self.num_shards}")
         if not 0 <= self.shard_id < self.num_shards:
-            to = self.num_shards - 1
-            raise ValueError(f"shard_id must be from 0 to {to}, not {self.shard_id}")
+            last = self.num_shards - 1
+            raise ValueError(f"shard_id must be from 0 to {last}, not {self.shard_id}")
         if self.shuffle_after_epoch and (self.random_shuffle or self.stick_to_shard):
             other = "random_shuffle" if self.random_shuffle else "stick_to_shard"
             raise ValueError(f"shuffle_after_epoch and {other} cannot both be True")

@@ -26,17 +26,14 @@ class Order:
 
     Memory is O(size) if the list is shuffled, and O(initial_fill) for the window, which is never
     larger than a shard.
-
-    Args:
-        size: entries in the catalog.
-        batch_size: samples in a batch.
-        options: determine the order.
-
-    Raises:
-        ValueError: batch_size is below 1, or there are more shards than entries.
     """
 
     def __init__(self, size: int, batch_size: int, options: OrderOptions) -> None:
+        """For a catalog of `size` entries.
+
+        Raises:
+            ValueError: batch_size is below 1, or there are more shards than entries.
+        """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self._batch_size = batch_size
@@ -46,14 +43,7 @@ class Order:
         self._chunk_start, self._chunk = 0, np.empty(0, np.int64)
 
     def batch(self, index: int) -> IntArray:
-        """Batch `index`, counted from 0 across epochs.
-
-        Returns:
-            int64[batch_size], catalog indices, owned by the caller.
-
-        Raises:
-            ValueError: index is negative.
-        """
+        """Batch `index`, counted from 0 across epochs: int64[batch_size], owned by the caller."""
         if index < 0:
             raise ValueError(f"index must be at least 0, not {index}")
         if self._padded:
@@ -88,11 +78,10 @@ def reader_meta(size: int, options: OrderOptions) -> dict[str, int]:
         ValueError: there are more shards than entries.
     """
     shards = Shards(size, options)
+    padded = shards.largest * options.num_shards
     return {
         "epoch_size": size,
-        "epoch_size_padded": shards.largest * options.num_shards
-        if options.pad_last_batch
-        else size,
+        "epoch_size_padded": padded if options.pad_last_batch else size,
         "number_of_shards": options.num_shards,
         "shard_id": options.shard_id,
         "pad_last_batch": int(options.pad_last_batch),

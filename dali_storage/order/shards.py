@@ -19,12 +19,9 @@ class Shards:
     start_index). Methods that take an index also take int64[n] of them.
 
     Attributes:
-        size: entries in the list.
+        size: entries in the list, at least one per shard.
         largest: entries in the largest shard.
         sticks: whether all epochs read the same shard.
-
-    Raises:
-        ValueError: there are more shards than entries.
     """
 
     def __init__(self, size: int, options: OrderOptions) -> None:

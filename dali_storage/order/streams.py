@@ -92,16 +92,10 @@ class _Reshuffled:
 
 
 class _Windowed:
-    """A stream that is drawn from a moving window, see the docstring of the module.
-
-    Args:
-        shards: knows where the epochs end.
-        listed: the stream to draw from.
-        window: its size in entries, at most that of the largest shard.
-        seed: for the draws.
-    """
+    """`listed`, drawn from a moving window, see the docstring of the module."""
 
     def __init__(self, shards: Shards, listed: _Listed, window: int, seed: int) -> None:
+        """`window` is in entries, at most those of the largest shard."""
         self._shards, self._listed, self._window = shards, listed, window
         self._engine = Minstd(seed)
         self._marks, self._stride = [(0, self._engine.state)], _STRIDE
@@ -151,17 +145,15 @@ class _Windowed:
         """Bring the engine to its state at position `goal`, from the nearest saved one."""
         found = bisect_right(self._marks, goal, key=itemgetter(0)) - 1
         position, self._engine.state = self._marks[found]
-        while position < goal:
-            count = min(self._stride, goal - position)
-            self._skip(position, count)
-            position += count
-            self._remember(position)
 
-    def _skip(self, position: int, count: int) -> None:
         def bound(index: int) -> int:
             return min(self._window, self._shards.until_end(self._shards.index(position + index)))
 
-        self._engine.skip(count, self._window, bound)
+        while position < goal:
+            count = min(self._stride, goal - position)
+            self._engine.skip(count, self._window, bound)
+            position += count
+            self._remember(position)
 
     def _remember(self, position: int) -> None:
         """Save the engine's state if the last one is far away; if there are too many, drop half."""
