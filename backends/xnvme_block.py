@@ -84,8 +84,14 @@ class XnvmeBlockReader(Reader):
                 read as files, and their file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
-        _check_options(queue_depth, queues, max_transfer, retries, nsid)
-        _check_memory(mem)
+        require_depth("xnvme-block", queue_depth)
+        require_integer("xnvme-block", "queues", queues, range(1, 65))
+        require_integer("xnvme-block", "retries", retries, range(101))
+        require_integer("xnvme-block", "nsid", nsid, range(1, 0xFFFFFFFF))
+        if max_transfer is not None:
+            transfers = range(_PAGE, (1 << 30) + 1, _PAGE)
+            require_integer("xnvme-block", "max_transfer", max_transfer, transfers)
+        _require_memory(mem)
         require_flag("xnvme-block", "spin", spin)
         require_flag("xnvme-block", "check", check)
         self.lanes = queues
@@ -155,23 +161,7 @@ def _transfer(wanted: int | None, namespace: Namespace) -> int:
     return wanted
 
 
-def _check_options(
-    queue_depth: int, queues: int, max_transfer: int | None, retries: int, nsid: int
-) -> None:
-    require_depth("xnvme-block", queue_depth)
-    require_integer("xnvme-block", "queues", queues, range(1, 65))
-    require_integer("xnvme-block", "retries", retries, range(101))
-    require_integer("xnvme-block", "nsid", nsid, range(1, 0xFFFFFFFF))
-    if max_transfer is not None:
-        transfers = range(_PAGE, (1 << 30) + 1, _PAGE)
-        require_integer("xnvme-block", "max_transfer", max_transfer, transfers)
-
-
-def _check_memory(mem: str) -> None:
-    if mem == "gpu":
-        raise ValueError(
-            "xnvme-block: mem='gpu' is reserved: reading to GPU memory is not supported yet; use "
-            "mem='cpu'"
-        )
+def _require_memory(mem: str) -> None:
     if mem != "cpu":
-        raise ValueError(f"xnvme-block: mem must be 'cpu', not {mem!r}")
+        hint = " (reserved: reading to GPU memory is not supported yet)" if mem == "gpu" else ""
+        raise ValueError(f"xnvme-block: mem must be 'cpu', not {mem!r}{hint}")

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.backends.linux import nodes
-from dali_storage.backends.linux.storage import list_disks
-from dali_storage.backends.xnvme.nodes import list_character_devices
+from dali_storage.backends.linux.storage import list_disks, node_problem
+from dali_storage.backends.xnvme.nodes import list_nodes
 from dali_storage.devices import DeviceStatus
 
 
@@ -51,9 +50,7 @@ def test_a_machine_without_sysfs_has_no_disks(tmp_path: Path) -> None:
 def test_character_devices_of_namespaces_are_listed(tmp_path: Path) -> None:
     for name in ("ng0n1", "ngx", "nvme0"):
         write(tmp_path / "dev" / name, "")
-    assert [*list_character_devices(str(tmp_path))] == [
-        DeviceStatus("/dev/ng0n1", "NVMe character device")
-    ]
+    assert [*list_nodes(str(tmp_path))] == [DeviceStatus("/dev/ng0n1", "NVMe character device")]
 
 
 def test_a_missing_node_is_reported(tmp_path: Path) -> None:
@@ -91,7 +88,7 @@ def test_a_node_that_cannot_be_opened_is_reported_with_the_reason(
 
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(os, "access", lambda path, mode: permitted)
-    problem = nodes.problem(tmp_path / "sda")
+    problem = node_problem(tmp_path / "sda")
     assert problem is not None
     assert problem.reason == reason
     assert remedy in problem.remedy

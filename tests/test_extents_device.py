@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,24 @@ def test_if_no_place_is_right_the_error_is_that_of_the_first(tmp_path: Path) -> 
     device = replace(PARTITION, path=str(tmp_path / "image"), backing_file="/no/such/file")
     with pytest.raises(StaleMapError, match="it has 4096 bytes"):
         open_mapped(None, loaded(device), bytes(tmp_path), lambda _: FakeSource(storage(4096)))
+
+
+def test_the_error_of_a_refused_device_does_not_keep_it_alive(tmp_path: Path) -> None:
+    """A traceback keeps what a device was reading to, and that keeps a device of libxnvme open."""
+    sources: list[weakref.ref[FakeSource]] = []
+
+    def opener(path: str) -> FakeSource:
+        source = FakeSource(storage(4096))
+        sources.append(weakref.ref(source))
+        return source
+
+    gc.disable()  # frees cycles, at some time
+    try:
+        with pytest.raises(StaleMapError, match="it has 4096 bytes"):
+            open_mapped("/dev/x", loaded(), bytes(tmp_path), opener)
+        assert [source() for source in sources] == [None]
+    finally:
+        gc.enable()
 
 
 def test_a_uri_that_is_not_a_path_is_refused(tmp_path: Path) -> None:

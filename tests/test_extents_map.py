@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import bmap_tools
 from bmap_tools import MapFormatError
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
@@ -30,6 +33,19 @@ def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
         before = _maps.load_map(bmap).map
         make_map(catalog.root, bmap)
         assert _maps.load_map(bmap).map is not before
+
+
+def test_a_map_that_was_rewritten_with_the_same_size_and_time_is_loaded_again(
+    mapped: tuple[Catalog, Path], tmp_path: Path
+) -> None:
+    bmap = mapped[1]
+    before, status = _maps.load_map(bmap).map, bmap.stat()
+    other = replace(before, created=before.created.replace("20", "19", 1))
+    bmap_tools.save(other, tmp_path / "other.json")
+    bmap.write_bytes((tmp_path / "other.json").read_bytes())
+    os.utime(bmap, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (bmap.stat().st_size, bmap.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert _maps.load_map(bmap).map.created == other.created
 
 
 def test_part_of_the_mapped_directory_is_read(

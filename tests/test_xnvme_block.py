@@ -159,7 +159,7 @@ def test_a_file_beyond_2_tib_is_read_right(io: str, tmp_path: Path) -> None:
         ({"nsid": 0}, ValueError, "nsid"),
         ({"max_transfer": 512}, ValueError, "max_transfer.*a multiple of 4096"),
         ({"max_transfer": "128k"}, ValueError, "max_transfer"),
-        ({"mem": "gpu"}, ValueError, "mem='gpu' is reserved"),
+        ({"mem": "gpu"}, ValueError, "mem must be 'cpu', not 'gpu' \\(res"),
         ({"mem": "disk"}, ValueError, "mem must be 'cpu'"),
         ({"spin": 1}, TypeError, "spin must be True or False"),
         ({"check": "state"}, TypeError, "check must be True or False"),

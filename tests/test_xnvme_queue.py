@@ -19,11 +19,10 @@ from dali_storage.backends.xnvme import device as _xnvme_devices
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme import queue as _xnvme_queue
 from dali_storage.backends.xnvme.abi import COMMAND, MAX_BLOCKS
-from dali_storage.backends.xnvme.commands import NOTHING_TO_DO
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.errors import BackendUnavailable
 

@@ -39,22 +39,10 @@ Opened = TypeVar("Opened", bound=Source)
 def open_mapped(
     uri: PathLike | None, loaded: LoadedMap, root: bytes, opener: Callable[[str], Opened]
 ) -> tuple[Opened, int]:
-    """Open what holds the mapped file system.
+    """Open what holds the mapped file system; return it and where the file system starts (bytes).
 
-    Args:
-        uri: path of a device or image; None: try the likely ones.
-        loaded: the map.
-        root: a directory in the file system, if that is mounted.
-        opener: opens a path. The result is the caller's to close.
-
-    Returns:
-        What was opened, and the offset of the file system on it, in bytes.
-
-    Raises:
-        TypeError: `uri` is not a path.
-        StaleMapError: it holds another file system, or is another device.
-        BackendUnavailable: its blocks are too large.
-        Whatever `opener` raises. If no likely path is right, the error of the first.
+    `uri` is the path of a device or image; None: try the likely ones, and raise the error of the
+    first if none is right. `root` is a directory in the file system, if that is mounted.
     """
     refusals: list[Exception] = []
     for path in _likely_paths(loaded.map, root) if uri is None else [_path_of(uri)]:
@@ -67,17 +55,11 @@ def open_mapped(
                 raise
         except (OSError, ValueError, BackendUnavailable) as refusal:
             refusals.append(refusal)
-    raise refusals[0]
+    raise refusals.pop(0)  # a cycle of list and traceback would keep the device alive
 
 
 def locate(source: Source, loaded: LoadedMap) -> int:
-    """Compare a device or image with the map; return the offset of the mapped file system on it.
-
-    Raises:
-        StaleMapError: it is not the mapped device, or holds another file system.
-        BackendUnavailable: the mapped files are not aligned to its blocks.
-        OSError: its superblock cannot be read.
-    """
+    """Compare a device or image with the map; return where the file system starts on it (bytes)."""
     storage = source.storage
     start = storage.offset + _require_same_device(storage, loaded)
     _require_alignment(storage, start, loaded)
@@ -112,10 +94,8 @@ def _require_same_device(storage: Storage, loaded: LoadedMap) -> int:
     starts = {there.disk_size: there.start, there.size: 0}
     start = starts.get(storage.size // _SECTOR * _SECTOR)
     if start is None:
-        what = (
-            f"it has {storage.size} bytes, the mapped one {there.size}, its disk {there.disk_size}"
-        )
-        raise loaded.other_device(storage.path, what)
+        mapped = f"the mapped one {there.size}, its disk {there.disk_size}"
+        raise loaded.other_device(storage.path, f"it has {storage.size} bytes, {mapped}")
     return start
 
 
@@ -153,11 +133,7 @@ def _likely_paths(mapped: ExtentMap, root: bytes) -> list[str]:
 
 
 def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
-    """The device of the file system that `root` is on if that is the mapped one, else why not.
-
-    Raises:
-        OSError: too many open files.
-    """
+    """The device of the file system that `root` is on if that is the mapped one, else why not."""
     try:
         found, on = file_system.find(root)
     except (OSError, UnsupportedStorage) as reason:
@@ -170,13 +146,7 @@ def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
 
 
 def require_mounted_from(on: Device, root: bytes, storage: Storage, loaded: LoadedMap) -> None:
-    """Refuse storage that the directory `root` is not mounted from, such as a copy.
-
-    Changes to the files of the one do not reach the other.
-
-    Raises:
-        StaleMapError: `root` is mounted from another device.
-    """
+    """Refuse storage that `root` is not mounted from, such as a copy: it misses later changes."""
     paths = [path for path in (on.path, on.disk, on.backing_file) if path is not None]
     if not any(_is_same_file(path, alias) for path in paths for alias in storage.aliases):
         what = f"{os.fsdecode(root)!r} is mounted from {on.path}, not from {storage.path}"

@@ -44,15 +44,7 @@ class Freshness:
         self._can_move &= self._is_mapped
 
     def check_all(self, files: IntArray, paths: Callable[[IntArray], Sequence[bytes]]) -> None:
-        """Refuse files that differ from the map, before the first read.
-
-        Args:
-            files: int64[n], indices into the map.
-            paths: gives the present paths of some of them (int64[k], indices into `files`).
-
-        Raises:
-            As `check()`.
-        """
+        """As `check()`, before the first read; `paths` returns the paths of some of the files."""
         # Files that can be moved while mounted are checked again on every read; skip them here.
         unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_move[files])
         with self._missing_is_stale():
@@ -61,11 +53,7 @@ class Freshness:
                 self._check_extents(files[some], paths(some))
 
     def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        """Refuse files that differ from the map.
-
-        Args:
-            files: int64[n], indices into the map.
-            paths: their present paths.
+        """Refuse files of the map (int64[n]) that differ from it now; `paths` are their paths.
 
         Raises:
             StaleMapError: a file differs; of several that differ in the same way, the first.

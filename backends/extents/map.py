@@ -7,7 +7,6 @@ import weakref
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from ..._types import IntArray, PathLike
 from ...catalog import Catalog
 from ...errors import StaleMapError
 
-_Key: TypeAlias = tuple[str, int, int, int, int]
-
-_loaded: weakref.WeakValueDictionary[_Key, ExtentMap] = weakref.WeakValueDictionary()
+_loaded: weakref.WeakValueDictionary[tuple[int, ...], ExtentMap] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +42,16 @@ class LoadedMap:
 
 
 def load_map(bmap: PathLike) -> LoadedMap:
-    """Load a map from a file.
+    """Load a map, which is shared by all readers of the same unchanged file.
 
-    The tree, the reader, and all readers of one unchanged file share its ExtentMap: it can be large
-    and take seconds to load.
-
-    Raises:
-        MapFormatError, OSError: as `bmap_tools.load()`.
-        TypeError: `bmap` is not a path.
+    It can be large and take seconds to load. Raises as `bmap_tools.load()`, besides a TypeError.
     """
     try:
         path = os.fsdecode(bmap)
     except TypeError:
         raise TypeError(f"bmap must be the path of a bmap.json, not {bmap!r}") from None
     status = os.stat(path)
-    key = (path, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    key = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
     found = _loaded.get(key)
     if found is None:
         found = _loaded[key] = bmap_tools.load(path)
@@ -104,11 +96,7 @@ class MapTree:
 
 
 def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
-    """The file of the map that each sample is: int64[n].
-
-    Raises:
-        StaleMapError: samples are not in the map; names the first few and their number.
-    """
+    """The file of the map that each sample is: int64[n]."""
     mapped = loaded.map
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
         return np.arange(len(catalog))
@@ -118,11 +106,10 @@ def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
     files = np.fromiter(map(find, names), np.int64, len(catalog))
     missing = np.flatnonzero(files < 0)
     if missing.size:
-        few = ", ".join(repr(os.fsdecode(catalog.name(sample))) for sample in missing[:3].tolist())
-        what = f"{missing.size} of {len(catalog)} samples are not in the map: {few}"
-        raise loaded.stale(
-            catalog.path(int(missing[0])), what + (", ..." if missing.size > 3 else "")
-        )
+        few = [repr(os.fsdecode(catalog.name(sample))) for sample in missing[:3].tolist()]
+        listed = ", ".join([*few, "..."] if missing.size > 3 else few)
+        what = f"{missing.size} of {len(catalog)} samples are not in the map: {listed}"
+        raise loaded.stale(catalog.path(int(missing[0])), what)
     return files
 
 

@@ -1,8 +1,4 @@
-"""From samples to the reads of a device: a batch is planned as numpy columns.
-
-Offsets are bytes on the device or image that is read, memory is addresses. A backend turns them
-into the requests of its engine: iocbs, NVMe commands.
-"""
+"""From samples to the reads of a device: a batch is planned as numpy columns."""
 
 from __future__ import annotations
 
@@ -82,13 +78,10 @@ class Extents:
     """
 
     def __init__(self, extent_map: ExtentMap, start: int, alignment: int) -> None:
-        """Take the columns from a map.
+        """Take the columns from a map whose file system is at `start` (bytes) of the device.
 
-        Args:
-            extent_map: the map.
-            start: offset of its file system on the device that is read, in bytes.
-            alignment: bytes, a multiple of the device's block. A file is read up to its size,
-                rounded up to this.
+        Files are read up to their size, rounded up to `alignment`: bytes, a multiple of the
+        device's block.
         """
         self.sizes = extent_map.sizes
         file = np.repeat(np.arange(len(extent_map)), np.diff(extent_map.extent_offsets))
@@ -105,14 +98,9 @@ class Extents:
         self._hole_start, self._hole_end, self._hole_first = self._holes(file)
 
     def reads(self, batch: Batch, files: IntArray) -> tuple[Reads, IntArray]:
-        """Plan the reads of a batch, in its order, neither coalesced nor split.
+        """The k reads of a batch in its order, not coalesced, and the slot of each (int64[k]).
 
-        Args:
-            batch: its sizes are those of the map.
-            files: int64[n], the file of each sample.
-
-        Returns:
-            The k reads, and the slot in the batch that each is for (int64[k]).
+        `files` is the file of each sample: int64[n].
         """
         slots, extents = _members(self._first, files)
         logical = self._logical[extents]

@@ -1,7 +1,6 @@
-"""The samples of a catalog, read by the extents of a map.
+"""A batch of mapped samples: planned, submitted, retried, blamed, filled and checked.
 
-Here a batch is planned, submitted, retried, blamed, filled and checked. A backend adds only how its
-engine reads: a `Submit`, called once per batch and attempt.
+A backend adds only how its engine reads: a `Submit`, called once per batch and attempt.
 """
 
 from __future__ import annotations
@@ -65,19 +64,8 @@ class MappedSamples:
     ) -> None:
         """Find every sample in the map, and compare map and files if these are mounted.
 
-        Args:
-            catalog: the samples.
-            loaded: the map.
-            storage: the device or image that is read.
-            start: offset of the mapped file system on it, in bytes.
-            max_transfer: bytes, the most that one read asks for.
-            retries: how often a failed read is submitted again.
-            check: compare samples with the map if the file system is mounted.
-
-        Raises:
-            StaleMapError: samples are not in the map, or have changed; the directory of the catalog
-                is not what was mapped.
-            BackendUnavailable: some samples have to be read as files, and are not mounted.
+        The mapped file system begins at `start` (bytes) of the storage. A failed read is submitted
+        again `retries` times. The other options are those of `BlockReader`.
         """
         self.alignment = max(_PAGE, storage.alignment)
         self._catalog = catalog
@@ -109,11 +97,7 @@ class MappedSamples:
             )
 
     def read(self, batch: Batch, submit: Submit) -> None:
-        """Read a batch; refuse samples that are stale.
-
-        Raises:
-            StaleMapError, OSError: of the first sample that cannot be delivered; names its path.
-        """
+        """Read a batch, or raise the error of the first sample that fails or is stale."""
         files = self._files[batch.samples]
         planned, slots = self._extents.reads(batch, files)
         commands = planned.coalesced().split(self._max_transfer)

@@ -15,7 +15,6 @@ from bmap_tools.extent_map import Device
 
 from ...devices import DeviceStatus
 from ...errors import BackendUnavailable, named
-from . import nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +59,7 @@ class DirectFile:
     fd: int
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Up to `nbytes` from `offset`, both multiples of the alignment.
-
-        Raises:
-            OSError: they cannot be read; names the path.
-        """
+        """Up to `nbytes` from `offset`, both multiples of the alignment."""
         with mmap.mmap(-1, nbytes) as memory, named(os.fsencode(self.storage.path)):
             return memory[: os.preadv(self.fd, [memory], offset)]
 
@@ -74,13 +69,7 @@ class DirectFile:
 
 
 def open_direct(path: str) -> DirectFile:
-    """Open a disk, a partition, a loop device or an image file.
-
-    Raises:
-        BackendUnavailable: no permission, or no O_DIRECT.
-        ValueError: it is neither an image nor a supported block device.
-        OSError: it cannot be opened; names the path.
-    """
+    """Open a disk, a partition, a loop device or an image file."""
     mode = mode_of(path)
     if not stat.S_ISBLK(mode) and not stat.S_ISREG(mode):
         hint = "; NVMe character devices are for xnvme-block" if stat.S_ISCHR(mode) else ""
@@ -114,20 +103,39 @@ def list_disks(root: str = "/") -> Iterator[DeviceStatus]:
     """All whole disks that have a medium; `root` is the directory that contains `sys` and `dev`."""
     for entry in sorted((Path(root) / "sys/class/block").glob("*")):
         kind = device.disk_kind(entry.name)
-        size, hidden = (nodes.sysfs_text(entry / name) for name in ("size", "hidden"))
+        size, hidden = (sysfs_text(entry / name) for name in ("size", "hidden"))
         if kind is None or size in ("", "0") or hidden == "1":  # hidden: one of several paths
             continue
-        problem = nodes.problem(Path(root) / "dev" / entry.name)
+        problem = node_problem(Path(root) / "dev" / entry.name)
         yield DeviceStatus(f"/dev/{entry.name}", kind, problem)
 
 
-def mode_of(path: str) -> int:
-    """The st_mode of what the option `uri` names.
+def node_problem(node: Path) -> BackendUnavailable | None:
+    """Why a device cannot be read, found by opening it read-only for a moment; None if it can."""
+    pass_to_container = "pass it to the container (docker run --device)"
+    try:
+        os.close(os.open(node, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
+    except FileNotFoundError:
+        return BackendUnavailable("no node in /dev", pass_to_container)
+    except OSError as error:
+        if not os.access(node, os.R_OK):
+            remedy = "run as root, or let this user read it (setfacl -m u:$USER:r DEVICE)"
+            return BackendUnavailable("no permission to read it", remedy)
+        remedy = pass_to_container if error.errno == errno.EPERM else ""
+        return BackendUnavailable(f"permitted, but cannot be opened: {error.strerror}", remedy)
+    return None
 
-    Raises:
-        ValueError: it is not a path.
-        OSError: there is no such file; names the path.
-    """
+
+def sysfs_text(path: Path) -> str:
+    """The stripped text of a file in sysfs or procfs; empty if there is no such file."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def mode_of(path: str) -> int:
+    """The st_mode of what the option `uri` names."""
     hint = "; give the device or image that holds the mapped files as the option uri"
     try:
         with named(os.fsencode(path), hint):
@@ -161,10 +169,8 @@ def _open(path: str) -> int:
         raise no_permission(path) from None
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise BackendUnavailable(
-                f"{path} is on a file system without O_DIRECT",
-                attach_remedy(path),
-            ) from None
+            what = f"{path} is on a file system without O_DIRECT"
+            raise BackendUnavailable(what, attach_remedy(path)) from None
         raise
 
 

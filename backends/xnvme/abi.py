@@ -50,17 +50,10 @@ CONTEXT = np.dtype(  # struct xnvme_cmd_ctx
 command, which are opcode, flags, identifier and namespace."""
 
 COMMAND = np.dtype(
-    [
-        ("opcode", "u1"),
-        ("flags", "u1"),
-        ("cid", "<u2"),
-        ("nsid", "<u4"),
-        ("cdw2", "V32"),
-        ("slba", "<u8"),
-        ("nlb", "<u2"),
-        ("cdw12", "V14"),
-        ("completion", "V16"),
-    ]
+    {
+        "names": ["opcode", "flags", "cid", "nsid", "cdw2", "slba", "nlb", "cdw12", "completion"],
+        "formats": ["u1", "u1", "<u2", "<u4", "V32", "<u8", "<u2", "V14", "V16"],
+    }
 )
 """The head of a context, with the fields of a read. No gaps: numpy does not copy those."""
 
@@ -77,16 +70,11 @@ IDENTIFY_CONTROLLER = np.dtype(
     }
 )
 IDENTIFY_NAMESPACE = np.dtype(
-    {
-        "names": ["nguid", "eui64"],
-        "formats": ["V16", "V8"],
-        "offsets": [104, 120],
-        "itemsize": 4096,
-    }
+    {"names": ["nguid", "eui64"], "formats": ["V16", "V8"], "offsets": [104, 120], "itemsize": 4096}
 )
 
-_int, _uint, _size, _string = ctypes.c_int, ctypes.c_uint32, ctypes.c_size_t, ctypes.c_char_p
-_pointer = ctypes.c_void_p
+_int, _uint, _size = ctypes.c_int, ctypes.c_uint32, ctypes.c_size_t
+_string, _pointer = ctypes.c_char_p, ctypes.c_void_p
 PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {  # name: type of the result, types of arguments
     "xnvme_dev_open": (_pointer, [_string, _pointer]),
     "xnvme_dev_close": (None, [_pointer]),

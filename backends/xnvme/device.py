@@ -38,15 +38,15 @@ class Geometry:
         kind: "conventional", "zoned" or "key-value".
         size: bytes.
         lba_bytes: bytes of a logical block, including its metadata where that is interleaved.
-        has_metadata: whether metadata is interleaved with the blocks.
         max_transfer: bytes, the most that one command may read.
+        has_metadata: whether metadata is interleaved with the blocks.
     """
 
     kind: str
     size: int
     lba_bytes: int
-    has_metadata: bool
     max_transfer: int
+    has_metadata: bool
 
 
 class Device:
@@ -75,22 +75,19 @@ class Device:
         nsid: int = 1,
         is_ours: Callable[[], bool] | None = None,
     ) -> None:
-        """Open it.
+        """Open what libxnvme's backend `be` calls `uri`; raise an OSError that names it.
 
         Args:
             library: libxnvme.
-            uri: a path, a PCI address, or whatever else the backend `be` opens.
+            uri: a path or a PCI address.
             io: libxnvme's asynchronous implementation; None: the backend's default.
             be: libxnvme's backend.
             sync: libxnvme's synchronous implementation; None: the backend's default.
             file: open it by the file API.
             direct: open it with O_DIRECT.
-            nsid: the namespace of a controller that is given by its PCI address.
+            nsid: the namespace, at a PCI address.
             is_ours: returns False once the device must not be touched any more, not even to close
                 it. None: it can always be closed.
-
-        Raises:
-            OSError: it cannot be opened, or not with these options; names the URI.
         """
         self.library = library
         self.lost = False
@@ -124,11 +121,7 @@ class Device:
 
     @property
     def handle(self) -> _Handle:
-        """Keeps the device open as long as there is a reference to it.
-
-        Raises:
-            ValueError: the device is closed.
-        """
+        """Keeps the device open as long as there is a reference to it."""
         if self._handle is None:
             raise ValueError("the device is closed")
         return self._handle
@@ -145,32 +138,21 @@ class Device:
         return ctypes.c_int.from_address(state).value  # the first field of every backend's state
 
     def geometry(self) -> Geometry:
-        """Query the geometry.
-
-        Raises:
-            OSError: libxnvme does not know it.
-        """
+        """Query the geometry; OSError if libxnvme does not know it."""
         with LIBRARY_LOCK:  # may send a command to the device
             address = self.library.xnvme_dev_get_geo(self.pointer)
         found = copy_structure(address, GEOMETRY)
         kind = GEOMETRY_KINDS.get(int(found["type"]))
         if kind is None or (kind != "key-value" and not found["lba_nbytes"]):
             raise OSError(f"libxnvme does not know its geometry (io {self.io!r})")
-        return Geometry(
-            kind=kind,
-            size=int(found["tbytes"]),
-            lba_bytes=int(found["lba_nbytes"]),
-            has_metadata=bool(found["lba_extended"]),
-            max_transfer=int(found["mdts_nbytes"]),
-        )
+        names = ("tbytes", "lba_nbytes", "mdts_nbytes")
+        size, lba_bytes, max_transfer = (int(found[name]) for name in names)
+        return Geometry(kind, size, lba_bytes, max_transfer, bool(found["lba_extended"]))
 
     def allocate(self, nbytes: int) -> Buffer:
         """At least `nbytes` of memory that the device can write to: uint8, page-aligned.
 
         It is freed when the last reference to it dies; until then the device stays open.
-
-        Raises:
-            MemoryError: there is not that much.
         """
         handle, nbytes = self.handle, max(nbytes, 1)
         with LIBRARY_LOCK:
@@ -214,10 +196,6 @@ class _Handle:
 
     In a forked process nothing is closed or freed: that would shut down a controller that the
     parent still uses.
-
-    Attributes:
-        pointer: the structure.
-        process: the process that opened it.
     """
 
     def __init__(self, pointer: int, closer: Any, is_ours: Callable[[], bool] | None) -> None:

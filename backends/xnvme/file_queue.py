@@ -16,10 +16,9 @@ import numpy.typing as npt
 from ..._types import IntArray
 from ...errors import BackendUnavailable
 from ..linux import libc
-from .commands import NOTHING_TO_DO, Commands
 from .device import Device
 from .library import Library
-from .queue import Queue
+from .queue import NOTHING_TO_DO, Commands, Queue
 from .status import describe_status
 
 IOS = ("io_uring", "libaio", "emu", "thrpool")

@@ -26,18 +26,11 @@ class Library:
     Attributes:
         path: the name or path it was loaded by.
         version: "0.7.5" or "main".
-        with_gil: has the same functions, called with the interpreter lock held. Use it for
-            functions that only write to memory: to release the lock is cheap, to get it back can
-            take milliseconds.
+        with_gil: has the same functions, called with the interpreter lock held (see `linux.libc`).
     """
 
     def __init__(self, path: str) -> None:
-        """Load it.
-
-        Raises:
-            OSError: there is no such library.
-            BackendUnavailable: it is not a supported version of libxnvme.
-        """
+        """Load it; OSError if there is none, BackendUnavailable if it is not supported."""
         self.path = path
         self._cdll = ctypes.CDLL(path, use_errno=True)
         self.with_gil: Any = ctypes.PyDLL(path)
@@ -60,11 +53,7 @@ class Library:
 
 
 def load() -> Library:
-    """The libxnvme that XNVME_LIBRARY_PATH names, else the one that the system has.
-
-    Raises:
-        BackendUnavailable: there is none, or it is not supported; the message says how to get one.
-    """
+    """The libxnvme that XNVME_LIBRARY_PATH names, else the system's; or BackendUnavailable."""
     return _load(os.environ.get("XNVME_LIBRARY_PATH"))
 
 

@@ -53,20 +53,11 @@ class Namespace:
     def submit(
         self, queue: int, offsets: IntArray, memory: IntArray, lengths: IntArray, owner: object
     ) -> ReadCommands:
-        """Read ranges; return when no command is under way.
+        """Read ranges, given as for `ReadCommands`, by a queue; return when none is under way.
 
-        Args:
-            queue: index of the queue, used by one thread at a time.
-            offsets: as for `ReadCommands`, like the following two.
-            memory: addresses.
-            lengths: bytes.
-            owner: of the memory; kept for ever if the device stops answering.
-
-        Returns:
-            The commands, with their results.
-
-        Raises:
-            OSError: the device does not answer, or has been taken away; names its path.
+        `owner` owns the memory: it is kept for ever if the device stops answering. A queue is for
+        one thread at a time. Raises an OSError with the device's path if that does not answer, or
+        another driver has it.
         """
         commands = ReadCommands(
             self._queues[queue],
@@ -84,12 +75,7 @@ class Namespace:
         return commands
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Read some bytes, at most `max_transfer`, by the first queue.
-
-        Raises:
-            BackendUnavailable: no permission.
-            OSError: they cannot be read; names the path.
-        """
+        """Read some bytes, at most `max_transfer`, by the first queue."""
         memory = self.allocate(nbytes)
         columns = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
         commands = self.submit(0, columns[0], columns[1], columns[2], memory)
@@ -122,22 +108,7 @@ def open_namespace(
     queue_depth: int,
     spin: bool,
 ) -> Namespace:
-    """Open a device with its queues.
-
-    Args:
-        library: libxnvme.
-        uri: a block device, an NVMe character device, a PCI address or an image.
-        io: libxnvme's asynchronous implementation; None: the default.
-        nsid: the namespace, at a PCI address.
-        queues: how many.
-        queue_depth: of each.
-        spin: as for `Queue`.
-
-    Raises:
-        ValueError: there is nothing to read at `uri`, or not with these options.
-        BackendUnavailable: it cannot be read here.
-        OSError: it cannot be opened; names the path.
-    """
+    """Open a device with its queues; the options and errors are those of `XnvmeBlockReader`."""
     kind, path = _kind_of(library, uri, nsid)
     async_impl = kind.choose_async_impl(io)
     kind.require_depth(queue_depth)
@@ -150,12 +121,11 @@ def open_namespace(
         doing = f"cannot create {queues} queues of depth {queue_depth}"
         hint = "; the device may support fewer or shallower ones"
         with kind.explain_failures(library, found.path, device.io, doing, hint):
-            made = [
-                opened.enter_context(
-                    Queue(device, queue_depth, spin=spin, timeout_s=kind.timeout_s)
-                )
+            new = (
+                Queue(device, queue_depth, spin=spin, timeout_s=kind.timeout_s)
                 for _ in range(queues)
-            ]
+            )
+            made = list(map(opened.enter_context, new))
         opened.pop_all()
     return Namespace(kind, device, made, storage, geometry.lba_bytes, max_transfer)
 

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from bmap_tools import device
@@ -18,22 +17,20 @@ from bmap_tools.device import UnsupportedStorage
 
 from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
-from ..linux import nodes
-from ..linux.nodes import sysfs_text
-from ..linux.storage import Storage, describe, list_disks, no_permission
+from ..linux.storage import (
+    Storage,
+    describe,
+    no_permission,
+    node_problem,
+    sysfs_text,
+)
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _DEFAULT_KIB = 128  # taken for the limit of a driver that does not report one
 
 
 def block_device(path: str) -> Storage:
-    """A block device, to be read by the node of its disk: libxnvme cannot read a partition.
-
-    Raises:
-        BackendUnavailable: the disk has no node of its name here, or it may not be read.
-        ValueError: it is not a plain disk, a partition or a loop device.
-        OSError: sysfs does not describe it.
-    """
+    """A block device, to be read by the node of its disk: libxnvme cannot read a partition."""
     found = device.examine(path)
     storage = describe(path, found)
     number = sysfs_text(_BLOCK_DEVICES / os.path.basename(found.disk) / "dev")
@@ -52,23 +49,15 @@ def max_transfer(disk: str) -> int:
 
 
 def character_device(path: str) -> Storage:
-    """The character device of an NVMe namespace, /dev/ng0n1.
-
-    Raises:
-        ValueError: it is not one.
-        BackendUnavailable: the namespace has no block device, or no node of its name that may be
-            read.
-    """
+    """The character device of an NVMe namespace, /dev/ng0n1."""
     number = _number(path)
     name = os.path.basename(os.path.realpath(f"/sys/dev/char/{number}"))
     match = re.fullmatch(r"ng(\d+n\d+)", name)
     if match is None:
-        raise ValueError(
-            f"uri {path!r} is not the character device of an NVMe namespace (/dev/ng0n1)"
-            + ("; this is the controller's" if re.fullmatch(r"nvme\d+", name) else "")
-        )
-    try:
-        # The block device of the same namespace.
+        hint = "; this is the controller's" if re.fullmatch(r"nvme\d+", name) else ""
+        what = "is not the character device of an NVMe namespace (/dev/ng0n1)"
+        raise ValueError(f"uri {path!r} {what}{hint}")
+    try:  # the block device of the same namespace
         found = device.of_sysfs(f"/sys/class/block/nvme{match[1]}")
     except (OSError, UnsupportedStorage) as reason:
         raise BackendUnavailable(
@@ -79,16 +68,12 @@ def character_device(path: str) -> Storage:
     return replace(describe(node, found), aliases=(found.path,))
 
 
-def list_nodes() -> Iterator[DeviceStatus]:
-    """The block devices of disks, and the character devices of NVMe namespaces."""
-    return chain(list_disks(), list_character_devices())
-
-
-def list_character_devices(root: str = "/") -> Iterator[DeviceStatus]:
-    """The nodes of all NVMe namespaces; `root` is the directory that contains `dev`."""
+def list_nodes(root: str = "/") -> Iterator[DeviceStatus]:
+    """All disks and NVMe character devices; `root` is the directory that contains `sys`, `dev`."""
+    yield from list_disks(root)
     for node in sorted((Path(root) / "dev").glob("ng*")):
         if re.fullmatch(r"ng\d+n\d+", node.name):
-            yield DeviceStatus(f"/dev/{node.name}", "NVMe character device", nodes.problem(node))
+            yield DeviceStatus(f"/dev/{node.name}", "NVMe character device", node_problem(node))
 
 
 def _node(node: str, number: str, path: str) -> str:

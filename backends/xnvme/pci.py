@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
-from ..linux.nodes import sysfs_text
+from ..linux.storage import sysfs_text
 from .abi import IDENTIFY_CONTROLLER, IDENTIFY_NAMESPACE, copy_structure
 from .device import LIBRARY_LOCK, Device
 
@@ -42,10 +42,7 @@ class Need(NamedTuple):
 def address_of(text: str) -> str | None:
     """A PCI address in sysfs form, 0000:00:04.0, from what lspci(8) prints; None if it is none."""
     match = _ADDRESS.fullmatch(text)
-    if match is None:
-        return None
-    domain, function = match[1] or "0", match[2]
-    return f"{int(domain, 16):04x}:{function.lower()}"
+    return f"{int(match[1] or '0', 16):04x}:{match[2].lower()}" if match else None
 
 
 def list_controllers(root: str = "/") -> Iterator[DeviceStatus]:
@@ -71,24 +68,13 @@ def driver_of(address: str, root: str = "/") -> str | None:
 
 
 def needs(address: str, root: str = "/") -> list[Need]:
-    """What is missing before user space can read a controller.
-
-    Args:
-        address: the controller's.
-        root: the directory that contains `sys` and `proc`.
-    """
+    """What is missing before user space can read a controller."""
     base = Path(root)
     return [*_driver_needs(base, address, driver_of(address, root)), *_machine_needs(base)]
 
 
 def require_user_space_driver(address: str, root: str = "/") -> None:
-    """Refuse a controller that no driver for user space has.
-
-    Raises:
-        OSError: there is no such device.
-        ValueError: it is not an NVMe controller.
-        BackendUnavailable: it has another driver, usually the kernel's own, or none.
-    """
+    """Refuse a controller that has another driver, usually the kernel's own, or none."""
     function = Path(root) / _FUNCTIONS / address
     if not function.exists():
         what = f"{os.strerror(errno.ENOENT)}; `lspci -D` lists the addresses of NVMe controllers"
@@ -143,11 +129,7 @@ class Ownership:
     """
 
     def __init__(self, address: str) -> None:
-        """Prepare to open the controller at a PCI address.
-
-        Raises:
-            BackendUnavailable: this process still has it open from before another driver took it.
-        """
+        """Prepare to open the controller at a PCI address."""
         self._address: str = address
         with LIBRARY_LOCK:
             others = list(_registered)
@@ -179,12 +161,10 @@ def _binding(address: str) -> int | None:
 
 
 def identify(device: Device) -> tuple[str, tuple[str, ...]]:
-    """Identify an open controller and the namespace that it was opened with, as the kernel would.
+    """The serial number of an open controller, and the world-wide names of the open namespace.
 
-    Returns:
-        The serial number of the controller, and the world-wide names that the kernel may use for
-        the namespace, depending on what else it knows. A name by UUID (uuid.*) is not among them:
-        it takes another command to read the UUID.
+    The kernel uses one of these names, depending on what else it knows. A name by UUID (uuid.*) is
+    not among them: it takes another command to read the UUID.
     """
     library = device.library
     with LIBRARY_LOCK:  # may send commands to the device

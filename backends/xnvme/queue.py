@@ -15,7 +15,9 @@ import ctypes
 import errno
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,9 @@ from ..._types import IntArray
 from ...errors import BackendUnavailable
 from ..linux import libc
 from .abi import CONTEXT, PHASE_BITS, SCT_AND_SC
-from .commands import UNDER_WAY, Commands
 from .device import LIBRARY_LOCK, Device, foreign_memory
+
+UNDER_WAY, NOTHING_TO_DO = 0, 1  # codes of a submission
 
 _DEPTHS = tuple(1 << power for power in range(12))  # libxnvme wants a power of two below 4096
 _STATE_BYTES = 8
@@ -41,16 +44,49 @@ _leaked_on_purpose: list[Any] = []  # memory that a device may still write to, a
 
 
 def require_depth(backend: str, depth: int) -> None:
-    """Refuse a queue depth that libxnvme does not support.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Refuse a queue depth that libxnvme does not support."""
     if type(depth) is not int or depth not in _DEPTHS:
         raise ValueError(
             f"{backend}: queue_depth must be a power of two from {_DEPTHS[0]} to {_DEPTHS[-1]}, "
             f"not {depth!r}"
         )
+
+
+class Commands(ABC):
+    """What a queue runs: commands that submit themselves and take their completions.
+
+    Attributes:
+        count: the number of commands; each is identified by an index.
+    """
+
+    count: int
+
+    @abstractmethod
+    def submit(self, indices: list[int], contexts: list[int]) -> Sequence[int]:
+        """Submit commands, each in its context, whose head still holds an older command.
+
+        Returns one code per command: UNDER_WAY, NOTHING_TO_DO, or -errno if libxnvme rejects it.
+        """
+
+    @abstractmethod
+    def complete(
+        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
+    ) -> list[int]:
+        """Take the completions of k commands; return the indices of those to submit again.
+
+        Args:
+            indices: int64[k], of the commands.
+            results: int64[k], as the implementation reports them: bytes, mostly.
+            statuses: uint16[k], SCT << 8 | SC; 0 is success.
+        """
+
+    @abstractmethod
+    def reject(self, index: int, error: int) -> None:
+        """Called for a command that cannot be submitted; `error` is an errno."""
+
+    @abstractmethod
+    def will_wait(self) -> None:
+        """Called when there is nothing to do but to wait for completions."""
 
 
 class Queue:
@@ -66,18 +102,15 @@ class Queue:
     def __init__(
         self, device: Device, depth: int, *, spin: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Create it.
+        """Create it, or raise an OSError. The device stays open as long as the queue.
 
         Args:
-            device: stays open as long as the queue.
+            device: the device.
             depth: commands under way at once, see `require_depth`.
             spin: poll without pauses, which takes a whole processor. Else the pauses between polls
                 without a completion are 0.05 to 1 ms.
             timeout_s: give the device up after as many seconds without a completion. None: wait for
                 ever; right for the kernel, which always answers in the end.
-
-        Raises:
-            OSError: libxnvme cannot create it.
         """
         self.device = device
         self._handle: object = device.handle
@@ -106,14 +139,10 @@ class Queue:
         self._reset()
 
     def run(self, commands: Commands, memory: object) -> None:
-        """Run commands, keeping the queue full; return when none is under way.
+        """Run commands, keeping the queue full; return or raise when none is under way.
 
-        None is under way either when it raises, whatever the reason.
-
-        Args:
-            commands: what to run.
-            memory: the owner of the memory that they read to. It is kept for ever if the device
-                stops answering, because the device might still write to it.
+        `memory` is the owner of the memory that they read to. It is kept for ever if the device
+        stops answering, because the device might still write to it.
 
         Raises:
             OSError: the device does not answer (ETIMEDOUT), or did not in an earlier run (ENODEV).
@@ -136,13 +165,9 @@ class Queue:
             raise
 
     def poll(self) -> int:
-        """Have libxnvme submit pending commands and mark completed ones.
+        """Have libxnvme submit pending commands and mark completed ones: their number.
 
-        Returns:
-            The number of completed commands.
-
-        Raises:
-            OSError: polling has failed for seconds.
+        Raises an OSError if polling has failed for seconds.
         """
         failing_since = None
         while (found := int(self.poke(self._pointer, 0))) < 0:
@@ -299,8 +324,7 @@ class _Backoff:
     def adapt(self, completed: int) -> bool:
         """Adapt the pause to the commands completed since the last poll.
 
-        Returns:
-            Whether it was a group, so that it is better to submit than to sleep.
+        Returns whether it was a group, so that it is better to submit than to sleep.
         """
         groups = completed // self._group
         if self._has_slept:

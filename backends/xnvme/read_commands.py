@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from ..._types import IntArray
 from .abi import COMMAND, CONTEXT, READ
-from .commands import Commands
-from .queue import Queue
+from .queue import Commands, Queue
 from .status import describe_status
 
 
@@ -34,14 +33,14 @@ class ReadCommands(Commands):
         lba_bytes: int,
         reports_length: bool,
     ) -> None:
-        """Prepare the commands; submit nothing yet.
+        """Prepare the commands for a queue. `Device.geometry()` must have been called before.
 
         Args:
             queue: runs them.
             offsets: int64[n], bytes into the namespace; multiples of `lba_bytes`.
             memory: int64[n], addresses to read to.
             lengths: int64[n], bytes; multiples of `lba_bytes`, at most MAX_BLOCKS blocks.
-            lba_bytes: bytes of a logical block. `Device.geometry()` must have been called before.
+            lba_bytes: bytes of a logical block.
             reports_length: a successful command reports how many bytes were read.
         """
         self.count = len(lengths)
