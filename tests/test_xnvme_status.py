@@ -15,7 +15,7 @@ from dali_storage.backends.xnvme.status import describe_status
         (0x002, "upcie", errno.EIO, "Invalid Field in Command (SCT 0h, SC 02h)"),
         (0x183, "upcie", errno.EIO, "Command Size Limit Exceeded (SCT 1h, SC 83h)"),
         (0x371, "upcie", errno.EIO, "Command Aborted By Host (SCT 3h, SC 71h)"),
-        (0x2C0, "upcie", errno.EIO, "Reserved (SCT 2h, SC C0h)"),
+        (0x2C0, "upcie", errno.EIO, "unknown (SCT 2h, SC C0h)"),
         (0x705, "upcie", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
         (0x700 | errno.EIO, "io_uring", errno.EIO, ""),
         (0x700 | errno.ENODEV, "libaio", errno.ENODEV, ""),

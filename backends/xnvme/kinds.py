@@ -76,20 +76,16 @@ class DeviceKind:
         try:
             yield
         except OSError as error:
-            what = ": ".join(filter(None, [doing, error.strerror or str(error)]))
             if isinstance(error, PermissionError) and not doing and self.take is None:
                 raise no_permission(path) from None
             if self.take is None and (limit := limit_reached(error, path)):
                 raise limit from None
-            raise self._unavailable(library, path, io, f"{what}{hint}") from None
-
-    def _unavailable(
-        self, library: Library, path: str, io: str | None, what: str
-    ) -> BackendUnavailable:
-        if self.needs is None:
-            return not_offered(library, str(io), f"{path}: {what}")
-        by = f" with io {io!r}" if io else ""
-        return BackendUnavailable(f"{library} cannot read {path}{by}: {what}", self.needs(path))
+            what = ": ".join(filter(None, [doing, error.strerror or str(error)])) + hint
+            if self.needs is None:
+                raise not_offered(library, str(io), f"{path}: {what}") from None
+            by = f" with io {io!r}" if io else ""
+            what = f"{library} cannot read {path}{by}: {what}"
+            raise BackendUnavailable(what, self.needs(path)) from None
 
 
 def _find_image(path: str) -> Storage:
@@ -109,15 +105,9 @@ def _agrees_with_kernel(device: Device, geometry: Geometry, storage: Storage) ->
 
 def _ask_controller(device: Device, geometry: Geometry, storage: Storage) -> Storage:
     serial, wwids = pci.identify(device)
-    return replace(
-        storage,
-        size=geometry.size,
-        alignment=geometry.lba_bytes,
-        logical_block_size=geometry.lba_bytes,
-        serial=serial,
-        wwids=wwids,
-        may_have_uuid=True,
-    )
+    size, block = geometry.size, geometry.lba_bytes
+    known = replace(storage, size=size, alignment=block, logical_block_size=block)
+    return replace(known, serial=serial, wwids=wwids, may_have_uuid=True)
 
 
 def _find_controller(address: str) -> Storage:
@@ -156,10 +146,7 @@ CHARACTER_DEVICE = DeviceKind(
     identify=_agrees_with_kernel,
     # 126 pages: a command has 127 segments, and the memory may begin in the middle of a page.
     max_transfer=lambda geometry, _: min(geometry.max_transfer, 516_096),
-    needs=lambda _: (
-        "io_uring_cmd needs Linux 5.19, and io_uring must be allowed "
-        "(sysctl kernel.io_uring_disabled)"
-    ),
+    needs=lambda _: "it needs Linux 5.19, and io_uring allowed (sysctl kernel.io_uring_disabled)",
 )
 PCI_ADDRESS = DeviceKind(
     label="a PCI address",

@@ -139,9 +139,8 @@ def _kind_of(library: Library, uri: str, nsid: int) -> tuple[DeviceKind, str]:
             )
         return PCI_ADDRESS, address
     if nsid != 1:
-        raise ValueError(
-            f"xnvme-block: nsid {nsid} is for PCI addresses; the device {uri!r} is a namespace"
-        )
+        what = f"is for PCI addresses; the device {uri!r} is a namespace"
+        raise ValueError(f"xnvme-block: nsid {nsid} {what}")
     mode = mode_of(uri)
     if stat.S_ISCHR(mode):
         return CHARACTER_DEVICE, uri
@@ -178,19 +177,15 @@ def _geometry(kind: DeviceKind, device: Device, path: str, nsid: int) -> Geometr
         except OSError as reason:
             if kind is not PCI_ADDRESS:
                 raise
-            raise ValueError(
-                f"xnvme-block: nsid {nsid}: {path} has no such namespace, or it is not active "
-                f"({reason})"
-            ) from None
+            what = f"{path} has no such namespace, or it is not active ({reason})"
+            raise ValueError(f"xnvme-block: nsid {nsid}: {what}") from None
     if geometry.kind != "conventional":
         raise ValueError(
             f"uri {path!r} is a {geometry.kind} namespace; only conventional ones can be read"
         )
     if geometry.has_metadata:
-        raise ValueError(
-            f"uri {path!r} has metadata between its logical blocks (extended LBAs); format it "
-            "without (`nvme format`, which erases it)"
-        )
+        what = "has metadata between its logical blocks (extended LBAs)"
+        raise ValueError(f"uri {path!r} {what}; format it without (`nvme format`, which erases it)")
     return geometry
 
 

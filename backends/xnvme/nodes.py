@@ -20,6 +20,7 @@ from ...errors import BackendUnavailable
 from ..linux.storage import (
     Storage,
     describe,
+    list_disks,
     no_permission,
     node_problem,
     sysfs_text,

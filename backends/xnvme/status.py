@@ -17,8 +17,6 @@ _GENERIC = {
     0x06: "Internal Error",
     0x07: "Command Abort Requested",
     0x08: "Command Aborted due to SQ Deletion",
-    0x09: "Command Aborted due to Failed Fused Command",
-    0x0A: "Command Aborted due to Missing Fused Command",
     0x0B: "Invalid Namespace or Format",
     0x0C: "Command Sequence Error",
     0x0D: "Invalid SGL Segment Descriptor",
@@ -31,21 +29,16 @@ _GENERIC = {
     0x14: "Atomic Write Unit Exceeded",
     0x15: "Operation Denied",
     0x16: "SGL Offset Invalid",
-    0x18: "Host Identifier Inconsistent Format",
     0x19: "Keep Alive Timer Expired",
-    0x1A: "Keep Alive Timeout Invalid",
     0x1B: "Command Aborted due to Preempt and Abort",
     0x1C: "Sanitize Failed",
     0x1D: "Sanitize In Progress",
     0x1E: "SGL Data Block Granularity Invalid",
     0x1F: "Command Not Supported for Queue in CMB",
-    0x20: "Namespace is Write Protected",
     0x21: "Command Interrupted",
     0x22: "Transient Transport Error",
     0x23: "Command Prohibited by Command and Feature Lockdown",
-    0x24: "Admin Command Media Not Ready",
     0x80: "LBA Out of Range",
-    0x81: "Capacity Exceeded",
     0x82: "Namespace Not Ready",
     0x83: "Reservation Conflict",
     0x84: "Format In Progress",
@@ -53,16 +46,13 @@ _GENERIC = {
 _COMMAND_SPECIFIC = {
     0x80: "Conflicting Attributes",
     0x81: "Invalid Protection Information",
-    0x82: "Attempted Write to Read Only Range",
     0x83: "Command Size Limit Exceeded",
 }
 _MEDIA = {
-    0x80: "Write Fault",
     0x81: "Unrecovered Read Error",
     0x82: "End-to-end Guard Check Error",
     0x83: "End-to-end Application Tag Check Error",
     0x84: "End-to-end Reference Tag Check Error",
-    0x85: "Compare Failure",
     0x86: "Access Denied",
     0x87: "Deallocated or Unwritten Logical Block",
     0x88: "End-to-End Storage Tag Check Error",
@@ -81,20 +71,15 @@ _TYPES = {0: _GENERIC, 1: _COMMAND_SPECIFIC, 2: _MEDIA, 3: _PATH}
 
 
 def describe_status(status: int, async_impl: str) -> tuple[int, str]:
-    """The meaning of a status.
+    """An errno, and a description for the user: empty where the errno says it all.
 
-    Args:
-        status: SCT << 8 | SC, not zero.
-        async_impl: the asynchronous implementation of libxnvme that reported it. Where the kernel
-            rejects a command, each encodes the errno as a vendor specific status, in its own way.
-
-    Returns:
-        An errno, and a description for the user: empty where the errno says it all.
+    The status is SCT << 8 | SC, not zero. Where the kernel rejects a command, each asynchronous
+    implementation of libxnvme encodes the errno as a vendor specific status, in its own way.
     """
     kind, code = status >> 8, status & 0xFF
     if kind == _VENDOR and async_impl in ("io_uring", "libaio", "emu", "thrpool", "posix"):
         return code, ""
     if kind == _VENDOR and async_impl == "io_uring_cmd" and 256 - code in errno.errorcode:
         return 256 - code, ""
-    name = _TYPES.get(kind, {}).get(code, "Vendor Specific" if kind == _VENDOR else "Reserved")
+    name = _TYPES.get(kind, {}).get(code, "Vendor Specific" if kind == _VENDOR else "unknown")
     return errno.EIO, f"NVMe status {name} (SCT {kind:X}h, SC {code:02X}h)"
