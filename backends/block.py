@@ -55,11 +55,11 @@ class BlockReader(Reader):
             bmap: path of the map.
             uri: the disk, partition, loop device or image file that holds the mapped file system.
                 None: the device it is mounted from, else the one that the map names.
-            check: compare samples with the map while the file system is mounted: the extents of all
-                samples when the reader is opened (8 us per file, 15 if its inode is not in memory);
-                inode, size and times at every read, and the extents again if the file can be moved
-                while it is mounted. Without the check, a file that has changed since it was mapped
-                gives wrong bytes.
+            check: compare samples with the map while the file system is mounted: inode, size and
+                times at every read; the extents at every read if the file can be moved while it is
+                mounted, else when the reader is opened (8 us per file, 15 if its inode is not in
+                memory). Without the check, a file that has changed since it was mapped gives wrong
+                bytes.
             queue_depth: reads under way at once in a lane, 1 to 4096.
             lanes: batches read at once, 1 to 64.
             max_transfer: bytes, the most that one read asks for; a multiple of 4096, up to 1 GiB.

@@ -154,10 +154,9 @@ def _transfer(wanted: int | None, namespace: Namespace) -> int:
     if wanted is None:
         return min(most, _DEFAULT_TRANSFER)
     if wanted > most or wanted % lba_bytes:
-        raise ValueError(
-            f"xnvme-block: max_transfer must be a multiple of {lba_bytes} and at most {most}, the "
-            f"bytes that {namespace.storage.path} reads by one command, not {wanted}"
-        )
+        limit = f"at most {most}, the bytes that {namespace.storage.path} reads by one command"
+        what = f"max_transfer must be a multiple of {lba_bytes} and {limit}, not {wanted}"
+        raise ValueError(f"xnvme-block: {what}")
     return wanted
 
 

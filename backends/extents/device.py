@@ -102,11 +102,9 @@ def _require_same_device(storage: Storage, loaded: LoadedMap) -> int:
 def _require_alignment(storage: Storage, start: int, loaded: LoadedMap) -> None:
     physical = loaded.map.extents[:, 1]
     if start % storage.alignment or (physical[physical >= 0] % storage.alignment).any():
-        raise BackendUnavailable(
-            f"{storage.path} is read in blocks of {storage.alignment} bytes, and the mapped files "
-            "are not aligned to them",
-            attach_remedy(storage.path),
-        )
+        what = f"{storage.path} is read in blocks of {storage.alignment} bytes"
+        remedy = attach_remedy(storage.path)
+        raise BackendUnavailable(f"{what}, and the mapped files are not aligned to them", remedy)
 
 
 def _path_of(uri: PathLike) -> str:

@@ -2,10 +2,10 @@
 
 The state of a file (inode, size, times) shows that it was written to, replaced or deleted. It does
 not show that its data was moved: e4defrag(8), xfs_fsr(8) and duperemove(8) leave it as it is, and
-so does resize2fs(8) on a file system that is not mounted. So the extents of all files are compared
-once, when the reader is opened, and again at every read for files whose data can be moved while
-they are mounted: all files on XFS, where any two can be made to share blocks, and elsewhere files
-with several extents, or with space reserved beyond their end.
+so does resize2fs(8) on a file system that is not mounted. So extents are compared, too: at every
+read those of files whose data can be moved while they are mounted (all files on XFS, where any two
+can be made to share blocks; elsewhere files with several extents, or with space reserved beyond
+their end), and those of the other files once, when the reader is opened.
 """
 
 from __future__ import annotations
@@ -95,9 +95,8 @@ class Freshness:
         for index in np.flatnonzero(differs)[:1].tolist():
             name, then, now = next(c for c in columns if c[1][index] != c[2][index])
             what = f"its {name} was {then[index]} and is {now[index]}"
-            raise self._loaded.stale(
-                paths[index], f"the file has changed since it was mapped: {what}"
-            )
+            what = f"the file has changed since it was mapped: {what}"
+            raise self._loaded.stale(paths[index], what)
 
     def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
         fds = [-1] * len(paths)

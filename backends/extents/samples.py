@@ -88,13 +88,9 @@ class MappedSamples:
                 self._freshness = freshness
         self._is_unmapped = self._find_unmapped(not_mounted)
         if check and not_mounted:
-            warnings.warn(
-                f"cannot check whether files have changed since they were mapped "
-                f"({self._map.created}): the file system of {storage.path} is not mounted: "
-                f"{not_mounted}",
-                MapNotChecked,
-                stacklevel=2,
-            )
+            what = f"whether files have changed since they were mapped ({self._map.created})"
+            where = f"the file system of {storage.path} is not mounted: {not_mounted}"
+            warnings.warn(f"cannot check {what}: {where}", MapNotChecked, stacklevel=2)
 
     def read(self, batch: Batch, submit: Submit) -> None:
         """Read a batch, or raise the error of the first sample that fails or is stale."""
@@ -178,10 +174,9 @@ class MappedSamples:
         if samples.size and not_mounted:
             path = os.fsdecode(self._catalog.path(int(samples[0])))
             reason = self._map.unmapped[int(self._files[samples[0]])]
-            raise BackendUnavailable(
-                f"{samples.size} samples can only be read as files, {path!r} first ({reason}), and "
-                f"their file system is not mounted: {not_mounted}"
-            )
+            what = f"{samples.size} samples can only be read as files, {path!r} first ({reason})"
+            where = f"their file system is not mounted: {not_mounted}"
+            raise BackendUnavailable(f"{what}, and {where}")
         return unmapped
 
     def _read_as_file(self, batch: Batch, slot: int) -> None:

@@ -33,15 +33,13 @@ def unavailable() -> BackendUnavailable | None:
 def not_offered(library: Library, io: str, reason: object) -> BackendUnavailable:
     """The error of an implementation that does not work here."""
     remedy = f"{_REMEDIES[io]}; " if io in _REMEDIES else ""
-    return BackendUnavailable(
-        f"{library} does not offer the io {io!r} here: {reason}",
-        f"{remedy}`python -m dali_storage` shows what works",
-    )
+    what = f"{library} does not offer the io {io!r} here: {reason}"
+    return BackendUnavailable(what, f"{remedy}`python -m dali_storage` shows what works")
 
 
-def limit_reached(error: Exception, path: str | None = None) -> OSError | None:
+def limit_reached(error: OSError, path: str | None = None) -> OSError | None:
     """The error to raise if `error` is due to a limit of the process or the machine, else None."""
-    if not isinstance(error, OSError) or error.errno not in LIMITS:
+    if error.errno not in LIMITS:
         return None
     hint = f"{LIMITS[error.errno]}, or use fewer or shallower queues (queue_depth)"
     return OSError(error.errno, f"{os.strerror(error.errno)}: {hint}", path)

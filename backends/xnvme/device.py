@@ -35,7 +35,7 @@ class Geometry:
     """The geometry of a device, as libxnvme reports it.
 
     Attributes:
-        kind: "conventional", "zoned" or "key-value".
+        kind: a value of GEOMETRY_KINDS.
         size: bytes.
         lba_bytes: bytes of a logical block, including its metadata where that is interleaved.
         max_transfer: bytes, the most that one command may read.
@@ -158,10 +158,8 @@ class Device:
         with LIBRARY_LOCK:
             address = self.library.xnvme_buf_alloc(self.pointer, nbytes)
         if not address:
-            raise MemoryError(
-                f"libxnvme cannot allocate {nbytes} bytes: use smaller batches, or provide more "
-                "memory (if it is allocated from hugepages: sysctl vm.nr_hugepages)"
-            )
+            remedy = "use smaller batches, or provide more memory (or hugepages: vm.nr_hugepages)"
+            raise MemoryError(f"libxnvme cannot allocate {nbytes} bytes: {remedy}")
         memory = foreign_memory(address, nbytes)
         weakref.finalize(memory.base, _free, self.library, handle, address).atexit = False
         libc.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # best effort
@@ -218,8 +216,9 @@ class _Memory:
     """Foreign memory as numpy sees it; arrays of it, and slices of those, keep this alive."""
 
     def __init__(self, address: int, nbytes: int) -> None:
+        data = address, False  # not read-only
         self.__array_interface__ = {
-            "data": (address, False),  # writable
+            "data": data,
             "shape": (nbytes,),
             "typestr": "|u1",
             "version": 3,

@@ -63,10 +63,8 @@ class DeviceKind:
     def require_depth(self, depth: int) -> None:
         """Refuse a queue depth that is valid, but not for this kind of device."""
         if depth > self.max_queue_depth:
-            raise ValueError(
-                f"xnvme-block: queue_depth must be at most {self.max_queue_depth} for "
-                f"{self.label}, not {depth}"
-            )
+            limit = f"at most {self.max_queue_depth} for {self.label}"
+            raise ValueError(f"xnvme-block: queue_depth must be {limit}, not {depth}")
 
     @contextmanager
     def explain_failures(
@@ -96,10 +94,8 @@ def _find_image(path: str) -> Storage:
 
 def _agrees_with_kernel(device: Device, geometry: Geometry, storage: Storage) -> Storage:
     if geometry.lba_bytes != storage.alignment:
-        raise BackendUnavailable(
-            f"{device.library} cannot read {storage.path}: it sees logical blocks of "
-            f"{geometry.lba_bytes} bytes, the kernel of {storage.alignment}"
-        )
+        what = f"logical blocks of {geometry.lba_bytes} bytes, the kernel of {storage.alignment}"
+        raise BackendUnavailable(f"{device.library} cannot read {storage.path}: it sees {what}")
     return storage
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,8 +25,9 @@ _PAGE = 4096  # bytes
 _MAX_URI = 383  # bytes; libxnvme fails on longer ones without saying why
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Namespace:
-    """Logical blocks that are read by NVMe commands, with queues. `close()` ends it.
+    """Logical blocks that are read by NVMe commands. `close()` ends the queues and the device.
 
     Attributes:
         storage: what it is.
@@ -33,22 +35,12 @@ class Namespace:
         max_transfer: bytes, the most that one command may read.
     """
 
-    def __init__(
-        self,
-        kind: DeviceKind,
-        device: Device,
-        queues: list[Queue],
-        storage: Storage,
-        lba_bytes: int,
-        max_transfer: int,
-    ) -> None:
-        """Take over an open device and its queues."""
-        self.storage = storage
-        self.lba_bytes = lba_bytes
-        self.max_transfer = max_transfer
-        self._kind = kind
-        self._device = device
-        self._queues = queues
+    _kind: DeviceKind
+    _device: Device
+    _queues: list[Queue]
+    storage: Storage
+    lba_bytes: int
+    max_transfer: int
 
     def submit(
         self, queue: int, offsets: IntArray, memory: IntArray, lengths: IntArray, owner: object
@@ -59,19 +51,16 @@ class Namespace:
         one thread at a time. Raises an OSError with the device's path if that does not answer, or
         another driver has it.
         """
+        runner, columns = self._queues[queue], (offsets, memory, lengths)
+        reports_length = self._kind.reports_length
         commands = ReadCommands(
-            self._queues[queue],
-            offsets,
-            memory,
-            lengths,
-            lba_bytes=self.lba_bytes,
-            reports_length=self._kind.reports_length,
+            runner, *columns, lba_bytes=self.lba_bytes, reports_length=reports_length
         )
         try:
-            self._queues[queue].run(commands, owner)
+            runner.run(commands, owner)
         except OSError as error:
-            what = error.strerror or str(error)
-            raise OSError(error.errno or errno.EIO, what, self.storage.path) from None
+            number, what = error.errno or errno.EIO, error.strerror or str(error)
+            raise OSError(number, what, self.storage.path) from None
         return commands
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -133,10 +122,8 @@ def open_namespace(
 def _kind_of(library: Library, uri: str, nsid: int) -> tuple[DeviceKind, str]:
     if address := pci.address_of(uri):
         if library.version != "main":
-            raise BackendUnavailable(
-                f"{library} cannot read from a PCI address",
-                "use a libxnvme of the main branch (backend upcie), or give a block device as uri",
-            )
+            remedy = "use libxnvme's main branch (backend upcie), or give a block device as uri"
+            raise BackendUnavailable(f"{library} cannot read from a PCI address", remedy)
         return PCI_ADDRESS, address
     if nsid != 1:
         what = f"is for PCI addresses; the device {uri!r} is a namespace"
@@ -180,9 +167,8 @@ def _geometry(kind: DeviceKind, device: Device, path: str, nsid: int) -> Geometr
             what = f"{path} has no such namespace, or it is not active ({reason})"
             raise ValueError(f"xnvme-block: nsid {nsid}: {what}") from None
     if geometry.kind != "conventional":
-        raise ValueError(
-            f"uri {path!r} is a {geometry.kind} namespace; only conventional ones can be read"
-        )
+        what = f"is a {geometry.kind} namespace; only conventional ones can be read"
+        raise ValueError(f"uri {path!r} {what}")
     if geometry.has_metadata:
         what = "has metadata between its logical blocks (extended LBAs)"
         raise ValueError(f"uri {path!r} {what}; format it without (`nvme format`, which erases it)")
@@ -194,6 +180,6 @@ def _max_transfer(kind: DeviceKind, device: Device, geometry: Geometry, storage:
     limit = min(kind.max_transfer(geometry, storage), MAX_BLOCKS * geometry.lba_bytes)
     unit = max(geometry.lba_bytes, _PAGE) if limit >= _PAGE else geometry.lba_bytes
     if limit < unit:
-        with kind.explain_failures(device.library, storage.path, device.io):
-            raise OSError(f"one command reads only {limit} bytes, less than a block")
+        what = f"one command reads only {limit} bytes, less than a block"
+        raise BackendUnavailable(f"{device.library} cannot read {storage.path}: {what}")
     return limit // unit * unit

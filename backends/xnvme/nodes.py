@@ -17,14 +17,7 @@ from bmap_tools.device import UnsupportedStorage
 
 from ...devices import DeviceStatus
 from ...errors import BackendUnavailable
-from ..linux.storage import (
-    Storage,
-    describe,
-    list_disks,
-    no_permission,
-    node_problem,
-    sysfs_text,
-)
+from ..linux.storage import Storage, describe, list_disks, no_permission, node_problem, sysfs_text
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _DEFAULT_KIB = 128  # taken for the limit of a driver that does not report one
@@ -61,10 +54,8 @@ def character_device(path: str) -> Storage:
     try:  # the block device of the same namespace
         found = device.of_sysfs(f"/sys/class/block/nvme{match[1]}")
     except (OSError, UnsupportedStorage) as reason:
-        raise BackendUnavailable(
-            f"{path}: the kernel has no block device for this namespace, so it cannot be compared "
-            f"with the map ({reason})"
-        ) from None
+        what = "the kernel has no block device for this namespace to compare with the map"
+        raise BackendUnavailable(f"{path}: {what} ({reason})") from None
     node = _node(f"/dev/{name}", number, path)
     return replace(describe(node, found), aliases=(found.path,))
 

@@ -51,10 +51,8 @@ def list_controllers(root: str = "/") -> Iterator[DeviceStatus]:
         if sysfs_text(function / "class") != _NVME_CLASS:
             continue
         missing = needs(function.name, root)
-        problem = BackendUnavailable(
-            f"needs {', '.join(need.what for need in missing)}",
-            "; ".join(need.how for need in missing),
-        )
+        what = f"needs {', '.join(need.what for need in missing)}"
+        problem = BackendUnavailable(what, "; ".join(need.how for need in missing))
         kind = f"NVMe controller, driver {driver_of(function.name, root) or 'none'}"
         yield DeviceStatus(function.name, kind, problem if missing else None)
 
@@ -84,10 +82,8 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
     driver = driver_of(address, root)
     if driver not in USER_SPACE_DRIVERS:
         bound = f"it is bound to the driver {driver!r}" if driver else "it has no driver"
-        raise BackendUnavailable(
-            f"{address} cannot be read from user space: {bound}",
-            f"it needs {'; '.join(map(str, needs(address, root)))}",
-        )
+        remedy = f"it needs {'; '.join(map(str, needs(address, root)))}"
+        raise BackendUnavailable(f"{address} cannot be read from user space: {bound}", remedy)
 
 
 def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need]:
@@ -134,10 +130,8 @@ class Ownership:
         with LIBRARY_LOCK:
             others = list(_registered)
         if any(other._address == address and not other.is_ours() for other in others):
-            raise BackendUnavailable(
-                f"{address} was still open in this process when another driver took it over",
-                "restart the process to open it again",
-            )
+            what = f"{address} was still open in this process when another driver took it over"
+            raise BackendUnavailable(what, "restart the process to open it again")
         self._binding = _binding(address)
 
     def register(self) -> None:

@@ -206,8 +206,8 @@ class Queue:
         if os.getpid() != self._process:
             raise RuntimeError("a libxnvme reader cannot be used in a forked process: open one")
         if self.device.is_gone:
-            driver = "another driver has taken over the device"
-            what = "the device has stopped answering" if self.device.lost else driver
+            taken = "another driver has taken over the device"
+            what = "the device has stopped answering" if self.device.lost else taken
             raise OSError(errno.ENODEV, f"libxnvme: {what}")
 
     def _take_contexts(self, depth: int) -> tuple[npt.NDArray[np.void], list[ctypes.c_void_p]]:
@@ -215,9 +215,8 @@ class Queue:
         taken = [library.xnvme_queue_get_cmd_ctx(self._pointer) or 0 for _ in range(depth)]
         taken.sort()
         if not taken[0] or (np.diff(taken) != CONTEXT.itemsize).any():
-            raise BackendUnavailable(
-                f"{library} does not keep its command contexts in one array, as 0.7.5 and main do"
-            )
+            what = "does not keep its command contexts in one array, as 0.7.5 and main do"
+            raise BackendUnavailable(f"{library} {what}")
         library.xnvme_queue_set_cb(self._pointer, libc.BZERO, _STATE_BYTES)
         memory = foreign_memory(taken[0], depth * CONTEXT.itemsize)
         return memory.view(CONTEXT), [ctypes.c_void_p(address) for address in taken]
