@@ -102,7 +102,7 @@ def perform(reads: Reads, disk: bytes, most: int) -> None:
         ctypes.memmove(memory, disk[position : position + length], length)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([512, 1024, 4096, 12288, 1 << 20]))
 def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int) -> None:
     disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
