@@ -21,12 +21,10 @@ from .reader import Batch, Reader
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A batch that has been read.
+    """A batch that has been read: catalog indices (int64[n]) and the samples' bytes.
 
-    Attributes:
-        samples: int64[n], catalog indices.
-        contents: n slices of one leased buffer, 1-D, of bytes. The buffer is used again when the
-            last slice, and the last array made from one, is gone.
+    The contents are slices of one leased buffer. The buffer is used again when the last slice, and
+    the last array made from one, is gone.
     """
 
     samples: IntArray
@@ -52,14 +50,9 @@ class Prefetcher:
     def __init__(
         self, catalog: Catalog, reader: Reader, order: Order, depth: int, *, dali_threads: int = 0
     ) -> None:
-        """Take over `reader`: it is closed by `close()`.
+        """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
-        Args:
-            catalog: the reader's samples, to name them in errors.
-            reader: the backend.
-            order: the samples of each batch.
-            depth: how many batches to read ahead; raised to the number of lanes.
-            dali_threads: threads of the pipeline, which need processors too.
+        `dali_threads` is the number of the pipeline's threads, which need processors too.
         """
         self._catalog = catalog
         self._reader = reader
@@ -76,11 +69,7 @@ class Prefetcher:
         reader.yield_turn = self._lanes.yield_turn
 
     def get(self, index: int) -> LoadedBatch:
-        """Batch `index`; blocks until it has been read.
-
-        Raises:
-            OSError: a sample of this batch cannot be read. The next call for it tries again.
-        """
+        """Batch `index`; blocks until it has been read. After an error, reads it again."""
         self._read_ahead(index)
         try:
             batch = self._ahead[index].future.result()
@@ -167,11 +156,7 @@ def copying_lanes(reader: Reader, dali_threads: int) -> int:
 
 
 def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
-    """Lay out samples of `sizes` (int64[n], bytes) in one buffer, at multiples of `alignment`.
-
-    Returns:
-        The samples' offsets (int64[n], bytes) and the length of the buffer in bytes.
-    """
+    """Where samples of `sizes` (int64[n], bytes) start in one buffer, and its length in bytes."""
     ends = np.cumsum((sizes + (alignment - 1)) // alignment * alignment, dtype=np.int64)
     offsets = np.zeros_like(ends)
     offsets[1:] = ends[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,35 +17,14 @@ from .prefetch import LoadedBatch, Prefetcher
 from .reader import Reader
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """What a source needs to know about its pipeline.
-
-    Attributes:
-        batch_size: samples per batch.
-        seed: replaces the reader's seed; None if the user has set one on the reader.
-        checkpointing: whether the pipeline saves checkpoints.
-        num_threads: threads that the pipeline runs beside the reader's.
-    """
-
-    batch_size: int
-    seed: int | None
-    checkpointing: bool
-    num_threads: int
-
-
 class Source:
     """An endless stream of full batches.
 
-    `batch()` returns the same batch until `position` is changed. DALI collects the batches of all
-    sources of a pipeline before it takes any of them. If one source fails, DALI drops the batches
-    of the others, which must then return the same batches again. Otherwise two readers of one
-    pipeline would get out of step.
+    `batch()` returns the same batch until `position`, the index of the next batch, is changed. If
+    one source of a pipeline fails, DALI drops the batches of the others, which must then return
+    them again. Otherwise two readers of one pipeline would get out of step.
 
     The reader, its files and its threads are closed when the source is garbage-collected.
-
-    Attributes:
-        position: the index of the next batch, from 0. It may be set to any other.
     """
 
     def __init__(
@@ -56,13 +35,9 @@ class Source:
         order: OrderOptions,
         depth: int,
     ) -> None:
-        """Opens nothing; `open()`, `meta`, `restore()` and `start()` do.
+        """Open nothing yet; `opener` finds the samples and opens the backend.
 
-        Args:
-            name: the reader's name, for error messages.
-            opener: finds the samples and opens the backend.
-            order: shards and shuffling.
-            depth: batches to read ahead.
+        `name` is for error messages. `depth` is the number of batches to read ahead.
         """
         self._name = name
         self._opener = opener
@@ -89,29 +64,23 @@ class Source:
         catalog, _ = self.open()
         return reader_meta(len(catalog), self._order)
 
-    def start(self, settings: PipelineSettings) -> None:
+    def start(
+        self, *, batch_size: int, seed: int | None, checkpointing: bool, num_threads: int
+    ) -> None:
         """Open the backend, unless it is open; then `batch()` may be called.
 
-        Raises:
-            RuntimeError: this is a fork of the process that made the source.
+        The arguments are those of the pipeline. A `seed` replaces the reader's own.
         """
         self._refuse_fork()
         catalog, reader = self.open()
-        seed = self._order.seed if settings.seed is None else settings.seed
-        options = replace(self._order, seed=seed, checkpointing=settings.checkpointing)
-        order = Order(len(catalog), settings.batch_size, options)
-        self._prefetcher = Prefetcher(
-            catalog, reader, order, self._depth, dali_threads=settings.num_threads
-        )
+        seed = self._order.seed if seed is None else seed
+        options = replace(self._order, seed=seed, checkpointing=checkpointing)
+        order = Order(len(catalog), batch_size, options)
+        self._prefetcher = Prefetcher(catalog, reader, order, self._depth, dali_threads=num_threads)
         self._close_when_collected(self._prefetcher.close)
 
     def batch(self) -> LoadedBatch:
-        """The batch at `position`; blocks until it has been read.
-
-        Raises:
-            OSError: one of its samples cannot be read. The next call tries again.
-            RuntimeError: the source has ended, or this is a fork of the process that made it.
-        """
+        """The batch at `position`; blocks until it has been read. After an error, tries again."""
         self._refuse_fork()
         if self._ended:
             raise RuntimeError(self._ended)
@@ -131,12 +100,7 @@ class Source:
         return catalog.labels[batch.samples]
 
     def state(self, batch_size: int, pending: int) -> dict[str, int]:
-        """The position, for a checkpoint.
-
-        Args:
-            batch_size: samples per batch.
-            pending: batches that were taken and not yet delivered to the user.
-        """
+        """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
         return {
             "batches": self.position - pending,
             "batch_size": batch_size,
@@ -144,11 +108,7 @@ class Source:
         }
 
     def restore(self, state: Mapping[str, int], batch_size: int) -> None:
-        """Move to the position of a checkpoint.
-
-        Raises:
-            ValueError: the checkpoint is of another batch size or number of samples.
-        """
+        """Move to the position of a checkpoint; refuse another batch size or number of samples."""
         here = self.state(batch_size, pending=0)
         for key, words in (("batch_size", "a batch size"), ("samples", "a number of samples")):
             if state[key] != here[key]:

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,16 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.order import OrderOptions
 from dali_storage.reader import Reader
-from dali_storage.source import PipelineSettings, Source
+from dali_storage.source import Source
 
 from .conftest import Tree
 
-SETTINGS = PipelineSettings(batch_size=4, seed=None, checkpointing=False, num_threads=1)
+SETTINGS: dict[str, Any] = {
+    "batch_size": 4,
+    "seed": None,
+    "checkpointing": False,
+    "num_threads": 1,
+}
 
 
 class Opener:
@@ -54,7 +60,7 @@ def make(opener: Opener, **order: int) -> Source:
 
 def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
     source = make(opener)
-    source.start(SETTINGS)
+    source.start(**SETTINGS)
     seen = []
     for position in range(6):
         for _ in range(1 + position % 3):
@@ -71,7 +77,7 @@ def test_it_opens_once_and_not_before_it_must(opener: Opener) -> None:
     assert opener.opened == 0
     assert source.meta["epoch_size"] == 10
     source.open()
-    source.start(SETTINGS)
+    source.start(**SETTINGS)
     assert opener.opened == 1
 
 
@@ -80,17 +86,17 @@ def test_an_opening_that_fails_is_tried_again(opener: Opener) -> None:
     source = make(opener)
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
-            source.start(SETTINGS)
+            source.start(**SETTINGS)
     (opener.root / "class").mkdir(parents=True)
     (opener.root / "class" / "a.jpg").write_bytes(b"a")
-    source.start(SETTINGS)
+    source.start(**SETTINGS)
     assert [bytes(content) for content in source.batch().contents] == [b"a"] * 4
 
 
 def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) -> None:
     def samples(seed: int, of_pipeline: int | None) -> list[int]:
         source = make(opener, random_shuffle=True, initial_fill=9, seed=seed)
-        source.start(PipelineSettings(10, of_pipeline, checkpointing=False, num_threads=1))
+        source.start(**SETTINGS | {"batch_size": 10, "seed": of_pipeline})
         return source.batch().samples.tolist()
 
     assert samples(7, None) == samples(1, 7) != samples(1, None)
@@ -104,7 +110,7 @@ def test_it_is_closed_when_it_is_dropped(opener: Opener, started: bool) -> None:
         source = make(opener)
         source.open()
         if started:
-            source.start(SETTINGS)
+            source.start(**SETTINGS)
             source.batch()
         del source
         assert opener.closed == 1
@@ -118,13 +124,13 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     opener: Opener, taken: int, pending: int
 ) -> None:
     first, second = make(opener), make(opener)
-    first.start(SETTINGS)
+    first.start(**SETTINGS)
     batches = []
     for _ in range(taken + 1):
         batches.append(first.batch().samples.tolist())
         first.position += 1
     second.restore(first.state(batch_size=4, pending=1 + pending), batch_size=4)
-    second.start(SETTINGS)
+    second.start(**SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
 
 
@@ -141,13 +147,13 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
     source = make(opener)
     source.open()
     if started:
-        source.start(SETTINGS)
+        source.start(**SETTINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is the subject
         child = os.fork()
     if child == 0:
         try:
-            source.batch() if started else source.start(SETTINGS)
+            source.batch() if started else source.start(**SETTINGS)
         except RuntimeError as error:
             refused = "fork" in str(error)
             del error, source

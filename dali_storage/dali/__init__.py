@@ -31,16 +31,8 @@ def add_reader(
 ) -> tuple[DataNode, ...]:
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 
-    Args:
-        name: the reader's name; None for one that DALI would generate.
-        make: makes the source for one pipeline, given the reader's name.
-        inherits_seed: whether the reader takes a seed from the pipeline.
-        preserve: keep the reader in the pipeline even if no output is used.
-        lazy: do not open the source before a pipeline needs it.
-        with_index: add the samples' catalog indices to the outputs.
-
-    Raises:
-        RuntimeError: the pipeline has debug=True, or preserve=True is used outside of a pipeline.
+    `make` is called once for each of them, with the reader's name, which is generated if None. A
+    `lazy` reader is not opened before a pipeline needs it.
     """
     pipeline = Pipeline.current()
     if getattr(pipeline, "_debug_on", False):

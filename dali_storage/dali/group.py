@@ -20,7 +20,7 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from nvidia.dali.types import DALIDataType, PipelineAPIType
 
 from ..prefetch import LoadedBatch
-from ..source import PipelineSettings, Source
+from ..source import Source
 from .iterators import drain
 from .seeds import inherited_seed
 
@@ -36,10 +36,6 @@ class ReaderGroup:
     A group belongs to the nodes that the call returns. Several pipelines may use these nodes; each
     has a source of its own, which is closed when the pipeline is dropped. The group itself stays
     until the garbage collector runs, because DALI's nodes and operators refer to each other.
-
-    Attributes:
-        name: of the reader.
-        inherits_seed: whether the reader takes a seed from the pipeline.
     """
 
     parallel = False
@@ -116,7 +112,13 @@ class ReaderGroup:
         """Begin to read; returns the names of the pipeline's inputs and which output they take."""
         used = set(map(id, pipeline._ops))
         inputs = {op.name: output for output, op in enumerate(self._operators) if id(op) in used}
-        self.source(pipeline).start(_settings(pipeline, self))
+        readers_of(pipeline)  # refuses two of one name
+        self.source(pipeline).start(
+            batch_size=pipeline.max_batch_size,
+            seed=inherited_seed(pipeline, self) if self.inherits_seed else None,
+            checkpointing=bool(pipeline._enable_checkpointing),
+            num_threads=pipeline.num_threads,
+        )
         self._inputs[pipeline] = inputs
         return inputs
 
@@ -148,8 +150,7 @@ class Delivery:
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:
     """Our readers in a built pipeline, by name.
 
-    Raises:
-        RuntimeError: two of them have one name. (DALI refuses this only if both use an output.)
+    Two of one name are refused here; DALI does so only if both use the same output.
     """
     readers: dict[str, ReaderGroup] = {}
     for group in pipeline._input_callbacks or ():
@@ -158,13 +159,3 @@ def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:
                 raise RuntimeError(f"two readers of this pipeline have the name {group.name!r}")
             readers[group.name] = group
     return readers
-
-
-def _settings(pipeline: Pipeline, group: ReaderGroup) -> PipelineSettings:
-    readers_of(pipeline)  # refuses two of one name
-    return PipelineSettings(
-        batch_size=pipeline.max_batch_size,
-        seed=inherited_seed(pipeline, group) if group.inherits_seed else None,
-        checkpointing=bool(pipeline._enable_checkpointing),
-        num_threads=pipeline.num_threads,
-    )
