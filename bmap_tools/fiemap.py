@@ -69,8 +69,8 @@ def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
         count = _HEADER.unpack_from(buffer)[3]
         if not count:
             return found
-        rows = memoryview(buffer)[_HEADER.size : _HEADER.size + count * _EXTENT.size]
-        found += _EXTENT.iter_unpack(rows)
+        for index in range(count):
+            found.append(_EXTENT.unpack_from(buffer, _HEADER.size + index * _EXTENT.size))
         logical, _, length, last_flags = found[-1]
         if last_flags & _LAST:
             return found

@@ -96,7 +96,10 @@ def unsupported_attribute(fd: int, file_system: str) -> str | None:
     buffer = bytearray(_FSXATTR_BYTES)
     fcntl.ioctl(fd, request, buffer)
     flags = int.from_bytes(buffer[:4], sys.byteorder)
-    return next((reason for flag, reason in reasons.items() if flags & flag), None)
+    for flag, why in reasons.items():
+        if flags & flag:
+            return why
+    return None
 
 
 def settling_ns(ctime_ns: int) -> int:

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -63,7 +62,8 @@ def survey(
                     unmapped[len(counts)] = outcome
                     outcome = []
                 counts.append(len(outcome))
-                extents.extend(chain.from_iterable(outcome))
+                for extent in outcome:
+                    extents.extend(extent)
             tick(len(counts))
     return Survey(
         np.array(status, np.int64).reshape(-1, 4),
