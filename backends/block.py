@@ -81,7 +81,6 @@ class BlockReader(Reader):
         self._queue_depth = queue_depth
         loaded = load_map(bmap)
         self._device, start = open_mapped(uri, loaded, directory_of(catalog), open_direct)
-        self._is_open = True
         try:
             self._samples = MappedSamples(
                 catalog,
@@ -118,15 +117,13 @@ class BlockReader(Reader):
         self._samples.read(batch, self._submit)
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._device.close()
+        self._device.close()
 
     def _submit(self, reads: Reads) -> _Completions:
         iovecs = np.empty((len(reads), 1), IOVEC)
         iovecs["base"][:, 0] = reads.memory
         iovecs["len"][:, 0] = reads.lengths
-        results = aio.read(self._queue_depth, self._device.fd, iovecs, reads.offsets)
+        results = aio.read(self._queue_depth, self._device.file.fileno(), iovecs, reads.offsets)
         return _Completions(results, reads.lengths)
 
 

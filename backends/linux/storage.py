@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import stat
@@ -48,24 +49,19 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class DirectFile:
-    """A device or image, open for reading with O_DIRECT.
-
-    Attributes:
-        storage: what it is.
-        fd: the file descriptor.
-    """
+    """A device or image, open for reading with O_DIRECT."""
 
     storage: Storage
-    fd: int
+    file: io.FileIO
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Up to `nbytes` from `offset`, both multiples of the alignment."""
         with mmap.mmap(-1, nbytes) as memory, named(os.fsencode(self.storage.path)):
-            return memory[: os.preadv(self.fd, [memory], offset)]
+            return memory[: os.preadv(self.file.fileno(), [memory], offset)]
 
     def close(self) -> None:
-        """Close the file. Call it once."""
-        os.close(self.fd)
+        """Close the file. Closing twice is fine."""
+        self.file.close()
 
 
 def open_direct(path: str) -> DirectFile:
@@ -74,15 +70,14 @@ def open_direct(path: str) -> DirectFile:
     if not stat.S_ISBLK(mode) and not stat.S_ISREG(mode):
         hint = "; NVMe character devices are for xnvme-block" if stat.S_ISCHR(mode) else ""
         raise ValueError(f"uri {path!r} is neither a block device nor an image file{hint}")
-    fd = _open(path)
+    file = _open(path)
     try:
         if stat.S_ISBLK(mode):
-            return DirectFile(describe(path, device.examine(path)), fd)
-        alignment = _alignment_of_image(fd, path)
-        size = os.fstat(fd).st_size
-        return DirectFile(Storage(path=path, aliases=(path,), size=size, alignment=alignment), fd)
+            return DirectFile(describe(path, device.examine(path)), file)
+        alignment, size = _alignment_of_image(file.fileno(), path), os.fstat(file.fileno()).st_size
+        return DirectFile(Storage(path=path, aliases=(path,), size=size, alignment=alignment), file)
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
 
 
@@ -146,10 +141,8 @@ def mode_of(path: str) -> int:
 
 def no_permission(path: str) -> BackendUnavailable:
     """The error of a device or image that this process may not open."""
-    remedy = (
-        "run as root, or let this user read it with "
-        f"`setfacl -m u:$USER:r {path}` (or the group disk), or give an image file as uri"
-    )
+    allow = f"`setfacl -m u:$USER:r {path}` (or the group disk)"
+    remedy = f"run as root, or let this user read it with {allow}, or give an image file as uri"
     if os.geteuid() == 0:
         remedy = "not even root may: give the container the device, or give an image file as uri"
     return BackendUnavailable(f"no permission to read {path}", remedy)
@@ -161,10 +154,10 @@ def attach_remedy(path: str) -> str:
     return f"attach it with `{command}` and give the loop device as uri"
 
 
-def _open(path: str) -> int:
+def _open(path: str) -> io.FileIO:
     try:
         with named(os.fsencode(path)):
-            return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            return io.FileIO(path, opener=lambda _, flags: os.open(path, flags | os.O_DIRECT))
     except PermissionError:
         raise no_permission(path) from None
     except OSError as error:
