@@ -52,8 +52,7 @@ class Geometry:
 class Device:
     """A device or file opened by libxnvme, always read-only.
 
-    It is closed when nothing needs it any more: after `close()`, when its queues are closed and the
-    memory it has allocated is gone.
+    It is closed after `close()`, once its queues are closed and its memory is gone.
 
     Attributes:
         library: the libxnvme that opened it.
@@ -75,19 +74,12 @@ class Device:
         nsid: int = 1,
         is_ours: Callable[[], bool] | None = None,
     ) -> None:
-        """Open what libxnvme's backend `be` calls `uri`; raise an OSError that names it.
+        """Open a path or a PCI address; raise an OSError that names it if this fails.
 
-        Args:
-            library: libxnvme.
-            uri: a path or a PCI address.
-            io: libxnvme's asynchronous implementation; None: the backend's default.
-            be: libxnvme's backend.
-            sync: libxnvme's synchronous implementation; None: the backend's default.
-            file: open it by the file API.
-            direct: open it with O_DIRECT.
-            nsid: the namespace, at a PCI address.
-            is_ours: returns False once the device must not be touched any more, not even to close
-                it. None: it can always be closed.
+        libxnvme's backend `be` opens it, with the asynchronous implementation `io` and the
+        synchronous one `sync` (None: the backend's default); `file` selects the file API, `direct`
+        O_DIRECT, `nsid` the namespace at a PCI address. Once `is_ours` returns False, the device
+        must not be touched any more, not even to close it.
         """
         self.library = library
         self.lost = False

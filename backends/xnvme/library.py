@@ -35,7 +35,7 @@ class Library:
         self._cdll = ctypes.CDLL(path, use_errno=True)
         self.with_gil: Any = ctypes.PyDLL(path)
         missing = [name for name in PROTOTYPES if not hasattr(self._cdll, name)]
-        versions = [VERSION_SYMBOLS[name] for name in VERSION_SYMBOLS if hasattr(self._cdll, name)]
+        versions = [what for name, what in VERSION_SYMBOLS.items() if hasattr(self._cdll, name)]
         if missing or len(versions) != 1:
             what = f"it has no {missing[0]}" if missing else "it is neither 0.7.5 nor main"
             raise BackendUnavailable(f"{path} is not a supported libxnvme: {what}", _HELP)

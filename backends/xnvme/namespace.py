@@ -122,7 +122,7 @@ def open_namespace(
 def _kind_of(library: Library, uri: str, nsid: int) -> tuple[DeviceKind, str]:
     if address := pci.address_of(uri):
         if library.version != "main":
-            remedy = "use libxnvme's main branch (backend upcie), or give a block device as uri"
+            remedy = "use a libxnvme of the main branch (with upcie), or give a block device as uri"
             raise BackendUnavailable(f"{library} cannot read from a PCI address", remedy)
         return PCI_ADDRESS, address
     if nsid != 1:

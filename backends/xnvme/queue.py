@@ -102,15 +102,11 @@ class Queue:
     def __init__(
         self, device: Device, depth: int, *, spin: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Create it, or raise an OSError. The device stays open as long as the queue.
+        """Create a queue for `depth` commands at once, or raise an OSError.
 
-        Args:
-            device: the device.
-            depth: commands under way at once, see `require_depth`.
-            spin: poll without pauses, which takes a whole processor. Else the pauses between polls
-                without a completion are 0.05 to 1 ms.
-            timeout_s: give the device up after as many seconds without a completion. None: wait for
-                ever; right for the kernel, which always answers in the end.
+        The device stays open as long as the queue. With `spin` it is polled without pauses, which
+        takes a whole processor; else the pauses are 0.05 to 1 ms. After `timeout_s` seconds without
+        a completion it is given up; the kernel needs no timeout: it answers in the end.
         """
         self.device = device
         self._handle: object = device.handle
@@ -165,10 +161,7 @@ class Queue:
             raise
 
     def poll(self) -> int:
-        """Have libxnvme submit pending commands and mark completed ones: their number.
-
-        Raises an OSError if polling has failed for seconds.
-        """
+        """Submit pending commands and mark completed ones: their number. OSError if it fails."""
         failing_since = None
         while (found := int(self.poke(self._pointer, 0))) < 0:
             failing_since = failing_since or time.monotonic()

@@ -37,9 +37,9 @@ class ReadCommands(Commands):
 
         Args:
             queue: runs them.
-            offsets: int64[n], bytes into the namespace; multiples of `lba_bytes`.
+            offsets: int64[n], bytes into the namespace; like `lengths`, multiples of `lba_bytes`.
             memory: int64[n], addresses to read to.
-            lengths: int64[n], bytes; multiples of `lba_bytes`, at most MAX_BLOCKS blocks.
+            lengths: int64[n], bytes; at most MAX_BLOCKS blocks.
             lba_bytes: bytes of a logical block.
             reports_length: a successful command reports how many bytes were read.
         """
