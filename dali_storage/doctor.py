@@ -16,13 +16,12 @@ import importlib.util
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from . import registry
+from .devices import DeviceStatus
 from .errors import BackendUnavailable
-from .reader import Reader
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
@@ -43,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
-            print()
             headings = ["device", "kind", "read by", "works", "why not", "what to do"]
             _print_table(headings, _rows(devices))
     return 0 if any(backend["works"] for backend in backends) else 1
@@ -54,17 +52,15 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
     backends: list[Verdict] = []
     devices: dict[tuple[str, str], Verdict] = {}
     for name in registry.names():
-        statuses = []
         try:
             reader = registry.load(name)
-            problem = _problem(reader)
-            statuses = [*reader.devices()]
+            problem, statuses = _checked(reader.unavailable(), [*reader.devices()])
         except BackendUnavailable as error:
-            problem = error
+            problem, statuses = error, []
         except (Exception, SystemExit) as error:
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
             what = f"broken plug-in: {type(error).__name__}: {error}{notes}"
-            problem = BackendUnavailable(what, "repair or uninstall the plug-in")
+            problem, statuses = BackendUnavailable(what, "repair or uninstall the plug-in"), []
         backends.append({"name": name} | _outcome(problem))
         for each in statuses:
             verdict = {"name": each.name, "kind": each.kind, "backends": []}
@@ -73,11 +69,15 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
     return backends, [*devices.values()]
 
 
-def _problem(reader: type[Reader]) -> BackendUnavailable | None:
-    problem: object = reader.unavailable()
-    if problem is None or isinstance(problem, BackendUnavailable):
-        return problem
-    raise TypeError(f"unavailable() must return BackendUnavailable or None, not {problem!r}")
+def _checked(
+    problem: object, statuses: list[DeviceStatus]
+) -> tuple[BackendUnavailable | None, list[DeviceStatus]]:
+    """What a plug-in has returned; raises TypeError if it is of a wrong type."""
+    if not (problem is None or isinstance(problem, BackendUnavailable)):
+        raise TypeError(f"unavailable() must return BackendUnavailable or None, not {problem!r}")
+    if wrong := [each for each in statuses if not isinstance(each, DeviceStatus)]:
+        raise TypeError(f"devices() must return DeviceStatus objects, not {wrong[0]!r}")
+    return problem, statuses
 
 
 def _outcome(problem: BackendUnavailable | None) -> Verdict:
@@ -86,7 +86,7 @@ def _outcome(problem: BackendUnavailable | None) -> Verdict:
     return {"works": False, "reason": problem.reason, "remedy": problem.remedy or None}
 
 
-def _rows(verdicts: Iterable[Verdict]) -> list[list[str]]:
+def _rows(verdicts: list[Verdict]) -> list[list[str]]:
     """The cells of a table; all that have the same problem share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for verdict in verdicts:
@@ -111,24 +111,26 @@ def _print_table(headings: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
     styles = {"yes": "green", "no": "red"}
     for row in rows:
-        table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, styles.get(cell, ""), overflow="fold") for cell in row))
     Console().print(table)
 
 
 def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
-    """The same without rich: the last two columns share what the others leave of the line."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    rest = shutil.get_terminal_size().columns - sum(widths[:-2]) - 2 * (len(widths) - 1)
-    widths[-2:] = (min(width, max(rest // 2, 24)) for width in widths[-2:])
-    wrapper = textwrap.TextWrapper(break_long_words=False, break_on_hyphens=False)
-    for row in [headings, *rows]:
-        columns = []
-        for wrapper.width, cell in zip(widths, row, strict=True):
-            columns.append(wrapper.wrap(cell))
-        for line in zip_longest(*columns, fillvalue=""):
-            print("  ".join(map(str.ljust, line, widths)).rstrip())
+    """The same without rich: the last two columns, the long ones, are lines below the row."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-2]
+    wrapper = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns,
+        initial_indent="    ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
+        print("  ".join(map(str.ljust, cells, widths)).rstrip())
+        for heading, text in zip(headings[-2:], (why_not, what_to_do), strict=True):
+            if text:
+                print(wrapper.fill(f"{heading}: {text}"))
+    print()

@@ -13,10 +13,8 @@ from .abi import PROTOTYPES, VERSION_SYMBOLS
 
 _NAMES = ("libxnvme.so", "libxnvme.so.0")
 _HELP = (
-    "get libxnvme 0.7.5 from conda-forge (conda install -c conda-forge libxnvme) or from a "
-    "distribution that packages it (Alpine does), or build it from https://github.com/xnvme/xnvme "
-    "(meson setup build && meson install -C build); if it is there already, set XNVME_LIBRARY_PATH "
-    "to the path of libxnvme.so"
+    "conda install -c conda-forge libxnvme, or build xnvme/xnvme from GitHub; then set "
+    "XNVME_LIBRARY_PATH to libxnvme.so"
 )
 
 
@@ -59,14 +57,16 @@ def load() -> Library:
 
 @functools.cache  # failures are not cached: the library may be installed meanwhile
 def _load(path: str | None) -> Library:
-    tried = []
+    broken: list[str] = []
     for candidate in [path] if path else [*_NAMES, *_from_pkg_config()]:
         try:
             return Library(candidate)
         except OSError as error:
-            tried.append(str(error))
-    where = "XNVME_LIBRARY_PATH: " if path else ""
-    raise BackendUnavailable(f"libxnvme not found ({where}{'; '.join(tried)})", _HELP)
+            if path:
+                raise BackendUnavailable(f"XNVME_LIBRARY_PATH: {error}", _HELP) from None
+            if not str(error).startswith(f"{candidate}: cannot open shared object file: No such"):
+                broken.append(str(error))  # for example, a library that it needs is missing
+    raise BackendUnavailable("; ".join(broken) or "libxnvme was not found", _HELP)
 
 
 def _from_pkg_config() -> list[str]:

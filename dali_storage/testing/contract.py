@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from .._types import IntArray
+from .._types import Buffer, IntArray
 from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..discovery import from_directory
@@ -31,9 +30,7 @@ _GUARD = 0xA5  # fills memory that must not change
 
 
 class SnapshotReaderTests:
-    """One test per promise of `dali_storage.reader`, except those about files that change.
-
-    For readers that keep the bytes they were opened with. All others use `ReaderTests`.
+    """The promises of `dali_storage.reader`, except those about files that change.
 
     Attributes:
         batches: how many batches a reader reads in the test for leaks.
@@ -135,10 +132,8 @@ class SnapshotReaderTests:
         assert (buffer == _GUARD).all()
 
     def test_all_lanes_read_at_once(self, reader: Reader, contents: list[bytes]) -> None:
-        samples = [
-            np.random.default_rng(lane).integers(0, len(contents), 50)
-            for lane in range(reader.lanes)
-        ]
+        lanes = range(reader.lanes)
+        samples = [np.random.default_rng(lane).integers(0, len(contents), 50) for lane in lanes]
         barrier = threading.Barrier(reader.lanes)
 
         def run(lane: int) -> list[list[bytes]]:
@@ -146,7 +141,7 @@ class SnapshotReaderTests:
             return [read(reader, samples[lane], lane=lane) for _ in range(5)]
 
         with ThreadPoolExecutor(reader.lanes) as threads:
-            for lane, results in enumerate(threads.map(run, range(reader.lanes))):
+            for lane, results in enumerate(threads.map(run, lanes)):
                 assert results == [[contents[sample] for sample in samples[lane]]] * 5
 
     def test_closing_twice_is_fine(self, catalog: Catalog) -> None:
@@ -197,12 +192,10 @@ class SnapshotReaderTests:
             assert read(reader, samples) == expected
         assert interrupted
 
-    def test_files_are_opened_for_reading_only(
-        self, catalog: Catalog, contents: list[bytes]
-    ) -> None:
+    def test_files_are_opened_for_reading_only(self, catalog: Catalog) -> None:
         with opened_for_writing(os.path.dirname(catalog.path(0))) as was_opened:
             with self.open(catalog) as reader:
-                read(reader, np.arange(len(contents)))
+                read(reader, np.arange(len(catalog)))
             assert not was_opened()
 
     def test_an_unknown_option_is_refused(self, catalog: Catalog) -> None:
@@ -211,13 +204,13 @@ class SnapshotReaderTests:
         with pytest.raises(TypeError, match="no_such_option"):
             backend(catalog, no_such_option=1)  # type: ignore[call-arg]
 
-    def test_what_it_says_about_the_machine(self, reader: Reader) -> None:
+    def test_it_reports_on_the_machine(self, reader: Reader) -> None:
         assert isinstance(type(reader).unavailable(), BackendUnavailable | None)
         assert all(isinstance(device, DeviceStatus) for device in type(reader).devices())
 
 
 class ReaderTests(SnapshotReaderTests):
-    """Every promise of `dali_storage.reader`."""
+    """All promises of `dali_storage.reader`, with files that change."""
 
     def test_a_missing_file_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
         with self.open(catalog) as reader:
@@ -269,11 +262,8 @@ class ReaderTests(SnapshotReaderTests):
             with pytest.raises(SampleSizeChanged) as caught:
                 reader.read(batch, 0)
             assert caught.value.samples.tolist() == [changed]
-            assert read(reader, np.array([2, changed, 4])) == [
-                contents[2],
-                content[:new_size],
-                contents[4],
-            ]
+            expected = [contents[2], content[:new_size], contents[4]]
+            assert read(reader, np.array([2, changed, 4])) == expected
 
     def fails(self, reader: Reader, catalog: Catalog, sample: int, number: int) -> None:
         """Assert that reading `sample` raises OSError `number` with its path."""
@@ -289,11 +279,7 @@ class ReaderTests(SnapshotReaderTests):
 
 
 def make_batch(
-    reader: Reader,
-    samples: IntArray,
-    *,
-    gap: int = 0,
-    buffer: npt.NDArray[np.uint8] | None = None,
+    reader: Reader, samples: IntArray, *, gap: int = 0, buffer: Buffer | None = None
 ) -> Batch:
     """A batch of `samples` with `gap` bytes before each, in `buffer` or a new one."""
     sizes = reader.sizes(samples)
@@ -305,19 +291,15 @@ def make_batch(
 
 
 def make_known_batch(reader: Reader, samples: IntArray) -> Batch:
-    """The same for samples that were read before, so that none of their files is open."""
+    """The same, after a first read of the samples, so that none of their files is open."""
     read(reader, samples)
     return make_batch(reader, samples)
 
 
 def read(
-    reader: Reader,
-    samples: IntArray,
-    *,
-    lane: int = 0,
-    buffer: npt.NDArray[np.uint8] | None = None,
+    reader: Reader, samples: IntArray, *, lane: int = 0, buffer: Buffer | None = None
 ) -> list[bytes]:
-    """The bytes of `samples`, read as a prefetcher does."""
+    """The bytes of `samples`."""
     batch = make_batch(reader, samples, buffer=buffer)
     reader.read(batch, lane)
     ends = batch.offsets + batch.sizes

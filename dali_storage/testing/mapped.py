@@ -38,9 +38,8 @@ def _make_directory(path: Path) -> None:
 
 
 class MappedReaderTests(SnapshotReaderTests):
-    """The promises of a reader with an extent map, also about files that change.
+    """The promises of a reader with an extent map, which refuses files that have changed.
 
-    It delivers the bytes that were mapped, or none: a file that was changed since is refused.
     `open()` maps the catalog's root as it is at that moment.
     """
 
@@ -62,7 +61,7 @@ class MappedReaderTests(SnapshotReaderTests):
             if known:
                 read(reader, np.arange(len(contents)))
             change(Path(os.fsdecode(catalog.path(changed))))
-            for _ in range(2):  # and refused again
+            for _ in range(2):  # the second time, too
                 with pytest.raises(StaleMapError) as caught:
                     read(reader, np.array([2, changed, 4]))
                 assert names_path(caught.value, catalog.path(changed))

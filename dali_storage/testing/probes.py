@@ -21,19 +21,19 @@ _GROWTH = 4 << 20
 
 @contextmanager
 def nothing_is_left() -> Iterator[None]:
-    """Assert that the block leaves no more open files, threads and memory than there were."""
-    before = _footprint()
+    """Assert that the block leaves no open file, no thread and no memory behind."""
+    files, threads, memory = _footprint()
     yield
-    after = _footprint()
-    assert after[0] <= before[0], "files stay open"
-    assert after[1] <= before[1], "threads do not end"
-    assert after[2] - before[2] < _GROWTH, "memory is not freed"
+    files_after, threads_after, memory_after = _footprint()
+    assert files_after <= files, "files stay open"
+    assert threads_after <= threads, "threads do not end"
+    assert memory_after - memory < _GROWTH, "memory is not freed"
 
 
 def is_interrupted(call: Callable[[], None], seconds: float) -> bool:
     """Whether a Ctrl-C `seconds` after the start of a call ends it.
 
-    A timer sends the signal, which has the same effect as Ctrl-C.
+    A timer sends a signal that has the same effect.
     """
     handler, timer = signal.signal(signal.SIGALRM, signal.default_int_handler), (0.0, 0.0)
     try:
