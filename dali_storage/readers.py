@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nvidia.dali.pipeline import Pipeline, do_not_convert
+from nvidia.dali.pipeline import do_not_convert
 
-from . import dali, discovery, registry
+from . import discovery, registry
 from ._types import PathLike
 from .catalog import Catalog
-from .dali import DataNode
+from .dali import DataNode, add_reader, catalog
 from .options import dali_flag, dali_integer
 from .order import OrderOptions, reader_meta
 from .reader import Reader
 from .source import Source
+
+__all__ = ["catalog", "file"]
 
 
 @do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
@@ -177,7 +179,7 @@ def file(
         return catalog, storage(catalog, **options)
 
     depth = _depth(prefetch_queue_depth)
-    return dali.add_reader(
+    return add_reader(
         name,
         lambda name: Source(name=name, opener=open_storage, order=order, depth=depth),
         inherits_seed=seed is None,
@@ -185,18 +187,6 @@ def file(
         lazy=dali_flag("lazy_init", lazy_init),
         with_index=dali_flag("return_index", return_index),
     )
-
-
-def catalog(pipeline: Pipeline, name: str) -> Catalog:
-    """The samples of the reader `name` in `pipeline`, which is built if it has not been.
-
-    With `return_index`, `catalog.path(index)` is the path of a sample, as bytes; `catalog.name()`,
-    relative to the root, is what DALI calls its source_info.
-
-    Raises:
-        ValueError: the pipeline has no reader of this name made by `readers.file`.
-    """
-    return dali.catalog(pipeline, name)
 
 
 def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:

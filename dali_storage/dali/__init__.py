@@ -54,7 +54,14 @@ def add_reader(
 
 
 def catalog(pipeline: Pipeline, name: str) -> Catalog:
-    """The samples of reader `name` of `pipeline`, which is built if it has not been."""
+    """The samples of the reader `name` in `pipeline`, which is built if it has not been.
+
+    With `return_index`, `catalog.path(index)` is the path of a sample, as bytes; `catalog.name()`,
+    relative to the root, is what DALI calls its source_info.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `readers.file`.
+    """
     pipeline.build()
     readers = readers_of(pipeline)
     if name not in readers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from nvidia.dali.backend import Pipeline as Executor
 from nvidia.dali.pipeline import Pipeline
@@ -13,6 +13,8 @@ from nvidia.dali.pipeline import Pipeline
 from .group import ReaderGroup, readers_of
 
 _CHECKPOINT_KEY = "dali_storage"
+_Method: TypeAlias = Callable[..., Any]
+_Readers: TypeAlias = dict[str, ReaderGroup]
 
 
 @functools.cache
@@ -29,29 +31,22 @@ def extend_pipelines() -> None:
 
 
 def _extend(name: str, extension: Callable[..., Any]) -> None:
+    """Have `extension` called instead, with the original method, for pipelines with our readers."""
     original = getattr(Executor, name)
 
     @functools.wraps(original)
     def method(executor: Any, *arguments: Any) -> Any:
+        bound = functools.partial(original, executor)
         for reference in list(Pipeline._pipes):
             pipeline: Any = reference()
-            if pipeline is not None and pipeline._pipe is executor:
-                if readers := readers_of(pipeline):
-                    return extension(
-                        functools.partial(original, executor), pipeline, readers, *arguments
-                    )
-                break
-        return original(executor, *arguments)
+            if pipeline is not None and pipeline._pipe is executor and readers_of(pipeline):
+                return extension(bound, pipeline, readers_of(pipeline), *arguments)
+        return bound(*arguments)
 
     setattr(Executor, name, method)
 
 
-def _reader_meta(
-    original: Callable[..., Any],
-    pipeline: Pipeline,
-    readers: dict[str, ReaderGroup],
-    name: str | None = None,
-) -> Any:
+def _reader_meta(original: _Method, pipeline: Any, readers: _Readers, name: Any = None) -> Any:
     if name in readers:
         return readers[name].source(pipeline).meta
     if name is not None:
@@ -59,9 +54,7 @@ def _reader_meta(
     return original() | {name: group.source(pipeline).meta for name, group in readers.items()}
 
 
-def _refuse_to_serialize(
-    original: Callable[..., Any], pipeline: Pipeline, readers: dict[str, ReaderGroup]
-) -> Any:
+def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) -> Any:
     raise RuntimeError(
         f"reader {next(iter(readers))!r}: a pipeline with dali_storage.readers.file cannot be "
         "serialized, because the reader runs in this Python process; use fn.readers.file for "
@@ -69,12 +62,7 @@ def _refuse_to_serialize(
     )
 
 
-def _save(
-    original: Callable[..., Any],
-    pipeline: Pipeline,
-    readers: dict[str, ReaderGroup],
-    checkpoint: Any,
-) -> Any:
+def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) -> Any:
     states = {
         name: group.source(pipeline).state(pipeline.max_batch_size, pipeline._batches_to_consume)
         for name, group in readers.items()
@@ -84,12 +72,7 @@ def _save(
     return original(checkpoint)
 
 
-def _restore(
-    original: Callable[..., Any],
-    pipeline: Pipeline,
-    readers: dict[str, ReaderGroup],
-    serialized: bytes,
-) -> Any:
+def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: bytes) -> Any:
     checkpoint = original(serialized)
     states = json.loads(checkpoint.pipeline_data).get(_CHECKPOINT_KEY, {})
     for name, group in readers.items():

@@ -26,8 +26,8 @@ def extend_iterators() -> None:
             iterator._schedule_runs(False)
         if not 0 < iterator._size <= iterator._counter:  # otherwise the epoch ends first
             for pipeline in iterator._pipes:
-                if pipeline.empty():
-                    _schedule_again(pipeline)
+                if "_failed_read" in vars(pipeline) and pipeline.empty():
+                    _raise_or_schedule(pipeline)
         return original(iterator)
 
     _DaliBaseIterator._get_outputs = get_outputs
@@ -47,11 +47,13 @@ def _ignored() -> None:
     pass
 
 
-def _schedule_again(pipeline: Any) -> None:
-    if not pipeline._last_iter:
+def _raise_or_schedule(pipeline: Any) -> None:
+    if pipeline._failed_read is None:  # it has been raised
+        del pipeline._failed_read
         with pipeline._check_api_type_scope(PipelineAPIType.ITERATOR):
             pipeline.schedule_run()
-    if pipeline.empty() and (error := vars(pipeline).pop("_failed_read", None)):
+    if pipeline.empty() and (error := getattr(pipeline, "_failed_read", None)):
+        pipeline._failed_read = None
         del pipeline.reset
         pipeline._first_iter, pipeline._last_iter = True, False
         raise error
