@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -304,3 +306,26 @@ def test_a_failed_read_beside_another_source_ends_the_pipeline(files: Path, iter
 
 def four_times(number: int) -> list[np.ndarray]:
     return [np.array([number])] * 4
+
+
+@pytest.mark.parametrize("delivered", [3, 5])
+def test_a_pipeline_dropped_after_a_failed_read_is_closed_at_once(
+    files: Path, delivered: int
+) -> None:
+    """Before its error is raised and after."""
+    made = pipelines(readers.file, str(files), 1, 4, pipeline={"prefetch_queue_depth": 3})
+    gc.collect()
+    gc.disable()
+    try:
+        threads = threading.active_count()
+        with missing(files, 5):
+            iterator = DALIGenericIterator(made, ["data", "label"], reader_name="R")
+            for _ in range(delivered):
+                next(iterator)
+            if delivered == 5:
+                with pytest.raises(FileNotFoundError):
+                    next(iterator)
+        del iterator, made
+        assert threading.active_count() == threads
+    finally:
+        gc.enable()

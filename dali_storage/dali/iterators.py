@@ -36,10 +36,9 @@ def extend_iterators() -> None:
 def drain(pipeline: Pipeline, error: Exception) -> None:
     """Have `error` raised when the batches before it are delivered; the caller stops the pipeline.
 
-    A traceback without the caller's frame does not keep the pipeline alive.
+    Without its traceback, whose frames would keep the pipeline alive.
     """
-    assert error.__traceback__ is not None
-    pipeline._failed_read = error.with_traceback(error.__traceback__.tb_next)
+    pipeline._failed_read = error.with_traceback(None)
     pipeline.reset = _ignored  # at the end of an epoch; other sources would begin again
 
 
@@ -56,4 +55,7 @@ def _raise_or_schedule(pipeline: Any) -> None:
         pipeline._failed_read = None
         del pipeline.reset
         pipeline._first_iter, pipeline._last_iter = True, False
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
