@@ -148,7 +148,7 @@ def require_mounted_from(on: Device, root: bytes, storage: Storage, loaded: Load
     paths = [path for path in (on.path, on.disk, on.backing_file) if path is not None]
     if not any(_is_same_file(path, alias) for path in paths for alias in storage.aliases):
         what = f"{os.fsdecode(root)!r} is mounted from {on.path}, not from {storage.path}"
-        raise loaded.stale(os.fsencode(storage.path), what)
+        raise loaded.other_device(storage.path, what)
 
 
 def _is_same_file(one: str, other: str) -> bool:

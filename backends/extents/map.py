@@ -38,7 +38,8 @@ class LoadedMap:
 
     def other_device(self, path: str, what: str) -> StaleMapError:
         """The error of a device that is not the mapped one."""
-        return self.stale(os.fsencode(path), f"this is not the mapped device: {what}")
+        remedy = f"give the mapped device as uri, or {self.renew}"
+        return StaleMapError(os.fsencode(path), f"this is not the mapped device: {what}", remedy)
 
 
 def load_map(bmap: PathLike) -> LoadedMap:
