@@ -326,3 +326,10 @@ def test_a_stale_sample_reaches_the_user_of_a_pipeline(images: tuple[Path, Path]
     with pytest.raises(StaleMapError, match="python -m bmap_tools create") as caught:
         take(ours, 30)
     assert caught.value.filename == str(changed)
+
+
+def test_a_closed_reader_does_not_read(mapped: tuple[Catalog, Path]) -> None:
+    with BlockReader(mapped[0], bmap=mapped[1]) as reader:
+        pass
+    with pytest.raises(ValueError, match="closed"):
+        read(reader, np.arange(len(mapped[0])))

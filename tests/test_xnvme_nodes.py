@@ -155,3 +155,12 @@ def test_a_command_reads_as_much_as_the_driver_supports(
     assert longest(max_transfer=most) == min(most, longest_extent)
     with pytest.raises(ValueError, match=rf"max_transfer must be .* at most {most}, the"):
         longest(max_transfer=most + 4096)
+
+
+def test_a_device_whose_commands_are_shorter_than_a_block_is_refused(
+    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_xnvme_nodes, "max_transfer", lambda disk: 256)
+    with pytest.raises(BackendUnavailable, match="one command reads only 256 bytes") as caught:
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+    assert "io_uring" not in str(caught.value)
