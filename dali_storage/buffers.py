@@ -1,8 +1,8 @@
 """The pool of batch buffers.
 
-Every batch leases a buffer. The buffer returns to the pool when the last array that refers to it
-dies, however long that takes. No iterations are counted, so this is right at every prefetch depth,
-with every executor of DALI, and for users who keep an output forever.
+Every batch leases a buffer, which returns to the pool when the last array that refers to it dies.
+No iterations are counted, so this is right at every prefetch depth, with every executor of DALI,
+and for users who keep an output forever.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class BufferPool:
             return arena
         capacity = self._capacity  # read once: another lane may change it
         if nbytes > capacity:
-            # An eighth more than needed, so that a slightly larger batch does not replace all
-            # buffers again.
+            # An eighth more, so that a slightly larger batch does not replace all buffers again.
             capacity = -(-(nbytes + nbytes // 8) // _GRANULE) * _GRANULE
             self._capacity = capacity
         return self._allocate(capacity)

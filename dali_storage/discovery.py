@@ -163,7 +163,7 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
 
     As in PrepareMetadataImpl(): a NUL ends its line; blank lines and white space at the end of a
     line are ignored; white space before and in a name belongs to it. A label is decimal digits,
-    read as strtol() does (2**63 - 1 at most); its low 32 bits count. The files need not exist.
+    2**63 - 1 at most, as for strtol(); its low 32 bits count. The files need not exist.
 
     Args:
         file_list: the text file.
@@ -190,16 +190,11 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
             if name is not None:
                 if b"://" in name:
                     _require_local(f"line {number} of file_list", name)
-                builder.append(name, _strtol(label))
+                # Like strtol(). int() would refuse thousands of digits.
+                builder.append(name, min(int(label.lstrip(b"0")[:20] or b"0"), 2**63 - 1))
     if not len(builder):
         raise ValueError(f"no files found in file_list {os.fsdecode(path)!r}")
     return builder.build(root)
-
-
-def _strtol(digits: bytes) -> int:
-    if len(digits) < 19:
-        return int(digits)
-    return min(int(digits.lstrip(b"0")[:20] or b"0"), 2**63 - 1)
 
 
 def from_files(

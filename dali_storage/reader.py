@@ -1,9 +1,8 @@
 """The backend contract: what a `Reader` is given and what it must guarantee.
 
 A backend is one class with one job. It gets a catalog, which lists the samples, and fills memory
-with the bytes of the samples it is asked for. Everything that two backends would both have to write
-is done elsewhere: listing files, labels, order, shuffling, epochs, buffers and their lifetimes,
-threads, reading ahead, and DALI's types.
+with the bytes of those in a batch. The rest is done elsewhere: listing files, labels, order,
+shuffling, epochs, buffers and their lifetimes, threads, reading ahead, and DALI's types.
 
 For implementers:
 
@@ -17,18 +16,16 @@ For implementers:
   batch may use it at once.
 * **Blocking.** A call that blocks must release the interpreter lock.
 * **Taking turns.** The lanes of a cooperative reader (`cooperative = True`) share `copying_lanes`
-  turns, like the batons of relay races. A lane holds a turn when `sizes()` or `read()` is called,
-  and passes it on by `yield_turn()` before it blocks; then another lane starts. It does not get a
-  turn back within the same batch. A lane that never calls `yield_turn()` keeps its turn and reads
-  the next batch, too.
+  turns. A lane holds a turn when `sizes()` or `read()` is called, and passes it on by
+  `yield_turn()` before it blocks; then another lane starts. It gets no turn back within the same
+  batch. A lane that never calls `yield_turn()` keeps its turn and reads the next batch, too.
 * **Errors.** A sample that cannot be read is an `OSError(errno, strerror, path)`. What is missing
   on the machine is a `BackendUnavailable`.
 
-For callers: samples are named by their indices into the catalog, and a batch may contain a sample
-more than once.
+For callers: samples are indices into the catalog, and a batch may contain one more than once.
 
-Some storage knows its samples without a directory listing, for example an extent map. Such a reader
-offers them as a `tree()`, and users need not name a directory.
+Storage that knows its samples without a directory listing, such as an extent map, offers them as a
+`tree()`; users then need not name a directory.
 """
 
 from __future__ import annotations
@@ -93,16 +90,9 @@ class Reader(ABC):
 
     @abstractmethod
     def sizes(self, samples: IntArray) -> IntArray:
-        """The exact sizes of `samples` in bytes.
+        """The exact sizes in bytes, int64[n], of `samples`, int64[n].
 
-        Sizes may be cached. After `read()` has raised `SampleSizeChanged`, the samples it named
-        must be sized again.
-
-        Args:
-            samples: int64[n], catalog indices.
-
-        Returns:
-            int64[n].
+        Sizes may be cached until `read()` raises `SampleSizeChanged` for a sample.
 
         Raises:
             OSError: a sample has no size, for example because its file is missing; names its path.
@@ -113,7 +103,7 @@ class Reader(ABC):
         """Fill `batch.buffer`. Blocks until every byte of every sample is there.
 
         Raises:
-            SampleSizeChanged: some samples no longer have their `batch.sizes`. From now on
+            SampleSizeChanged: some samples no longer have their `batch.sizes`. From now on,
                 `sizes()` returns their new ones.
             OSError: a sample cannot be read; names its path. If several fail in the same way, it is
                 the first of the batch.
@@ -122,9 +112,8 @@ class Reader(ABC):
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate at least `nbytes` at an address that is a multiple of `alignment`.
 
-        The memory is freed when the last reference to it dies. The default is page-aligned host
-        memory for alignments up to a page. It is in huge pages where the kernel has them, which
-        take fewer page faults.
+        The memory is freed when the last reference to it dies. By default it is host memory,
+        aligned to a page, in huge pages where the kernel has them: fewer page faults.
         """
         # Private, because the kernel gives shared mappings small pages only.
         memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -138,16 +127,9 @@ class Reader(ABC):
 
     @classmethod
     def tree(cls, **options: Any) -> Tree | None:
-        """The samples that the storage itself knows, for users who name no directory.
+        """The samples that the storage itself knows, for users who name no directory, or None.
 
-        Args:
-            options: those that the constructor will get.
-
-        Returns:
-            None if the storage knows none.
-
-        Raises:
-            ValueError, TypeError, OSError: an option is wrong, or what it names cannot be read.
+        `options` are those of the constructor, which raises the same errors.
         """
         return None
 

@@ -64,7 +64,8 @@ def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
         Exception: as `load()`.
     """
     backend = load(name)
-    known = _options(backend)
+    parameters = inspect.signature(backend).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     has = f"its options are {', '.join(known)}" if known else "it has no options"
     unknown = [str(option) for option in options if option not in known]
     if unknown:
@@ -73,11 +74,6 @@ def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
     if missing:
         raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
     return backend
-
-
-def _options(backend: type[Reader]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(backend).parameters.values()
-    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def _is_package(module: str, point: EntryPoint) -> bool:
@@ -109,12 +105,8 @@ def _entry_points() -> list[EntryPoint]:
     installed = list(entry_points(group=GROUP))
     try:
         distribution("dali-storage")
-    except PackageNotFoundError:
-        installed += _of_checkout()
+    except PackageNotFoundError:  # a checkout
+        project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+        table = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
+        installed += [EntryPoint(name, value, GROUP) for name, value in table.items()]
     return installed
-
-
-def _of_checkout() -> list[EntryPoint]:
-    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
-    table = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
-    return [EntryPoint(name, value, GROUP) for name, value in table.items()]

@@ -71,7 +71,7 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path: Path) -> None:
     (tmp_path / "class" / "file").write_bytes(b"bytes")
     catalog = from_directory(tmp_path, file_filters="*")
     with pytest.raises(AssertionError):
-        Writing().test_files_are_opened_for_reading_only(catalog, [b"bytes"])
+        Writing().test_files_are_opened_for_reading_only(catalog)
 
 
 def drop_caches() -> None:
