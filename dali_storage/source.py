@@ -89,7 +89,7 @@ class Source:
 
     def end(self, error: Exception) -> None:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
-        self._ended = (
+        self._ended = self._ended or (
             f"{self}: a read failed ({type(error).__name__}: {error}), and DALI dropped a batch of "
             "another source of this pipeline; make the pipeline anew, from a checkpoint to continue"
         )

@@ -300,8 +300,10 @@ def test_a_failed_read_beside_another_source_ends_the_pipeline(files: Path, iter
         for _ in range(10):
             run()
     for _ in range(3):
-        with pytest.raises(RuntimeError, match=r"'R'.*another source.*checkpoint"):
+        with pytest.raises(RuntimeError, match=r"'R'.*another source.*checkpoint") as caught:
             run()
+        assert str(caught.value).count("a read failed (FileNotFoundError") == 1
+        assert "RuntimeError" not in str(caught.value)
 
 
 def four_times(number: int) -> list[np.ndarray]:
