@@ -16,15 +16,13 @@ import numpy.typing as npt
 
 from .._types import IntArray
 from ..catalog import Catalog
-from ..errors import BackendUnavailable, os_error
-from ..options import require_flag, require_integer
+from ..errors import BackendUnavailable
 from ..reader import Batch, Reader
-from .files.opening import close_all
-from .files.samples import FILES_AT_ONCE, SampleFiles
+from .files.opening import open_files
+from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
 from .linux import aio, preadv
 from .linux.libc import IOVEC
 
-_IOS = ("aio", "preadv")
 _Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 
 
@@ -74,26 +72,21 @@ class PythonFileReader(Reader):
             OSError: `direct` on a file system that does not support O_DIRECT.
             BackendUnavailable: `io` does not work on this machine.
         """
-        require_flag("python-file", "direct", direct)
-        require_integer("python-file", "lanes", lanes, range(1, 65))
-        if copying_lanes is not None:
-            require_integer("python-file", "copying_lanes", copying_lanes, range(1, 65))
-        if io is not None and io not in _IOS:
-            raise ValueError(f"python-file: io must be one of {', '.join(_IOS)}, not {io!r}")
+        require_file_options("python-file", direct, lanes, copying_lanes)
+        if io not in (None, "aio", "preadv"):
+            raise ValueError(f"python-file: io must be one of aio, preadv, not {io!r}")
         self.io = _choose_io(io)
         self._read: _Read = partial(aio.read, FILES_AT_ONCE) if self.io == "aio" else preadv.read
         self.lanes = lanes
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
         self.alignment = self._files.alignment
-        self._catalog = catalog
         self._direct = direct
         self._overflow = self.allocate(self._files.unit)
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
-        # The constructor falls back on preadv.
-        return _missing("preadv") and _missing("aio")
+        return _missing("preadv") and _missing("aio")  # the constructor falls back on preadv
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.yield_turn)
@@ -112,28 +105,24 @@ class PythonFileReader(Reader):
     def _read_files(self, batch: Batch, start: int) -> IntArray:
         """Read files from slot `start` of the batch on, as many as can be open at once.
 
-        Returns:
-            int64[k], bytes that each of k files had: more than its size if it has grown.
+        Returns the bytes that each of k files had, int64[k]: more than its size if it has grown.
         """
         samples = batch.samples[start : start + FILES_AT_ONCE]
-        paths = self._catalog.paths(samples)
-        fds = self._files.take(samples)
-        try:
-            if not self._files.open_cached(fds, paths):
-                self.yield_turn()
-                self._files.open_missing(fds, paths)
+        with open_files() as fds:
+            self._files.open(fds, samples, self.yield_turn)
             part = slice(start, start + len(fds))
-            reads = _Reads(batch.sizes[part], self._iovecs(batch, part), self._files.unit)
+            iovecs = self._iovecs(batch, part)
+            reads = _Reads(self._read, fds, iovecs, batch.sizes[part], self._files.unit)
             if not self._direct:
-                reads.read_cached(fds, self._read)
+                reads.read_cached()
             if not reads.done.all():
                 self.yield_turn()
-                reads.read_rest(fds, self._read)
+                reads.read_rest()
             for failed in np.flatnonzero(reads.errors)[:1].tolist():
-                raise self._error(fds[failed], paths[failed], int(reads.errors[failed]))
-        finally:
-            close_all(fds)
-        return reads.got
+                is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
+                number = errno.EISDIR if is_directory else int(reads.errors[failed])
+                raise self._files.read_error(number, int(samples[failed]))
+            return reads.got
 
     def _iovecs(self, batch: Batch, part: slice) -> npt.NDArray[np.void]:
         """IOVEC[n, 2]: the memory of each sample, and one unit more to see if it has grown."""
@@ -144,11 +133,6 @@ class PythonFileReader(Reader):
         iovecs["base"][:, 1] = self._overflow.ctypes.data  # its contents are never used
         iovecs["len"][:, 1] = unit
         return iovecs
-
-    def _error(self, fd: int, path: bytes, number: int) -> OSError:
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            return os_error(errno.EISDIR, path)  # AIO reports EINVAL
-        return self._files.read_error(number, path)
 
 
 def _choose_io(io: Literal["aio", "preadv"] | None) -> Literal["aio", "preadv"]:
@@ -178,40 +162,48 @@ class _Reads:
         done: bool[n], whether each has reached its current end, or has grown.
     """
 
-    def __init__(self, sizes: IntArray, iovecs: npt.NDArray[np.void], unit: int) -> None:
+    def __init__(
+        self,
+        read: _Read,
+        fds: list[int],
+        iovecs: npt.NDArray[np.void],
+        sizes: IntArray,
+        unit: int,
+    ) -> None:
         """`unit`: bytes; what offsets must be multiples of."""
         self.got = np.zeros_like(sizes)
         self.errors = np.zeros_like(sizes)
         self.done = np.zeros(sizes.shape, bool)
-        self._sizes = sizes
+        self._by = read
+        self._fds = np.array(fds)
         self._iovecs = iovecs
+        self._sizes = sizes
         self._unit = unit
 
-    def read_cached(self, fds: list[int], read: _Read) -> None:
+    def read_cached(self) -> None:
         """Read what is in the page cache, and make the kernel read ahead what is not."""
-        self._read(fds, read, np.flatnonzero(~self.done), os.RWF_NOWAIT)
+        self._read(np.flatnonzero(~self.done), os.RWF_NOWAIT)
         # The read stops at the first page that is not cached, and at the end of the file. It was
         # the end for certain if the next byte would be on the same page. Otherwise a read that may
         # block decides; it does not block at the end of a file.
         whole = self.got == self._sizes
         self.done |= (whole & (self._sizes % mmap.PAGESIZE != 0)) | (self.got > self._sizes)
-        self._read(fds, read, np.flatnonzero(whole & ~self.done), 0)
+        self._read(np.flatnonzero(whole & ~self.done), 0)
 
-    def read_rest(self, fds: list[int], read: _Read) -> None:
+    def read_rest(self) -> None:
         """Read each file to its end. A short read need not be the end."""
         while (indices := np.flatnonzero(~self.done)).size:
-            self._read(fds, read, indices, 0)
+            self._read(indices, 0)
 
-    def _read(self, fds: list[int], read: _Read, indices: IntArray, rw_flags: int) -> None:
+    def _read(self, indices: IntArray, rw_flags: int) -> None:
         if not indices.size:
             return
         rest, got = self._iovecs[indices], self.got[indices]
         rest["base"][:, 0] += got.astype(np.uint64)
         rest["len"][:, 0] -= got.astype(np.uint64)
-        more = read(np.array(fds)[indices], rest, got, rw_flags)
+        more = self._by(self._fds[indices], rest, got, rw_flags)
         self.got[indices] = got = got + np.maximum(more, 0)
         if not rw_flags & os.RWF_NOWAIT:  # whatever failed without blocking is tried again
             self.errors[indices] = np.maximum(-more, 0)
-            self.done[indices] = (
-                (more <= 0) | (got > self._sizes[indices]) | (got % self._unit != 0)
-            )
+            at_end = (more <= 0) | (got > self._sizes[indices]) | (got % self._unit != 0)
+            self.done[indices] = at_end

@@ -10,10 +10,9 @@ import numpy as np
 from .._types import Buffer, IntArray
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
-from ..options import require_flag, require_integer
 from ..reader import Batch, Reader
 from .files.opening import close_all
-from .files.samples import SampleFiles
+from .files.samples import SampleFiles, require_file_options
 from .xnvme import availability
 from .xnvme.device import Device
 from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, open_anonymous
@@ -57,12 +56,16 @@ class XnvmeFileReader(Reader):
             OSError: `direct` on a file system that does not support O_DIRECT.
             BackendUnavailable: there is no libxnvme, or it does not offer `io` on this machine.
         """
-        _check_options(io, queue_depth, direct, lanes, copying_lanes)
+        if io not in IOS:
+            raise ValueError(f"xnvme-file: io must be one of {', '.join(IOS)}, not {io!r}")
+        require_file_options("xnvme-file", direct, lanes, copying_lanes)
+        if direct and io not in ("io_uring", "libaio"):
+            raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
+        require_depth("xnvme-file", queue_depth)
         self.lanes = lanes
         self.copying_lanes = copying_lanes
         # The other implementations block inside a submission, where the turn cannot be yielded.
         self.cooperative = io in ("io_uring", "thrpool") and not direct
-        self._catalog = catalog
         self._queues: list[FileQueue] = []
         self._allocator: Device | None = None
         library = load()
@@ -90,14 +93,14 @@ class XnvmeFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
-        reads = _SampleReads(queue, self._files, self._catalog, batch, self.yield_turn)
+        reads = _SampleReads(queue, self._files, batch, self.yield_turn)
         try:
             queue.run(reads, batch.buffer)
         finally:
             reads.close()
         for failed in np.flatnonzero(reads.errors)[:1].tolist():
-            path = self._catalog.path(int(batch.samples[failed]))
-            raise self._files.read_error(int(reads.errors[failed]), path)
+            number, sample = int(reads.errors[failed]), int(batch.samples[failed])
+            raise self._files.read_error(number, sample)
         self._files.require_sizes(batch, reads.got)
 
     def allocate(self, nbytes: int) -> Buffer:
@@ -120,14 +123,12 @@ class _SampleReads(FileReads):
         self,
         queue: FileQueue,
         files: SampleFiles,
-        catalog: Catalog,
         batch: Batch,
         yield_turn: Callable[[], None],
     ) -> None:
         super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, files.unit)
         self._samples = batch.samples
         self._files = files
-        self._catalog = catalog
         self._yield_turn = yield_turn
         self._open: dict[int, int] = {}  # slot in the batch -> descriptor
 
@@ -146,7 +147,8 @@ class _SampleReads(FileReads):
 
     def end(self, slots: list[int]) -> None:
         for slot in slots:
-            if self.errors[slot] and self._has_changed(slot):
+            if self.errors[slot] and os.fstat(self._open[slot]).st_size != self._sizes[slot]:
+                # The read has failed because the file has become shorter, as it does with "emu".
                 self.errors[slot], self.got[slot] = 0, -1
         close_all(map(self._open.pop, slots))
 
@@ -160,34 +162,11 @@ class _SampleReads(FileReads):
 
     def _open_files(self, slots: list[int]) -> IntArray:
         """Open the first k files, at least one if none is open; int64[k], their sizes in bytes."""
-        samples = self._samples[slots]
-        paths = self._catalog.paths(samples)
+        samples, wait = self._samples[slots], not self._open
         fds: list[int] = []
         opened = zip(slots, fds, strict=False)  # evaluated when it is used
         try:
-            fds += self._files.take(samples)
-            if not self._files.open_cached(fds, paths):
-                self._yield_turn()
-                self._files.open_missing(fds, paths, wait=not self._open)
+            paths = self._files.open(fds, samples, self._yield_turn, wait=wait)
             return self._files.sizes_now(fds, paths)
         finally:
-            # One bytecode instruction: a KeyboardInterrupt cannot lose a descriptor here.
-            self._open |= opened
-
-    def _has_changed(self, slot: int) -> bool:
-        """Whether a read has failed because the file has become shorter, as it does with "emu"."""
-        return os.fstat(self._open[slot]).st_size != int(self._sizes[slot])
-
-
-def _check_options(
-    io: str, queue_depth: int, direct: bool, lanes: int, copying_lanes: int | None
-) -> None:
-    if io not in IOS:
-        raise ValueError(f"xnvme-file: io must be one of {', '.join(IOS)}, not {io!r}")
-    require_flag("xnvme-file", "direct", direct)
-    if direct and io not in ("io_uring", "libaio"):
-        raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
-    require_depth("xnvme-file", queue_depth)
-    require_integer("xnvme-file", "lanes", lanes, range(1, 65))
-    if copying_lanes is not None:
-        require_integer("xnvme-file", "copying_lanes", copying_lanes, range(1, 65))
+            self._open |= opened  # one bytecode instruction: Ctrl-C cannot lose a descriptor here

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 from pathlib import Path
 
@@ -61,6 +62,25 @@ def test_ctrl_c_while_closing_leaves_no_descriptor_open(point: int) -> None:
     still_open = [fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")]
     opening.close_all(still_open)
     assert still_open == fds[3:5]
+
+
+@pytest.mark.parametrize("point", range(40))
+@pytest.mark.parametrize("opened", [0, 1, 8])
+def test_ctrl_c_leaves_none_of_the_open_files_open(opened: int, point: int) -> None:
+    def use() -> None:
+        pass
+
+    def run() -> None:
+        with opening.open_files() as fds:
+            fds += opener
+            use()
+
+    before = len(os.listdir("/proc/self/fd"))
+    opener = map(os.open, ["/dev/null"] * opened, [os.O_RDONLY] * opened)
+    with contextlib.suppress(KeyboardInterrupt), interrupted(use, point):
+        run()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_open_file_that_cannot_be_sized_is_named(tmp_path: Path) -> None:

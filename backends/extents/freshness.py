@@ -20,7 +20,7 @@ import numpy.typing as npt
 from bmap_tools import fiemap
 
 from ..._types import IntArray
-from ..files.opening import close_all, open_cached, open_missing, statuses, statuses_of_paths
+from ..files.opening import open_cached, open_files, open_missing, statuses, statuses_of_paths
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap
 
@@ -99,8 +99,8 @@ class Freshness:
             raise self._loaded.stale(paths[index], what)
 
     def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        fds = [-1] * len(paths)
-        try:
+        with open_files() as fds:
+            fds += [-1] * len(paths)
             self._open(fds, paths)
             files, others = np.split(files, [len(fds)])  # the process may open few files
             self._check_state(files, paths, statuses(fds, paths, local=True))
@@ -108,19 +108,15 @@ class Freshness:
                 if not self._has_same_extents(int(files[index]), fds[index]):
                     what = "the data of the file has been moved since it was mapped"
                     raise self._loaded.stale(paths[index], what)
-        finally:
-            close_all(fds)
         if others.size:
             self._check_extents(others, paths[-others.size :])
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
         # If the first is not cached, the others will not be either: do not try each.
-        first = fds[:1]
-        try:
+        with open_files() as first:
+            first.append(-1)
             is_cached = open_cached(first, paths[:1], flags)
-        finally:
-            close_all(first)
         if not (is_cached and open_cached(fds, paths, flags)):
             open_missing(fds, paths, flags)
 

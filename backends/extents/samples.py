@@ -19,7 +19,7 @@ from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import BackendUnavailable, MapNotChecked, named, os_error
 from ...reader import Batch
-from ..files.opening import close_all, open_missing, regular_sizes
+from ..files.opening import open_files, open_missing, regular_sizes
 from ..linux.storage import Storage
 from . import device
 from .freshness import Freshness
@@ -182,8 +182,8 @@ class MappedSamples:
     def _read_as_file(self, batch: Batch, slot: int) -> None:
         path = self._catalog.path(int(batch.samples[slot]))
         size, start = int(batch.sizes[slot]), int(batch.offsets[slot])
-        fds = [-1]
-        try:
+        with open_files() as fds:
+            fds.append(-1)
             open_missing(fds, [path], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
             whole = int(regular_sizes(fds, [path], local=False)[0]) == size
             memory = batch.buffer.data[start : start + size]
@@ -191,8 +191,6 @@ class MappedSamples:
                 with named(path):
                     got = os.readv(fds[0], [memory])
                 whole, memory = got > 0, memory[got:]
-        finally:
-            close_all(fds)
         if not whole:
             what = f"the file has changed since it was mapped: its size was {size}"
             raise self._loaded.stale(path, what)

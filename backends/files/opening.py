@@ -15,7 +15,8 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 
 import numpy as np
@@ -38,17 +39,24 @@ STATX = np.dtype(  # the fields of struct statx, <linux/stat.h>, that are compar
     }
 )
 
-_LOCAL = frozenset(  # f_type of struct statfs, <linux/magic.h>
-    (
-        0xEF53,  # ext2, ext3, ext4
-        0x58465342,  # XFS
-        0x9123683E,  # btrfs
-        0xF2F52010,  # F2FS
-        0xCA451A4E,  # bcachefs
-        0x2FC12FC1,  # ZFS
-        0x01021994,  # tmpfs
-    )
-)
+# f_type of struct statfs: ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, tmpfs
+_LOCAL = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E, 0x2FC12FC1, 0x01021994))
+
+
+@contextmanager
+def open_files() -> Iterator[list[int]]:
+    """A list for descriptors, which are closed and removed at the end; -1 is left out.
+
+    Ctrl-C cannot leave one open. If it arrives before this generator has resumed, the generator is
+    closed when it is collected, which closes them.
+    """
+    fds: list[int] = []
+    closing = map(libc.close, fds)
+    try:
+        yield fds
+        close_all(map(fds.pop, repeat(-1, len(fds))))
+    finally:
+        deque(closing, maxlen=0)  # one bytecode instruction
 
 
 def is_local(directory: bytes) -> bool:
@@ -83,16 +91,9 @@ def open_missing(
 ) -> None:
     """Open `paths[i]` as `fds[i]` where that is -1; may block.
 
-    If the process may not open that many files, `fds` is cut to the first ones, which are open: at
-    least one, or the limit is an error after some seconds.
-
-    Args:
-        fds: n descriptors, or -1.
-        paths: n paths.
-        flags: of open(2).
-        wait: for other threads to close files while not a single file can be opened; otherwise
-            `fds` may end up empty.
-        close_others: called before each new attempt, to close files that can be opened again.
+    If the process may not open that many files, `fds` is cut to the first ones, which are open. If
+    it may open none, `wait` for some seconds for other threads to close files, and have
+    `close_others()` close those that can be opened again; without `wait`, `fds` is empty then.
 
     Raises:
         OSError: the first file that cannot be opened; names its path. The others stay in `fds`.
@@ -139,12 +140,7 @@ def _open(path: bytes, flags: int) -> int:
 
 
 def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDArray[np.void]:
-    """The status of n open files, STATX[n].
-
-    Args:
-        fds: n descriptors.
-        paths: their n paths, for errors.
-        local: whether all are on a file system that `is_local()`.
+    """The status of n open files, STATX[n]; `local`: on file systems that are `is_local()`.
 
     Raises:
         OSError: a file has no status; names its path.

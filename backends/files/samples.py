@@ -13,8 +13,9 @@ import numpy as np
 from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import SampleSizeChanged, os_error
+from ...options import require_flag, require_integer
 from ...reader import Batch
-from .opening import close_all, is_local, open_cached, open_missing, regular_sizes
+from .opening import close_all, is_local, open_cached, open_files, open_missing, regular_sizes
 
 FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
 
@@ -31,9 +32,6 @@ class SampleFiles:
 
     A file that `sizes()` has opened stays open until the read that follows in the same thread, and
     no longer: a file that was replaced must be opened again.
-
-    Where the process may not open that many files, fewer are open at once. The limit is an error
-    only if not a single file can be opened for seconds.
 
     Attributes:
         flags: of open(2).
@@ -58,15 +56,7 @@ class SampleFiles:
             self._require_direct()
 
     def sizes(self, samples: IntArray, yield_turn: Callable[[], None]) -> IntArray:
-        """The sizes of `samples` in bytes, int64[n], as they were when they were first sized.
-
-        Args:
-            samples: int64[n], catalog indices.
-            yield_turn: called before this blocks on a disk or a server.
-
-        Raises:
-            OSError: a sample cannot be opened, or is not a regular file; names its path.
-        """
+        """As `Reader.sizes()`; calls `yield_turn` before it blocks on a disk or a server."""
         _close_kept(self._key())
         # Repeatedly, because another lane may meanwhile find that a size has changed.
         while ((sizes := self._sizes[samples]) < 0).any():
@@ -76,11 +66,7 @@ class SampleFiles:
         return sizes
 
     def require_sizes(self, batch: Batch, found: IntArray) -> None:
-        """Compare the sizes of a batch with those found, int64[n]; where they differ, forget them.
-
-        Raises:
-            SampleSizeChanged: some differ.
-        """
+        """Raise `SampleSizeChanged` where a batch's sizes differ from those found, int64[n]."""
         changed = batch.samples[found != batch.sizes]
         if changed.size:
             self.forget(changed)
@@ -90,74 +76,75 @@ class SampleFiles:
         """Size `samples` again when their sizes are next needed."""
         self._sizes[samples] = -1
 
-    def take(self, samples: IntArray) -> list[int]:
-        """The descriptors that `sizes()` left open, now the caller's; -1 for other samples.
+    def open(
+        self,
+        fds: list[int],
+        samples: IntArray,
+        yield_turn: Callable[[], None],
+        *,
+        wait: bool = True,
+    ) -> list[bytes]:
+        """Fill an empty list with descriptors of `samples`, which the caller closes.
 
-        The caller closes them.
+        If the process may not open that many, of the first ones: at least one, or none without
+        `wait`, see `open_missing()`. Calls `yield_turn` before it blocks.
+
+        Returns the paths of all samples.
         """
-        mine = _kept.get(self._key())
-        if not mine:
-            return [-1] * len(samples)
-        # One bytecode instruction: a KeyboardInterrupt cannot lose a descriptor here.
-        return [*map(mine.pop, samples.tolist(), repeat(-1))]
-
-    def open_cached(self, fds: list[int], paths: Sequence[bytes]) -> bool:
-        """Open what does not block, as `opening.open_cached()`; whether all are open now."""
-        return self._local and open_cached(fds, paths, self.flags)
-
-    def open_missing(self, fds: list[int], paths: Sequence[bytes], *, wait: bool = True) -> None:
-        """Open the others, or the first ones of them, as `opening.open_missing()`; may block."""
-        open_missing(fds, paths, self.flags, wait=wait, close_others=_close_all_kept)
+        paths = self._catalog.paths(samples)
+        kept = map(_kept.get(self._key(), {}).pop, samples.tolist(), repeat(-1))
+        fds += kept  # one bytecode instruction: Ctrl-C cannot lose a descriptor here
+        if not (self._local and open_cached(fds, paths, self.flags)):
+            yield_turn()
+            open_missing(fds, paths, self.flags, wait=wait, close_others=_close_all_kept)
+        return paths
 
     def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
         """The current sizes of open files, as `opening.regular_sizes()`."""
         return regular_sizes(fds, paths, self._local)
 
-    def read_error(self, number: int, path: bytes) -> OSError:
+    def read_error(self, number: int, sample: int) -> OSError:
         """What to raise where a read has failed with errno `number`."""
+        path = self._catalog.path(sample)
         hint = "; the option direct=False reads it through the page cache"
         return os_error(number, path, hint if self.unit > 1 and number == errno.EINVAL else "")
 
     def close(self) -> None:
-        """Close everything. Closing twice is fine."""
         for key in [key for key in list(_kept) if key[0] == self._instance]:
             _close_kept(key)
             del _kept[key]
 
     def _require_direct(self) -> None:
         """Refuse O_DIRECT early; other errors of a file are raised when it is read."""
-        fds = [-1]
-        try:
-            open_missing(fds, [self._catalog.path(0)], self.flags)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                raise
-        finally:
-            close_all(fds)
+        with open_files() as fds:
+            fds.append(-1)
+            try:
+                open_missing(fds, [self._catalog.path(0)], self.flags)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    raise
 
     def _size(self, samples: IntArray, yield_turn: Callable[[], None]) -> None:
-        """Size at least one of `samples`."""
-        paths = self._catalog.paths(samples)
-        fds = [-1] * len(paths)
-        try:
-            if not self.open_cached(fds, paths):
-                yield_turn()
-                self.open_missing(fds, paths)
+        """Size at least one of `samples`, and keep its file open, FILES_AT_ONCE at most."""
+        with open_files() as fds:
+            paths = self.open(fds, samples, yield_turn)
             self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
-        except BaseException:
-            close_all(fds)
-            raise
-        self._keep(samples, fds)
-
-    def _keep(self, samples: IntArray, fds: list[int]) -> None:
-        """Take over open files, and close those that exceed FILES_AT_ONCE."""
-        mine = _kept.setdefault(self._key(), {})
-        room = max(FILES_AT_ONCE - len(mine), 0)
-        mine.update(zip(samples[:room].tolist(), fds, strict=False))
-        close_all(fds[room:])
+            kept = _kept.setdefault(self._key(), {})
+            room = max(FILES_AT_ONCE - len(kept), 0)
+            mine = samples[: min(room, len(fds))].tolist()
+            moving = zip(mine, map(fds.pop, repeat(0)), strict=False)
+            kept |= moving  # one bytecode instruction
 
     def _key(self) -> tuple[int, int]:
         return self._instance, threading.get_ident()
+
+
+def require_file_options(backend: str, direct: bool, lanes: int, copying_lanes: int | None) -> None:
+    """Refuse wrong values of the options that all backends for files have."""
+    require_flag(backend, "direct", direct)
+    require_integer(backend, "lanes", lanes, range(1, 65))
+    if copying_lanes is not None:
+        require_integer(backend, "copying_lanes", copying_lanes, range(1, 65))
 
 
 def _close_all_kept() -> None:

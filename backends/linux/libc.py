@@ -9,6 +9,7 @@ name ends in `_with_gil`.
 from __future__ import annotations
 
 import ctypes
+from ctypes import c_char_p, c_int, c_int64, c_long, c_size_t, c_ssize_t, c_uint, c_void_p
 
 import numpy as np
 
@@ -18,48 +19,37 @@ IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 
-_without_errno, _with_errno, _held = (
-    ctypes.CDLL(None),
-    ctypes.CDLL(None, use_errno=True),
-    ctypes.PyDLL(None),
-)
+_without_errno = ctypes.CDLL(None)
+_with_errno = ctypes.CDLL(None, use_errno=True)
+_held = ctypes.PyDLL(None)
 
 syscall = _with_errno.syscall
 """Any system call; errno is in `ctypes.get_errno()`."""
-syscall.restype = ctypes.c_long
+syscall.restype = c_long
 
 preadv2 = _with_errno.preadv2
-preadv2.argtypes = [
-    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
-    *(ctypes.c_int64, ctypes.c_int),
-]
-preadv2.restype = ctypes.c_ssize_t
+preadv2.argtypes = [c_int, c_void_p, c_int, c_int64, c_int]
+preadv2.restype = c_ssize_t
 
-open_ = _without_errno.open
-open_.argtypes = [ctypes.c_char_p, ctypes.c_int]
+open_, close = _without_errno.open, _without_errno.close
+open_.argtypes, close.argtypes = [c_char_p, c_int], [c_int]
 
 statx, statx_with_gil = _without_errno.statx, _held.statx
-statx.argtypes = statx_with_gil.argtypes = [
-    *(ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
-    *(ctypes.c_uint, ctypes.c_void_p),
-]
+statx.argtypes = statx_with_gil.argtypes = [c_int, c_char_p, c_int, c_uint, c_void_p]
 
 statfs = _without_errno.statfs
-statfs.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+statfs.argtypes = [c_char_p, c_void_p]
 
 madvise = _without_errno.madvise
-madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+madvise.argtypes = [c_void_p, c_size_t, c_int]
 
 dup3_with_gil = _held.dup3
-dup3_with_gil.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
+dup3_with_gil.argtypes = [c_int, c_int, c_int]
 
 openat2_with_gil = _held.syscall
 """openat2(2), which the C library does not wrap: its number, then its arguments."""
-openat2_with_gil.argtypes = [
-    *(ctypes.c_long, ctypes.c_int, ctypes.c_char_p),
-    *(ctypes.c_void_p, ctypes.c_size_t),
-]
-openat2_with_gil.restype = ctypes.c_long
+openat2_with_gil.argtypes = [c_long, c_int, c_char_p, c_void_p, c_size_t]
+openat2_with_gil.restype = c_long
 
-BZERO: int = ctypes.cast(_without_errno.bzero, ctypes.c_void_p).value or 0
+BZERO: int = ctypes.cast(_without_errno.bzero, c_void_p).value or 0
 """The address of bzero(3), for foreign code to call."""
