@@ -38,11 +38,9 @@ class Lanes(Generic[Job]):
     ) -> None:
         """Start no thread yet; each is started when it is first needed.
 
-        Args:
-            count: the number of threads.
-            turns: how many lanes may be at work that have not yielded their turn.
-            begin: called with one job at a time, in order. It must not raise.
-            work: called with a job that has begun, and the lane; concurrently. It must not raise.
+        At most `turns` lanes are at work that have not yielded their turn. `begin` is called with
+        one job at a time, in order; `work` with a job that has begun and the lane, concurrently.
+        Neither may raise.
         """
         self._begin = begin
         self._work = work
@@ -57,11 +55,7 @@ class Lanes(Generic[Job]):
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Have `job` done after those submitted before.
-
-        Raises:
-            RuntimeError: no thread can be started; the job is dropped.
-        """
+        """Queue a job. If no thread can be started for it, drop it and raise `RuntimeError`."""
         with self._lock:
             self._jobs.append(job)
             try:
@@ -107,9 +101,8 @@ class Lanes(Generic[Job]):
     def _start(self, lane: int) -> threading.Thread:
         # A daemon: at exit Python joins all other threads before it closes anything, and this one
         # would wait for its bell.
-        thread = threading.Thread(
-            target=self._run, args=(lane,), name=f"dali_storage-{lane}", daemon=True
-        )
+        name = f"dali_storage-{lane}"
+        thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
         thread.start()
         return thread
 

@@ -1,10 +1,8 @@
 """Opening, sizing and closing many files at little cost to the other threads of the process.
 
-Python releases the interpreter lock for every system call. For a call of a microsecond that costs
-more than it gains if other threads want the lock, because to take it back, the thread must be woken
-up. So on local file systems, calls that cannot block keep the lock. The kernel tells which these
-are: openat2(2) with RESOLVE_CACHED opens a file only if its path is cached. On network and
-user-space file systems every call may block, and releases the lock.
+On local file systems, calls that cannot block keep the interpreter lock, see `linux.libc`. The
+kernel tells which these are: openat2(2) with RESOLVE_CACHED opens a file only if its path is
+cached. On network and user-space file systems every call may block, and releases the lock.
 """
 
 from __future__ import annotations
@@ -66,11 +64,9 @@ def is_local(directory: bytes) -> bool:
 
 
 def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
-    """Open `paths[i]` as `fds[i]` where that is -1, if it cannot block on a disk.
+    """Open `paths[i]` as `fds[i]` where that is -1, if it cannot block; whether all are open now.
 
-    Returns:
-        Whether all are open now. None is opened without openat2(2), that is before Linux 5.12 or in
-        a sandbox that forbids it.
+    Opens none without openat2(2), that is before Linux 5.12 or in a sandbox that forbids it.
     """
     how = np.array([flags | os.O_CLOEXEC, 0, _RESOLVE_CACHED], np.uint64)  # struct open_how
     missing = [index for index, fd in enumerate(fds) if fd < 0]
@@ -142,8 +138,7 @@ def _open(path: bytes, flags: int) -> int:
 def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDArray[np.void]:
     """The status of n open files, STATX[n]; `local`: on file systems that are `is_local()`.
 
-    Raises:
-        OSError: a file has no status; names its path.
+    An `OSError` names the path.
     """
     status = np.zeros(len(fds), STATX)
     unknown: list[int] = list(range(len(fds)))
@@ -159,11 +154,7 @@ def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDA
 
 
 def statuses_of_paths(paths: Sequence[bytes]) -> npt.NDArray[np.void]:
-    """The status of the files at n paths, STATX[n]; follows links, may block.
-
-    Raises:
-        OSError: the first file that has no status; names its path.
-    """
+    """The status of the files at n paths, STATX[n]; follows links, may block, errors as above."""
     status = np.zeros(len(paths), STATX)
     addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
     arguments = (repeat(0), repeat(_STATX_BASIC_STATS), addresses)
@@ -175,11 +166,7 @@ def statuses_of_paths(paths: Sequence[bytes]) -> npt.NDArray[np.void]:
 
 
 def regular_sizes(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> IntArray:
-    """The sizes of n open files in bytes, int64[n]; arguments as for `statuses()`.
-
-    Raises:
-        OSError: a file is not a regular file, or has no status; names its path.
-    """
+    """The sizes of n open, regular files in bytes, int64[n]; otherwise as `statuses()`."""
     status = statuses(fds, paths, local)
     others = np.flatnonzero(status["mode"] & 0o170000 != stat.S_IFREG)
     for index in others[:1].tolist():

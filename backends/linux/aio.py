@@ -2,11 +2,11 @@
 
 AIO reads from the page cache synchronously, inside io_submit. It is still the fastest way there: a
 whole batch is copied by one call, which releases the interpreter lock once. io_uring would do as
-well, but container runtimes forbid it by default and allow AIO.
+well, but container runtimes forbid it by default.
 
-Creating a context is cheap; destroying one takes the kernel some 30 ms, and a machine has a limited
-number of events for all contexts together (fs.aio-max-nr, by default 65,536). So contexts belong to
-the process: `read()` borrows one for as long as it reads.
+Destroying a context takes the kernel some 30 ms, and all contexts of a machine together have a
+limited number of events (fs.aio-max-nr, by default 65,536). So contexts belong to the process:
+`read()` borrows one for as long as it reads.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ def read(
 ) -> IntArray:
     """`AioContext.read()` with a context of the process, `depth` reads at once.
 
-    Raises:
-        BackendUnavailable: the kernel has no context for this process.
+    Raises `BackendUnavailable` if the kernel has none for this process.
     """
     context = _borrow(depth, wait=True)
     results = context.read(fds, iovecs, offsets, rw_flags)  # if it raises, the context is closed
@@ -159,9 +158,8 @@ class AioContext:
         An exception (Ctrl-C, outside a lane) closes the context, which waits for the reads first.
 
         Args:
-            fds: int[n], the open files.
-            iovecs: IOVEC[n, k], C-contiguous: the k pieces of memory that each read fills. With
-                O_DIRECT their addresses and lengths are multiples of the device's logical block.
+            fds: int[n], the open files, or one for all.
+            iovecs: IOVEC[n, k], C-contiguous: the k pieces of memory that each read fills.
             offsets: int64[n], bytes into the file where each read starts.
             rw_flags: RWF_* of preadv2(2), for all reads.
 

@@ -45,16 +45,10 @@ class FileQueue:
     """
 
     def __init__(self, library: Library, io: str, depth: int, *, direct: bool = False) -> None:
-        """Create the handles and the queue.
-
-        Args:
-            library: libxnvme.
-            io: one of IOS.
-            depth: how many reads are under way at once, see `queue.require_depth`.
-            direct: whether the files will be open with O_DIRECT.
+        """Create the handles and the queue; `direct`: for files that are open with O_DIRECT.
 
         Raises:
-            OSError: libxnvme does not offer this implementation here.
+            OSError: libxnvme does not offer this `io`, one of IOS, here.
             BackendUnavailable: libxnvme does not read from replaced files.
         """
         self.io = io
@@ -97,17 +91,10 @@ class FileQueue:
         nbytes: Sequence[int],
         offsets: Sequence[int],
     ) -> list[int]:
-        """Submit reads. The files may be closed when this returns.
+        """Submit a read per free context. The files may be closed when this returns.
 
-        Args:
-            contexts: k free contexts.
-            fds: k open files; -1 where nothing is to be read; or LATER.
-            memory: k addresses to read to.
-            nbytes: k lengths in bytes.
-            offsets: k offsets into the files in bytes.
-
-        Returns:
-            For each, UNDER_WAY, NOTHING_TO_DO or -errno (-EAGAIN for LATER).
+        `fds` are open files, -1 where nothing is to be read, or LATER; lengths and offsets are in
+        bytes. Returns UNDER_WAY, NOTHING_TO_DO or -errno for each, -EAGAIN for LATER.
         """
         queue = self._opened_queue()
         queue.heads[contexts] = np.void(bytes(queue.heads.itemsize))
@@ -121,9 +108,8 @@ class FileQueue:
                 target = self._targets[context]
                 self._moved.add(target)
                 if libc.dup3_with_gil(fd, target, os.O_CLOEXEC) < 0:
-                    raise OSError(
-                        errno.EBADF, "a descriptor was closed by other code of this process"
-                    )
+                    what = "a descriptor was closed by other code of this process"
+                    raise OSError(errno.EBADF, what)
                 code = pread(queue.pointers[context], address, length, offset)
                 if self.io == "io_uring":
                     queue.poll()  # submits it
@@ -156,16 +142,16 @@ class FileQueue:
 
     def _try_out(self, library: Library) -> None:
         contents = [b"one file", b"other 1!"]
-        fds = [_anonymous_file(content) for content in contents]
         memory = np.zeros((2, 8), np.uint8)
+        fds: list[int] = []
         try:
+            fds += map(_anonymous_file, contents)
             trial = _Trial(self, fds, memory)
             self.run(trial, memory)
         finally:
             for fd in fds:
                 os.close(fd)
-        if trial.errors.any():
-            error = int(trial.errors.max())
+        if error := int(trial.errors.max()):
             raise OSError(error, os.strerror(error))
         if [row.tobytes() for row in memory] != contents:
             raise BackendUnavailable(
@@ -177,8 +163,7 @@ class FileQueue:
 def open_anonymous(library: Library, io: str, home: int | None = None) -> Device:
     """A handle on an empty file without a name: on `home`, or on a new one.
 
-    Raises:
-        OSError: libxnvme does not offer the asynchronous implementation `io`.
+    Raises `OSError` if libxnvme does not offer the asynchronous implementation `io`.
     """
     if home is None:
         home = _anonymous_file(b"")
@@ -229,11 +214,8 @@ class FileReads(Commands):
     def __init__(self, queue: FileQueue, memory: IntArray, sizes: IntArray, unit: int = 1) -> None:
         """Submit nothing yet.
 
-        Args:
-            queue: the queue that will run the reads.
-            memory: int64[n], the address to read each file to.
-            sizes: int64[n], bytes.
-            unit: bytes; what offsets and lengths must be multiples of.
+        `memory`: int64[n], the address to read each file to; `sizes`: int64[n], bytes; `unit`:
+        bytes, what offsets and lengths must be multiples of.
         """
         self.count = sizes.size
         self.got = np.zeros_like(sizes)
@@ -246,10 +228,7 @@ class FileReads(Commands):
 
     @abstractmethod
     def open(self, indices: list[int]) -> list[int]:
-        """The descriptors of files, open already or not; -1 or LATER as in `FileQueue.submit()`.
-
-        LATER is for files that cannot be opened before another one is closed.
-        """
+        """The descriptors of files, open already or not; -1 or LATER as in `FileQueue.submit()`."""
 
     @abstractmethod
     def end(self, indices: list[int]) -> None:
