@@ -83,7 +83,7 @@ def _checked(
 def _outcome(problem: BackendUnavailable | None) -> Verdict:
     if problem is None:
         return {"works": True, "reason": None, "remedy": None}
-    return {"works": False, "reason": problem.reason, "remedy": problem.remedy or None}
+    return {"works": False, "reason": str(problem.reason), "remedy": str(problem.remedy) or None}
 
 
 def _rows(verdicts: list[Verdict]) -> list[list[str]]:
@@ -119,8 +119,9 @@ def _print_table(headings: list[str], rows: list[list[str]]) -> None:
 
 
 def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
-    """The same without rich: the last two columns, the long ones, are lines below the row."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)][:-2]
+    """The same without rich: a line per name, and the last two columns in lines below."""
+    lines = [(name, *cells) for names, *cells in [headings, *rows] for name in names.split(", ")]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     wrapper = textwrap.TextWrapper(
         shutil.get_terminal_size().columns,
         initial_indent="    ",
@@ -128,8 +129,9 @@ def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    for *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
-        print("  ".join(map(str.ljust, cells, widths)).rstrip())
+    for names, *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
+        for name in names.split(", "):
+            print("  ".join(map(str.ljust, [name, *cells], widths)).rstrip())
         for heading, text in zip(headings[-2:], (why_not, what_to_do), strict=True):
             if text:
                 print(wrapper.fill(f"{heading}: {text}"))
