@@ -227,6 +227,18 @@ def test_a_lane_waits_for_the_context_of_another_one(
     os.close(theirs)
 
 
+@pytest.mark.parametrize("allowed", [1, 3])
+def test_many_threads_share_few_contexts(
+    file: tuple[int, bytes], limit: Callable[[int], None], allowed: int
+) -> None:
+    def run(number: int) -> bool:
+        return all(read_one(file[0], 4 << number % 2) == file[1][:100] for _ in range(5))
+
+    limit(allowed)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(run, range(8)))
+
+
 def contexts_are_borrowed(depth: int) -> bool:
     return len(aio._open) > len(aio._idle[depth])
 
