@@ -1,8 +1,4 @@
-"""The samples of a data set as columns: names and labels.
-
-Names are bytes, because file names need not be valid text. They are joined to the root as in DALI
-(`joinpath_bytes()`, loader/filesystem.h).
-"""
+"""The samples of a data set. Names are bytes, because file names need not be valid text."""
 
 from __future__ import annotations
 
@@ -112,7 +108,7 @@ class Tree(Protocol):
 
 
 def join_path(root: bytes, name: bytes) -> bytes:
-    """The path of a name in the directory `root`. An absolute name is its own path."""
+    """The path of a name in the directory `root`, as in DALI: an absolute name is its own path."""
     return _join(_prefix(root), name)
 
 

@@ -1,8 +1,7 @@
 """Which samples `fn.readers.file` of DALI 2.4 finds, and their labels.
 
-The rules are DALI's: `discover_files()` (loader/discover_files.cc) for a directory,
-`FileLabelLoaderBase` (loader/file_label_loader.h) for lists and for the arguments that exclude each
-other, `joinpath_bytes()` (loader/filesystem.h) for paths.
+The rules are those of DALI's loader/discover_files.cc (directories), file_label_loader.h (lists,
+and arguments that exclude each other) and filesystem.h (paths).
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def discover(
 def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
     """The samples of `from_tree()` in the directory `file_root`.
 
-    On a file system that does not report types with names, DALI takes every entry for a file; this
+    Where a file system reports no types with the names, DALI takes every entry for a file; this
     function looks the types up.
 
     Raises:

@@ -6,15 +6,14 @@
     │   └── StaleMapError           an extent map no longer matches the storage
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
-    ├── ValueError, TypeError       an argument is wrong or unknown; the message names it
+    ├── ValueError, TypeError       an argument is wrong or unknown; the message has its name
     │   └── bmap_tools.MapFormatError   an invalid or inconsistent bmap.json
     ├── UserWarning
     │   └── MapNotChecked           an extent map that cannot be compared with its files
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
-All other failures come from the operating system. They arrive as the `OSError` that Python itself
-would raise, `OSError(errno, strerror, path)`: a missing file is a `FileNotFoundError` whose
-`filename` is its path.
+All other failures are those of the operating system, as the `OSError(errno, strerror, path)` that
+Python raises: a missing file is a `FileNotFoundError` whose `filename` is its path.
 """
 
 from __future__ import annotations

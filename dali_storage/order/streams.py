@@ -111,10 +111,8 @@ class _Windowed:
         return self._position, self._advance()
 
     def _begin(self, position: int) -> None:
-        """Start at the start of an epoch, where no draw has touched the window's entries yet.
-
-        `_pending[_head:]` are the entries from `_position` on.
-        """
+        """Go to the start of an epoch, where no draw has touched the window's entries yet."""
+        # _pending[_head:] are the entries from _position on.
         self._position, self._pending, self._head = position, array("q"), 0
 
     def _advance(self) -> IntArray:
@@ -133,7 +131,7 @@ class _Windowed:
 
     def _load(self) -> None:
         """Load every entry that the next chunk may swap."""
-        # Moving the rest to the front costs as much as the window is long: once per its length.
+        # Only once per length of the window, because it moves as many entries to the front.
         if self._head >= self._window:
             del self._pending[: self._head]
             self._head = 0
@@ -156,7 +154,7 @@ class _Windowed:
             self._remember(position)
 
     def _remember(self, position: int) -> None:
-        """Save the engine's state if the last one is far away; if there are too many, drop half."""
+        """Save the engine's state, if the last one is far away; halve the states if too many."""
         if position >= self._marks[-1][0] + self._stride:
             self._marks.append((position, self._engine.state))
         if len(self._marks) > _MARKS:

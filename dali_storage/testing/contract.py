@@ -79,9 +79,7 @@ class SnapshotReaderTests:
     def test_bytes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
         assert read(reader, np.arange(len(contents))) == contents
 
-    def test_samples_may_be_in_any_order_and_repeat(
-        self, reader: Reader, contents: list[bytes]
-    ) -> None:
+    def test_any_order_and_repeated_samples(self, reader: Reader, contents: list[bytes]) -> None:
         samples = np.array([5, 0, 12, 5, 5, 1, 12, 0])
         assert read(reader, samples) == [contents[sample] for sample in samples]
 
@@ -100,9 +98,7 @@ class SnapshotReaderTests:
         for samples in (np.arange(12), np.arange(12)[::-1], np.array([12, 0])):
             assert read(reader, samples, buffer=buffer) == [contents[sample] for sample in samples]
 
-    def test_nothing_is_written_outside_of_the_samples(
-        self, reader: Reader, contents: list[bytes]
-    ) -> None:
+    def test_nothing_else_is_written(self, reader: Reader, contents: list[bytes]) -> None:
         samples = np.arange(len(contents))
         batch = make_batch(reader, samples, gap=3 * reader.alignment)
         batch.buffer[:] = _GUARD
@@ -119,9 +115,7 @@ class SnapshotReaderTests:
         assert reader.lanes >= 1
 
     @pytest.mark.parametrize("nbytes", [0, 1, 4097, 5 << 20])
-    def test_allocate_gives_aligned_memory_that_can_be_written(
-        self, reader: Reader, nbytes: int
-    ) -> None:
+    def test_allocated_memory_is_aligned(self, reader: Reader, nbytes: int) -> None:
         buffer = reader.allocate(nbytes)
         assert buffer.ndim == 1
         assert buffer.dtype == np.dtype(np.uint8)
@@ -149,7 +143,7 @@ class SnapshotReaderTests:
         reader.close()
         reader.close()
 
-    def test_nothing_is_left_of_many_batches(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_many_batches_leave_nothing(self, reader: Reader, contents: list[bytes]) -> None:
         def run(batches: int) -> None:
             for number in range(batches):
                 if number % 8 == 0:
@@ -162,19 +156,17 @@ class SnapshotReaderTests:
         with nothing_is_left():
             run(self.batches)
 
-    def test_nothing_is_left_of_closed_readers(
-        self, catalog: Catalog, contents: list[bytes]
-    ) -> None:
+    def test_closed_readers_leave_nothing(self, catalog: Catalog, contents: list[bytes]) -> None:
         def run(openings: int, samples: IntArray) -> None:
             for _ in range(openings):
                 with self.open(catalog) as reader:
                     assert read(reader, samples) == [contents[sample] for sample in samples]
 
-        run(3, np.arange(len(contents)))  # what a library opens once per process is no leak
+        run(3, np.arange(len(contents)))  # what is opened once per process is no leak
         with nothing_is_left():
             run(self.openings, np.arange(8))
 
-    # Python reports an interrupt in a destructor, and goes on.
+    # If an interrupt hits a destructor, Python only reports it.
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
         samples = np.tile(np.arange(12), 4)
@@ -239,9 +231,7 @@ class ReaderTests(SnapshotReaderTests):
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(9))
 
-    def test_a_directory_in_place_of_a_file_is_named(
-        self, catalog: Catalog, contents: list[bytes]
-    ) -> None:
+    def test_a_directory_as_sample_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, 4, 6]))
             os.unlink(catalog.path(4))

@@ -84,9 +84,7 @@ class MappedReaderTests(SnapshotReaderTests):
                 read(reader, np.array([2, 9, 4, 6]))
             assert names_path(caught.value, catalog.path(9))
 
-    def test_a_sample_that_is_not_in_the_map_is_refused(
-        self, catalog: Catalog, directory: Path
-    ) -> None:
+    def test_a_sample_not_in_the_map_is_refused(self, catalog: Catalog, directory: Path) -> None:
         with self.open(catalog) as reader:
             (directory / "class" / "new").write_bytes(b"bytes")
             grown = from_directory(directory, file_filters="*")
