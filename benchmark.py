@@ -8,8 +8,6 @@ Exit status: 0 for success; 1 if a leg failed or differs from fn.readers.file; 2
 after Ctrl-C, with the figures until then.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Samples in memory: the model of a backend, and the upper limit in a benchmark."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files through the operating system: works wherever files can be opened."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

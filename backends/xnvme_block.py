@@ -1,7 +1,5 @@
 """Samples as extents, read by the NVMe commands of libxnvme: disks, namespaces, PCI addresses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain

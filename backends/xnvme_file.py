@@ -1,7 +1,5 @@
 """Files through the xNVMe file API: asynchronous reads of many files at once, by libxnvme."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

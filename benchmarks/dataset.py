@@ -1,7 +1,5 @@
 """The data set of the demo: JPEGs of a real photograph, as large as those of ImageNet."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """The machine, described so that figures can be compared, and its page cache."""
 
-from __future__ import annotations
-
 import os
 import platform
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 The options and the JSON output are those of fio(1), version 3.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

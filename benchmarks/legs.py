@@ -1,7 +1,5 @@
 """The legs: the ways to read that are compared. A new leg is one entry of `LEGS`."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The extent map for the legs that need one: the user's, or one made for the run."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Sequence

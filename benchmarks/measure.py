@@ -1,7 +1,5 @@
 """Times the legs, which take turns in every round, and computes the figures from the rounds."""
 
-from __future__ import annotations
-
 import gc
 import re
 import time

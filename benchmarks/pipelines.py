@@ -1,7 +1,5 @@
 """DALI pipelines: how the legs read, and what consumes the samples."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Progress on standard error: a bar on a terminal, and lines that stay."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import AbstractContextManager, nullcontext
 

@@ -1,7 +1,5 @@
 """The results as a table, a JSON file and a picture."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Compares the bytes and labels of every sample with those of `fn.readers.file`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """The workload: one data set in one order, the same for every leg."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ files. Of verify: 0 if all files are as mapped, 1 if not. Of all commands: 2 if 
 after Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

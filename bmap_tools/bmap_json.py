@@ -6,8 +6,6 @@ any other layout as a whole. Both are stricter than `json.load`: no object may h
 and NaN and Infinity are not numbers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from json import JSONDecodeError, JSONDecoder

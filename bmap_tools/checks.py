@@ -5,8 +5,6 @@ refused: with names that leave the root, extents that overlap in their file or a
 device. All functions raise MapFormatError.
 """
 
-from __future__ import annotations
-
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence

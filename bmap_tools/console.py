@@ -1,7 +1,5 @@
 """What the commands print: results to standard output, messages and progress to standard error."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """Compares the bytes of a map's extents on the device with those of the files."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """`python -m bmap_tools create`: map the files of a directory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 Source: the kernel's Documentation/ABI/stable/sysfs-block.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

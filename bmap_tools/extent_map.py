@@ -5,8 +5,6 @@ file in varying numbers, the bytes of its name and its extents, is stored one af
 compressed sparse rows, CSR), together with the offsets at which each file's part begins and ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

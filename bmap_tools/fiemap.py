@@ -4,8 +4,6 @@ The layouts and flags are those of <linux/fiemap.h>, the same on every machine; 
 Documentation/filesystems/fiemap.rst explains them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import struct

@@ -4,8 +4,6 @@ Sources: proc_pid_mountinfo(5); <linux/fs.h>; the superblocks as in the kernel's
 Documentation/filesystems/ext4/super.rst and fs/xfs/libxfs/xfs_format.h.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import mmap

@@ -1,7 +1,5 @@
 """The file format `bmap`: loading and saving an extent map (docs/bmap.md)."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

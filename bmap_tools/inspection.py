@@ -1,7 +1,5 @@
 """What a single file is, and where its data is."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

@@ -1,7 +1,5 @@
 """`python -m bmap_tools show`: describe a map, or one of its files, and plot it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

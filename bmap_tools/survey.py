@@ -1,7 +1,5 @@
 """The status and the extents of many files, as they are now."""
 
-from __future__ import annotations
-
 import os
 import time
 from array import array

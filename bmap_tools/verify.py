@@ -1,7 +1,5 @@
 """`python -m bmap_tools verify`: compare a map with its files as they are now."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator

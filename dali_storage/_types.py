@@ -1,7 +1,5 @@
 """Array and path types that several modules share."""
 
-from __future__ import annotations
-
 import os
 from typing import TypeAlias
 

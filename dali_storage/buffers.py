@@ -5,8 +5,6 @@ No iterations are counted, so this is right at every prefetch depth, with every 
 and for users who keep an output forever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections import deque

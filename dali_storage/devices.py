@@ -1,7 +1,5 @@
 """What a backend reports about a device of this machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .errors import BackendUnavailable

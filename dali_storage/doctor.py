@@ -9,8 +9,6 @@ With `--json` it prints one object:
 `remedy` is null if there is none. The exit status is 0 if at least one backend works, else 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

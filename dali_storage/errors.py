@@ -16,8 +16,6 @@ All other failures are those of the operating system, as the `OSError(errno, str
 Python raises: a missing file is a `FileNotFoundError` whose `filename` is its path.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

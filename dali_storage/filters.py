@@ -1,7 +1,5 @@
 """Lists of name patterns, matched as `fn.readers.file` matches them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -7,8 +7,6 @@ that DALI needs. A lane that blocks on a disk occupies none, so many of them are
 batch, in the same thread, and yields it before it blocks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import os

@@ -1,7 +1,5 @@
 """Checks of option and argument values, with one form of message for all of them."""
 
-from __future__ import annotations
-
 from numbers import Real
 from typing import Any
 

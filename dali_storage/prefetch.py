@@ -1,7 +1,5 @@
 """Reading ahead: owns the threads, the memory and the lifetimes, so that backends need not."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """The drop-in operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Ours are in pyproject.toml, which is read directly in a checkout that is not installed.
 """
 
-from __future__ import annotations
-
 import inspect
 import tomllib
 from collections.abc import Mapping

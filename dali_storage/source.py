@@ -1,7 +1,5 @@
 """The batches of one reader for one pipeline: position, opening and closing. No DALI here."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable, Mapping

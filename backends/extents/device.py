@@ -1,7 +1,5 @@
 """The device or image that holds a mapped file system: found, opened, compared with the map."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

@@ -8,8 +8,6 @@ can be made to share blocks; elsewhere files with several extents, or with space
 their end), and those of the other files once, when the reader is opened.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

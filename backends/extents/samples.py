@@ -3,8 +3,6 @@
 A backend adds only how its engine reads: a `Submit`, called once per batch and attempt.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable

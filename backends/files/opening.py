@@ -5,8 +5,6 @@ kernel tells which these are: openat2(2) with RESOLVE_CACHED opens a file only i
 cached. On network and user-space file systems every call may block, and releases the lock.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

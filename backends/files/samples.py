@@ -1,7 +1,5 @@
 """The files of a catalog's samples: each sized once, and opened whenever it is read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -6,8 +6,6 @@ taking it back means to be woken up. So a call that cannot block has a twin boun
 name ends in `_with_gil`.
 """
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import c_char_p, c_int, c_int64, c_long, c_size_t, c_ssize_t, c_uint, c_void_p
 

@@ -1,7 +1,5 @@
 """preadv2(2): reads one after the other, for machines without kernel AIO."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

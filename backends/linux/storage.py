@@ -1,7 +1,5 @@
 """Disks, partitions, loop devices and image files, read with O_DIRECT."""
 
-from __future__ import annotations
-
 import errno
 import io
 import mmap

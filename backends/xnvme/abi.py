@@ -9,8 +9,6 @@ Specification 2.0, Figure 275 (Identify Controller); NVM Command Set Specificati
 (Identify Namespace).
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which asynchronous implementations of libxnvme work here, and the errors of the others."""
 
-from __future__ import annotations
-
 import os
 
 from ...errors import LIMITS, BackendUnavailable

@@ -1,7 +1,5 @@
 """The kinds of devices that libxnvme reads, and how it opens each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

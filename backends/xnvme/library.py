@@ -1,7 +1,5 @@
 """Finding and loading libxnvme."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

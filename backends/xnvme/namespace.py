@@ -1,7 +1,5 @@
 """What libxnvme reads NVMe commands from: block devices, images, NVMe namespaces, PCI addresses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

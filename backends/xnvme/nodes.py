@@ -4,8 +4,6 @@ libxnvme looks up a device in sysfs by the last part of its path. So a link to a
 with another name, would get the geometry of another device, or none.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

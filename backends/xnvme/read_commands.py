@@ -1,7 +1,5 @@
 """NVMe reads by a queue of libxnvme: commands computed as numpy columns."""
 
-from __future__ import annotations
-
 import errno
 from itertools import repeat
 

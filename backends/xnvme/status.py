@@ -4,8 +4,6 @@ Sources: NVM Express Base Specification 2.0, "Status Field" (generic, command sp
 Command Set Specification 1.0 for its own codes.
 """
 
-from __future__ import annotations
-
 import errno
 
 _GENERIC = {

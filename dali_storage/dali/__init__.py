@@ -4,8 +4,6 @@ Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, 
 `iterators` serve it, and `executor` adds what the pipeline can tell of its readers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from nvidia.dali.ops import _OpCounter

@@ -1,7 +1,5 @@
 """What a pipeline can tell of its readers: metadata and checkpoints. It cannot be serialized."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

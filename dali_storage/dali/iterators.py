@@ -1,7 +1,5 @@
 """Failed reads under DALI's iterators (nvidia/dali/plugin/base_iterator.py)."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

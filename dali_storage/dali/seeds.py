@@ -1,7 +1,5 @@
 """Which seed a pipeline gives to a reader."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

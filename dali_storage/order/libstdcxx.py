@@ -4,8 +4,6 @@ DALI's order depends on them. Draws are vectorised, and yet rejection must be ex
 that rejects an output of its engine takes the next one, which shifts every draw that follows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import accumulate, repeat

@@ -1,7 +1,5 @@
 """The arguments of `fn.readers.file` that determine the order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

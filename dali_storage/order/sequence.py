@@ -6,8 +6,6 @@ an epoch starts in the stream is arithmetic, and so is the entry at a position. 
 `pad_last_batch` every epoch starts with a new batch, and all have the same number of batches.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .._types import IntArray

@@ -1,7 +1,5 @@
 """Where the shards are in the list, and where the epochs are in the endless stream."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

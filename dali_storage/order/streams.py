@@ -7,8 +7,6 @@ entry p + draw(0 to min(initial_fill, end of the epoch - p) - 1). So an epoch de
 before it only through the state of the random engine, and the stream can start at any epoch.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_right
 from functools import cached_property

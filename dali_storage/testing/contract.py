@@ -1,7 +1,5 @@
 """The promises of `dali_storage.reader`, one test each."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The promises of a reader with an extent map."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Leaks, interrupted calls and files opened for writing, as the operating system reports them."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
