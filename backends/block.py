@@ -1,14 +1,10 @@
 """Samples as extents of a block device or image: a batch is one submission of kernel AIO."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._types import IntArray, PathLike
 from ..catalog import Catalog
@@ -19,7 +15,7 @@ from ..reader import Batch, Reader
 from .extents.device import open_mapped
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
-from .extents.samples import MappedSamples, directory_of
+from .extents.samples import Failures, MappedSamples, directory_of
 from .linux import aio
 from .linux.libc import IOVEC
 from .linux.storage import list_disks, open_direct
@@ -119,32 +115,16 @@ class BlockReader(Reader):
     def close(self) -> None:
         self._device.close()
 
-    def _submit(self, reads: Reads) -> _Completions:
+    def _submit(self, reads: Reads) -> Failures:
         iovecs = np.empty((len(reads), 1), IOVEC)
         iovecs["base"][:, 0] = reads.memory
         iovecs["len"][:, 0] = reads.lengths
         results = aio.read(self._queue_depth, self._device.file.fileno(), iovecs, reads.offsets)
-        return _Completions(results, reads.lengths)
+        failed = np.flatnonzero(results != reads.lengths).tolist()
+        return {index: _reason(int(results[index]), int(reads.lengths[index])) for index in failed}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Completions:
-    """Results of kernel AIO.
-
-    Attributes:
-        results: int64[n], bytes that were read, or -errno.
-        lengths: int64[n], bytes that were asked for.
-    """
-
-    results: IntArray
-    lengths: IntArray
-
-    def failed(self) -> npt.NDArray[np.bool_]:
-        failed: npt.NDArray[np.bool_] = self.results != self.lengths
-        return failed
-
-    def reason(self, index: int) -> tuple[int, str]:
-        result, length = int(self.results[index]), int(self.lengths[index])
-        if result < 0:
-            return -result, f"cannot read {length} bytes"
-        return errno.EIO, f"short read: {result} of {length} bytes"
+def _reason(result: int, nbytes: int) -> tuple[int, str]:
+    if result < 0:
+        return -result, f"cannot read {nbytes} bytes"
+    return errno.EIO, f"short read: {result} of {nbytes} bytes"

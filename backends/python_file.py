@@ -161,12 +161,7 @@ class _Reads:
     """
 
     def __init__(
-        self,
-        read: _Read,
-        fds: list[int],
-        iovecs: npt.NDArray[np.void],
-        sizes: IntArray,
-        unit: int,
+        self, read: _Read, fds: list[int], iovecs: npt.NDArray[np.void], sizes: IntArray, unit: int
     ) -> None:
         """`unit`: bytes; what offsets must be multiples of."""
         self.got = np.zeros_like(sizes)

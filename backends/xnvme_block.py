@@ -14,13 +14,12 @@ from ..reader import Batch, Reader
 from .extents.device import open_mapped
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
-from .extents.samples import MappedSamples, directory_of
+from .extents.samples import Failures, MappedSamples, directory_of
 from .xnvme import availability, library
 from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.nodes import list_nodes
 from .xnvme.pci import list_controllers
 from .xnvme.queue import require_depth
-from .xnvme.read_commands import ReadCommands
 
 _PAGE = 4096  # bytes
 _DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
@@ -143,7 +142,7 @@ class XnvmeBlockReader(Reader):
     def close(self) -> None:
         self._namespace.close()
 
-    def _submit(self, lane: int, owner: Buffer, reads: Reads) -> ReadCommands:
+    def _submit(self, lane: int, owner: Buffer, reads: Reads) -> Failures:
         return self._namespace.submit(lane, reads.offsets, reads.memory, reads.lengths, owner)
 
 

@@ -118,11 +118,7 @@ class _SampleReads(FileReads):
     """The reads of a batch. A file is opened when its read is submitted, and closed after it."""
 
     def __init__(
-        self,
-        queue: FileQueue,
-        files: SampleFiles,
-        batch: Batch,
-        yield_turn: Callable[[], None],
+        self, queue: FileQueue, files: SampleFiles, batch: Batch, yield_turn: Callable[[], None]
     ) -> None:
         super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, files.unit)
         self._samples = batch.samples

@@ -99,7 +99,10 @@ class _Comparison:
                 else:
                     offset = self._first_difference(fd, piece, memory)
                 if offset is not None:
-                    return f"byte {offset} differs on the device ({self._address(piece, offset)})"
+                    where = "in a hole of the map, which reads as zeros"
+                    if piece[1] >= 0:
+                        where = f"byte {self._start + piece[1] + offset - piece[0]} of {self._path}"
+                    return f"byte {offset} differs on the device ({where})"
         finally:
             os.close(fd)
         return None
@@ -117,11 +120,6 @@ class _Comparison:
             return None
         pairs = np.frombuffer(memory[: len(own)], np.uint8) != np.frombuffer(own, np.uint8)
         return logical + int(pairs.argmax() if pairs.any() else len(own))
-
-    def _address(self, piece: Extent, offset: int) -> str:
-        if piece[1] < 0:
-            return "in a hole of the map, which reads as zeros"
-        return f"byte {self._start + piece[1] + offset - piece[0]} of {self._path}"
 
 
 def _pieces(extents: Iterable[Extent], size: int) -> Iterator[Extent]:

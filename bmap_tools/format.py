@@ -160,5 +160,5 @@ def _extent_map(members: Members, columns: Columns) -> ExtentMap:
 
 def _fields(kind: type[FileSystem | Device], name: str, members: Members) -> dict[str, Any]:
     found = Members(name, members[name])
-    read = {"str": found.text, "int": found.integer, "str | None": found.text_or_null}
-    return {field.name: read[str(field.type)](field.name) for field in dataclasses.fields(kind)}
+    read: Any = {str: found.text, int: found.integer, str | None: found.text_or_null}
+    return {field.name: read[field.type](field.name) for field in dataclasses.fields(kind)}

@@ -110,7 +110,7 @@ def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, secto
                     queue, offsets, addresses, lengths, lba_bytes=sector, **options
                 )
                 queue.run(reads, memory)
-            assert not reads.failed().any()
+            assert reads.failures() == {}
             assert (reads.results == 10 * sector).all()
             expected = [content[first : first + 10].reshape(-1) for first in slba.tolist()]
             assert (memory == np.stack(expected)).all()
@@ -138,8 +138,7 @@ def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) 
             queue.run(work, memory)
         assert sorted(work.ended) == list(range(6))
         assert work.statuses.tolist() == [0, 0, 0, 0, 0x700 | errno.EFAULT, 0]
-        assert work.failed().tolist() == [False] * 4 + [True, False]
-        assert work.reason(4) == (errno.EFAULT, "cannot read 512 bytes")
+        assert work.failures() == {4: (errno.EFAULT, "cannot read 512 bytes")}
         assert memory[5].tobytes() == file.read_bytes()[5 * 512 : 6 * 512]
 
 

@@ -6,7 +6,7 @@ A backend adds only how its engine reads: a `Submit`, called once per batch and 
 import os
 import warnings
 from collections.abc import Callable
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +27,10 @@ from .plan import Extents, Reads
 _PAGE = 4096  # bytes; smaller reads save nothing
 
 
-class Completions(Protocol):
-    """The results of n reads, none of which is under way any more."""
+Failures: TypeAlias = dict[int, tuple[int, str]]
+"""Of each read that failed or was short, by its index: errno, what happened, and its bytes."""
 
-    def failed(self) -> npt.NDArray[np.bool_]:
-        """bool[n]: which reads failed or were short."""
-
-    def reason(self, index: int) -> tuple[int, str]:
-        """Why a read failed: an errno, and a description that ends with the number of bytes."""
-
-
-Submit: TypeAlias = Callable[[Reads], Completions]
+Submit: TypeAlias = Callable[[Reads], Failures]
 """Makes reads; returns when none of them is under way any more."""
 
 
@@ -95,11 +88,9 @@ class MappedSamples:
         files = self._files[batch.samples]
         planned, slots = self._extents.reads(batch, files)
         commands = planned.coalesced().split(self._max_transfer)
-        done = submit(commands)
-        failed = np.flatnonzero(done.failed())
-        if failed.size:
-            reasons = [done.reason(index) for index in failed.tolist()]
-            self._retry(batch, planned, slots, commands[failed], reasons, submit)
+        if failures := submit(commands):
+            failed, reasons = commands[np.array([*failures])], [*failures.values()]
+            self._retry(batch, planned, slots, failed, reasons, submit)
         self._extents.zero_holes(batch, files)
         for slot in np.flatnonzero(self._is_unmapped[files]).tolist():
             self._read_as_file(batch, slot)
@@ -129,11 +120,10 @@ class MappedSamples:
             parts = read.split(self._max_transfer)
             for part in (parts[number : number + 1] for number in range(len(parts))):
                 for _ in range(max(self._retries, 1)):
-                    done = submit(part)
-                    if not done.failed()[0]:
+                    if not (failures := submit(part)):
                         break
                 else:
-                    self._fail(batch, slot, part, *done.reason(0))
+                    self._fail(batch, slot, part, *failures[0])
 
     def _fail(self, batch: Batch, slot: int, read: Reads, number: int, what: str) -> NoReturn:
         """Raise the OSError of a failed read (one) for the sample in a slot of the batch."""

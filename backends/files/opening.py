@@ -138,8 +138,7 @@ def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDA
 
     An `OSError` names the path.
     """
-    status = np.zeros(len(fds), STATX)
-    unknown: list[int] = list(range(len(fds)))
+    status, unknown = np.zeros(len(fds), STATX), list(range(len(fds)))
     if local:
         addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
         arguments = (repeat(b""), repeat(libc.AT_EMPTY_PATH), repeat(_STATX_BASIC_STATS), addresses)

@@ -42,8 +42,8 @@ class Namespace:
 
     def submit(
         self, queue: int, offsets: IntArray, memory: IntArray, lengths: IntArray, owner: object
-    ) -> ReadCommands:
-        """Read ranges, given as for `ReadCommands`, by a queue; return when none is under way.
+    ) -> dict[int, tuple[int, str]]:
+        """Read ranges, given as for `ReadCommands`, by a queue; return their `failures()`.
 
         `owner` owns the memory: it is kept for ever if the device stops answering. A queue is for
         one thread at a time. Raises an OSError with the device's path if that does not answer, or
@@ -59,15 +59,14 @@ class Namespace:
         except OSError as error:
             number, what = error.errno or errno.EIO, error.strerror or str(error)
             raise OSError(number, what, self.storage.path) from None
-        return commands
+        return commands.failures()
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read some bytes, at most `max_transfer`, by the first queue."""
         memory = self.allocate(nbytes)
         columns = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
-        commands = self.submit(0, columns[0], columns[1], columns[2], memory)
-        if commands.failed()[0]:
-            number, what = commands.reason(0)
+        if failures := self.submit(0, columns[0], columns[1], columns[2], memory):
+            number, what = failures[0]
             if number in (errno.EACCES, errno.EPERM):
                 raise no_permission(self.storage.path)
             lba = offset // self.lba_bytes

@@ -46,10 +46,8 @@ _leaked_on_purpose: list[Any] = []  # memory that a device may still write to, a
 def require_depth(backend: str, depth: int) -> None:
     """Refuse a queue depth that libxnvme does not support."""
     if type(depth) is not int or depth not in _DEPTHS:
-        raise ValueError(
-            f"{backend}: queue_depth must be a power of two from {_DEPTHS[0]} to {_DEPTHS[-1]}, "
-            f"not {depth!r}"
-        )
+        limits = f"from {_DEPTHS[0]} to {_DEPTHS[-1]}"
+        raise ValueError(f"{backend}: queue_depth must be a power of two {limits}, not {depth!r}")
 
 
 class Commands(ABC):
@@ -74,10 +72,7 @@ class Commands(ABC):
     ) -> list[int]:
         """Take the completions of k commands; return the indices of those to submit again.
 
-        Args:
-            indices: int64[k], of the commands.
-            results: int64[k], as the implementation reports them: bytes, mostly.
-            statuses: uint16[k], SCT << 8 | SC; 0 is success.
+        `results` is as the implementation reports it: bytes, mostly. `statuses` is SCT << 8 | SC.
         """
 
     @abstractmethod

@@ -76,15 +76,14 @@ class ReadCommands(Commands):
     def will_wait(self) -> None:
         pass
 
-    def failed(self) -> npt.NDArray[np.bool_]:
-        """bool[n]: which commands failed or were short, after the run."""
-        failed: npt.NDArray[np.bool_] = (self.statuses != 0) | (self.errors != 0)
+    def failures(self) -> dict[int, tuple[int, str]]:
+        """The errno of each command that failed or was short, and what happened, by its index."""
+        failed = (self.statuses != 0) | (self.errors != 0)
         if self._lengths is not None:
             failed |= self.results != self._lengths
-        return failed
+        return {index: self._reason(index) for index in np.flatnonzero(failed).tolist()}
 
-    def reason(self, index: int) -> tuple[int, str]:
-        """Why a command failed: an errno and a description that ends with the number of bytes."""
+    def _reason(self, index: int) -> tuple[int, str]:
         nbytes = self._nbytes[index]
         if self.errors[index]:
             return int(self.errors[index]), f"cannot submit a read of {nbytes} bytes"
