@@ -145,7 +145,7 @@ class Freshness:
 
 
 def _ns(seconds: IntArray, nanoseconds: npt.NDArray[np.uint32]) -> IntArray:
-    """Times as in a map: those that do not fit in 64 bits are the last that do."""
+    """Times in nanoseconds, as in a map: clipped to 64 bits."""
     known = np.clip(seconds, -_LAST_SECOND, _LAST_SECOND) * 10**9 + nanoseconds
     limit = np.where(seconds > 0, 2**63 - 1, -(2**63))
     return np.where(np.abs(seconds) > _LAST_SECOND, limit, known)

@@ -72,7 +72,7 @@ class MappedSamples:
         self._freshness: Freshness | None = None
         if not not_mounted:
             freshness = Freshness(loaded)
-            # Without the check, too: find out another directory with the same names.
+            # Even without the check, another directory with the same names is refused.
             freshness.check(self._files[:1], [catalog.path(0)])
             if check:
                 freshness.check_all(self._files, catalog.paths)

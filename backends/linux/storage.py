@@ -80,7 +80,7 @@ def open_direct(path: str) -> DirectFile:
 
 
 def describe(path: str, found: Device) -> Storage:
-    """A block device by the path of its node, of which sysfs says `found`."""
+    """A block device by the path of its node; `found` is its description in sysfs."""
     return Storage(
         path=path,
         aliases=(path, *filter(None, [found.backing_file])),

@@ -1,7 +1,7 @@
 """How a reader takes part in DALI's pipelines; the only package that knows DALI's insides.
 
 Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, `seeds` and
-`iterators` serve it, and `executor` adds what the pipeline can tell of its readers.
+`iterators` serve it, and `executor` adds metadata and checkpoints to pipelines.
 """
 
 from collections.abc import Callable

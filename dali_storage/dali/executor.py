@@ -1,4 +1,4 @@
-"""What a pipeline can tell of its readers: metadata and checkpoints. It cannot be serialized."""
+"""Metadata and checkpoints of the readers in a pipeline; serializing the pipeline is refused."""
 
 import functools
 import json
