@@ -89,7 +89,7 @@ def file(
         pad_last_batch: at the end of an epoch, repeat its last sample until the batch is full and
             all shards have had equally many batches. Otherwise the next epoch begins within the
             batch.
-        prefetch_queue_depth: how many batches the reader reads ahead of the pipeline, at least 1;
+        prefetch_queue_depth: how many batches the reader reads ahead of the pipeline, 1 to 65536;
             raised to the number of the backend's lanes. (The pipeline's argument of this name is
             how far the pipeline is ahead of the user; both add up.)
         preserve: keep the reader in the pipeline even if no output of it is used.
@@ -206,6 +206,6 @@ def _depth(prefetch_queue_depth: int | None) -> int:
     if prefetch_queue_depth is None:  # as in DALI, the default
         return 1
     depth = dali_integer("prefetch_queue_depth", prefetch_queue_depth, bits=32)
-    if depth < 1:
-        raise ValueError(f"prefetch_queue_depth must be at least 1, not {depth}")
+    if not 1 <= depth <= 65536:
+        raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
     return depth

@@ -248,6 +248,7 @@ def test_direct_gives_the_same_samples(tree: Tree) -> None:
         ({"skip_cached_images": True}, ValueError, "skip_cached_images"),
         ({"device": "gpu"}, ValueError, "device"),
         ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth"),
+        ({"prefetch_queue_depth": 2**31 - 1}, ValueError, "prefetch_queue_depth"),
         ({"num_shards": 2, "shard_id": 2}, ValueError, "shard_id"),
         ({"num_shards": 99}, ValueError, "num_shards"),
         ({"random_shuffle": True, "initial_fill": 0}, ValueError, "initial_fill"),
