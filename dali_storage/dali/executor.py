@@ -37,8 +37,8 @@ def _extend(name: str, extension: Callable[..., Any]) -> None:
         bound = functools.partial(original, executor)
         for reference in list(Pipeline._pipes):
             pipeline: Any = reference()
-            if pipeline is not None and pipeline._pipe is executor and readers_of(pipeline):
-                return extension(bound, pipeline, readers_of(pipeline), *arguments)
+            if pipeline and pipeline._pipe is executor and (readers := readers_of(pipeline)):
+                return extension(bound, pipeline, readers, *arguments)
         return bound(*arguments)
 
     setattr(Executor, name, method)
