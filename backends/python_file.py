@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .._types import IntArray
+from .._types import IntArray, address_of
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
 from ..reader import Batch, Reader
@@ -126,9 +126,9 @@ class PythonFileReader(Reader):
         """IOVEC[n, 2]: the memory of each sample, and one unit more to see if it has grown."""
         unit = self._files.unit
         iovecs = np.empty((batch.sizes[part].size, 2), IOVEC)
-        iovecs["base"][:, 0] = batch.buffer.ctypes.data + batch.offsets[part]
+        iovecs["base"][:, 0] = batch.addresses[part]
         iovecs["len"][:, 0] = -(-batch.sizes[part] // unit) * unit
-        iovecs["base"][:, 1] = self._overflow.ctypes.data  # its contents are never used
+        iovecs["base"][:, 1] = address_of(self._overflow)  # its contents are never used
         iovecs["len"][:, 1] = unit
         return iovecs
 

@@ -120,7 +120,7 @@ class _SampleReads(FileReads):
     def __init__(
         self, queue: FileQueue, files: SampleFiles, batch: Batch, yield_turn: Callable[[], None]
     ) -> None:
-        super().__init__(queue, batch.buffer.ctypes.data + batch.offsets, batch.sizes, files.unit)
+        super().__init__(queue, batch.addresses, batch.sizes, files.unit)
         self._samples = batch.samples
         self._files = files
         self._yield_turn = yield_turn

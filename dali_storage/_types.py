@@ -1,7 +1,7 @@
 """Array and path types that several modules share."""
 
 import os
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +9,35 @@ import numpy.typing as npt
 IntArray: TypeAlias = npt.NDArray[np.int64]
 """int64[n]: indices, sizes, or offsets in bytes."""
 
-Buffer: TypeAlias = npt.NDArray[np.uint8]
-"""One-dimensional memory that batches are read into."""
+HostBuffer: TypeAlias = npt.NDArray[np.uint8]
+"""One-dimensional host memory."""
+
+
+class Buffer(Protocol):
+    """One-dimensional memory that batches are read into: of the host (`HostBuffer`) or of a GPU.
+
+    A slice keeps what it is a slice of alive.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Its length."""
+
+    def __getitem__(self, part: slice, /) -> Any: ...
+
+    def __setitem__(self, part: slice, value: Any, /) -> None:
+        """Fill a part with one byte (an int), or copy as many bytes of host memory to it."""
+
+    def tobytes(self) -> bytes:
+        """A copy in host memory."""
+
+
+def address_of(buffer: Buffer) -> int:
+    """The address of a buffer's first byte."""
+    found: Any = buffer
+    interface = getattr(found, "__cuda_array_interface__", None) or found.__array_interface__
+    return int(interface["data"][0])
+
 
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """A path, as the functions of `os` accept it."""

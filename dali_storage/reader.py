@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from ._types import Buffer, IntArray
+from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
 from .errors import BackendUnavailable
@@ -54,13 +54,18 @@ class Batch:
         sizes: int64[n], bytes of each sample, exactly as `Reader.sizes()` returned them.
         offsets: int64[n], where each sample starts in `buffer`: bytes, multiples of
             `Reader.alignment`. Samples do not overlap.
-        buffer: 1-D uint8 memory from `Reader.allocate()`.
+        buffer: memory from `Reader.allocate()`.
     """
 
     samples: IntArray
     sizes: IntArray
     offsets: IntArray
     buffer: Buffer
+
+    @property
+    def addresses(self) -> IntArray:
+        """int64[n], where each sample starts in memory."""
+        return address_of(self.buffer) + self.offsets
 
 
 class Reader(ABC):
@@ -74,6 +79,9 @@ class Reader(ABC):
         cooperative: False (default): all lanes run concurrently; right for readers that mostly
             block on I/O. True: lanes take turns; right for readers that may be CPU-bound, for
             example on a hot page cache.
+        device: where `allocate()` allocates: "cpu" (default) or "gpu".
+        gpu: the number of the GPU that the reader uses; None (default) if it uses none.
+        pinned: whether `allocate()` returns page-locked host memory (default: False).
         copying_lanes: how many turns there are. None (default): as many as DALI's threads leave
             processors over, at least one.
         yield_turn: set by the prefetcher; does nothing until then, nor if it is called again.
@@ -83,6 +91,9 @@ class Reader(ABC):
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
+    device: str = "cpu"
+    gpu: int | None = None
+    pinned: bool = False
     yield_turn: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod

@@ -104,7 +104,7 @@ class Extents:
         """
         slots, extents = _members(self._first, files)
         logical = self._logical[extents]
-        memory = logical + (batch.buffer.ctypes.data + batch.offsets)[slots]
+        memory = logical + batch.addresses[slots]
         return Reads(self._offset[extents], memory, self._length[extents]), slots
 
     def zero_holes(self, batch: Batch, files: IntArray) -> None:

@@ -128,7 +128,7 @@ class MappedSamples:
     def _fail(self, batch: Batch, slot: int, read: Reads, number: int, what: str) -> NoReturn:
         """Raise the OSError of a failed read (one) for the sample in a slot of the batch."""
         lba = int(read.offsets[0]) // (self._storage.logical_block_size or self._storage.alignment)
-        logical = int(read.memory[0]) - batch.buffer.ctypes.data - int(batch.offsets[slot])
+        logical = int(read.memory[0] - batch.addresses[slot])
         where = f"at LBA {lba} of {self._storage.path} ({self._extent(batch, slot, logical)})"
         path = self._catalog.path(int(batch.samples[slot]))
         raise os_error(number, path, f": {what} {where}")
@@ -174,14 +174,16 @@ class MappedSamples:
             fds.append(-1)
             open_missing(fds, [path], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
             whole = int(regular_sizes(fds, [path], local=False)[0]) == size
-            memory = batch.buffer.data[start : start + size]
-            while whole and memory.nbytes:
+            content = np.empty(size, np.uint8)
+            rest = content.data
+            while whole and rest.nbytes:
                 with named(path):
-                    got = os.readv(fds[0], [memory])
-                whole, memory = got > 0, memory[got:]
+                    got = os.readv(fds[0], [rest])
+                whole, rest = got > 0, rest[got:]
         if not whole:
             what = f"the file has changed since it was mapped: its size was {size}"
             raise self._loaded.stale(path, what)
+        batch.buffer[start : start + size] = content
 
 
 def directory_of(catalog: Catalog) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._types import Buffer
+from ..._types import HostBuffer
 from ...errors import os_error
 from ..linux import libc
 from .abi import GEOMETRY, GEOMETRY_KINDS, OPTS, OPTS_READ, copy_structure
@@ -141,7 +141,7 @@ class Device:
         size, lba_bytes, max_transfer = (int(found[name]) for name in names)
         return Geometry(kind, size, lba_bytes, max_transfer, bool(found["lba_extended"]))
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int) -> HostBuffer:
         """At least `nbytes` of memory that the device can write to: uint8, page-aligned.
 
         It is freed when the last reference to it dies; until then the device stays open.
@@ -217,7 +217,7 @@ class _Memory:
         }
 
 
-def foreign_memory(address: int, nbytes: int) -> Buffer:
+def foreign_memory(address: int, nbytes: int) -> HostBuffer:
     """Foreign memory as an array; its `.base` is an object that lives as long as any slice."""
     return np.asarray(_Memory(address, nbytes))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..._types import Buffer, IntArray
+from ..._types import HostBuffer, IntArray
 from ...errors import BackendUnavailable, os_error
 from ..linux.storage import Storage, mode_of, no_permission
 from . import pci
@@ -73,7 +73,7 @@ class Namespace:
             raise os_error(number, os.fsencode(self.storage.path), f": {what} at LBA {lba}")
         return memory[:nbytes].tobytes()
 
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int) -> HostBuffer:
         """Memory to read to, as `Device.allocate()`."""
         return self._device.allocate(nbytes)
 

@@ -1,0 +1,177 @@
+"""The memory of NVIDIA GPUs and page-locked host memory: all that the project needs of CUDA.
+
+By CuPy, which is imported when one of these is first used. Only the primary context of a GPU is
+used, the one that CuPy, DALI and PyTorch share.
+
+Sources: the CUDA Runtime API, "Memory Management", "Stream Management" and "Event Management"; the
+CUDA Array Interface, version 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ._types import HostBuffer, address_of
+from .errors import BackendUnavailable
+
+_INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all contexts
+_UNIT = 2 << 20  # bytes; GPU memory is exported to other devices in units of this size
+
+
+def require(gpu: int = 0) -> Any:
+    """The module `cupy`, if it is installed and GPU number `gpu` can be used.
+
+    Raises:
+        BackendUnavailable: CuPy, the driver or the GPU is missing; says what to install.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        what = f"GPU memory and page-locked memory need CuPy, which cannot be imported: {error}"
+        raise BackendUnavailable(what, _INSTALL) from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        remedy = "install NVIDIA's driver; in a container, start it with --gpus all"
+        raise BackendUnavailable(f"CUDA cannot be used: {error}", remedy) from None
+    if not 0 <= gpu < count:
+        remedy = f"choose one from 0 to {count - 1}, or see CUDA_VISIBLE_DEVICES"
+        raise BackendUnavailable(f"there is no GPU {gpu}", remedy)
+    return cupy
+
+
+class DeviceBuffer:
+    """One-dimensional memory of a GPU; a `Buffer`.
+
+    DALI and CuPy take it, and slices of it, by the CUDA Array Interface. Copies and fills are
+    complete when the call returns.
+
+    Attributes:
+        address: of the first byte, as CUDA kernels and DMA of the GPU use it.
+        nbytes: the length.
+        gpu: the number of the GPU.
+    """
+
+    __slots__ = ("__weakref__", "_owner", "address", "gpu", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, gpu: int, owner: object) -> None:
+        """Memory that stays allocated as long as `owner` lives."""
+        self.address = address
+        self.nbytes = nbytes
+        self.gpu = gpu
+        self._owner = owner
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        data = self.address, False  # not read-only
+        return {"data": data, "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __getitem__(self, part: slice) -> DeviceBuffer:
+        start, stop, _ = part.indices(self.nbytes)
+        return DeviceBuffer(self.address + start, max(stop - start, 0), self.gpu, self)
+
+    def __setitem__(self, part: slice, value: Any) -> None:
+        to = self[part]
+        if not to.nbytes:
+            return
+        cupy = require(self.gpu)
+        with cupy.cuda.Device(self.gpu):
+            if isinstance(value, int):
+                stream = cupy.cuda.runtime.streamPerThread
+                cupy.cuda.runtime.memsetAsync(to.address, value, to.nbytes, stream)
+                cupy.cuda.runtime.streamSynchronize(stream)
+                return
+            host = np.frombuffer(value, np.uint8)
+            if host.nbytes != to.nbytes:
+                raise ValueError(f"cannot copy {host.nbytes} bytes to {to.nbytes} bytes")
+            kind = cupy.cuda.runtime.memcpyHostToDevice
+            cupy.cuda.runtime.memcpy(to.address, address_of(host), to.nbytes, kind)
+
+    def tobytes(self) -> bytes:
+        """A copy in host memory."""
+        host = np.empty(self.nbytes, np.uint8)
+        if self.nbytes:
+            cupy = require(self.gpu)
+            kind = cupy.cuda.runtime.memcpyDeviceToHost
+            with cupy.cuda.Device(self.gpu):
+                cupy.cuda.runtime.memcpy(address_of(host), self.address, self.nbytes, kind)
+        return host.tobytes()
+
+
+def allocate(nbytes: int, gpu: int) -> DeviceBuffer:
+    """At least `nbytes` of a GPU's memory, by cudaMalloc: the only kind that can be exported.
+
+    It is freed when the last slice of it dies. The length is a multiple of 2 MiB.
+    """
+    cupy = require(gpu)
+    nbytes = -(-max(nbytes, 1) // _UNIT) * _UNIT
+    with cupy.cuda.Device(gpu):
+        try:
+            memory = cupy.cuda.Memory(nbytes)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            what = f"GPU {gpu} cannot allocate {nbytes} bytes ({error})"
+            raise MemoryError(
+                f"{what}: use smaller batches or a smaller prefetch_queue_depth"
+            ) from None
+    return DeviceBuffer(memory.ptr, nbytes, gpu, memory)
+
+
+def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
+    """Page-lock host memory until this array dies; return it.
+
+    A GPU reads page-locked memory by DMA, without a copy by the processor.
+
+    Raises:
+        BackendUnavailable: as `require()`.
+        MemoryError: CUDA cannot page-lock it.
+    """
+    cupy = require(gpu)
+    runtime, address = cupy.cuda.runtime, address_of(buffer)
+    with cupy.cuda.Device(gpu):
+        try:
+            runtime.hostRegister(address, buffer.nbytes, _PORTABLE)
+        except runtime.CUDARuntimeError as error:
+            what = f"CUDA cannot page-lock {buffer.nbytes} bytes: {error}"
+            raise MemoryError(f"{what}; use smaller batches, or pinned=False") from None
+    # Before the memory is freed: an array gives up its base after its weak references.
+    weakref.finalize(buffer, _unlock, os.getpid(), runtime, address).atexit = False
+    return buffer
+
+
+def _unlock(process: int, runtime: Any, address: int) -> None:
+    if os.getpid() == process:  # CUDA does not work in a fork
+        with contextlib.suppress(runtime.CUDARuntimeError):  # the driver is shutting down
+            runtime.hostUnregister(address)
+
+
+class Stream:
+    """A stream on which DALI copies out of GPU memory.
+
+    Attributes:
+        pointer: its cudaStream_t.
+    """
+
+    def __init__(self, gpu: int) -> None:
+        """Create it; raises as `require()`."""
+        self._cupy = require(gpu)
+        self._gpu = gpu
+        with self._cupy.cuda.Device(gpu):
+            self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        self.pointer = int(self._stream.ptr)
+
+    def fence(self) -> Callable[[], None]:
+        """Mark the copies queued so far; the result blocks until they are done, without the GIL."""
+        with self._cupy.cuda.Device(self._gpu):
+            event = self._cupy.cuda.Event(block=True, disable_timing=True)
+            event.record(self._stream)
+        return event.synchronize  # type: ignore[no-any-return]
