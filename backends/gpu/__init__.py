@@ -1,0 +1,1 @@
+"""NVMe commands and memory of an NVIDIA GPU."""
