@@ -87,6 +87,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {  # name: type of the result, ty
     "xnvme_file_pread": (_int, [_pointer, _pointer, _size, ctypes.c_longlong]),
     "xnvme_buf_alloc": (_pointer, [_pointer, _size]),
     "xnvme_buf_free": (None, [_pointer, _pointer]),
+    "xnvme_buf_vtophys": (_int, [_pointer, _pointer, _pointer]),
     "xnvme_queue_init": (_int, [_pointer, ctypes.c_uint16, _int, ctypes.POINTER(_pointer)]),
     "xnvme_queue_term": (_int, [_pointer]),
     "xnvme_queue_poke": (_int, [_pointer, _uint]),

@@ -1,0 +1,118 @@
+"""Memory with bus addresses: those by which a controller at a PCI address reads and writes it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._types import Buffer, HostBuffer, IntArray, address_of
+from .device import Device
+
+BusAddresses: TypeAlias = npt.NDArray[np.uint64]
+
+PAGE_SHIFT = 12
+"""Of the pages of a controller, 4 KiB: libxnvme sets CC.MPS to 0."""
+
+_PAGE_SHIFTS = (21, 16, PAGE_SHIFT)  # of a hugepage, of a page of a GPU, of a controller's page
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BusMemory:
+    """Memory of the host or of a GPU, and the bus addresses of its pages.
+
+    It does not keep the memory alive.
+
+    Attributes:
+        address: of the first byte, as the processor or the GPU knows it.
+        nbytes: the length.
+        pages: uint64[k], the bus address of each page of the memory, in order. The first page is
+            the one that contains `address`.
+        page_shift: the binary logarithm of a page's bytes: 21, 16 or 12.
+    """
+
+    address: int
+    nbytes: int
+    pages: BusAddresses
+    page_shift: int
+
+    @property
+    def origin(self) -> int:
+        """The address of the first page; `address` may be in the middle of it."""
+        return self.address >> self.page_shift << self.page_shift
+
+    def addresses(self, memory: IntArray) -> BusAddresses:
+        """The bus addresses, uint64[n], of addresses in this memory, int64[n]."""
+        offsets = memory - self.origin
+        mask = (1 << self.page_shift) - 1
+        return self.pages[offsets >> self.page_shift] + (offsets & mask).astype(np.uint64)
+
+
+def paged(address: int, nbytes: int, pages: BusAddresses) -> BusMemory:
+    """Memory whose pages of 4 KiB have known bus addresses; stored in pages as large as possible.
+
+    `address` is a multiple of 4 KiB.
+    """
+    memory = address + (np.arange(pages.size, dtype=np.int64) << PAGE_SHIFT)
+    for shift in _PAGE_SHIFTS:
+        page = memory >> shift
+        firsts = np.flatnonzero(np.diff(page, prepend=-1))
+        starts = pages - (memory & ((1 << shift) - 1)).astype(np.uint64)
+        if (starts == starts[firsts][page - page[0]]).all():
+            break
+    return BusMemory(address, nbytes, starts[firsts], shift)
+
+
+def allocate(device: Device, nbytes: int) -> tuple[HostBuffer, BusMemory]:
+    """As `Device.allocate()`, with the bus addresses. Only for the backend "upcie".
+
+    Raises:
+        MemoryError: there is no more memory for DMA.
+        OSError: libxnvme does not know the bus addresses.
+    """
+    memory = device.allocate(nbytes)
+    address = address_of(memory)
+    count = -(-memory.nbytes >> PAGE_SHIFT)
+    pages = np.zeros(count, np.uint64)
+    each = range(address, address + memory.nbytes, 1 << PAGE_SHIFT)
+    results = range(address_of(pages), address_of(pages) + pages.nbytes, pages.itemsize)
+    translate = device.library.with_gil.xnvme_buf_vtophys  # reads a table: no system call
+    errors = set(map(translate, repeat(device.pointer), each, results))
+    if errors != {0}:
+        number = -min(errors)
+        raise OSError(number, f"libxnvme has no bus addresses of memory: {os.strerror(number)}")
+    return memory, paged(address, memory.nbytes, pages)
+
+
+class BusMap:
+    """The memory of a reader that has bus addresses. An entry goes when its memory dies."""
+
+    def __init__(self) -> None:
+        # A deque, because its operations are atomic: memory may die in any thread, and in this one
+        # in the middle of a method, when the garbage collector runs.
+        self._known: deque[BusMemory] = deque()
+
+    def add(self, memory: Buffer, bus: BusMemory) -> None:
+        """Remember the bus addresses of memory until that, and all slices of it, are gone."""
+        owner = memory.base if isinstance(memory, np.ndarray) else memory
+        # The newest comes first: it counts if the address of freed memory is used again.
+        self._known.appendleft(bus)
+        weakref.finalize(owner, self._known.remove, bus).atexit = False
+
+    def find(self, memory: Buffer) -> BusMemory:
+        """The memory that `memory`, perhaps a slice, is part of.
+
+        Raises:
+            ValueError: it was not allocated by this reader.
+        """
+        start = address_of(memory)
+        for bus in self._known.copy():
+            if bus.address <= start and start + memory.nbytes <= bus.address + bus.nbytes:
+                return bus
+        raise ValueError("the buffer is not from Reader.allocate(): it has no bus addresses")
