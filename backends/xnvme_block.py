@@ -15,6 +15,7 @@ from .extents.device import open_mapped
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import Failures, MappedSamples, directory_of
+from .gpu.requirements import list_gpus
 from .xnvme import availability, library
 from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.nodes import list_nodes
@@ -124,7 +125,7 @@ class XnvmeBlockReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
-        return chain(list_nodes(), list_controllers())
+        return chain(list_nodes(), list_controllers(), list_gpus())
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

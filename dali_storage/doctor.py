@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
-            headings = ["device", "kind", "read by", "works", "why not", "what to do"]
+            headings = ["device", "kind", "backends", "works", "why not", "what to do"]
             _print_table(headings, _rows(devices))
     return 0 if any(backend["works"] for backend in backends) else 1
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def examine() -> tuple[list[Verdict], list[Verdict]]:
     """Try all backends, and the devices they know. A broken plug-in does not hide the others."""
     backends: list[Verdict] = []
-    devices: dict[tuple[str, str], Verdict] = {}
+    devices: dict[tuple[str, str, str], Verdict] = {}
     for name in registry.names():
         try:
             reader = registry.load(name)
@@ -63,7 +63,8 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
         for each in statuses:
             verdict = {"name": each.name, "kind": each.kind, "backends": []}
             verdict |= _outcome(each.problem)
-            devices.setdefault((each.name, str(each.problem)), verdict)["backends"].append(name)
+            key = each.name, each.kind, str(each.problem)
+            devices.setdefault(key, verdict)["backends"].append(name)
     return backends, [*devices.values()]
 
 

@@ -151,7 +151,7 @@ class Reader(ABC):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
-        """The devices of this machine that this backend could read, for the doctor to list.
+        """The devices of this machine that this backend could read or read into, for the doctor.
 
         Devices are opened read-only for a moment, if at all.
         """

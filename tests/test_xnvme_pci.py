@@ -86,6 +86,16 @@ def test_a_controller_with_the_right_driver_works(
     assert listed(tmp_path) == DeviceStatus(ADDRESS, f"NVMe controller, driver {driver}", None)
 
 
+@pytest.mark.parametrize("driver", ["vfio-pci", "uio_pci_generic"])
+def test_an_iommu_that_does_not_translate_fits_both_drivers(
+    tmp_path: Path, as_root: None, driver: str
+) -> None:
+    controller(tmp_path, driver, iommu=True)
+    write(tmp_path / "sys/bus/pci/devices" / ADDRESS / "iommu_group/type", "identity")
+    write(tmp_path / "proc/meminfo", ENOUGH)
+    assert listed(tmp_path).problem is None
+
+
 @pytest.mark.parametrize(
     ("driver", "iommu", "reason", "remedy"),
     [

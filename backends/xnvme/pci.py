@@ -50,11 +50,16 @@ def list_controllers(root: str = "/") -> Iterator[DeviceStatus]:
     for function in sorted((Path(root) / _FUNCTIONS).glob("*")):
         if sysfs_text(function / "class") != _NVME_CLASS:
             continue
-        missing = needs(function.name, root)
-        what = f"needs {', '.join(need.what for need in missing)}"
-        problem = BackendUnavailable(what, "; ".join(need.how for need in missing))
         kind = f"NVMe controller, driver {driver_of(function.name, root) or 'none'}"
-        yield DeviceStatus(function.name, kind, problem if missing else None)
+        yield DeviceStatus(function.name, kind, problem_of(needs(function.name, root)))
+
+
+def problem_of(missing: list[Need]) -> BackendUnavailable | None:
+    """What the doctor says about a device that lacks these; None if it lacks nothing."""
+    if not missing:
+        return None
+    what = f"needs {', '.join(need.what for need in missing)}"
+    return BackendUnavailable(what, "; ".join(need.how for need in missing))
 
 
 def driver_of(address: str, root: str = "/") -> str | None:
@@ -65,10 +70,19 @@ def driver_of(address: str, root: str = "/") -> str | None:
         return None
 
 
+def iommu_type(function: Path) -> str:
+    """The type of the IOMMU domain of a PCI function, a directory of sysfs; empty without an IOMMU.
+
+    The type "identity" leaves addresses as they are. All others may translate them.
+    """
+    group = function / "iommu_group"
+    return (sysfs_text(group / "type") or "unknown") if group.exists() else ""
+
+
 def needs(address: str, root: str = "/") -> list[Need]:
     """What is missing before user space can read a controller."""
     base = Path(root)
-    return [*_driver_needs(base, address, driver_of(address, root)), *_machine_needs(base)]
+    return [*_driver_needs(base, address, driver_of(address, root)), *machine_needs(base)]
 
 
 def require_user_space_driver(address: str, root: str = "/") -> None:
@@ -89,7 +103,8 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
 def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need]:
     """The driver, and what that driver requires of the IOMMU."""
     has_iommu = any((base / "sys/kernel/iommu_groups").glob("*"))
-    wanted = "vfio-pci" if has_iommu else "uio_pci_generic"
+    translates = has_iommu and iommu_type(base / _FUNCTIONS / address) != "identity"
+    wanted = "vfio-pci" if translates else "uio_pci_generic"
     override = f"driverctl --nosave set-override {address} {wanted}"
     if driver not in USER_SPACE_DRIVERS:
         unmount = "unmount its file systems, then " if driver else ""
@@ -97,11 +112,11 @@ def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need
     elif driver == "vfio-pci" and not has_iommu:
         how = "switch it on in the firmware and by intel_iommu=on, or use uio_pci_generic"
         yield Need("an IOMMU", how)
-    elif driver == "uio_pci_generic" and has_iommu:
+    elif driver == "uio_pci_generic" and translates:
         yield Need(f"the driver {wanted}", f"{override}; or switch the IOMMU off: intel_iommu=off")
 
 
-def _machine_needs(base: Path) -> Iterator[Need]:
+def machine_needs(base: Path) -> Iterator[Need]:
     """What every driver in user space needs."""
     facts = dict(re.findall(r"^(\w+): +(\d+)", sysfs_text(base / "proc/meminfo"), re.MULTILINE))
     there = int(facts.get("HugePages_Total", 0)) if facts.get("Hugepagesize") == "2048" else 0
