@@ -72,6 +72,17 @@ def bar1(gpu: str, root: str = "/") -> range:
     return max((range(start, end + 1) for start, end, _ in bars if end), key=len, default=range(0))
 
 
+def controller_needs(controller: str, root: str = "/") -> list[Need]:
+    """What is missing before the controller at a PCI address can write to memory of GPUs.
+
+    That is without what the GPU itself lacks.
+    """
+    base = Path(root)
+    function = base / _FUNCTIONS / controller
+    needs = [*_module_needs(base), *_driver_needs(base, function)]
+    return [*needs, *_translation_needs(function)]
+
+
 def _is_gpu(function: Path) -> bool:
     is_display = _text(function / "class").startswith(_DISPLAY_CLASS)
     return is_display and _text(function / "vendor") == _NVIDIA
@@ -117,8 +128,7 @@ def _cuda_problem(version: str) -> BackendUnavailable | None:
 
 def _register_needs(gpu: Path, base: Path) -> Iterator[Need]:
     """What the mapping of a controller's registers needs, which P2P is set up by."""
-    lockdown = _text(base / "sys/kernel/security/lockdown")
-    if lockdown and "[none]" not in lockdown:
+    if lockdown := _lockdown(base):
         yield Need(f"no kernel lockdown ({lockdown})", "switch Secure Boot off in the firmware")
     if os.statvfs(gpu).f_flag & os.ST_RDONLY:
         yield Need("a writable /sys", "start the container with --privileged")
@@ -128,11 +138,22 @@ def _memory_needs(base: Path, version: str, window: range) -> Iterator[Need]:
     """What is missing before another device can write to the memory of a GPU."""
     if "Open Kernel Module" not in version:
         yield _OPEN_MODULES
-    if not (base / "dev/dmabuf_import").exists():
-        yield _IMPORT
+    yield from _module_needs(base)
     if len(window) <= _SMALL_BAR1:
         how = "switch on Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
         yield Need(f"a BAR1 of more than {_SMALL_BAR1 >> 20} MiB", how)
+
+
+def _module_needs(base: Path) -> Iterator[Need]:
+    if not (base / "dev/dmabuf_import").exists():
+        signed = "; the kernel is locked down: sign the module, or switch Secure Boot off"
+        yield Need(_IMPORT.what, _IMPORT.how + signed * bool(_lockdown(base)))
+
+
+def _lockdown(base: Path) -> str:
+    """The modes of the kernel's lockdown, if one is in force."""
+    modes = _text(base / "sys/kernel/security/lockdown")
+    return "" if "[none]" in modes else modes
 
 
 def _controllers(base: Path) -> list[Path]:
@@ -150,16 +171,19 @@ def _driver_needs(base: Path, controller: Path) -> Iterator[Need]:
 
 def _path_needs(gpu: Path, controller: Path) -> Iterator[Need]:
     """What changes or blocks the addresses of peers on the way from one function to the other."""
-    ends = (gpu, controller)
-    translated = [it.name for it in ends if pci.iommu_type(it) not in ("", "identity")]
-    if translated:
-        how = "boot with iommu=pt, or with the IOMMU off (intel_iommu=off, amd_iommu=off)"
-        yield Need(f"no address translation of {' and '.join(translated)} by the IOMMU", how)
+    yield from _translation_needs(gpu, controller)
     bridges = [it for it in _bridges_between(gpu, controller) if _redirects(it)]
     if bridges:
         names = [bridge.name for bridge in bridges]
         how = "; ".join(f"setpci -s {name} ECAP_ACS+6.w=0:1c" for name in names)
         yield Need(f"no ACS redirection by {', '.join(names)}", how)
+
+
+def _translation_needs(*functions: Path) -> Iterator[Need]:
+    translated = [it.name for it in functions if pci.iommu_type(it) not in ("", "identity")]
+    if translated:
+        how = "boot with iommu=pt, or with the IOMMU off (intel_iommu=off, amd_iommu=off)"
+        yield Need(f"no address translation of {' and '.join(translated)} by the IOMMU", how)
 
 
 def _route(function: Path) -> list[str]:

@@ -51,7 +51,8 @@ class BusMemory:
         """The bus addresses, uint64[n], of addresses in this memory, int64[n]."""
         offsets = memory - self.origin
         mask = (1 << self.page_shift) - 1
-        return self.pages[offsets >> self.page_shift] + (offsets & mask).astype(np.uint64)
+        found: BusAddresses = self.pages[offsets >> self.page_shift]
+        return found + (offsets & mask).astype(np.uint64)
 
 
 def paged(address: int, nbytes: int, pages: BusAddresses) -> BusMemory:

@@ -1,0 +1,204 @@
+"""GPU memory that an NVMe controller can write to: its bus addresses, by a dma-buf.
+
+CUDA exports the memory as a dma-buf. The kernel module dmabuf_import attaches the dma-buf and says
+at which bus addresses it is. Up to version 0.8.0 the module has a single list of attachments for
+all processes, identified by the *number* of the dma-buf's descriptor. It keeps an attachment until
+it is told to detach it, even if the process has died. To be given the addresses of somebody else's
+memory would be to overwrite that memory. Therefore:
+
+* numbers are high and depend on the process, and a number with an attachment is never used;
+* the addresses must be as long as the memory, and all of them inside the BAR1 of its GPU;
+* the attachment is detached when the memory dies, or else at the end of the process; until then,
+  both descriptors stay open. (Later versions tie an attachment to the descriptor of the module.)
+
+Source: github.com/safl/upcie, experimental/dmabuf_import/module/dmabuf_import.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import cuda
+from ...errors import LIMITS, BackendUnavailable, named
+from ..xnvme.pci import problem_of
+from . import driver, requirements
+
+_MODULE = "dev/dmabuf_import"
+_ATTACH, _DETACH, _GET_MAP = 0xC0087547, 0x40047548, 0xC0087549
+_REQUEST = np.dtype([("fd", "<i4"), ("count", "<u4")])  # of ATTACH and the head of a map
+_SEGMENT = np.dtype([("address", "<u8"), ("nbytes", "<u8")])
+_PAGE = 4096  # bytes
+_FIRST_NUMBER, _LAST_NUMBER, _TRIES = 1000, 31_000, 64
+
+_RELOAD = "if no other process uses the module: rmmod dmabuf_import; modprobe dmabuf_import"
+_SMALLER = "use smaller batches or a smaller prefetch_queue_depth"
+
+
+class PeerMemory:
+    """The memory of a GPU, for an NVMe controller to write to."""
+
+    def __init__(self, gpu: int, controller: str, root: str = "/") -> None:
+        """Check what this needs; `controller` is a PCI address. `root` contains `sys` and `dev`.
+
+        Raises:
+            BackendUnavailable: something is missing on this machine; says what helps.
+        """
+        cupy = cuda.require(gpu)
+        address = str(cupy.cuda.Device(gpu).pci_bus_id).lower()
+        self._gpu, self._name = gpu, f"GPU {gpu} ({address})"
+        self._module = Path(root) / _MODULE
+        self._bar1 = requirements.bar1(address, root)
+        self._flushes = driver.attribute(gpu, driver.RDMA_ORDERING) < driver.OWNER
+        self._require_export()
+        if problem := problem_of(requirements.controller_needs(controller, root)):
+            what = f"{controller} cannot write to GPU memory: it {problem.reason}"
+            raise BackendUnavailable(what, problem.remedy)
+
+    def allocate(self, nbytes: int) -> tuple[cuda.DeviceBuffer, npt.NDArray[np.uint64]]:
+        """At least `nbytes` of GPU memory, and the bus addresses of its pages of 4 KiB.
+
+        Raises:
+            MemoryError: the GPU has not enough memory, or its BAR1 is too small.
+            BackendUnavailable: the memory has no bus addresses that can be used.
+            OSError: the module fails.
+        """
+        size = self._bar1.stop - self._bar1.start
+        if nbytes > size:
+            what = f"the BAR1 of {self._name} has {size} bytes, too few for {nbytes}"
+            remedy = "switch on Above 4G Decoding and Resizable BAR in the firmware"
+            raise MemoryError(f"{what}: {_SMALLER}; or {remedy}")
+        buffer = cuda.allocate(nbytes, self._gpu)
+        segments, detach = self._attach(buffer)
+        try:
+            return buffer, self._pages(buffer.nbytes, segments)
+        except BaseException:
+            detach()
+            raise
+
+    def flush(self) -> None:
+        """Make what the controller has written visible to work that the GPU begins later.
+
+        Completions are written to the memory of the host, and may overtake the data.
+        """
+        if self._flushes:
+            driver.flush_writes(self._gpu)
+
+    def _require_export(self) -> None:
+        if not driver.attribute(self._gpu, driver.DMA_BUF):
+            what = f"{self._name} cannot export its memory as a dma-buf"
+            remedy = "it takes NVIDIA's open kernel modules, and a data centre or workstation GPU"
+            raise BackendUnavailable(what, f"{remedy}; or take mem='pinned'")
+        options = driver.attribute(self._gpu, driver.RDMA_FLUSH_OPTIONS)
+        if self._flushes and not options & driver.HOST_FLUSH:
+            what = f"{self._name} cannot wait for what other devices write to its memory"
+            raise BackendUnavailable(what, "take mem='pinned'")
+        if not self._bar1:
+            what = f"sysfs shows no memory window (BAR1) of {self._name}"
+            raise BackendUnavailable(what, "in a container, mount /sys")
+
+    def _attach(
+        self, buffer: cuda.DeviceBuffer
+    ) -> tuple[npt.NDArray[np.void], Callable[[], object]]:
+        """The segments of a buffer's dma-buf, and what detaches it before the buffer dies."""
+        fds: list[int] = []
+        detach = weakref.finalize(buffer, _close, os.getpid(), fds)
+        try:
+            with named(os.fsencode(self._module)):
+                fds.append(os.open(self._module, os.O_RDWR | os.O_CLOEXEC))
+            fd = driver.export(buffer)
+            try:
+                # Nobody may attach between the search for an unused number and our own ATTACH.
+                fcntl.flock(fds[0], fcntl.LOCK_EX)
+                fds.append(_with_unused_number(fds[0], fd))
+            finally:
+                os.close(fd)
+            request = np.array([(fds[1], 0)], _REQUEST)
+            hint = f": dmabuf_import cannot attach {buffer.nbytes} bytes of {self._name}"
+            with named(os.fsencode(self._module), f"{hint}; its BAR1 may be full: {_SMALLER}"):
+                fcntl.ioctl(fds[0], _ATTACH, request.data)
+            fcntl.flock(fds[0], fcntl.LOCK_UN)
+            return _segments(fds[0], fds[1], int(request["count"][0])), detach
+        except BaseException:
+            detach()
+            raise
+
+    def _pages(self, nbytes: int, segments: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+        """The bus addresses of the pages of memory, if these can be its own."""
+        starts, lengths = segments["address"], segments["nbytes"]
+        total = int(lengths.sum())
+        if total != nbytes:
+            what = f"/{_MODULE} has {total} bytes for {nbytes} bytes of {self._name}"
+            raise BackendUnavailable(f"{what}: they are of other memory", _RELOAD)
+        first, last = np.uint64(self._bar1.start), np.uint64(self._bar1.stop)
+        outside = (starts < first) | (starts >= last) | (lengths > last - starts)
+        if outside.any() or ((starts | lengths) % np.uint64(_PAGE)).any():
+            known = f"{self._bar1.start:#x} to {self._bar1.stop - 1:#x}"
+            what = f"/{_MODULE} has addresses outside the BAR1 of {self._name}, {known}"
+            raise BackendUnavailable(f"{what}: they are of other memory", _RELOAD)
+        counts = (lengths // np.uint64(_PAGE)).astype(np.int64)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(starts, counts) + (within * _PAGE).astype(np.uint64)
+
+
+def _with_unused_number(module: int, fd: int) -> int:
+    """A copy of a descriptor whose number no process has used for an attachment."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    end = _LAST_NUMBER if limit == resource.RLIM_INFINITY else min(limit, _LAST_NUMBER)
+    start = min(_FIRST_NUMBER, end // 2)
+    number = start + os.getpid() % max(end - start - _TRIES, 1)
+    for _ in range(_TRIES):
+        with named(os.fsencode(f"/{_MODULE}"), f"; {LIMITS[errno.EMFILE]}"):
+            number = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, number)
+        try:
+            is_used = _is_attached(module, number)
+        except BaseException:
+            os.close(number)
+            raise
+        if not is_used:
+            return number
+        os.close(number)
+        number += 1
+    what = f"/{_MODULE} has attachments of other processes under {_TRIES} numbers"
+    raise BackendUnavailable(f"{what} up to {number - 1}", _RELOAD)
+
+
+def _is_attached(module: int, number: int) -> bool:
+    """Whether the module knows a descriptor number, from this or another process."""
+    try:
+        _segments(module, number, 0)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return False
+        raise
+    return True
+
+
+def _segments(module: int, number: int, count: int) -> npt.NDArray[np.void]:
+    """The first `count` segments of an attached dma-buf."""
+    # One more than asked for, because old versions of the module write one too many.
+    answer = np.zeros(_REQUEST.itemsize + (count + 1) * _SEGMENT.itemsize, np.uint8)
+    answer[: _REQUEST.itemsize].view(_REQUEST)[0] = number, count
+    with named(os.fsencode(f"/{_MODULE}"), ": dmabuf_import has no addresses"):
+        fcntl.ioctl(module, _GET_MAP, answer.data)
+    return answer[_REQUEST.itemsize :].view(_SEGMENT)[:count]
+
+
+def _close(process: int, fds: list[int]) -> None:
+    """Detach, if attached, and close the descriptors of the module and of the dma-buf."""
+    if os.getpid() != process:  # the attachment is that of the parent
+        return
+    if len(fds) == 2:
+        with contextlib.suppress(OSError):  # not attached
+            fcntl.ioctl(fds[0], _DETACH, np.array(fds[1:], np.int32).data)
+    while fds:
+        os.close(fds.pop())

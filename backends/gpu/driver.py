@@ -1,0 +1,72 @@
+"""CUDA's driver API, as far as DMA by other devices needs it and CuPy does not have it.
+
+Source: the CUDA Driver API, "Memory Management", "Device Management" and "Event Management".
+"""
+
+import ctypes
+import functools
+from typing import Any
+
+from ... import cuda
+from ...errors import BackendUnavailable
+
+RDMA_FLUSH_OPTIONS, RDMA_ORDERING, DMA_BUF = 117, 118, 124
+"""Attributes of a GPU: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+_GPU_DIRECT_RDMA_WRITES_ORDERING and _DMA_BUF_SUPPORTED."""
+
+HOST_FLUSH = 1  # a bit of RDMA_FLUSH_OPTIONS: `flush_writes()` works
+OWNER = 100  # a value of RDMA_ORDERING: work of the GPU sees what devices wrote before it began
+
+_LIBRARY = "libcuda.so.1"
+_DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+_CURRENT_CONTEXT = 0  # CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX
+
+
+def attribute(gpu: int, number: int) -> int:
+    """An attribute of a GPU; 0 if its driver does not know it."""
+    device, value = ctypes.c_int(), ctypes.c_int()
+    _call(gpu, "cuDeviceGet", ctypes.byref(device), gpu)
+    try:
+        _call(gpu, "cuDeviceGetAttribute", ctypes.byref(value), number, device)
+    except BackendUnavailable:  # CUDA_ERROR_INVALID_VALUE, of a driver before CUDA 11.7
+        return 0
+    return value.value
+
+
+def export(buffer: cuda.DeviceBuffer) -> int:
+    """A file descriptor of the dma-buf of GPU memory, for the caller to close.
+
+    Raises:
+        BackendUnavailable: the driver does not export it.
+    """
+    fd = ctypes.c_int(-1)
+    start, length = ctypes.c_uint64(buffer.address), ctypes.c_size_t(buffer.nbytes)
+    name, flags = "cuMemGetHandleForAddressRange", ctypes.c_uint64(0)
+    _call(buffer.gpu, name, ctypes.byref(fd), start, length, _DMA_BUF_FD, flags)
+    return fd.value
+
+
+def flush_writes(gpu: int) -> None:
+    """Wait until work of the GPU sees everything that devices have written to its memory."""
+    _call(gpu, "cuFlushGPUDirectRDMAWrites", _CURRENT_CONTEXT, OWNER)
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        return ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        remedy = "install NVIDIA's driver; in a container, start it with --gpus all"
+        raise BackendUnavailable(f"CUDA's driver cannot be loaded: {error}", remedy) from None
+
+
+def _call(gpu: int, name: str, *arguments: Any) -> None:
+    """Call a function of the driver with the GPU's primary context, which CuPy makes current."""
+    library = _library()
+    with cuda.require(gpu).cuda.Device(gpu):
+        code = getattr(library, name)(*arguments)
+    if code:
+        text = ctypes.c_char_p()
+        library.cuGetErrorName(code, ctypes.byref(text))
+        why = (text.value or b"unknown error").decode()
+        raise BackendUnavailable(f"CUDA's driver on GPU {gpu}: {name}: {why} ({code})")
