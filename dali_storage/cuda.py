@@ -10,9 +10,13 @@ CUDA Array Interface, version 3.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,30 +86,45 @@ class DeviceBuffer:
 
     def __setitem__(self, part: slice, value: Any) -> None:
         to = self[part]
-        if not to.nbytes:
+        if isinstance(value, int):
+            to._queue("memsetAsync", to.address, value, to.nbytes)
             return
-        cupy = require(self.gpu)
-        with cupy.cuda.Device(self.gpu):
-            if isinstance(value, int):
-                stream = cupy.cuda.runtime.streamPerThread
-                cupy.cuda.runtime.memsetAsync(to.address, value, to.nbytes, stream)
-                cupy.cuda.runtime.streamSynchronize(stream)
-                return
-            host = np.frombuffer(value, np.uint8)
-            if host.nbytes != to.nbytes:
-                raise ValueError(f"cannot copy {host.nbytes} bytes to {to.nbytes} bytes")
-            kind = cupy.cuda.runtime.memcpyHostToDevice
-            cupy.cuda.runtime.memcpy(to.address, address_of(host), to.nbytes, kind)
+        host = np.frombuffer(value, np.uint8)
+        if host.nbytes != to.nbytes:
+            raise ValueError(f"cannot copy {host.nbytes} bytes to {to.nbytes} bytes")
+        to._copy(to.address, address_of(host), "memcpyHostToDevice")
 
     def tobytes(self) -> bytes:
         """A copy in host memory."""
         host = np.empty(self.nbytes, np.uint8)
-        if self.nbytes:
-            cupy = require(self.gpu)
-            kind = cupy.cuda.runtime.memcpyDeviceToHost
-            with cupy.cuda.Device(self.gpu):
-                cupy.cuda.runtime.memcpy(address_of(host), self.address, self.nbytes, kind)
+        self._copy(address_of(host), self.address, "memcpyDeviceToHost")
         return host.tobytes()
+
+    def _copy(self, to: int, source: int, kind: str) -> None:
+        runtime = require(self.gpu).cuda.runtime
+        self._queue("memcpyAsync", to, source, self.nbytes, getattr(runtime, kind))
+
+    def _queue(self, function: str, *arguments: int) -> None:
+        """Have the runtime's `function` work on these bytes; wait until it is done."""
+        if not self.nbytes:
+            return
+        cupy = require(self.gpu)
+        with cupy.cuda.Device(self.gpu):
+            stream = _copies(self.gpu)
+            start = partial(getattr(cupy.cuda.runtime, function), *arguments, stream.ptr)
+            # One bytecode instruction: after a Ctrl-C in between, the GPU would still write.
+            deque(map(operator.call, (start, stream.synchronize)), 0)
+
+
+@functools.cache
+def _copies(gpu: int) -> Any:
+    """The stream of our copies. It does not wait for the kernels of the default stream.
+
+    cudaMemcpy is no alternative: it may return before the GPU has the bytes.
+    """
+    cupy = require(gpu)
+    with cupy.cuda.Device(gpu):
+        return cupy.cuda.Stream(non_blocking=True)
 
 
 def allocate(nbytes: int, gpu: int) -> DeviceBuffer:
@@ -154,24 +173,43 @@ def _unlock(process: int, runtime: Any, address: int) -> None:
             runtime.hostUnregister(address)
 
 
+def current(gpu: int) -> contextlib.AbstractContextManager[Any]:
+    """Make a GPU the current one of this thread."""
+    device: contextlib.AbstractContextManager[Any] = require(gpu).cuda.Device(gpu)
+    return device
+
+
 class Stream:
     """A stream on which DALI copies out of GPU memory.
 
     Attributes:
+        gpu: the number of its GPU.
         pointer: its cudaStream_t.
     """
 
     def __init__(self, gpu: int) -> None:
         """Create it; raises as `require()`."""
-        self._cupy = require(gpu)
-        self._gpu = gpu
-        with self._cupy.cuda.Device(gpu):
-            self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        cupy = require(gpu)
+        self.gpu = gpu
+        self._process = os.getpid()
+        with cupy.cuda.Device(gpu):
+            self._stream = cupy.cuda.Stream(non_blocking=True)
         self.pointer = int(self._stream.ptr)
 
     def fence(self) -> Callable[[], None]:
         """Mark the copies queued so far; the result blocks until they are done, without the GIL."""
-        with self._cupy.cuda.Device(self._gpu):
-            event = self._cupy.cuda.Event(block=True, disable_timing=True)
-            event.record(self._stream)
-        return event.synchronize  # type: ignore[no-any-return]
+        if os.getpid() != self._process:  # CUDA does not work in a fork
+            return lambda: None
+        return fence(self.pointer, self.gpu)
+
+
+def fence(stream: int, gpu: int) -> Callable[[], None]:
+    """Mark what is queued on a stream (a cudaStream_t); the result blocks until it is done.
+
+    It blocks without the GIL.
+    """
+    cupy = require(gpu)
+    with cupy.cuda.Device(gpu):
+        event = cupy.cuda.Event(block=True, disable_timing=True)
+        cupy.cuda.runtime.eventRecord(event.ptr, stream)
+    return event.synchronize  # type: ignore[no-any-return]

@@ -9,7 +9,8 @@
     ├── ValueError, TypeError       an argument is wrong or unknown; the message has its name
     │   └── bmap_tools.MapFormatError   an invalid or inconsistent bmap.json
     ├── UserWarning
-    │   └── MapNotChecked           an extent map that cannot be compared with its files
+    │   ├── MapNotChecked           an extent map that cannot be compared with its files
+    │   └── NotPageLocked           buffers that DALI has to copy before a GPU can read them
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
 All other failures are those of the operating system, as the `OSError(errno, strerror, path)` that
@@ -59,6 +60,10 @@ class StaleMapError(OSError):
 
 class MapNotChecked(UserWarning):
     """The mapped file system is not mounted, so changes to its files cannot be detected."""
+
+
+class NotPageLocked(UserWarning):
+    """CUDA cannot page-lock the buffers, so DALI copies every sample that goes to the GPU."""
 
 
 class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who reads again)

@@ -3,12 +3,13 @@
 import contextlib
 import threading
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._types import IntArray
+from ._types import Buffer, IntArray
 from .buffers import BufferPool
 from .catalog import Catalog
 from .errors import SampleChangedError, SampleSizeChanged
@@ -21,12 +22,12 @@ from .reader import Batch, Reader
 class LoadedBatch:
     """A batch that has been read: catalog indices (int64[n]) and the samples' bytes.
 
-    The contents are slices of one leased buffer. The buffer is used again when the last slice, and
-    the last array made from one, is gone.
+    The contents are slices of one leased buffer; of host memory, they are memoryviews. The buffer
+    is used again when the last slice, and the last array made from one, is gone.
     """
 
     samples: IntArray
-    contents: list[memoryview]
+    contents: Sequence[Buffer]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,17 +47,25 @@ class Prefetcher:
     """
 
     def __init__(
-        self, catalog: Catalog, reader: Reader, order: Order, depth: int, *, dali_threads: int = 0
+        self,
+        catalog: Catalog,
+        reader: Reader,
+        order: Order,
+        depth: int,
+        *,
+        pool: BufferPool | None = None,
+        dali_threads: int = 0,
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
-        `dali_threads` is the number of the pipeline's threads, which need processors too.
+        `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
+        of the pipeline's threads, which need processors too.
         """
         self._catalog = catalog
         self._reader = reader
         self._order = order
         self._depth = max(depth, reader.lanes)
-        self._pool = BufferPool(reader.allocate)
+        self._pool = pool or BufferPool(reader.allocate)
         self._ahead: dict[int, _Job] = {}
         self._lanes = Lanes(
             reader.lanes,
@@ -125,7 +134,7 @@ class Prefetcher:
         finally:
             del job
 
-    def _read(self, samples: IntArray, lane: int) -> list[memoryview]:
+    def _read(self, samples: IntArray, lane: int) -> Sequence[Buffer]:
         try:
             return self._try_to_read(samples, lane)
         except SampleSizeChanged:
@@ -135,13 +144,14 @@ class Prefetcher:
         except SampleSizeChanged as changed:
             raise SampleChangedError(self._catalog.path(int(changed.samples[0]))) from None
 
-    def _try_to_read(self, samples: IntArray, lane: int) -> list[memoryview]:
+    def _try_to_read(self, samples: IntArray, lane: int) -> Sequence[Buffer]:
         sizes = self._reader.sizes(samples)
         offsets, nbytes = layout(sizes, self._reader.alignment)
         lease = self._pool.lease(nbytes)
         self._reader.read(Batch(samples, sizes, offsets, lease), lane)
         # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
-        memory, ends = lease.data, offsets + sizes
+        memory = lease.data if isinstance(lease, np.ndarray) else lease
+        ends = offsets + sizes
         pieces = zip(offsets.tolist(), ends.tolist(), strict=True)
         return [memory[start:end] for start, end in pieces]
 

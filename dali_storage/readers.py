@@ -49,21 +49,27 @@ def file(
     backend: str = "python-file",
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
+    pinned: bool | None = None,
 ) -> tuple[DataNode, ...]:
     """`fn.readers.file` of DALI 2.4, with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
-    bit. Only `backend`, `backend_options` and `return_index` are new. For every argument, None
-    means its default. As in DALI, integers and labels are converted by `int()`: text is parsed, and
-    fractions are cut off (`seed=1.5` is 1). Text for a flag is refused, because DALI takes "False"
-    for True. Paths are local; remote ones (`s3://`) are refused.
+    bit. Only `backend`, `backend_options`, `return_index`, `pinned` and `device="gpu"` are new. For
+    every argument, None means its default. As in DALI, integers and labels are converted by
+    `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a flag is
+    refused, because DALI takes "False" for True. Paths are local; remote ones (`s3://`) are
+    refused.
 
     The samples are the files in the class directories of `file_root`, or those named by `files` or
     `file_list`. Without any of the three, the backend must know its samples; those with an extent
     map do.
 
     Args:
-        device: "cpu" or None.
+        device: where the samples' bytes are delivered. "cpu" or None: in host memory. "gpu": in GPU
+            memory, with a backend that reads into it (xnvme-block and xnvme-bam with
+            `{"mem": "gpu"}`). Right for raw tensors, records, .npy files, and LZ4 blocks for
+            `fn.decoders.inflate`. Not for images, audio and video: DALI's decoders take host
+            memory; give them `pinned`.
         name: the reader's name in `pipe.reader_meta(name)`, `pipe.epoch_size(name)` and the
             `reader_name` of DALI's iterators. By default DALI's: "__File_0" and so on.
         bytes_per_sample_hint: ignored; buffers take the size that the batches need.
@@ -112,12 +118,20 @@ def file(
             of them work on this machine.
         backend_options: keyword arguments for the backend, for example `{"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
+        pinned: whether the buffers are page-locked host memory, which a GPU reads without a copy by
+            the processor; DALI copies every sample into such memory otherwise before it goes to the
+            GPU. None: if the pipeline has a GPU; if CuPy is not installed or CUDA does not work, a
+            `NotPageLocked` warning says so. True: always, and an error otherwise. False: never,
+            unless the backend does it itself. As many more buffers are then in use as the pipeline
+            prefetches batches, because each is kept until the outputs made from it are taken.
 
     Returns:
-        `(data, labels)` or `(data, labels, index)`, nodes on the CPU:
+        `(data, labels)` or `(data, labels, index)`. Labels and index are on the CPU, also with
+        device="gpu"; `labels.gpu()` copies them.
 
         * data: the files' bytes; uint8, 1-D, of the file's size. Host memory that DALI shares and
-          does not copy. It is used again when the last output that refers to it is gone.
+          does not copy. It is used again when the last output that refers to it is gone. With
+          device="gpu" it is GPU memory, which DALI copies once, within the GPU.
         * labels: int32, shape (1,).
         * index: int64, shape (1,).
 
@@ -128,7 +142,8 @@ def file(
         ValueError, TypeError: an argument is wrong; the message has its name and value.
         OSError: a directory or file list cannot be read. (With lazy_init, this and the next are
             raised by the first use of the pipeline.)
-        BackendUnavailable: the backend does not work on this machine; the message says why.
+        BackendUnavailable: the backend, or pinned=True, does not work on this machine; the message
+            says why.
         RuntimeError: the pipeline has debug=True.
 
     The pipeline raises, while it runs:
@@ -144,7 +159,8 @@ def file(
 
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
-    _check(device, skip_cached_images)
+    device = _check(device, skip_cached_images)
+    locked = None if pinned is None else dali_flag("pinned", pinned)
     options = _options(backend_options)
     storage = registry.configure(backend, options)
     order = OrderOptions(
@@ -174,12 +190,15 @@ def file(
             case_sensitive_filter=case_sensitive_filter,
         )
         reader_meta(len(catalog), order)  # refuses more shards than samples
-        return catalog, storage(catalog, **options)
+        return catalog, _require_device(storage(catalog, **options), device, backend)
 
     depth = _depth(prefetch_queue_depth)
     return add_reader(
         name,
-        lambda name: Source(name=name, opener=open_storage, order=order, depth=depth),
+        lambda name: Source(
+            name=name, opener=open_storage, order=order, depth=depth, pinned=locked
+        ),
+        device=device,
         inherits_seed=seed is None,
         preserve=dali_flag("preserve", preserve),
         lazy=dali_flag("lazy_init", lazy_init),
@@ -193,13 +212,28 @@ def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(backend_options or {})
 
 
-def _check(device: str | None, skip_cached_images: bool) -> None:
-    if device not in (None, "cpu"):
-        raise ValueError(f"device must be 'cpu', as for fn.readers.file, not {device!r}")
+def _check(device: str | None, skip_cached_images: bool) -> str:
+    if device not in (None, "cpu", "gpu"):
+        raise ValueError(f"device must be 'cpu' or 'gpu', not {device!r}")
     if dali_flag("skip_cached_images", skip_cached_images):
         raise ValueError(
             "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
         )
+    return device or "cpu"
+
+
+def _require_device(reader: Reader, device: str, backend: str) -> Reader:
+    """The reader, if its memory is on this device; else it is closed."""
+    if reader.device == device:
+        return reader
+    reader.close()
+    if device == "cpu":
+        raise ValueError(f"backend {backend!r} reads into GPU memory: give device='gpu', too")
+    raise ValueError(
+        f"device='gpu': backend {backend!r} with these options reads into host memory. xnvme-block "
+        "and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; with any other, "
+        "take pinned=True and data.gpu()"
+    )
 
 
 def _depth(prefetch_queue_depth: int | None) -> int:

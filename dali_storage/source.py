@@ -1,6 +1,7 @@
 """The batches of one reader for one pipeline: position, opening and closing. No DALI here."""
 
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import cuda
+from ._types import HostBuffer
+from .buffers import BufferPool
 from .catalog import Catalog
+from .errors import BackendUnavailable, NotPageLocked
 from .order import Order, OrderOptions, reader_meta
 from .prefetch import LoadedBatch, Prefetcher
 from .reader import Reader
@@ -23,6 +28,12 @@ class Source:
     them again. Otherwise two readers of one pipeline would get out of step.
 
     The reader, its files and its threads are closed when the source is garbage-collected.
+
+    Attributes:
+        position: the index of the next batch.
+        pinned: whether batches are in page-locked host memory; known after `start()`.
+        stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
+            again when these copies are done. None for batches in host memory.
     """
 
     def __init__(
@@ -32,17 +43,22 @@ class Source:
         opener: Callable[[], tuple[Catalog, Reader]],
         order: OrderOptions,
         depth: int,
+        pinned: bool | None = None,
     ) -> None:
         """Open nothing yet; `opener` finds the samples and opens the backend.
 
-        `name` is for error messages. `depth` is the number of batches to read ahead.
+        `name` is for error messages. `depth` is the number of batches to read ahead. `pinned` is
+        the option of `readers.file`.
         """
         self._name = name
         self._opener = opener
         self._order = order
         self._depth = depth
+        self._page_lock = pinned
         self._process = os.getpid()
         self.position = 0
+        self.pinned = False
+        self.stream: cuda.Stream | None = None
         self._ended: str | None = None
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
@@ -62,19 +78,45 @@ class Source:
         catalog, _ = self.open()
         return reader_meta(len(catalog), self._order)
 
+    def require_gpu(self, device_id: int | None) -> None:
+        """Open the backend; refuse a pipeline on this GPU, or on none, if it cannot serve it."""
+        _, reader = self.open()
+        if reader.gpu is not None and reader.gpu != device_id:
+            has = "no GPU" if device_id is None else f"GPU {device_id}"
+            raise ValueError(
+                f"{self}: the reader uses GPU {reader.gpu}, and the pipeline has {has}; give both "
+                "the same: 'gpu' in backend_options, device_id of the pipeline"
+            )
+        if self._page_lock and reader.device == "gpu":
+            raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
+        if self._page_lock and device_id is None:
+            raise ValueError(
+                f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
+            )
+
     def start(
-        self, *, batch_size: int, seed: int | None, checkpointing: bool, num_threads: int
+        self,
+        *,
+        batch_size: int,
+        seed: int | None,
+        checkpointing: bool,
+        num_threads: int,
+        device_id: int | None,
     ) -> None:
         """Open the backend, unless it is open; then `batch()` may be called.
 
         The arguments are those of the pipeline. A `seed` replaces the reader's own.
         """
         self._refuse_fork()
+        self.require_gpu(device_id)
         catalog, reader = self.open()
         seed = self._order.seed if seed is None else seed
         options = replace(self._order, seed=seed, checkpointing=checkpointing)
         order = Order(len(catalog), batch_size, options)
-        self._prefetcher = Prefetcher(catalog, reader, order, self._depth, dali_threads=num_threads)
+        pool = self._make_pool(reader, device_id)
+        self._prefetcher = Prefetcher(
+            catalog, reader, order, self._depth, pool=pool, dali_threads=num_threads
+        )
         self._close_when_collected(self._prefetcher.close)
 
     def batch(self) -> LoadedBatch:
@@ -118,6 +160,37 @@ class Source:
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.file(name={self._name!r})"
+
+    def _make_pool(self, reader: Reader, device_id: int | None) -> BufferPool:
+        if reader.device == "gpu":
+            assert device_id is not None
+            self.stream = cuda.Stream(device_id)
+            return BufferPool(reader.allocate, self.stream.fence)
+        if device_id is None:
+            return BufferPool(reader.allocate)
+        self.pinned = reader.pinned or self._can_page_lock(device_id)
+        if reader.pinned or not self.pinned:
+            return BufferPool(reader.allocate)
+
+        def allocate(nbytes: int) -> HostBuffer:
+            buffer: Any = reader.allocate(nbytes)
+            return cuda.page_lock(buffer, device_id)
+
+        return BufferPool(allocate)
+
+    def _can_page_lock(self, gpu: int) -> bool:
+        if self._page_lock is False:
+            return False
+        try:
+            cuda.require(gpu)
+        except BackendUnavailable as error:
+            if self._page_lock:
+                raise
+            what = f"{self}: its buffers are not page-locked, so DALI copies every sample"
+            remedy = "pinned=False silences this warning"
+            warnings.warn(f"{what} that goes to the GPU: {error}; {remedy}", NotPageLocked, 2)
+            return False
+        return True
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:

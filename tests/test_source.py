@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "seed": None,
     "checkpointing": False,
     "num_threads": 1,
+    "device_id": None,
 }
 
 

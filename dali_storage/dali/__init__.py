@@ -11,7 +11,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from ..catalog import Catalog
 from ..source import Source
-from .executor import extend_pipelines
+from .executor import extend_outputs, extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
 
@@ -22,6 +22,7 @@ def add_reader(
     name: str | None,
     make: Callable[[str], Source],
     *,
+    device: str,
     inherits_seed: bool,
     preserve: bool,
     lazy: bool,
@@ -29,8 +30,9 @@ def add_reader(
 ) -> tuple[DataNode, ...]:
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 
-    `make` is called once for each of them, with the reader's name, which is generated if None. A
-    `lazy` reader is not opened before a pipeline needs it.
+    `make` is called once for each of them, with the reader's name, which is generated if None. The
+    samples' bytes are on `device`, "cpu" or "gpu". A `lazy` reader is not opened before a pipeline
+    needs it.
     """
     pipeline = Pipeline.current()
     if getattr(pipeline, "_debug_on", False):
@@ -42,7 +44,9 @@ def add_reader(
         raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
     extend_iterators()
-    group = ReaderGroup(_generated_name() if name is None else name, make, inherits_seed)
+    if pipeline is None or pipeline.device_id is not None:
+        extend_outputs()
+    group = ReaderGroup(_generated_name() if name is None else name, make, inherits_seed, device)
     if not lazy:
         group.open(pipeline)
     nodes = tuple(group.add_output(preserve) for _ in range(3 if with_index else 2))

@@ -28,6 +28,13 @@ def extend_pipelines() -> None:
     _extend("RestoreFromSerializedCheckpoint", _restore)
 
 
+@functools.cache
+def extend_outputs() -> None:
+    """Tell our readers when the outputs of a batch were taken; done once per process."""
+    _extend("Outputs", _take_outputs)
+    _extend("ShareOutputs", _take_outputs)
+
+
 def _extend(name: str, extension: Callable[..., Any]) -> None:
     """Have `extension` called instead, with the original method, for pipelines with our readers."""
     original = getattr(Executor, name)
@@ -50,6 +57,13 @@ def _reader_meta(original: _Method, pipeline: Any, readers: _Readers, name: Any 
     if name is not None:
         return original(name)
     return original() | {name: group.source(pipeline).meta for name, group in readers.items()}
+
+
+def _take_outputs(original: _Method, pipeline: Any, readers: _Readers, stream: Any = None) -> Any:
+    outputs = original(stream)
+    for group in readers.values():
+        group.outputs_taken(pipeline, None if stream is None else stream.value or 0)
+    return outputs
 
 
 def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) -> Any:

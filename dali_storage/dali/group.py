@@ -7,18 +7,21 @@ DALI takes the batches of a Python source from a *group*: `Pipeline._run_input_c
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
-from nvidia.dali.tensors import TensorCPU, TensorListCPU
+from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 from nvidia.dali.types import DALIDataType, PipelineAPIType
 
+from .. import cuda
+from .._types import Buffer
 from ..prefetch import LoadedBatch
 from ..source import Source
 from .iterators import drain
@@ -41,12 +44,16 @@ class ReaderGroup:
     parallel = False
     instances = ()  # where DALI looks for unused outputs, by ids that are not unique, to warn
 
-    def __init__(self, name: str, make: Callable[[str], Source], inherits_seed: bool) -> None:
+    def __init__(
+        self, name: str, make: Callable[[str], Source], inherits_seed: bool, device: str
+    ) -> None:
         self.name = name
         self.inherits_seed = inherits_seed
+        self._device = device
         self._make = make
         self._sources = weakref.WeakKeyDictionary[Pipeline, Source]()
         self._inputs = weakref.WeakKeyDictionary[Pipeline, dict[str, int]]()
+        self._holds = weakref.WeakKeyDictionary[Pipeline, Hold]()
         self._unclaimed: Source | None = None
         self._operators: list[Any] = []
 
@@ -57,6 +64,7 @@ class ReaderGroup:
         if pipeline is None:
             self._unclaimed = source
         else:
+            source.require_gpu(pipeline.device_id)
             self._sources[pipeline] = source
 
     def add_output(self, preserve: bool) -> DataNode:
@@ -66,7 +74,9 @@ class ReaderGroup:
             self,
             name=f"{self.name}[{output}]",
             batch=True,
-            no_copy=True,
+            device=self._device if output == DATA else "cpu",
+            # What is in GPU memory is copied on our stream, so we know when it has been read.
+            no_copy=output != DATA or self._device == "cpu",
             dtype=_DTYPES[output],
             ndim=1,
             preserve=preserve,
@@ -89,7 +99,7 @@ class ReaderGroup:
         inputs = self._inputs.get(pipeline) or self._start(pipeline)
         source = self._sources[pipeline]
         try:
-            return Delivery(pipeline, inputs, source, source.batch())
+            return Delivery(pipeline, inputs, source, source.batch(), self._holds.get(pipeline))
         except Exception as error:
             if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
                 source.end(error)
@@ -97,6 +107,11 @@ class ReaderGroup:
                 raise
             drain(pipeline, error)
             raise StopIteration from None
+
+    def outputs_taken(self, pipeline: Pipeline, stream: int | None) -> None:
+        """Called when a batch of outputs was taken, on a stream of the user's if not None."""
+        if pipeline in self._holds:
+            self._holds[pipeline].release(stream)
 
     def reset_indices(self) -> None:
         """Called by `Pipeline.reset()` when another source has ended its epoch; ours goes on."""
@@ -113,31 +128,71 @@ class ReaderGroup:
         used = set(map(id, pipeline._ops))
         inputs = {op.name: output for output, op in enumerate(self._operators) if id(op) in used}
         readers_of(pipeline)  # refuses two of one name
-        self.source(pipeline).start(
+        source = self.source(pipeline)
+        source.start(
             batch_size=pipeline.max_batch_size,
             seed=inherited_seed(pipeline, self) if self.inherits_seed else None,
             checkpointing=bool(pipeline._enable_checkpointing),
             num_threads=pipeline.num_threads,
+            device_id=pipeline.device_id,
         )
+        if source.pinned:
+            self._holds[pipeline] = Hold(pipeline.device_id)
         self._inputs[pipeline] = inputs
         return inputs
+
+
+class Hold:
+    """Keeps page-locked batches until the GPU has read them.
+
+    DALI queues copies of page-locked memory to the GPU, and drops its references to a batch before
+    they are done. It promises to have read the batch when the outputs made from it are taken
+    (documentation of fn.external_source, no_copy).
+    """
+
+    def __init__(self, gpu: int) -> None:
+        self._gpu = gpu
+        self._fed: deque[Sequence[Buffer]] = deque()
+        self._queued: deque[tuple[Callable[[], None], Sequence[Buffer]]] = deque()
+        self.add = self._fed.append
+
+    def release(self, stream: int | None) -> None:
+        """Let go of the oldest batch: its outputs were taken, on a `stream` if it is not None.
+
+        Then DALI has only queued the copies: the stream waits for them, and we wait for its mark
+        when the next outputs are taken.
+        """
+        # A batch leaves a queue as the last step: a Ctrl-C may keep it too long, never too short.
+        while self._queued:
+            wait, _ = self._queued[0]
+            wait()
+            self._queued.popleft()
+        if self._fed:
+            if stream is not None:
+                self._queued.append((cuda.fence(stream, self._gpu), self._fed[0]))
+            self._fed.popleft()
 
 
 class Delivery:
     """A batch that DALI feeds to the pipeline when all of its sources have one."""
 
     def __init__(
-        self, pipeline: Pipeline, inputs: dict[str, int], source: Source, batch: LoadedBatch
+        self,
+        pipeline: Pipeline,
+        inputs: dict[str, int],
+        source: Source,
+        batch: LoadedBatch,
+        hold: Hold | None,
     ) -> None:
-        # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
-        # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
-        data = TensorListCPU([TensorCPU(content) for content in batch.contents], contiguous=False)
-        outputs = [data, TensorListCPU(source.labels(batch).reshape(-1, 1))]
+        data, *copying = _data(source, batch.contents, pipeline.device_id)
+        outputs = [(data, *copying), (_numbers(source.labels(batch)), None, False)]
         if INDEX in inputs.values():
-            outputs.append(TensorListCPU(batch.samples.reshape(-1, 1)))
+            outputs.append((_numbers(batch.samples), None, False))
         feed = pipeline._pipe.SetExternalTLInput
-        self._steps = [partial(feed, name, outputs[i], None, False) for name, i in inputs.items()]
+        self._steps = [partial(feed, name, *outputs[i]) for name, i in inputs.items()]
         self._steps.append(partial(setattr, source, "position", source.position + 1))
+        if hold is not None:
+            self._steps.insert(0, partial(hold.add, batch.contents))
 
     def feed(self) -> None:
         """Called by DALI.
@@ -145,6 +200,27 @@ class Delivery:
         One bytecode instruction: a KeyboardInterrupt in between would part data and labels.
         """
         deque(map(operator.call, self._steps), 0)
+
+
+def _data(source: Source, contents: Sequence[Buffer], gpu: int | None) -> tuple[Any, Any, bool]:
+    """DALI's list of the samples, the stream to copy it on, and whether a kernel should copy."""
+    # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
+    # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
+    if source.stream is not None:
+        data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], contiguous=False)
+        # Not an int, which DALI takes for the default stream without a word.
+        return data, ctypes.c_void_p(source.stream.pointer), True
+    if source.pinned:
+        assert gpu is not None
+        with cuda.current(gpu):  # DALI asks CUDA for it
+            tensors = [TensorCPU(content, "", True) for content in contents]
+    else:
+        tensors = [TensorCPU(content) for content in contents]
+    return TensorListCPU(tensors, contiguous=False), None, False
+
+
+def _numbers(values: Any) -> TensorListCPU:
+    return TensorListCPU(values.reshape(-1, 1))
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:
