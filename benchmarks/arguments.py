@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 
 from .environment import usable_cores
-from .legs import LEGS, MAPPED, XNVME_GDS
+from .legs import LEGS, MAPPED, XNVME_BAM, XNVME_GDS, names_of
 from .workload import Settings
 
 SEVERAL_LEGS = ("compare", "demo")
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    mapped = " and ".join(leg.name for leg in MAPPED)
+    mapped, by_commands = names_of(MAPPED), names_of((XNVME_GDS, XNVME_BAM))
     count, seed = _integer(1, 2**31 - 1), _integer(-(2**63), 2**63 - 1)
     values: list[tuple[str, Callable[[str], object], str, str, str]] = [
         ("--datadir", str, "DIR", "class directories, or their parent as DIR/train", "of --bmap"),
@@ -56,6 +56,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         ("--device-id", _integer(0, 2**31 - 1), "N", "GPU of the pipeline", "none"),
         ("--bmap", str, "FILE", f"extent map for {mapped}", "made for the run"),
         ("--uri", str, "URI", "device or image with the mapped files", "found through the map"),
+        ("--queues", count, "N", f"queues of {by_commands}", "the backend's"),
         ("--io", str, "NAME", "asynchronous implementation of libxnvme", "the backend's"),
         ("--copying-lanes", count, "N", "lanes of file legs that copy at once", "spare cores"),
         ("--json", str, "FILE", "write all figures to FILE", "not written"),
@@ -65,8 +66,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         name = option[2:].replace("batchsize", "batch_size").replace("-", "_")
         text = f"{what} (default: {default})"
         parser.add_argument(option, dest=name, type=convert, metavar=metavar, help=text)
-    memory = f"memory that {XNVME_GDS.name} reads into (default: cpu)"
-    parser.add_argument("--mem", choices=("cpu", "gpu"), help=memory)
+    memory = f"memory that {by_commands} read into; with gpu, all legs end there (default: cpu)"
+    parser.add_argument("--mem", choices=("cpu", "pinned", "gpu"), help=memory)
+    pinned = "page-locked memory, for a pipeline with a GPU (default: auto, where it is possible)"
+    parser.add_argument("--pinned", choices=("auto", "yes", "no"), help=pinned)
     for option, text in {
         "--cold": "drop the page cache before every round; needs root",
         "--decode": "decode the images instead of reading only their headers",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import arguments, environment, fio, maps, report
-from .legs import LEGS, MAPPED, Leg
+from .legs import LEGS, MAPPED, Leg, names_of
 from .measure import Result, Results, measure
 from .progress import progress, say
 from .verify import verify
@@ -69,6 +69,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Workload]:
     """Refuse what can be refused before the first measurement."""
+    _check_memory(settings)
     if settings.cold:
         environment.check_can_drop_caches()
     if options.datadir is not None:
@@ -83,9 +84,19 @@ def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Le
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
     legs = [leg for leg in LEGS if names is None or leg.name in names]
     if (settings.bmap or settings.uri) and not any(leg in MAPPED for leg in legs):
-        mapped = " and ".join(leg.name for leg in MAPPED)
-        raise BadInputError(f"--bmap and --uri are for the legs {mapped}, and neither is to run")
+        mapped = names_of(MAPPED)
+        raise BadInputError(f"--bmap and --uri are for the legs {mapped}, and none is to run")
     return legs, workload
+
+
+def _check_memory(settings: Settings) -> None:
+    if settings.device_id is None:
+        for option, value in (("--mem", settings.mem), ("--pinned", settings.pinned)):
+            if value in ("pinned", "gpu", "yes"):
+                raise BadInputError(f"{option} {value} needs a GPU in the pipeline: --device-id N")
+    if settings.mem == "gpu" and settings.decode:
+        what = "--decode needs the files in host memory, because DALI decodes them from there"
+        raise BadInputError(f"{what}: use --mem pinned")
 
 
 def _report(

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,8 @@ class Backend:
     """A backend of dali_storage.
 
     Attributes:
-        takes: settings that are its options, too; those that are None are left to the backend.
+        takes: settings that are its options, too, and `gpu`, which is that of the pipeline; those
+            that are None are left to the backend.
         direct: its option of that name, if it has one.
     """
 
@@ -32,14 +33,19 @@ class Backend:
 
     def options(self, workload: Workload) -> dict[str, Any]:
         """Its options for a workload."""
-        settings = asdict(workload.settings) | {"bmap": workload.bmap}
+        settings = asdict(workload.settings)
+        settings |= {"bmap": workload.bmap, "gpu": workload.settings.device_id}
         values = {name: settings[name] for name in self.takes} | {"direct": self.direct}
         return {name: value for name, value in values.items() if value is not None}
 
     def read(self, workload: Workload) -> Nodes:
         """The operator that reads."""
-        options = self.options(workload)
-        return read_files(readers.file, workload, backend=self.name, backend_options=options)
+        options: dict[str, Any] = {"backend_options": self.options(workload)}
+        if "mem" in self.takes and workload.settings.mem == "gpu":
+            options["device"] = "gpu"
+        elif workload.settings.pinned != "auto":
+            options["pinned"] = workload.settings.pinned == "yes"
+        return read_files(readers.file, workload, backend=self.name, **options)
 
     def open(self, workload: Workload) -> Reader:
         """The backend's reader of all samples."""
@@ -89,7 +95,8 @@ _CACHED = Backend("python-file", ("copying_lanes",), direct=False)
 _DIRECT = Backend("python-file", ("copying_lanes",), direct=True)
 _XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
 _BLOCK = Backend("block", ("bmap", "uri"))
-_XNVME_BLOCK = Backend("xnvme-block", ("bmap", "uri", "io", "mem", "spin"))
+_XNVME_BLOCK = Backend("xnvme-block", ("bmap", "uri", "io", "mem", "gpu", "queues", "spin"))
+_XNVME_BAM = Backend("xnvme-bam", ("bmap", "uri", "mem", "gpu", "queues"))
 _MEMORY = Backend("memory")
 
 
@@ -117,9 +124,26 @@ def _no_block(workload: Workload) -> str | None:
 
 
 def _no_xnvme_block(workload: Workload) -> str | None:
-    if workload.settings.mem == "gpu":
-        return "--mem gpu is not supported yet: no backend reads into the memory of a GPU"
+    if workload.settings.mem == "gpu" and (reason := _no_controller(workload)):
+        return f"--mem gpu: {reason}"
     return _XNVME_BLOCK.unavailable(workload)
+
+
+def _no_xnvme_bam(workload: Workload) -> str | None:
+    if reason := _no_controller(workload):
+        return reason
+    if workload.settings.device_id is None:
+        return "it needs the GPU that submits the commands: --device-id N"
+    if workload.settings.mem == "pinned":
+        return "it reads into --mem cpu, which is page-locked, or gpu"
+    return _XNVME_BAM.unavailable(workload)
+
+
+def _no_controller(workload: Workload) -> str | None:
+    uri = workload.settings.uri
+    if uri is None or pci.address_of(uri) is None:
+        return "it needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
+    return None
 
 
 def _no_memory(workload: Workload) -> str | None:
@@ -139,10 +163,15 @@ REFERENCE = _NO_MMAP
 BLOCK = Leg("block", "block: extents, found by a map (--bmap)", _BLOCK.read, _no_block, _BLOCK)
 XNVME_GDS = Leg(
     "xnvme-gds",
-    "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --spin)",
+    "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --queues, --spin)",
     *(_XNVME_BLOCK.read, _no_xnvme_block, _XNVME_BLOCK),
 )
-MAPPED = (BLOCK, XNVME_GDS)
+XNVME_BAM = Leg(
+    "xnvme-bam",
+    "xnvme-bam: the same, submitted by a GPU (--uri, --mem, --queues)",
+    *(_XNVME_BAM.read, _no_xnvme_bam, _XNVME_BAM),
+)
+MAPPED = (BLOCK, XNVME_GDS, XNVME_BAM)
 """The legs that need an extent map."""
 
 LEGS = (
@@ -154,6 +183,13 @@ LEGS = (
     Leg("xnvme-file", "xnvme-file: files, by libxnvme (--io)", _XNVME_FILE.read, _no_xnvme_file),
     BLOCK,
     XNVME_GDS,
+    XNVME_BAM,
     Leg("memory", "memory: files, loaded beforehand; the upper limit", _MEMORY.read, _no_memory),
     Leg("naive", "the Python iterator that a user would write", read_naively),
 )
+
+
+def names_of(legs: Iterable[Leg]) -> str:
+    """The names of legs, for a sentence."""
+    *names, last = (leg.name for leg in legs)
+    return f"{', '.join(names)} and {last}"

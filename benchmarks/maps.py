@@ -61,9 +61,15 @@ def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
 
 def _given(backend: Backend, workload: Workload) -> str:
     """The options on the command line that the backend takes."""
-    given = {name: getattr(workload.settings, name) for name in ("bmap", "uri", "io")}
-    taken = backend.options(workload)
-    return " ".join(f"--{name} {value}" for name, value in given.items() if value and name in taken)
+    taken, default = backend.options(workload), Settings()
+    given = {
+        name: getattr(workload.settings, name) for name in ("bmap", "uri", "io", "mem", "queues")
+    }
+    return " ".join(
+        f"--{name} {value}"
+        for name, value in given.items()
+        if name in taken and value != getattr(default, name)
+    )
 
 
 @contextmanager

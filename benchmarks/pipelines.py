@@ -11,7 +11,7 @@ from nvidia.dali import Pipeline, fn, types
 from dali_storage.dali.group import readers_of
 from dali_storage.prefetch import copying_lanes
 
-from .workload import Workload, paths
+from .workload import Settings, Workload, paths
 
 Array: TypeAlias = npt.NDArray[Any]
 Nodes: TypeAlias = tuple[Any, Any]
@@ -50,13 +50,27 @@ def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
     """The consumer that is timed: it looks at every sample, in the same way for every leg.
 
     DALI copies a raw output of external_source to make it contiguous, which no real pipeline
-    requests. Therefore there is none; the labels are converted for the same reason.
+    requests. Therefore there is none; the labels are converted for the same reason. Images cannot
+    be decoded from the memory of a GPU: there, every byte is added up, also of the legs that read
+    into host memory.
     """
+    settings = workload.settings
     labels = fn.cast(labels, dtype=types.INT64)
-    if not workload.settings.decode:
+    if settings.mem == "gpu":
+        return fn.reductions.sum(data.gpu()), labels
+    if not settings.decode:
         return fn.peek_image_shape(data), labels
-    device = "cpu" if workload.settings.device_id is None else "mixed"
+    device = "cpu" if settings.device_id is None else "mixed"
     return fn.decoders.image(data, device=device), labels
+
+
+def describe_use(settings: Settings) -> str:
+    """What `use_images()` does, for the report."""
+    gpu = "" if settings.device_id is None else f" on GPU {settings.device_id}"
+    locked = f", page-locked memory: {settings.pinned}" if gpu else ""
+    if settings.mem == "gpu":
+        return f"adding up the bytes{gpu}{locked}"
+    return f"decoding{gpu}{locked}" if settings.decode else f"reading the image headers{locked}"
 
 
 def keep_bytes(data: Any, labels: Any, workload: Workload) -> Nodes:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from .legs import BASELINES
 from .measure import Results, summarize
+from .pipelines import describe_use
 from .workload import BadInputError, Settings
 
 Environment = Mapping[str, Any]
@@ -75,7 +76,7 @@ def _describe(environment: Environment, settings: Settings) -> str:
         machine.format(**environment, gib=environment["memory_bytes"] / 2**30)
         + f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
         f"{settings.threads} threads, "
-        f"{'decoding' if settings.decode else 'reading the image headers'}, "
+        f"{describe_use(settings)}, "
         f"{'in list order' if settings.seed is None else f'shuffled with seed {settings.seed}'}"
     )
 

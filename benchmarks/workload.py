@@ -33,6 +33,8 @@ class Settings:
     bmap: str | None = None
     uri: str | None = None
     mem: str = "cpu"
+    queues: int | None = None
+    pinned: str = "auto"
     io: str | None = None
     copying_lanes: int | None = None
     spin: bool = False

@@ -169,7 +169,9 @@ def test_an_unsuitable_map_is_refused(
 
 def test_a_map_that_no_leg_uses_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("dali", "--datadir", data, "--bmap", "bmap.json") == 2
-    assert "for the legs block and xnvme-gds, and neither is to run" in capsys.readouterr().err
+    assert (
+        "for the legs block, xnvme-gds and xnvme-bam, and none is to run" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no writable tmpfs at /dev/shm")
@@ -258,19 +260,6 @@ def test_xnvme_gds_polls_on_request(
         asked.clear()
         assert run("xnvme-gds", "--uri", disk.device, "--io", "emu", "--bmap", bmap, *spin) == 0
         assert set(asked) == {bool(spin)}
-
-
-def test_mem_gpu_is_refused_in_one_line(
-    disk: Disk, bmap: Path, no_fio: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ("--uri", disk.device, "--mem", "gpu", "--bmap", bmap)
-    reason = "xnvme-gds: --mem gpu is not supported yet: no backend reads"
-    assert run("xnvme-gds", *options) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"benchmark: no leg can run here: {reason}")
-    assert run("compare", "--legs", "block,xnvme-gds", "--rounds", 1, *options) == 0
-    shown = capsys.readouterr().out
-    assert re.search(f"^{reason.replace(': ', ': not run: ', 1)}", shown, re.MULTILINE)
 
 
 def test_an_unsuitable_io_is_refused(

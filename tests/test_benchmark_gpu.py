@@ -1,0 +1,156 @@
+"""benchmark.py with a GPU: what needs one, and what the legs are asked for. Runs without a GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali.data_node import DataNode
+
+import benchmark
+from benchmarks import legs, pipelines, workload
+from benchmarks.legs import BLOCK, LEGS, XNVME_BAM, XNVME_GDS, Leg
+from benchmarks.workload import Settings, Workload
+
+from .pictures import make_pictures
+
+CONTROLLER = "0000:3b:00.0"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pictures(tmp_path_factory.mktemp("data") / "train")
+
+
+def prepare(data: Path, **settings: Any) -> Workload:
+    return workload.prepare(str(data), Settings(batch_size=5, **settings))
+
+
+def refusal(data: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The line that the benchmark ends with."""
+    assert benchmark.main(["--datadir", str(data), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("option", ["--mem gpu", "--mem pinned", "--pinned yes"])
+@pytest.mark.parametrize("command", ["compare", "dali", "xnvme-gds"])
+def test_what_needs_a_gpu_is_refused_without_one(
+    data: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
+) -> None:
+    said = refusal(data, capsys, command, *option.split())
+    assert said == f"benchmark: {option} needs a GPU in the pipeline: --device-id N"
+
+
+def test_images_are_not_decoded_in_gpu_memory(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(data, capsys, "compare", "--mem", "gpu", "--device-id", "0", "--decode")
+    assert said.endswith("DALI decodes them from there: use --mem pinned")
+
+
+@pytest.mark.parametrize("uri", [None, "/dev/nvme0n1", "/dev/ng0n1"])
+@pytest.mark.parametrize(
+    ("leg", "mem", "start"), [(XNVME_GDS, "gpu", "--mem gpu: it "), (XNVME_BAM, "cpu", "it ")]
+)
+def test_legs_that_need_a_controller_say_so(
+    data: Path, leg: Leg, mem: str, start: str, uri: str | None
+) -> None:
+    reason = leg.unsupported_reason(prepare(data, mem=mem, uri=uri, device_id=0))
+    needs = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
+    assert reason == f"{start}{needs}"
+
+
+def test_a_leg_that_cannot_run_is_named_with_its_reason(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no leg can run here: xnvme-bam: it needs the PCI a" in refusal(
+        data, capsys, "xnvme-bam"
+    )
+    arguments = ["--datadir", str(data), "--rounds", "1", "--legs", "dali,xnvme-bam"]
+    assert benchmark.main(["compare", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert re.search("^xnvme-bam: not run: it needs the PCI address of", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, "it needs the GPU that submits the commands: --device-id N"),
+        (
+            {"device_id": 0, "mem": "pinned"},
+            "it reads into --mem cpu, which is page-locked, or gpu",
+        ),
+    ],
+)
+def test_the_leg_of_the_gpu_needs_it(data: Path, settings: Any, reason: str) -> None:
+    made = prepare(data, uri=CONTROLLER, **settings)
+    assert XNVME_BAM.unsupported_reason(made) == reason
+
+
+MEM = {"uri": CONTROLLER, "gpu": 1}
+PYTHON_FILE = next(leg for leg in LEGS if leg.name == "python-file")
+
+
+@pytest.mark.parametrize(
+    ("leg", "settings", "arguments", "options"),
+    [
+        (PYTHON_FILE, {}, {}, {"direct": False}),
+        (PYTHON_FILE, {"pinned": "yes"}, {"pinned": True}, {"direct": False}),
+        (PYTHON_FILE, {"pinned": "no", "mem": "gpu"}, {"pinned": False}, {"direct": False}),
+        (BLOCK, {"mem": "gpu"}, {}, {"uri": CONTROLLER}),
+        (XNVME_GDS, {"mem": "pinned"}, {}, MEM | {"mem": "pinned", "spin": False}),
+        (XNVME_GDS, {"mem": "gpu"}, {"device": "gpu"}, MEM | {"mem": "gpu", "spin": False}),
+        (XNVME_BAM, {"mem": "cpu", "queues": 4}, {}, MEM | {"mem": "cpu", "queues": 4}),
+        (XNVME_BAM, {"mem": "gpu", "pinned": "no"}, {"device": "gpu"}, MEM | {"mem": "gpu"}),
+    ],
+)
+def test_what_a_leg_asks_for(
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    leg: Leg,
+    settings: Any,
+    arguments: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(legs.readers, "file", lambda **given: asked.update(given) or (None, None))
+    made = prepare(data, uri=CONTROLLER, device_id=1, **settings)
+    leg.read(made)
+    assert asked.pop("backend_options") == options
+    backend = {XNVME_GDS: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
+    assert asked == {"file_root": str(data), "name": "Reader", "backend": backend} | arguments
+
+
+def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[DataNode] = []
+    monkeypatch.setattr(DataNode, "gpu", lambda node: there.append(node) or node)
+    made = prepare(data, mem="gpu")
+    expected = [
+        np.fromfile(path, np.uint8).sum(dtype=np.uint64) for path in sorted(data.glob("*/*"))
+    ]
+    for leg in (legs.REFERENCE, PYTHON_FILE):
+        sums, _ = pipelines.build(leg.read, made, pipelines.use_images).run()
+        assert [int(each) for each in sums.as_array()] == expected[:5]
+    assert len(there) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "use"),
+    [
+        (Settings(), "reading the image headers"),
+        (Settings(decode=True), "decoding"),
+        (Settings(decode=True, device_id=1), "decoding on GPU 1, page-locked memory: auto"),
+        (
+            Settings(mem="gpu", device_id=0, pinned="no"),
+            "adding up the bytes on GPU 0, page-locked memory: no",
+        ),
+    ],
+)
+def test_the_report_says_what_is_done_with_the_samples(settings: Settings, use: str) -> None:
+    assert pipelines.describe_use(settings) == use
