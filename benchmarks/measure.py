@@ -16,7 +16,7 @@ from bmap_tools.console import Tick
 
 from .environment import drop_caches
 from .legs import BASELINES, REFERENCE, Leg
-from .pipelines import build, lanes_of, use_images
+from .pipelines import build, lanes_of, memory_of, use_images
 from .progress import progress, say
 from .workload import BadInputError, Workload, summarize_error
 
@@ -70,11 +70,13 @@ class Result:
 
     Attributes:
         lanes: how many lanes may copy at once, and how many there are; only with dali_storage.
+        memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
     """
 
     name: str
     rounds: list[Round] = field(default_factory=list)
     lanes: tuple[int, int] | None = None
+    memory: str | None = None
     skipped: str | None = None
     failed: str | None = None
 
@@ -149,6 +151,7 @@ def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Roun
         samples += len(outputs[0])
         tick(samples)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_before
+    result.memory = memory_of(pipe)
     return Round(seconds, cpu_seconds, samples, workload.delivered_bytes(samples), waits)
 
 

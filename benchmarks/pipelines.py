@@ -46,6 +46,15 @@ def lanes_of(pipe: Pipeline) -> tuple[int, int] | None:
     return None
 
 
+def memory_of(pipe: Pipeline) -> str | None:
+    """Where the buffers of a pipeline that has run are; None without dali_storage."""
+    for group in readers_of(pipe).values():
+        source = group.source(pipe)
+        _, reader = source.open()
+        return "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
+    return None
+
+
 def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
     """The consumer that is timed: it looks at every sample, in the same way for every leg.
 
@@ -67,10 +76,9 @@ def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
 def describe_use(settings: Settings) -> str:
     """What `use_images()` does, for the report."""
     gpu = "" if settings.device_id is None else f" on GPU {settings.device_id}"
-    locked = f", page-locked memory: {settings.pinned}" if gpu else ""
     if settings.mem == "gpu":
-        return f"adding up the bytes{gpu}{locked}"
-    return f"decoding{gpu}{locked}" if settings.decode else f"reading the image headers{locked}"
+        return f"adding up the bytes{gpu}"
+    return f"decoding{gpu}" if settings.decode else "reading the image headers"
 
 
 def keep_bytes(data: Any, labels: Any, workload: Workload) -> Nodes:

@@ -50,6 +50,9 @@ def show_table(results: Results, environment: Environment, settings: Settings) -
     print(_describe(environment, settings))
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
+    if settings.device_id is not None:
+        buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
+        print(f"buffers: {', '.join(buffers)}; pinned is page-locked")
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
@@ -111,6 +114,7 @@ def document(
             "failed": result.failed,
             "copying_lanes": result.lanes and result.lanes[0],
             "lanes": result.lanes and result.lanes[1],
+            "memory": result.memory,
             "summary": figures.get(name),
             "rounds": [
                 one.as_json() | {"samples": one.samples, "waits_seconds": one.waits.tolist()}

@@ -154,6 +154,11 @@ def test_the_lanes_of_every_leg_are_reported(
     count = lanes["python-file"][1]
     assert lanes["dali"] == (None, None)
     assert lanes["memory"] == (1, 1)
+    assert {name: leg["memory"] for name, leg in legs.items()} == {
+        "dali": None,
+        "python-file": "cpu",
+        "memory": "cpu",
+    }
     assert lanes["python-file"][0] == min(given[-1] if given else spare, count)
     shown = f"lanes, copying at once/all: python-file {lanes['python-file'][0]}/{count}, memory 1/1"
     assert shown in capsys.readouterr().out
