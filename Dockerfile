@@ -9,7 +9,8 @@
 #   EXTRA   cuda12 or cuda13: which of DALI's packages is installed
 #   XNVME   conda: libxnvme from conda-forge; none: without libxnvme
 #
-# The default backend uses kernel AIO, which Docker's default seccomp profile allows.
+# The default backend uses kernel AIO, which Docker's default seccomp profile allows. Reads into GPU
+# memory need --privileged, /dev/hugepages, /dev/dmabuf_import and modules on the host.
 # make test-image builds and runs this file; docs/docker.md says what that does not cover.
 ARG BASE=nvidia/cuda:12.6.3-runtime-ubuntu24.04
 ARG XNVME=conda

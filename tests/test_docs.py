@@ -52,7 +52,7 @@ def commands() -> list[tuple[str, list[str]]]:
         (document, line)
         for document in DOCUMENTS
         for snippet in snippets(document, "sh")
-        for line in snippet.splitlines()
+        for line in snippet.replace("\\\n", "").splitlines()
         if line.strip()
     ]
     inline = [
