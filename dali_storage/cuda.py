@@ -110,19 +110,18 @@ class DeviceBuffer:
             return
         cupy = require(self.gpu)
         with cupy.cuda.Device(self.gpu):
-            stream = _copies(self.gpu)
+            stream = _copies(cupy, self.gpu)
             start = partial(getattr(cupy.cuda.runtime, function), *arguments, stream.ptr)
             # One bytecode instruction: after a Ctrl-C in between, the GPU would still write.
             deque(map(operator.call, (start, stream.synchronize)), 0)
 
 
 @functools.cache
-def _copies(gpu: int) -> Any:
+def _copies(cupy: Any, gpu: int) -> Any:
     """The stream of our copies. It does not wait for the kernels of the default stream.
 
     cudaMemcpy is no alternative: it may return before the GPU has the bytes.
     """
-    cupy = require(gpu)
     with cupy.cuda.Device(gpu):
         return cupy.cuda.Stream(non_blocking=True)
 

@@ -18,6 +18,7 @@ from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable
 
 from .devices import Disk, disk
+from .fake_cuda import Cuda, install
 from .layouts import make_map
 from .xnvme import offers, open_ramdisk
 
@@ -64,6 +65,12 @@ def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
     if not offers(xnvme, name):
         pytest.skip(f"this libxnvme does not offer {name} here")
     return name
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """CuPy and two GPUs, in host memory."""
+    return install(monkeypatch)
 
 
 @pytest.fixture
