@@ -1,6 +1,7 @@
 # Every target installs what it needs; python3, make and git are enough. On Debian and Ubuntu,
-# apt-get installs a missing venv module. On Debian, as root, it also installs QEMU and a kernel
-# for test-nvme, and buildah and debootstrap for test-image.
+# apt-get installs a missing venv module. On Debian, as root, it also installs g++ for test (tests
+# that need it are skipped elsewhere), QEMU and a kernel for test-nvme, and buildah and debootstrap
+# for test-image.
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
 VENV := .venv
@@ -23,6 +24,8 @@ demo: install
 	$(BIN)/python benchmark.py demo
 
 test: install
+	@which g++ >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 	$(BIN)/python -m pytest -q
 
 test-nvme: install $(NVME_VM)/initramfs

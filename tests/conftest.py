@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from dali_storage.errors import BackendUnavailable
 from .devices import Disk, disk
 from .fake_cuda import Cuda, install
 from .layouts import make_map
+from .nvme_sim.build import COMPILER
 from .xnvme import offers, open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
@@ -78,6 +80,14 @@ def file(tmp_path: Path) -> Path:
     """A file of 100,000 random bytes."""
     (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(100_000))
     return tmp_path / "file"
+
+
+@pytest.fixture(scope="session")
+def sim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tests build the kernel for the host, and the simulated controller."""
+    if not shutil.which(COMPILER):
+        pytest.skip(f"no {COMPILER}: apt-get install {COMPILER}")
+    return tmp_path_factory.mktemp("nvme_sim")
 
 
 @pytest.fixture

@@ -149,14 +149,13 @@ DEVICE u32 reap(const Batch &batch, const QueuePair &queue, State &state) {
     u32 id = word & 0xffff, slot = id % SLOTS, index = NO_COMMAND;
     if (lane < count && slot < queue.depth && queue.identifiers[slot] == id)
         index = exchange(queue.commands + slot, NO_COMMAND);  // another lane may have the same one
-    u32 known = ballot(index != NO_COMMAND), below = known & ((1u << lane) - 1);
     if (index != NO_COMMAND) {
         batch.status[index] = word >> 17 & STATUS_BITS;
-        u32 top = queue.depth - 1 - state.in_flight;
-        queue.free[top + count_ones(below)] = (id + SLOTS) % IDENTIFIERS;
+        queue.free[queue.depth - 1 - state.in_flight + lane] = (id + SLOTS) % IDENTIFIERS;
     }
-    if (count_ones(known) < count) state.fault = UNKNOWN_IDENTIFIER;
-    state.in_flight -= count_ones(known);
+    u32 known = count_ones(ballot(index != NO_COMMAND));
+    if (known < count) state.fault = UNKNOWN_IDENTIFIER;  // the stack has gaps then
+    state.in_flight -= known;
     state.head += count;
     if (state.head >= queue.depth) state.head -= queue.depth, state.phase ^= 1;
     sync_lanes();

@@ -1,0 +1,32 @@
+// The kernel on a host: LANES threads for each queue pair.
+#include <pthread.h>
+
+#include <vector>
+
+#include "submit.cu"
+
+struct Lane {
+    pthread_t thread;
+    const Batch *batch;
+    QueuePair *queue;
+    Group *group;
+    u32 index;
+};
+
+static void *run_lane(void *argument) {
+    auto lane = (Lane *)argument;
+    group = lane->group, own_lane = lane->index, random_bits = lane->index;
+    drive(*lane->batch, *lane->queue);
+    return nullptr;
+}
+
+extern "C" void submit_reads(const Batch *batch, QueuePair *queues, u32 count) {
+    std::vector<Group> groups(count);
+    std::vector<Lane> lanes(count * LANES);
+    for (u32 number = 0; number < count * LANES; number++) {
+        u32 queue = number / LANES;
+        lanes[number] = {0, batch, queues + queue, &groups[queue], number % LANES};
+        pthread_create(&lanes[number].thread, nullptr, run_lane, &lanes[number]);
+    }
+    for (auto &lane : lanes) pthread_join(lane.thread, nullptr);
+}

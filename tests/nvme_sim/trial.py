@@ -1,0 +1,168 @@
+"""Promises of the kernel, each checked with one simulation.
+
+As a program it checks them under ThreadSanitizer, where it is preloaded:
+
+    python -m tests.nvme_sim.trial KERNEL CONTROLLER SECONDS
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from dali_storage.backends.gpu.layout import (
+    DNR,
+    LANES,
+    NO_FAULT,
+    NOT_DONE,
+    PAGE,
+    UNKNOWN_IDENTIFIER,
+)
+
+from .simulation import (
+    FOREIGN,
+    TWICE,
+    UNTOUCHED,
+    HostKernel,
+    Reads,
+    Setup,
+    Simulation,
+    random_reads,
+)
+
+IMAGE = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8)
+BAD_BLOCKS = range(100, IMAGE.size >> 9, 700)
+UNRECOVERED = DNR | 0x281  # SCT 2h, SC 81h
+
+
+class Trial:
+    """A kernel and a controller.
+
+    Args:
+        kernel: submits the reads.
+        controller: the library of the simulated controller.
+        patience_s: of the kernel, where the controller answers.
+    """
+
+    def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 60.0) -> None:
+        self.kernel, self.controller, self.patience_s = kernel, controller, patience_s
+
+    def simulate(self, setup: Setup, arena_bytes: int) -> Simulation:
+        return Simulation(self.controller, setup, image=IMAGE, arena_bytes=arena_bytes)
+
+    def random_reads_are_right(
+        self, setup: Setup, counts: Sequence[int], share: int = LANES
+    ) -> None:
+        """Batches of so many random reads."""
+        batches = [some_reads(replace(setup, seed=setup.seed + n), c) for n, c in enumerate(counts)]
+        self.reads_are_right(setup, batches, share)
+
+    def reads_are_right(
+        self, setup: Setup, batches: Sequence[tuple[Reads, int]], share: int = LANES
+    ) -> Simulation:
+        """Batches one after the other: the queues go on where they were."""
+        with self.simulate(setup, max(size for _, size in batches)) as simulation:
+            for reads, _ in batches:
+                simulation.arena[:] = UNTOUCHED
+                status = self.kernel.run(simulation, reads, share=share, patience_s=self.patience_s)
+                assert not status.any()
+                assert_idle(simulation)
+                assert_arena(simulation, reads, status)
+        assert_clean(simulation, sum(reads.slba.size for reads, _ in batches))
+        return simulation
+
+    def statuses_reach_their_commands(self, setup: Setup) -> None:
+        """Some blocks cannot be read."""
+        reads, size = some_reads(setup, 300)
+        bad = np.logical_or.reduce([reads.covers(block) for block in BAD_BLOCKS])
+        assert 0 < bad.sum() < 300
+        with self.simulate(setup, size) as simulation:
+            for block in BAD_BLOCKS:
+                simulation.fault(block, UNRECOVERED)
+            status = self.kernel.run(simulation, reads, patience_s=self.patience_s)
+            assert status.tolist() == np.where(bad, UNRECOVERED, 0).tolist()
+            assert_idle(simulation)
+            assert_arena(simulation, reads, status)
+        assert_clean(simulation, 300)
+
+    def a_second_completion_is_found(self, setup: Setup) -> None:
+        """A command completes again, up to 7 completions later. It alone succeeds."""
+        reads, size = some_reads(setup, 100)
+        twice = int(reads.slba[setup.seed * 11 % 100])
+        expected = np.where(reads.slba == twice, 0, UNRECOVERED)
+        with self.simulate(setup, size) as simulation:
+            for slba in set(reads.slba.tolist()):
+                simulation.fault(slba, UNRECOVERED)
+            simulation.fault(twice, TWICE, times=1)
+            status = self.kernel.run(simulation, reads, patience_s=self.patience_s)
+            assert ((status == expected) | (status == NOT_DONE)).all()
+            assert_arena(simulation, reads, status)
+            if simulation.queues["fault"][0] == NO_FAULT:  # the second completion came too late
+                assert (status == expected).all()
+                self.kernel.run(simulation, reads, patience_s=self.patience_s)
+            assert simulation.queues["fault"].tolist() == [UNKNOWN_IDENTIFIER]
+
+    def a_foreign_identifier_is_found(self, setup: Setup, difference: int) -> None:
+        """A command completes with an identifier that differs in some bits."""
+        reads, size = some_reads(setup, 300)
+        with self.simulate(setup, size) as simulation:
+            simulation.fault(int(reads.slba[150]), FOREIGN | difference, times=1)
+            status = self.kernel.run(simulation, reads, patience_s=self.patience_s)
+            assert simulation.queues["fault"].tolist() == [UNKNOWN_IDENTIFIER]
+            left = status == NOT_DONE
+            assert left.sum() >= simulation.queues["in_flight"][0] > 0
+            assert not status[~left].any()
+            assert_arena(simulation, reads, status)
+        assert simulation.refused() == {}
+
+
+def some_reads(setup: Setup, count: int) -> tuple[Reads, int]:
+    """Random reads of IMAGE, and the bytes of their arena."""
+    return random_reads(np.random.default_rng(setup.seed), count, setup, IMAGE.size)
+
+
+def assert_idle(simulation: Simulation) -> None:
+    """The queue pairs can be used again."""
+    assert simulation.queues["fault"].tolist() == [NO_FAULT] * simulation.setup.queues
+    assert not simulation.queues["in_flight"].any()
+
+
+def assert_arena(simulation: Simulation, reads: Reads, status: np.ndarray) -> None:
+    """The reads have written their bytes, and no others."""
+    assert np.array_equal(simulation.arena, simulation.expected(reads, status))
+
+
+def assert_clean(simulation: Simulation, commands: int) -> None:
+    """Each command was submitted once, and a real controller would have refused nothing."""
+    assert simulation.refused() == {}
+    assert simulation.counters["commands"] == commands
+    assert simulation.counters["in_flight"] < simulation.setup.depth
+
+
+def main(kernel: str, controller: str, seconds: str) -> None:
+    """Repeats all for some time, at least once."""
+    end = time.monotonic() + float(seconds)
+    trial = Trial(HostKernel(Path(kernel)), Path(controller), patience_s=2)
+    for seed in count():
+        small = Setup(seed=seed, depth=5 + seed % 4, max_bytes=PAGE, delay=1, page_shift=12)
+        lists = Setup(seed=seed, queues=2, page_shift=12)
+        trial.random_reads_are_right(small, [100, 1, 100])
+        trial.random_reads_are_right(lists, [60, 2, 60])
+        trial.statuses_reach_their_commands(lists)
+        trial.a_foreign_identifier_is_found(replace(small, depth=16), 1 << 10)
+        for each in range(4):
+            again = Setup(seed=4 * seed + each, delay=each % 2, max_bytes=PAGE)
+            trial.a_second_completion_is_found(again)
+        if time.monotonic() > end:
+            print(seed + 1)
+            return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
