@@ -148,16 +148,20 @@ class Simulation:
         """What happens to the next `times` reads of a block; negative: to all of them."""
         self._call("fault", ctypes.c_uint64(block), ctypes.c_uint32(what), times)
 
-    def expected(self, reads: Reads, status: npt.NDArray[np.uint32]) -> Buffer:
-        """The arena after reads: all bytes but those of failed reads are known."""
-        arena = np.full(self.arena.size, UNTOUCHED, np.uint8)
+    def wrong_bytes(self, reads: Reads, status: npt.NDArray[np.uint32]) -> int:
+        """How many bytes of the arena differ from what reads must have left there.
+
+        Those of failed reads may have any value; the controller may still write them.
+        """
+        found = self.arena.copy()
+        expected = np.full(found.size, UNTOUCHED, np.uint8)
         shift = self.setup.block_shift
         for index, (slba, blocks, offset) in enumerate(
             zip(reads.slba.tolist(), reads.blocks.tolist(), reads.offset.tolist(), strict=True)
         ):
-            source = self.arena[offset:] if status[index] else self.image[slba << shift :]
-            arena[offset : offset + (blocks << shift)] = source[: blocks << shift]
-        return arena
+            source = found[offset:] if status[index] else self.image[slba << shift :]
+            expected[offset : offset + (blocks << shift)] = source[: blocks << shift]
+        return int(np.count_nonzero(found != expected))
 
     def __enter__(self) -> Simulation:
         self._call("start")
