@@ -1,10 +1,12 @@
 """Samples as extents, read by the NVMe commands of libxnvme: disks, namespaces, PCI addresses."""
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from .. import cuda
 from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
 from ..devices import DeviceStatus
@@ -15,14 +17,17 @@ from .extents.device import open_mapped
 from .extents.map import MapTree, load_map
 from .extents.plan import Reads
 from .extents.samples import Failures, MappedSamples, directory_of
+from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import list_gpus
 from .xnvme import availability, library
+from .xnvme.bus import BusMemory
 from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.nodes import list_nodes
-from .xnvme.pci import list_controllers
+from .xnvme.pci import address_of, list_controllers, require_controller
 from .xnvme.queue import require_depth
 
 _PAGE = 4096  # bytes
+_MOST_GPUS = 1024
 _DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
 
 
@@ -30,7 +35,8 @@ class XnvmeBlockReader(Reader):
     """Reads the extents of a map (`python -m bmap_tools create`) by NVMe read commands.
 
     The commands of a batch are computed as numpy columns and kept under way in a queue. Samples are
-    compared with the map as by the backend `block`. Buffers are libxnvme's (xnvme_buf_alloc).
+    compared with the map as by the backend `block`. Buffers are libxnvme's (xnvme_buf_alloc), or
+    memory of a GPU that the controller writes to by peer-to-peer DMA.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class XnvmeBlockReader(Reader):
         retries: int = 1,
         spin: bool = False,
         mem: str = "cpu",
+        gpu: int | None = None,
         nsid: int = 1,
         check: bool = True,
     ) -> None:
@@ -69,7 +76,9 @@ class XnvmeBlockReader(Reader):
                 None: as much as the device supports, up to 1 MiB.
             retries: how often a command that failed or was short is submitted again, 0 to 100.
             spin: poll for completions without pauses; takes a whole processor per queue.
-            mem: where the buffers are: "cpu"; "gpu" is reserved.
+            mem: where the buffers are: "cpu"; "pinned", which is host memory that is page-locked
+                for GPUs; or "gpu", without a copy in host memory, which needs a PCI address.
+            gpu: the number of the GPU, for "pinned" and "gpu". None: 0.
             nsid: the number of the namespace, of a controller that is given by its PCI address.
             check: compare samples with the map at every read, as the backend `block` does.
 
@@ -78,8 +87,9 @@ class XnvmeBlockReader(Reader):
             MapFormatError: the map is invalid or inconsistent.
             StaleMapError: the device is not the mapped one; samples are not in the map, or have
                 changed since they were mapped.
-            BackendUnavailable: no libxnvme; it cannot open the device here; or samples have to be
-                read as files, and their file system is not mounted.
+            BackendUnavailable: no libxnvme; it cannot open the device here; samples have to be
+                read as files, and their file system is not mounted; or something is missing for
+                `mem`, such as CuPy or a GPU.
             OSError: the map or the device cannot be opened.
         """
         require_depth("xnvme-block", queue_depth)
@@ -89,10 +99,11 @@ class XnvmeBlockReader(Reader):
         if max_transfer is not None:
             transfers = range(_PAGE, (1 << 30) + 1, _PAGE)
             require_integer("xnvme-block", "max_transfer", max_transfer, transfers)
-        _require_memory(mem)
+        _require_memory(mem, gpu)
         require_flag("xnvme-block", "spin", spin)
         require_flag("xnvme-block", "check", check)
         self.lanes = queues
+        self._peer = self._use_gpu(mem, gpu or 0, uri) if mem != "cpu" else None
         loaded, xnvme = load_map(bmap), library.load()
         opener = partial(
             open_namespace,
@@ -102,6 +113,7 @@ class XnvmeBlockReader(Reader):
             queues=queues,
             queue_depth=queue_depth,
             spin=spin,
+            peer=self._peer is not None,
         )
         self._namespace, start = open_mapped(uri, loaded, directory_of(catalog), opener)
         try:
@@ -135,16 +147,42 @@ class XnvmeBlockReader(Reader):
         return self._samples.sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        self._samples.read(batch, partial(self._submit, lane, batch.buffer))
+        bus = self._peer.find(batch.buffer) if self._peer else None
+        self._samples.read(batch, partial(self._submit, lane, batch.buffer, bus))
+        if self._peer:
+            self._peer.flush()
 
     def allocate(self, nbytes: int) -> Buffer:
-        return self._namespace.allocate(nbytes)
+        if self._peer:
+            return self._peer.allocate(nbytes)
+        memory = self._namespace.allocate(nbytes)
+        return cuda.page_lock(memory, self.gpu) if self.gpu is not None else memory
 
     def close(self) -> None:
         self._namespace.close()
 
-    def _submit(self, lane: int, owner: Buffer, reads: Reads) -> Failures:
-        return self._namespace.submit(lane, reads.offsets, reads.memory, reads.lengths, owner)
+    def _use_gpu(self, mem: str, gpu: int, uri: PathLike | None) -> PeerMemory | None:
+        """Require the GPU; return its memory if that is what `mem` asks for."""
+        self.gpu = gpu
+        if mem == "pinned":
+            cuda.require(gpu)
+            self.pinned = True
+            return None
+        address = _pci_address(uri)
+        if address is None:
+            what = f"mem='gpu' needs the PCI address of a controller as uri, not {uri!r}"
+            raise ValueError(f"xnvme-block: {what}; or take mem='pinned'")
+        require_controller(address)
+        self.device = "gpu"
+        return PeerMemory(gpu, address)
+
+    def _submit(self, lane: int, owner: Buffer, bus: BusMemory | None, reads: Reads) -> Failures:
+        columns = reads.offsets, reads.memory, reads.lengths
+        return self._namespace.submit(lane, *columns, owner, bus)
+
+
+def _pci_address(uri: PathLike | None) -> str | None:
+    return None if uri is None else address_of(os.fsdecode(uri))
 
 
 def _transfer(wanted: int | None, namespace: Namespace) -> int:
@@ -158,7 +196,10 @@ def _transfer(wanted: int | None, namespace: Namespace) -> int:
     return wanted
 
 
-def _require_memory(mem: str) -> None:
-    if mem != "cpu":
-        hint = " (reserved: reading to GPU memory is not supported yet)" if mem == "gpu" else ""
-        raise ValueError(f"xnvme-block: mem must be 'cpu', not {mem!r}{hint}")
+def _require_memory(mem: str, gpu: int | None) -> None:
+    if mem not in ("cpu", "pinned", "gpu"):
+        raise ValueError(f"xnvme-block: mem must be 'cpu', 'pinned' or 'gpu', not {mem!r}")
+    if gpu is not None:
+        require_integer("xnvme-block", "gpu", gpu, range(_MOST_GPUS))
+        if mem == "cpu":
+            raise ValueError(f"xnvme-block: gpu {gpu} is for mem='pinned' or 'gpu', not for 'cpu'")

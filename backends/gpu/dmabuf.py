@@ -29,7 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import cuda
+from ..._types import Buffer
 from ...errors import LIMITS, BackendUnavailable, named
+from ..xnvme.bus import BusAddresses, BusMap, BusMemory, paged
 from ..xnvme.pci import problem_of
 from . import driver, requirements
 
@@ -56,6 +58,7 @@ class PeerMemory:
         cupy = cuda.require(gpu)
         address = str(cupy.cuda.Device(gpu).pci_bus_id).lower()
         self._gpu, self._name = gpu, f"GPU {gpu} ({address})"
+        self._known = BusMap()
         self._module = Path(root) / _MODULE
         self._bar1 = requirements.bar1(address, root)
         self._flushes = driver.attribute(gpu, driver.RDMA_ORDERING) < driver.OWNER
@@ -64,8 +67,8 @@ class PeerMemory:
             what = f"{controller} cannot write to GPU memory: it {problem.reason}"
             raise BackendUnavailable(what, problem.remedy)
 
-    def allocate(self, nbytes: int) -> tuple[cuda.DeviceBuffer, npt.NDArray[np.uint64]]:
-        """At least `nbytes` of GPU memory, and the bus addresses of its pages of 4 KiB.
+    def allocate(self, nbytes: int) -> cuda.DeviceBuffer:
+        """At least `nbytes` of GPU memory, which `find()` then knows.
 
         Raises:
             MemoryError: the GPU has not enough memory, or its BAR1 is too small.
@@ -80,10 +83,16 @@ class PeerMemory:
         buffer = cuda.allocate(nbytes, self._gpu)
         segments, detach = self._attach(buffer)
         try:
-            return buffer, self._pages(buffer.nbytes, segments)
+            pages = self._pages(buffer.nbytes, segments)
+            self._known.add(buffer, paged(buffer.address, buffer.nbytes, pages))
         except BaseException:
             detach()
             raise
+        return buffer
+
+    def find(self, memory: Buffer) -> BusMemory:
+        """The bus addresses of memory from `allocate()`, or of a slice of it; else ValueError."""
+        return self._known.find(memory)
 
     def flush(self) -> None:
         """Make what the controller has written visible to work that the GPU begins later.
@@ -132,8 +141,8 @@ class PeerMemory:
             detach()
             raise
 
-    def _pages(self, nbytes: int, segments: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
-        """The bus addresses of the pages of memory, if these can be its own."""
+    def _pages(self, nbytes: int, segments: npt.NDArray[np.void]) -> BusAddresses:
+        """The bus addresses of the pages of 4 KiB, if these can be those of the memory."""
         starts, lengths = segments["address"], segments["nbytes"]
         total = int(lengths.sum())
         if total != nbytes:

@@ -48,10 +48,19 @@ CONTEXT = np.dtype(  # struct xnvme_cmd_ctx
 command, which are opcode, flags, identifier and namespace."""
 
 COMMAND = np.dtype(
-    {
-        "names": ["opcode", "flags", "cid", "nsid", "cdw2", "slba", "nlb", "cdw12", "completion"],
-        "formats": ["u1", "u1", "<u2", "<u4", "V32", "<u8", "<u2", "V14", "V16"],
-    }
+    [
+        ("opcode", "u1"),
+        ("flags", "u1"),
+        ("cid", "<u2"),
+        ("nsid", "<u4"),
+        ("cdw2", "V16"),
+        ("prp1", "<u8"),
+        ("prp2", "<u8"),
+        ("slba", "<u8"),
+        ("nlb", "<u2"),
+        ("cdw12", "V14"),
+        ("completion", "V16"),
+    ]
 )
 """The head of a context, with the fields of a read. No gaps: numpy does not copy those."""
 

@@ -13,11 +13,13 @@ from ...errors import BackendUnavailable, os_error
 from ..linux.storage import Storage, mode_of, no_permission
 from . import pci
 from .abi import MAX_BLOCKS
+from .bus import BusMemory
 from .device import Device, Geometry
 from .kinds import BLOCK_DEVICE, CHARACTER_DEVICE, IMAGE, PCI_ADDRESS, DeviceKind
 from .library import Library
+from .prp import PrpLists
 from .queue import Queue
-from .read_commands import ReadCommands
+from .read_commands import PeerReadCommands, ReadCommands
 
 _PAGE = 4096  # bytes
 _MAX_URI = 383  # bytes; libxnvme fails on longer ones without saying why
@@ -36,24 +38,35 @@ class Namespace:
     _kind: DeviceKind
     _device: Device
     _queues: list[Queue]
+    _lists: list[PrpLists]
     storage: Storage
     lba_bytes: int
     max_transfer: int
 
     def submit(
-        self, queue: int, offsets: IntArray, memory: IntArray, lengths: IntArray, owner: object
+        self,
+        queue: int,
+        offsets: IntArray,
+        memory: IntArray,
+        lengths: IntArray,
+        owner: object,
+        bus: BusMemory | None = None,
     ) -> dict[int, tuple[int, str]]:
         """Read ranges, given as for `ReadCommands`, by a queue; return their `failures()`.
 
-        `owner` owns the memory: it is kept for ever if the device stops answering. A queue is for
-        one thread at a time. Raises an OSError with the device's path if that does not answer, or
-        another driver has it.
+        `owner` owns the memory: it is kept for ever if the device stops answering. `bus` has the
+        bus addresses of memory that is not from `allocate()`. A queue is for one thread at a time.
+        Raises an OSError with the device's path if that does not answer, or another driver has it.
         """
-        runner, columns = self._queues[queue], (offsets, memory, lengths)
-        reports_length = self._kind.reports_length
-        commands = ReadCommands(
-            runner, *columns, lba_bytes=self.lba_bytes, reports_length=reports_length
-        )
+        runner, lba_bytes = self._queues[queue], self.lba_bytes
+        columns = runner, offsets, memory, lengths
+        if bus is None:
+            reports_length = self._kind.reports_length
+            commands = ReadCommands(*columns, lba_bytes=lba_bytes, reports_length=reports_length)
+        else:
+            lists = self._lists[queue]
+            commands = PeerReadCommands(*columns, lba_bytes=lba_bytes, bus=bus, lists=lists)
+            owner = owner, lists
         try:
             runner.run(commands, owner)
         except OSError as error:
@@ -81,6 +94,7 @@ class Namespace:
         """End the queues and close the device. Closing twice is fine."""
         for queue in self._queues:
             queue.close()
+        self._lists.clear()
         self._device.close()
 
 
@@ -93,8 +107,12 @@ def open_namespace(
     queues: int,
     queue_depth: int,
     spin: bool,
+    peer: bool = False,
 ) -> Namespace:
-    """Open a device with its queues; the options and errors are those of `XnvmeBlockReader`."""
+    """Open a device with its queues; the options and errors are those of `XnvmeBlockReader`.
+
+    `peer`: `submit()` can read to memory that is not from `allocate()`. Only at a PCI address.
+    """
     kind, path = _kind_of(library, uri, nsid)
     async_impl = kind.choose_async_impl(io)
     kind.require_depth(queue_depth)
@@ -112,8 +130,9 @@ def open_namespace(
                 for _ in range(queues)
             )
             made = list(map(opened.enter_context, new))
+        lists = [PrpLists(device, queue_depth) for _ in made if peer]
         opened.pop_all()
-    return Namespace(kind, device, made, storage, geometry.lba_bytes, max_transfer)
+    return Namespace(kind, device, made, lists, storage, geometry.lba_bytes, max_transfer)
 
 
 def _kind_of(library: Library, uri: str, nsid: int) -> tuple[DeviceKind, str]:

@@ -85,14 +85,19 @@ def needs(address: str, root: str = "/") -> list[Need]:
     return [*_driver_needs(base, address, driver_of(address, root)), *machine_needs(base)]
 
 
-def require_user_space_driver(address: str, root: str = "/") -> None:
-    """Refuse a controller that has another driver, usually the kernel's own, or none."""
+def require_controller(address: str, root: str = "/") -> None:
+    """Refuse a PCI address that is not that of an NVMe controller."""
     function = Path(root) / _FUNCTIONS / address
     if not function.exists():
         what = f"{os.strerror(errno.ENOENT)}; `lspci -D` lists the addresses of NVMe controllers"
         raise FileNotFoundError(errno.ENOENT, what, address)
     if (kind := sysfs_text(function / "class")) != _NVME_CLASS:
         raise ValueError(f"uri {address!r} is not an NVMe controller: its PCI class is {kind}")
+
+
+def require_user_space_driver(address: str, root: str = "/") -> None:
+    """Refuse a controller that has another driver, usually the kernel's own, or none."""
+    require_controller(address, root)
     driver = driver_of(address, root)
     if driver not in USER_SPACE_DRIVERS:
         bound = f"it is bound to the driver {driver!r}" if driver else "it has no driver"

@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from ..._types import IntArray
 from .abi import COMMAND, CONTEXT, READ
+from .bus import BusMemory
+from .prp import PrpLists, prps
 from .queue import Commands, Queue
 from .status import describe_status
 
@@ -91,3 +93,44 @@ class ReadCommands(Commands):
             number, status = describe_status(int(self.statuses[index]), self._queue.device.io)
             return number, f"{status and status + ': '}cannot read {nbytes} bytes"
         return errno.EIO, f"short read: {self.results[index]} of {nbytes} bytes"
+
+
+class PeerReadCommands(ReadCommands):
+    """Reads to memory that libxnvme does not know, by PRPs of our own.
+
+    Without a buffer, xnvme_cmd_pass() of the backend "upcie" leaves the PRPs of a command as they
+    are.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        offsets: IntArray,
+        memory: IntArray,
+        lengths: IntArray,
+        *,
+        lba_bytes: int,
+        bus: BusMemory,
+        lists: PrpLists,
+    ) -> None:
+        """Prepare the commands, as `ReadCommands`; at most 2 MiB each.
+
+        Args:
+            queue: runs them.
+            offsets: as for `ReadCommands`.
+            memory: int64[n], addresses in the memory of `bus`.
+            lengths: as for `ReadCommands`.
+            lba_bytes: as for `ReadCommands`.
+            bus: the memory to read to.
+            lists: those of the queue.
+        """
+        super().__init__(queue, offsets, memory, lengths, lba_bytes=lba_bytes, reports_length=False)
+        self._prps, self._lists = prps(bus, memory, lengths), lists
+        self._heads.view(COMMAND)["prp1"] = self._prps.first
+
+    def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
+        heads = self._heads[indices]
+        heads.view(COMMAND)["prp2"] = self._lists.write(self._prps, indices, contexts)
+        self._queue.heads[contexts] = heads
+        pointers = [self._queue.pointers[context] for context in contexts]
+        return list(map(self._pass, pointers, repeat(None), repeat(0), repeat(None), repeat(0)))
