@@ -8,19 +8,24 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dali_storage import cuda
 from dali_storage._types import Buffer, IntArray
+from dali_storage.buffers import BufferPool
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_files
 from dali_storage.errors import SampleChangedError, SampleSizeChanged
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prefetch import LoadedBatch, Prefetcher, layout
 from dali_storage.reader import Batch, Reader
+
+from .fake_cuda import Cuda, put_on_gpu
 
 SAMPLES = 40
 BATCH = 4
@@ -119,6 +124,44 @@ def test_batches_are_delivered_in_order(lanes: int, depth: int) -> None:
     with prefetcher(reader, depth) as ahead:
         assert [ahead.get(index) for index in range(50)] == [expected(index) for index in range(50)]
     assert reader.most_at_once <= lanes
+
+
+def test_batches_in_gpu_memory_are_delivered_in_order(gpus: Cuda) -> None:
+    reader = Model(from_files(["x"]), lanes=3)
+    put_on_gpu(reader, 1)
+    with prefetcher(reader, 3) as ahead:
+        assert [ahead.get(index) for index in range(50)] == [expected(index) for index in range(50)]
+        contents = ahead.ahead.get(50).contents
+        assert {content.gpu for content in contents} == {1}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_gpu_memory_is_read_by_queued_copies_before_it_is_overwritten(
+    gpus: Cuda, lanes: int
+) -> None:
+    """The copies are done as late as possible: when a lane waits for them."""
+    reader = Model(from_files(["x"]), lanes=lanes)
+    put_on_gpu(reader)
+    stream, copies = cuda.Stream(0), list[list[bytes]]()
+    pool = BufferPool(reader.allocate, stream.fence)
+    order = Order(SAMPLES, BATCH, OrderOptions())
+    ahead = Prefetcher(from_files(["x"] * SAMPLES), reader, order, 3, pool=pool)
+
+    def queue_copy(contents: list[tuple[int, int]]) -> None:
+        def copy() -> None:
+            parts = [cuda.DeviceBuffer(*content, 0, None) for content in contents]
+            copies.append([gpus.contents(part) for part in parts])
+
+        gpus.queue(stream.pointer, copy)
+
+    for index in range(200):
+        pieces: Any = ahead.get(index).contents
+        queue_copy([(piece.address, piece.nbytes) for piece in pieces])
+        del pieces
+    gpus.finish(stream.pointer)
+    ahead.close()
+    assert copies == [expected(index) for index in range(200)]
+    assert not gpus.allocated
 
 
 def test_batches_can_be_read_in_any_order() -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dali_storage._types import Buffer, address_of
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
+from dali_storage.errors import BackendUnavailable, NotPageLocked
 from dali_storage.order import OrderOptions
 from dali_storage.reader import Reader
 from dali_storage.source import Source
 
 from .conftest import Tree
+from .fake_cuda import Cuda, put_on_gpu
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 4,
@@ -35,6 +40,7 @@ class Opener:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.change: Callable[[Reader], object] = lambda reader: None
         self.opened = 0
         self.closed = 0
 
@@ -47,7 +53,9 @@ class Opener:
                 self.closed += 1
                 super().close()
 
-        return catalog, Counted(catalog)
+        reader = Counted(catalog)
+        self.change(reader)
+        return catalog, reader
 
 
 @pytest.fixture
@@ -55,8 +63,8 @@ def opener(tree: Tree) -> Opener:
     return Opener(tree(10, classes=2))
 
 
-def make(opener: Opener, **order: int) -> Source:
-    return Source(name="R", opener=opener, order=OrderOptions(**order), depth=1)
+def make(opener: Opener, pinned: bool | None = None, **order: int) -> Source:
+    return Source(name="R", opener=opener, order=OrderOptions(**order), depth=1, pinned=pinned)
 
 
 def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
@@ -161,3 +169,120 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
             os._exit(17 if refused and not opener.closed else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+# GPUs
+
+
+def take_batches(source: Source, number: int = 20) -> None:
+    for _ in range(number):
+        source.batch()
+        source.position += 1
+
+
+@pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])
+def test_with_a_gpu_every_buffer_is_page_locked_once(
+    opener: Opener, gpus: Cuda, pinned: bool | None, device_id: int
+) -> None:
+    source = make(opener, pinned)
+    source.start(**SETTINGS | {"device_id": device_id})
+    assert source.pinned
+    assert source.stream is None
+    contents = source.batch().contents
+    memory: Any = contents[1]
+    start = address_of(np.frombuffer(memory.obj, np.uint8))
+    assert any(0 <= start - base < nbytes for base, nbytes in gpus.registered.items())
+    del memory, contents
+    take_batches(source)  # a second registration of a buffer would be refused
+    buffers = dict(gpus.registered)
+    take_batches(source)
+    assert gpus.registered == buffers
+    del source
+    gc.collect()
+    assert gpus.registered == {}
+
+
+@pytest.mark.parametrize(("pinned", "device_id"), [(None, None), (False, None), (False, 0)])
+def test_nothing_is_page_locked_without_a_gpu_or_with_false(
+    opener: Opener, gpus: Cuda, pinned: bool | None, device_id: int | None
+) -> None:
+    source = make(opener, pinned)
+    source.start(**SETTINGS | {"device_id": device_id})
+    take_batches(source)
+    assert not source.pinned
+    assert gpus.registered == {}
+
+
+def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    source = make(opener)
+    with pytest.warns(NotPageLocked, match=r"DALI copies every sample.*pip install.*pinned=False"):
+        source.start(**SETTINGS | {"device_id": 0})
+    assert not source.pinned
+    take_batches(source)
+
+
+def test_what_must_be_page_locked_and_cannot_is_an_error(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(BackendUnavailable, match="pip install"):
+        make(opener, pinned=True).start(**SETTINGS | {"device_id": 0})
+    with pytest.raises(ValueError, match="pinned=True needs a pipeline with a GPU"):
+        make(opener, pinned=True).start(**SETTINGS)
+
+
+def test_a_buffer_that_cannot_be_page_locked_is_an_error_of_its_batch(
+    opener: Opener, gpus: Cuda
+) -> None:
+    source = make(opener)
+    source.start(**SETTINGS | {"device_id": 0})
+    gpus.capacity = 1
+    with pytest.raises(MemoryError, match="pinned=False"):
+        source.batch()
+
+
+@pytest.mark.parametrize("pinned", [None, True, False])
+def test_a_reader_of_page_locked_memory_is_left_alone(
+    opener: Opener, gpus: Cuda, pinned: bool | None
+) -> None:
+    def change(reader: Reader) -> None:
+        reader.pinned, reader.gpu = True, 0
+
+    opener.change = change
+    source = make(opener, pinned)
+    source.start(**SETTINGS | {"device_id": 0})
+    take_batches(source)
+    assert source.pinned
+    assert gpus.registered == {}
+
+
+def test_batches_in_gpu_memory_come_with_a_stream(opener: Opener, gpus: Cuda) -> None:
+    opener.change = lambda reader: put_on_gpu(reader, 1)
+    source = make(opener)
+    source.start(**SETTINGS | {"device_id": 1})
+    contents: list[Buffer] = [*source.batch().contents]
+    expected = [Path(os.fsdecode(source.open()[0].path(i))).read_bytes() for i in range(4)]
+    assert [content.tobytes() for content in contents] == expected
+    assert {content.gpu for content in contents} == {1}  # type: ignore[attr-defined]
+    assert source.stream is not None
+    assert source.stream.gpu == 1
+    assert not source.pinned
+    with pytest.raises(ValueError, match="pinned=True is for host memory"):
+        make(opener, pinned=True).start(**SETTINGS | {"device_id": 1})
+
+
+@pytest.mark.parametrize(("device_id", "named"), [(0, "GPU 0"), (None, "no GPU")])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_another_gpu_than_that_of_the_pipeline_is_refused(
+    opener: Opener, gpus: Cuda, device_id: int | None, named: str, on_gpu: bool
+) -> None:
+    opener.change = lambda reader: put_on_gpu(reader, 1) if on_gpu else setattr(reader, "gpu", 1)
+    source = make(opener)
+    with pytest.raises(ValueError, match=rf"'R'.*uses GPU 1.*has {named}.*device_id"):
+        source.start(**SETTINGS | {"device_id": device_id})
+    del source
+    gc.collect()
+    assert opener.closed == 1
