@@ -194,6 +194,16 @@ def test_a_command_that_never_completes(trial: Trial, queues: int) -> None:
     assert simulation.refused() == {}
 
 
+def test_patience_begins_anew_with_each_completion(kernels: Kernels, controller: Path) -> None:
+    setup, count, taken = Setup(depth=4, delay=2000, max_bytes=512), 100, 0.0
+    trial = Trial(kernels[1], controller, patience_s=0.5)
+    while taken < 0.8:  # until a batch takes longer than the patience
+        count *= 2
+        start = time.monotonic()
+        trial.reads_are_right(setup, [reads_of(np.ones(count, np.int64), setup)])
+        taken = time.monotonic() - start
+
+
 def test_a_queue_pair_with_a_fault_takes_no_commands(trial: Trial) -> None:
     setup = Setup(queues=2)
     reads, size = some_reads(setup, 100)

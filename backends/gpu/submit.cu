@@ -3,8 +3,8 @@
 // share only the index of the next command.
 //
 // A slot holds one command under way and its PRP list. A command identifier is slot | uses << 10,
-// where `uses` counts the commands that the slot has held. So a late or second completion of an
-// earlier command is never taken for one of the command under way.
+// where `uses` counts the commands that the slot has held, modulo 64. So a late or second
+// completion of one of the 63 commands before is not taken for that of the command under way.
 //
 // Sources: NVM Express Base Specification 2.0 (queues, phase tag, PRP); NVM Command Set
 // Specification 1.0 (Read). layout.py has these structures as numpy types.
@@ -173,7 +173,8 @@ DEVICE u32 find_fault(const Batch &batch, u64 since) {
     return from_lane(fault, 0);
 }
 
-DEVICE void drive(const Batch &batch, QueuePair &queue) {
+DEVICE void drive(const Batch &batch, QueuePair &shared) {
+    const QueuePair queue = shared;  // registers, which load_acquire() does not invalidate
     State state = {queue.tail, queue.head, queue.phase, queue.in_flight, queue.fault, false};
     u64 since = nanoseconds();
     for (u32 round = 1, idle = 0; !state.fault && (!state.all_taken || state.in_flight); round++) {
@@ -186,8 +187,8 @@ DEVICE void drive(const Batch &batch, QueuePair &queue) {
     }
     sync_lanes();  // the state has been read by all lanes
     if (lane_index() == 0) {
-        queue.tail = state.tail, queue.head = state.head, queue.phase = state.phase;
-        queue.in_flight = state.in_flight, queue.fault = state.fault;
+        shared.tail = state.tail, shared.head = state.head, shared.phase = state.phase;
+        shared.in_flight = state.in_flight, shared.fault = state.fault;
     }
 }
 
