@@ -144,10 +144,16 @@ BUGS = {
     ),
     "a PRP list of other lanes' bytes": ("from_lane(bytes, each)", "bytes", EITHER),
     "arena pages that follow each other": (
-        "prp2 = bus_address(batch, offset + PAGE)",
-        "prp2 = bus_address(batch, offset) + PAGE",
+        "prp2 = bus_address(batch, page_start(offset) + PAGE)",
+        "prp2 = bus_address(batch, page_start(offset)) + PAGE",
         WRONG,
     ),
+    "PRPs that begin in the middle of a page": (
+        "page_start(offset) + page * PAGE",
+        "offset + page * PAGE",
+        EITHER,
+    ),
+    "bytes from the middle of a page": ("bytes = offset % PAGE + ", "bytes = ", EITHER),
     "the status of another command": ("batch.status[index] =", "batch.status[index ^ 1] =", EITHER),
     "the status with the phase tag": (
         "word >> 17 & STATUS_BITS",

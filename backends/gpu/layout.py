@@ -37,7 +37,7 @@ BATCH = np.dtype(
         # Addresses.
         ("slba", "<u8"),  # u64[count], the first logical block of each command
         ("blocks", "<u8"),  # u32[count], its logical blocks, at least 1
-        ("offset", "<u8"),  # u64[count], bytes into the arena, multiples of PAGE
+        ("offset", "<u8"),  # u64[count], bytes into the arena, multiples of 4
         ("status", "<u8"),  # u32[count], NOT_DONE at first; then DNR | SCT << 8 | SC, 0 is success
         ("next", "<u8"),  # u32, 0 at first: the next command that no queue pair has taken
         ("page_bus", "<u8"),  # u64[pages], the bus address of each page of the arena
@@ -57,7 +57,7 @@ PAGE = 4096  # bytes of the controller's memory pages
 LANES = 32  # threads of a block; there is one block per queue pair
 MIN_DEPTH, MAX_DEPTH = 2, 1024
 MAX_COMMANDS = 1 << 31
-MAX_BYTES = 513 * PAGE  # of a command: its first page, and a PRP list of one page
+MAX_BYTES = 513 * PAGE  # of the pages of a command: the first, and a PRP list of one page
 MAX_BLOCKS = 1 << 16
 NOT_DONE = 0xFFFF  # in the status column: the command has not completed
 DNR = 0x4000  # in the status column: do not retry
@@ -135,14 +135,15 @@ def check_reads(blocks: IntArray, offset: IntArray, *, block_shift: int, arena_b
         ValueError: names the first such command.
     """
     nbytes = blocks << block_shift
-    wrong = (blocks < 1) | (blocks > MAX_BLOCKS) | (nbytes > MAX_BYTES)
-    wrong |= (offset < 0) | (offset % PAGE != 0) | (offset > arena_bytes - nbytes)
+    wrong = (blocks < 1) | (blocks > MAX_BLOCKS) | (offset % PAGE + nbytes > MAX_BYTES)
+    wrong |= (offset < 0) | (offset % 4 != 0) | (offset > arena_bytes - nbytes)
     if wrong.any():
         index = int(wrong.argmax())
         raise ValueError(
             f"command {index}: {blocks[index]} blocks of {1 << block_shift} bytes to offset"
-            f" {offset[index]} of an arena of {arena_bytes} bytes; at most {MAX_BYTES} bytes and"
-            f" {MAX_BLOCKS} blocks, within the arena, to a multiple of {PAGE}"
+            f" {offset[index]} of an arena of {arena_bytes} bytes; at most {MAX_BYTES} bytes"
+            f" from the start of the first page and {MAX_BLOCKS} blocks, within the arena, to a"
+            " multiple of 4"
         )
 
 

@@ -45,7 +45,7 @@ struct QueuePair {
 struct Batch {
     const u64 *slba;      // u64[count]: the first logical block
     const u32 *blocks;    // u32[count]: how many, at least 1
-    const u64 *offset;    // u64[count]: where the bytes go in the arena: multiples of PAGE
+    const u64 *offset;    // u64[count]: where the bytes go in the arena: multiples of 4
     u32 *status;          // u32[count]: NOT_DONE, then DNR, SCT and SC
     u32 *next;            // the index of the next command that no queue pair has taken
     const u64 *page_bus;  // u64[pages]: the bus address of each page of the arena
@@ -69,12 +69,15 @@ DEVICE u64 bus_address(const Batch &batch, u64 offset) {
     return batch.page_bus[offset >> batch.page_shift] + in_page;
 }
 
+DEVICE u64 page_start(u64 offset) { return offset - offset % PAGE; }
+
+// Here and below, `bytes` are those from the start of the first page to the end of the last block.
 DEVICE void write_command(
     const Batch &batch, const QueuePair &queue, u32 at, u32 id, u32 index, u64 offset, u64 bytes
 ) {
     u64 prp2 = 0;
     if (bytes > 2 * PAGE) prp2 = queue.prp_list_bus[id % SLOTS];
-    else if (bytes > PAGE) prp2 = bus_address(batch, offset + PAGE);
+    else if (bytes > PAGE) prp2 = bus_address(batch, page_start(offset) + PAGE);
     u64 *entry = queue.submission_queue + 8 * (u64)at;
     entry[0] = READ | (u64)id << 16 | (u64)batch.nsid << 32;
     entry[3] = bus_address(batch, offset);
@@ -89,7 +92,7 @@ DEVICE void write_prp_list(
 ) {
     u64 *list = queue.prp_lists + LIST_ENTRIES * (u64)(id % SLOTS);
     for (u64 page = 1 + lane_index(); page * PAGE < bytes; page += LANES)
-        list[page - 1] = bus_address(batch, offset + page * PAGE);
+        list[page - 1] = bus_address(batch, page_start(offset) + page * PAGE);
 }
 
 // Takes up to `room` commands from the batch, beginning at `first`. Returns how many.
@@ -116,7 +119,7 @@ DEVICE u32 submit(const Batch &batch, const QueuePair &queue, State &state) {
         if (at >= queue.depth) at -= queue.depth;
         id = queue.free[room - 1 - lane];
         offset = batch.offset[index];
-        bytes = (u64)batch.blocks[index] << batch.block_shift;
+        bytes = offset % PAGE + ((u64)batch.blocks[index] << batch.block_shift);
         queue.commands[id % SLOTS] = index;
         queue.identifiers[id % SLOTS] = id;
         write_command(batch, queue, at, id, index, offset, bytes);

@@ -247,10 +247,16 @@ def random_reads(
 def place(
     random: np.random.Generator, blocks: IntArray, setup: Setup, image_bytes: int
 ) -> tuple[Reads, int]:
-    """Reads of so many blocks each, from random places to places that are not in order."""
+    """Reads of so many blocks each, from random places to places that are not in order.
+
+    Half of them begin in the middle of a page, if they fit into their pages then.
+    """
     slba = random.integers(0, (image_bytes >> setup.block_shift) - blocks + 1)
-    room = -(-(blocks << setup.block_shift) // PAGE) * PAGE
+    nbytes = blocks << setup.block_shift
+    skipped = random.integers(0, PAGE // 4, blocks.size) * 4
+    skipped[(random.random(blocks.size) < 0.5) | (skipped + nbytes > layout.MAX_BYTES)] = 0
+    room = -(-(skipped + nbytes) // PAGE) * PAGE
     order = random.permutation(blocks.size)
     offset = np.empty_like(blocks)
     offset[order] = np.cumsum(room[order]) - room[order]
-    return Reads(slba, blocks, offset), int(room.sum())
+    return Reads(slba, blocks, offset + skipped), int(room.sum())
