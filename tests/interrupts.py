@@ -36,6 +36,31 @@ def interrupted(function: Callable[..., Any], point: int) -> Iterator[None]:
         sys.setprofile(None)
 
 
+def ends_at(instruction: int, module: object, call: Callable[[], object]) -> bool:
+    """Whether a Ctrl-C before a bytecode instruction of a module's, counted from 0, ends a call."""
+    seen, file = 0, getattr(module, "__file__", None)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename == file:
+            frame.f_trace_opcodes = True
+            seen += event == "opcode"
+            if seen == instruction + 1:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 class LosesNoFiles(SnapshotReaderTests):
     """A Ctrl-C leaves no file open, either. A plain `os.open()` cannot promise that."""
 

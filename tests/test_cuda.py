@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from dali_storage.errors import BackendUnavailable
 
 from . import fake_cuda
 from .fake_cuda import Cuda
+from .interrupts import ends_at
 
 
 def host_memory(nbytes: int = 100_000) -> HostBuffer:
@@ -172,31 +172,6 @@ def test_a_tensor_of_dali_is_the_same_memory_and_keeps_it_alive(gpus: Cuda) -> N
     assert not gpus.allocated
 
 
-def ends_at(instruction: int, call: Callable[[], object]) -> bool:
-    """Whether a Ctrl-C before this bytecode instruction of dali_storage.cuda ends a call."""
-    seen = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal seen
-        if frame.f_code.co_filename == cuda.__file__:
-            frame.f_trace_opcodes = True
-            seen += event == "opcode"
-            if seen == instruction + 1:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, log = cuda.allocate(1, 0), io.StringIO()
     # Functions in C, as CuPy's are.
@@ -204,7 +179,7 @@ def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(runtime, "memsetAsync", partial(print, "start", file=log))
     monkeypatch.setattr(fake_cuda.Stream, "synchronize", partial(print, "done", file=log))
     for instruction in itertools.count():
-        if not ends_at(instruction, lambda: buffer.__setitem__(slice(5), 1)):
+        if not ends_at(instruction, cuda, lambda: buffer.__setitem__(slice(5), 1)):
             break
         lines = [line.split()[0] for line in log.getvalue().splitlines()]
         assert lines == ["start", "done"] * (len(lines) // 2)

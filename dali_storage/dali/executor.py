@@ -31,8 +31,8 @@ def extend_pipelines() -> None:
 @functools.cache
 def extend_outputs() -> None:
     """Tell our readers when the outputs of a batch were taken; done once per process."""
-    _extend("Outputs", _take_outputs)
-    _extend("ShareOutputs", _take_outputs)
+    _extend("Outputs", take_outputs)
+    _extend("ShareOutputs", take_outputs)
 
 
 def _extend(name: str, extension: Callable[..., Any]) -> None:
@@ -59,7 +59,8 @@ def _reader_meta(original: _Method, pipeline: Any, readers: _Readers, name: Any 
     return original() | {name: group.source(pipeline).meta for name, group in readers.items()}
 
 
-def _take_outputs(original: _Method, pipeline: Any, readers: _Readers, stream: Any = None) -> Any:
+def take_outputs(original: _Method, pipeline: Any, readers: _Readers, stream: Any = None) -> Any:
+    """Called instead of Outputs and ShareOutputs; `stream` is a ctypes.c_void_p, or None."""
     outputs = original(stream)
     for group in readers.values():
         group.outputs_taken(pipeline, None if stream is None else stream.value or 0)

@@ -1,0 +1,326 @@
+"""How batches reach DALI for pipelines with a GPU, on an executor that records what it is given.
+
+DALI makes no list of GPU tensors and no page-locked tensor where there is no GPU, so these are
+records, too. The executor does what DALI's documentation and headers say: it queues its reads of
+GPU memory on the stream that it is given, and its reads of page-locked memory until the outputs
+are taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline, fn
+from nvidia.dali.tensors import TensorGPU
+
+from dali_storage import cuda, readers
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.dali import executor, group
+from dali_storage.discovery import from_directory
+from dali_storage.order import OrderOptions
+from dali_storage.source import Source
+
+from .conftest import Tree
+from .fake_cuda import Cuda, put_on_gpu
+from .interrupts import ends_at
+
+BATCH = 4
+
+
+class Tensor:
+    """A page-locked tensor of DALI."""
+
+    def __init__(self, piece: Any, layout: str = "", is_pinned: bool = False) -> None:
+        self.memory = np.frombuffer(piece, np.uint8)
+        self.is_pinned = is_pinned
+
+
+class TensorList(list[Any]):
+    """A list of tensors of DALI."""
+
+    def __init__(self, tensors: Any, contiguous: bool = True) -> None:
+        self.contiguous = contiguous
+        super().__init__(tensors)
+
+
+class Executor:
+    """The executor of a pipeline.
+
+    Attributes:
+        delivered: the samples' bytes of each batch, as the GPU has read them.
+        labels: the labels of each batch.
+    """
+
+    def __init__(self, machine: Cuda) -> None:
+        self.machine = machine
+        self.delivered: list[list[bytes]] = []
+        self.labels: list[list[int]] = []
+        self.pending: deque[Callable[[], None]] = deque()
+
+    def SetExternalTLInput(  # noqa: N802
+        self, name: str, tensors: Any, stream: Any, use_copy_kernel: bool
+    ) -> None:
+        if name.endswith("[1]"):
+            assert (stream, use_copy_kernel) == (None, False)
+            self.labels.append(np.asarray(tensors.as_array()).ravel().tolist())
+        elif isinstance(tensors[0], TensorGPU):
+            self._copy(tensors, stream, use_copy_kernel)
+        else:
+            self._share(tensors, stream)
+
+    def _copy(self, tensors: TensorList, stream: Any, use_copy_kernel: bool) -> None:
+        assert not tensors.contiguous, "it would be copied on DALI's stream"
+        assert use_copy_kernel
+        assert type(stream) is ctypes.c_void_p, "DALI takes all else for the default stream"
+        parts = [(tensor.data_ptr(), tensor.shape()[0]) for tensor in tensors]
+        read = partial(self._read, parts)
+        self.machine.queue(stream.value or 0, lambda: self.delivered.append(read()))
+
+    def _share(self, tensors: TensorList, stream: Any) -> None:
+        assert (stream, tensors.contiguous) == (None, False)
+        assert all(tensor.is_pinned for tensor in tensors)
+        parts = [(tensor.memory.ctypes.data, tensor.memory.size) for tensor in tensors]
+        self.pending.append(lambda: self.delivered.append(self._read(parts)))
+
+    def _read(self, parts: list[tuple[int, int]]) -> list[bytes]:
+        return [ctypes.string_at(address, nbytes) for address, nbytes in parts]
+
+    def Outputs(self, stream: Any = None) -> None:  # noqa: N802
+        read = self.pending.popleft()
+        if stream is None:
+            read()
+        else:
+            self.machine.queue(stream.value, read)
+
+
+class FakePipeline:
+    """What a `ReaderGroup` uses of a pipeline."""
+
+    max_batch_size, num_threads, device_id = BATCH, 1, 1
+    _enable_checkpointing, _api_type = False, None
+
+    def __init__(self, machine: Cuda, reader: group.ReaderGroup, nodes: list[Any]) -> None:
+        self._pipe = Executor(machine)
+        self._ops = [node.source for node in nodes]
+        self._input_callbacks = [reader]
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "TensorCPU", Tensor)
+    monkeypatch.setattr(group, "TensorListGPU", TensorList)
+    real = group.TensorListCPU
+    monkeypatch.setattr(
+        group,
+        "TensorListCPU",
+        lambda data, **options: TensorList(data, **options) if options else real(data),
+    )
+
+
+@pytest.fixture
+def make(gpus: Cuda, records: None, tree: Tree) -> Callable[[str], Any]:
+    root = tree(10)
+
+    def make(device: str) -> tuple[group.ReaderGroup, FakePipeline]:
+        def opener() -> Any:
+            catalog = from_directory(root)
+            reader = MemoryReader(catalog)
+            return catalog, put_on_gpu(reader, 1) if device == "gpu" else reader
+
+        def source(name: str) -> Source:
+            return Source(name=name, opener=opener, order=OrderOptions(), depth=2)
+
+        reader = group.ReaderGroup("R", source, False, device)
+        nodes = [reader.add_output(preserve=False) for _ in range(2)]
+        assert [node.device for node in nodes] == [device, "cpu"]
+        return reader, FakePipeline(gpus, reader, nodes)
+
+    make.root = root  # type: ignore[attr-defined]
+    return make
+
+
+def expected(root: Path, batches: int) -> tuple[list[list[bytes]], list[list[int]]]:
+    """The bytes and labels of the first batches in list order."""
+    paths = sorted(root.rglob("*.jpg"))
+    samples = list(itertools.islice(itertools.cycle(paths), batches * BATCH))
+    rows = [samples[start : start + BATCH] for start in range(0, len(samples), BATCH)]
+    contents = [[path.read_bytes() for path in row] for row in rows]
+    return contents, [[int(path.parent.name[-1]) for path in row] for row in rows]
+
+
+def run(reader: group.ReaderGroup, pipeline: Any) -> None:
+    reader.get_batch(pipeline, BATCH, 0).feed()
+
+
+def test_gpu_memory_is_copied_on_the_streams_of_the_source(
+    gpus: Cuda, make: Callable[[str], Any]
+) -> None:
+    reader, pipeline = make("gpu")
+    for _ in range(100):
+        run(reader, pipeline)
+    for stream in gpus.streams:
+        gpus.finish(stream)
+    contents, labels = expected(make.root, 100)  # type: ignore[attr-defined]
+    assert pipeline._pipe.delivered == contents
+    assert pipeline._pipe.labels == labels
+    assert len(gpus.allocated) <= 2 + 1 + 2  # the copies are waited for, and memory is used again
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
+    gpus: Cuda, make: Callable[[str], Any], ahead: int, asynchronous: bool
+) -> None:
+    reader, pipeline = make("cpu")
+    user = cuda.Stream(1)
+    for number in range(100):
+        run(reader, pipeline)
+        if number >= ahead:
+            stream = user.pointer if asynchronous else None
+            pipeline._pipe.Outputs(None if stream is None else ctypes.c_void_p(stream))
+            reader.outputs_taken(pipeline, stream)
+    gpus.finish(user.pointer)
+    contents, labels = expected(make.root, 100)  # type: ignore[attr-defined]
+    assert pipeline._pipe.delivered == contents[: 100 - ahead]
+    assert pipeline._pipe.labels == labels
+    assert 1 < len(gpus.registered) <= ahead + 2 + 1 + 3
+
+
+def test_page_locked_tensors_are_made_on_the_gpu_of_the_pipeline(
+    gpus: Cuda, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices: set[int] = set()
+
+    class Watched(Tensor):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            devices.add(gpus.current)
+
+    monkeypatch.setattr(group, "TensorCPU", Watched)
+    run(*make("cpu"))
+    assert devices == {1}
+    assert gpus.current == 0
+
+
+def test_a_dropped_pipeline_frees_its_memory(gpus: Cuda, make: Callable[[str], Any]) -> None:
+    for device in ("cpu", "gpu"):
+        reader, pipeline = make(device)
+        for _ in range(5):
+            run(reader, pipeline)
+        gone = weakref.ref(pipeline)
+        del reader, pipeline
+        gc.collect()
+        assert gone() is None
+        assert not gpus.registered
+        for stream in gpus.streams:
+            gpus.finish(stream)
+        assert not gpus.allocated
+
+
+def test_a_batch_that_is_not_fed_is_read_again(gpus: Cuda, make: Callable[[str], Any]) -> None:
+    """As when another source of the pipeline fails."""
+    reader, pipeline = make("gpu")
+    for number in range(20):
+        reader.get_batch(pipeline, BATCH, 0)
+        if number % 2:
+            run(reader, pipeline)
+    for stream in gpus.streams:
+        gpus.finish(stream)
+    contents, _ = expected(make.root, 10)  # type: ignore[attr-defined]
+    assert pipeline._pipe.delivered == contents
+
+
+class Batch:
+    """What can be referred to weakly."""
+
+
+def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda) -> None:
+    """At any bytecode instruction: a batch may be kept for too long."""
+    stream = cuda.Stream(0)
+    for instruction in itertools.count():
+        hold, done = group.Hold(0), list[int]()
+        batches: list[Any] = [Batch() for _ in range(4)]
+        alive = list(map(weakref.ref, batches))
+        while batches:
+            hold.add(batches.pop(0))
+        ended = False
+        for number in range(3):
+            gpus.queue(stream.pointer, partial(done.append, number))
+            ended |= ends_at(instruction, group, partial(hold.release, stream.pointer))
+            kept = [number for number, batch in enumerate(alive) if batch() is not None]
+            assert {0, 1, 2, 3} == {*kept, *done}
+        gpus.finish(stream.pointer)
+        if not ended:
+            break
+    assert instruction > 20
+    assert alive[0]() is alive[1]() is None
+
+
+def test_a_reader_is_told_when_outputs_are_taken(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.extend_outputs()
+    calls: list[tuple[str, Pipeline, int | None]] = []
+    monkeypatch.setattr(
+        group.ReaderGroup,
+        "outputs_taken",
+        lambda self, pipeline, stream: calls.append((self.name, pipeline, stream)),
+    )
+    root = str(tree(10))
+    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=3)
+    with pipeline:
+        pipeline.set_outputs(*readers.file(file_root=root, name="R"))
+    other = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with other:
+        other.set_outputs(*fn.readers.file(file_root=root, dont_use_mmap=True))
+    for _ in range(3):
+        pipeline.run()
+        other.run()
+    assert calls == [("R", pipeline, None)] * 3
+    calls.clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(None, None), (ctypes.c_void_p(5), 5), (ctypes.c_void_p(0), 0)]
+)
+def test_a_reader_is_told_on_which_stream_and_after_the_outputs_were_taken(
+    given: ctypes.c_void_p | None, told: int | None
+) -> None:
+    class Told:
+        def outputs_taken(self, pipeline: object, stream: int | None) -> None:
+            log.append((pipeline, stream))
+
+    log: list[Any] = []
+    readers: Any = {"R": Told()}
+    assert executor.take_outputs(lambda stream: log.append(stream), "P", readers, given) is None
+    assert log == [given, ("P", told)]
+
+
+def test_iterators_tell_a_reader_when_outputs_are_taken(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.extend_outputs()
+    calls: list[int | None] = []
+    monkeypatch.setattr(
+        group.ReaderGroup, "outputs_taken", lambda self, pipeline, stream: calls.append(stream)
+    )
+    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with pipeline:
+        pipeline.set_outputs(*readers.file(file_root=str(tree(10)), name="R"))
+    pipeline.build()
+    pipeline.schedule_run()
+    for number in range(1, 4):
+        pipeline.share_outputs()
+        assert calls == [None] * number
+        pipeline.release_outputs()
+        pipeline.schedule_run()
