@@ -24,6 +24,7 @@ from dali_storage.testing import read
 
 from .conftest import build, open_files, take
 from .devices import Disk, disk, drop_caches, loop_device, run
+from .fake_cuda import FastCopies, install, put_on_gpu
 from .layouts import (
     contents_of,
     make_hostile_files,
@@ -42,6 +43,17 @@ class OfBlock(OnDisk):
 class TestOnExt4(OfBlock):
     batches = 10_000
     openings = 20  # the kernel takes 33 ms to end an AIO context
+
+
+class TestIntoTheMemoryOfAGpu(OfBlock):
+    """It reads by addresses, fills holes, and copies the files without extents."""
+
+    @pytest.fixture(autouse=True)
+    def cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        install(monkeypatch, FastCopies())
+
+    def open(self, catalog: Catalog) -> Reader:
+        return put_on_gpu(super().open(catalog))
 
 
 class TestOnXfs(OfBlock):

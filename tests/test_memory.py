@@ -9,6 +9,8 @@ from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
 from dali_storage.testing import SnapshotReaderTests
 
+from .fake_cuda import FastCopies, install, put_on_gpu
+
 
 class TestMemory(SnapshotReaderTests):
     batches = 10_000
@@ -22,3 +24,12 @@ class TestMemory(SnapshotReaderTests):
         with pytest.raises(FileNotFoundError) as caught:
             MemoryReader(catalog)
         assert os.fsencode(caught.value.filename) == catalog.path(3)
+
+
+class TestMemoryOnAGpu(SnapshotReaderTests):
+    @pytest.fixture(autouse=True)
+    def cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        install(monkeypatch, FastCopies())
+
+    def open(self, catalog: Catalog) -> Reader:
+        return put_on_gpu(MemoryReader(catalog))

@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
-from dali_storage import readers
+from dali_storage import dali, readers
+from dali_storage.backends.memory import MemoryReader
 
 from .conftest import Tree, build, open_files, take
+from .fake_cuda import Cuda
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -436,3 +438,95 @@ def three_batches(index: int) -> np.ndarray:
     if index == 3:
         raise StopIteration
     return np.zeros((4, 1), np.float32)
+
+
+# --- GPUs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Counts the readers of the backend "memory" that are closed."""
+    calls: list[bool] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda self: calls.append(True))
+    return calls
+
+
+def pipeline_on(gpu: int | None) -> Pipeline:
+    return Pipeline(batch_size=4, num_threads=1, device_id=gpu)
+
+
+def test_gpu_memory_is_refused_for_a_backend_of_host_memory(tree: Tree, closed: list[bool]) -> None:
+    with (
+        pytest.raises(ValueError, match=r"'memory' .*reads into host memory.*xnvme-bam.*data\.gpu"),
+        pipeline_on(0),
+    ):
+        readers.file(file_root=str(tree(5)), backend="memory", device="gpu")
+    assert closed
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_host_memory_is_refused_for_a_backend_of_gpu_memory(
+    tree: Tree, closed: list[bool], monkeypatch: pytest.MonkeyPatch, device: str | None
+) -> None:
+    monkeypatch.setattr(MemoryReader, "device", "gpu")
+    with pytest.raises(ValueError, match="give device='gpu'"), pipeline_on(0):
+        readers.file(file_root=str(tree(5)), backend="memory", device=device)
+    assert closed
+
+
+@pytest.mark.parametrize("gpu", [None, 1])
+def test_a_pipeline_on_another_gpu_is_refused_when_it_is_defined(
+    tree: Tree, closed: list[bool], monkeypatch: pytest.MonkeyPatch, gpu: int | None
+) -> None:
+    monkeypatch.setattr(MemoryReader, "device", "gpu")
+    monkeypatch.setattr(MemoryReader, "gpu", 0)
+    with pytest.raises(ValueError, match="uses GPU 0, and the pipeline has"), pipeline_on(gpu):
+        readers.file(file_root=str(tree(5)), backend="memory", device="gpu")
+    assert closed
+
+
+def test_page_locked_memory_without_a_gpu_is_refused(tree: Tree, closed: list[bool]) -> None:
+    with pytest.raises(ValueError, match="pinned=True needs"), pipeline_on(None):
+        readers.file(file_root=str(tree(5)), backend="memory", pinned=True)
+    assert closed
+
+
+def test_the_samples_are_on_the_gpu_and_the_labels_are_not(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryReader, "device", "gpu")
+    monkeypatch.setattr(MemoryReader, "gpu", 0)
+    with pipeline_on(0):
+        nodes = readers.file(
+            file_root=str(tree(5)), backend="memory", device="gpu", return_index=True
+        )
+    assert [node.device for node in nodes] == ["gpu", "cpu", "cpu"]
+    with pipeline_on(0):
+        nodes = readers.file(file_root=str(tree(5)), backend="memory", device="gpu", lazy_init=True)
+    assert [node.device for node in nodes] == ["gpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"device": "mixed"}, ValueError, "device must be 'cpu' or 'gpu', not 'mixed'"),
+        ({"device": 0}, ValueError, "device must be"),
+        ({"pinned": "False"}, TypeError, "pinned must be True or False"),
+    ],
+)
+def test_a_wrong_device_is_refused(
+    tree: Tree, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        readers.file(file_root=str(tree(5)), **arguments)
+
+
+@pytest.mark.parametrize(("gpu", "watched"), [(None, False), (0, True)])
+def test_only_with_a_gpu_the_outputs_of_pipelines_are_watched(
+    tree: Tree, gpus: Cuda, monkeypatch: pytest.MonkeyPatch, gpu: int | None, watched: bool
+) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(dali, "extend_outputs", lambda: calls.append(True))
+    with pipeline_on(gpu):
+        readers.file(file_root=str(tree(5)))
+    assert bool(calls) == watched
