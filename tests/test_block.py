@@ -24,7 +24,7 @@ from dali_storage.testing import read
 
 from .conftest import build, open_files, take
 from .devices import Disk, disk, drop_caches, loop_device, run
-from .fake_cuda import FastCopies, install, put_on_gpu
+from .fake_cuda import Cuda, FastCopies, install, put_on_gpu
 from .layouts import (
     contents_of,
     make_hostile_files,
@@ -96,11 +96,16 @@ def test_hostile_layouts_are_read_right(
         assert read(unmounted, np.arange(len(catalog))) == contents
 
 
-def test_holes_of_an_older_buffer_are_zeros(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_holes_of_an_older_buffer_are_zeros(
+    root: Path, tmp_path: Path, gpus: Cuda, device: str
+) -> None:
     (root / "class").mkdir()
     write_sparse(root / "class" / "a", 40_000, [(8192, 9000)], np.random.default_rng(0))
     catalog = from_directory(root, file_filters="*")
     with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap")) as reader:
+        if device == "gpu":
+            put_on_gpu(reader)
         buffer = reader.allocate(1 << 20)
         buffer[:] = 0xFF
         assert read(reader, np.array([0]), buffer=buffer) == contents_of(catalog)

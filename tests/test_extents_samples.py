@@ -17,6 +17,7 @@ from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.testing import read
 
 from .devices import Disk, disk, run
+from .fake_cuda import Cuda, put_on_gpu
 from .layouts import make_map
 from .mapped import NEEDS_ROOT
 
@@ -44,6 +45,15 @@ def test_a_sample_without_extents_is_read_as_a_file(inline: tuple[Disk, Path]) -
         with pytest.raises(StaleMapError) as caught:
             read(reader, np.array([1, 0]))
         assert caught.value.filename == str(made.mount / "class" / "a")
+
+
+def test_a_sample_without_extents_is_copied_into_gpu_memory(
+    inline: tuple[Disk, Path], gpus: Cuda
+) -> None:
+    made, bmap = inline
+    with BlockReader(from_directory(made.mount, file_filters="*"), bmap=bmap) as reader:
+        put_on_gpu(reader)
+        assert read(reader, np.array([1, 0, 1, 0])) == [b"b" * 10_000, b"inline"] * 2
 
 
 def test_a_file_without_extents_that_changes_its_size_is_refused(inline: tuple[Disk, Path]) -> None:
