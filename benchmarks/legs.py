@@ -22,20 +22,22 @@ class Backend:
     """A backend of dali_storage.
 
     Attributes:
-        takes: settings that are its options, too, and `gpu`, which is that of the pipeline; those
-            that are None are left to the backend.
+        takes: settings that are its options, too; those that are None are left to the backend.
         direct: its option of that name, if it has one.
+        submits: a GPU submits its commands, whatever memory it reads into.
     """
 
     name: str
     takes: tuple[str, ...] = ()
     direct: bool | None = None
+    submits: bool = False
 
     def options(self, workload: Workload) -> dict[str, Any]:
         """Its options for a workload."""
-        settings = asdict(workload.settings)
-        settings |= {"bmap": workload.bmap, "gpu": workload.settings.device_id}
+        settings = asdict(workload.settings) | {"bmap": workload.bmap}
         values = {name: settings[name] for name in self.takes} | {"direct": self.direct}
+        if self.submits or values.get("mem", "cpu") != "cpu":
+            values["gpu"] = workload.settings.device_id
         return {name: value for name, value in values.items() if value is not None}
 
     def read(self, workload: Workload) -> Nodes:
@@ -95,8 +97,8 @@ _CACHED = Backend("python-file", ("copying_lanes",), direct=False)
 _DIRECT = Backend("python-file", ("copying_lanes",), direct=True)
 _XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
 _BLOCK = Backend("block", ("bmap", "uri"))
-_XNVME_BLOCK = Backend("xnvme-block", ("bmap", "uri", "io", "mem", "gpu", "queues", "spin"))
-_XNVME_BAM = Backend("xnvme-bam", ("bmap", "uri", "mem", "gpu", "queues"))
+_XNVME_BLOCK = Backend("xnvme-block", ("bmap", "uri", "io", "mem", "queues", "spin"))
+_XNVME_BAM = Backend("xnvme-bam", ("bmap", "uri", "mem", "queues"), submits=True)
 _MEMORY = Backend("memory")
 
 
@@ -132,8 +134,6 @@ def _no_xnvme_block(workload: Workload) -> str | None:
 def _no_xnvme_bam(workload: Workload) -> str | None:
     if reason := _no_controller(workload):
         return reason
-    if workload.settings.device_id is None:
-        return "it needs the GPU that submits the commands: --device-id N"
     if workload.settings.mem == "pinned":
         return "it reads into --mem cpu, which is page-locked, or gpu"
     return _XNVME_BAM.unavailable(workload)
