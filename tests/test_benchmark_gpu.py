@@ -77,18 +77,9 @@ def test_a_leg_that_cannot_run_is_named_with_its_reason(
     assert re.search("^xnvme-bam: not run: it needs the PCI address of", shown, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({}, "it needs the GPU that submits the commands: --device-id N"),
-        (
-            {"device_id": 0, "mem": "pinned"},
-            "it reads into --mem cpu, which is page-locked, or gpu",
-        ),
-    ],
-)
-def test_the_leg_of_the_gpu_needs_it(data: Path, settings: Any, reason: str) -> None:
-    made = prepare(data, uri=CONTROLLER, **settings)
+def test_a_memory_that_a_leg_does_not_have_is_a_reason(data: Path) -> None:
+    made = prepare(data, uri=CONTROLLER, device_id=0, mem="pinned")
+    reason = "it reads into --mem cpu, which is page-locked, or gpu"
     assert XNVME_BAM.unsupported_reason(made) == reason
 
 
@@ -103,6 +94,7 @@ PYTHON_FILE = next(leg for leg in LEGS if leg.name == "python-file")
         (PYTHON_FILE, {"pinned": "yes"}, {"pinned": True}, {"direct": False}),
         (PYTHON_FILE, {"pinned": "no", "mem": "gpu"}, {"pinned": False}, {"direct": False}),
         (BLOCK, {"mem": "gpu"}, {}, {"uri": CONTROLLER}),
+        (XNVME_GDS, {"mem": "cpu"}, {}, {"uri": CONTROLLER, "mem": "cpu", "spin": False}),
         (XNVME_GDS, {"mem": "pinned"}, {}, MEM | {"mem": "pinned", "spin": False}),
         (XNVME_GDS, {"mem": "gpu"}, {"device": "gpu"}, MEM | {"mem": "gpu", "spin": False}),
         (XNVME_BAM, {"mem": "cpu", "queues": 4}, {}, MEM | {"mem": "cpu", "queues": 4}),
