@@ -168,22 +168,17 @@ class Source:
             return BufferPool(reader.allocate, self.stream.fence)
         if device_id is None:
             return BufferPool(reader.allocate)
-        self.pinned = reader.pinned or self._can_page_lock(device_id)
+        self.pinned = reader.pinned or self._can_page_lock(reader, device_id)
         if reader.pinned or not self.pinned:
             return BufferPool(reader.allocate)
+        return BufferPool(lambda nbytes: cuda.page_lock(_host_memory(reader, nbytes), device_id))
 
-        def allocate(nbytes: int) -> HostBuffer:
-            buffer: Any = reader.allocate(nbytes)
-            return cuda.page_lock(buffer, device_id)
-
-        return BufferPool(allocate)
-
-    def _can_page_lock(self, gpu: int) -> bool:
+    def _can_page_lock(self, reader: Reader, gpu: int) -> bool:
         if self._page_lock is False:
             return False
         try:
-            cuda.require(gpu)
-        except BackendUnavailable as error:
+            cuda.page_lock(_host_memory(reader, 1), gpu)  # CUDA may refuse this kind of memory
+        except (BackendUnavailable, MemoryError) as error:
             if self._page_lock:
                 raise
             what = f"{self}: its buffers are not page-locked, so DALI copies every sample"
@@ -203,6 +198,12 @@ class Source:
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = weakref.finalize(self, _close_in, self._process, close)
+
+
+def _host_memory(reader: Reader, nbytes: int) -> HostBuffer:
+    """Memory from a reader whose `device` is "cpu"."""
+    memory: Any = reader.allocate(nbytes)
+    return memory  # type: ignore[no-any-return]
 
 
 def _close_in(process: int, close: Callable[[], None]) -> None:

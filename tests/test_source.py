@@ -234,6 +234,19 @@ def test_what_must_be_page_locked_and_cannot_is_an_error(
         make(opener, pinned=True).start(**SETTINGS)
 
 
+def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(
+    opener: Opener, gpus: Cuda
+) -> None:
+    gpus.capacity = 0
+    source = make(opener)
+    with pytest.warns(NotPageLocked, match="cannot page-lock"):
+        source.start(**SETTINGS | {"device_id": 0})
+    assert not source.pinned
+    take_batches(source)
+    with pytest.raises(MemoryError, match="cannot page-lock"):
+        make(opener, pinned=True).start(**SETTINGS | {"device_id": 0})
+
+
 def test_a_buffer_that_cannot_be_page_locked_is_an_error_of_its_batch(
     opener: Opener, gpus: Cuda
 ) -> None:
