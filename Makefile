@@ -4,6 +4,7 @@
 # for test-image.
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
+CUPY ?= cupy-cuda12x
 VENV := .venv
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
@@ -11,7 +12,7 @@ NVME_VM_TOOLS := qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 
-.PHONY: install demo test test-nvme test-image lint clean
+.PHONY: install demo test test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -27,6 +28,13 @@ test: install
 	@which g++ >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 	$(BIN)/python -m pytest -q
+
+# Needs an NVIDIA GPU. FIGURES=file.json also writes what it measures.
+test-gpu: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(CUPY)'
+	@which g++ >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
+	$(BIN)/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--figures $(FIGURES))
 
 test-nvme: install $(NVME_VM)/initramfs
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(NVME_VM_TOOLS) >/dev/null || \

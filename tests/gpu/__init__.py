@@ -1,0 +1,1 @@
+"""What a machine with an NVIDIA GPU can show without an NVMe drive: `make test-gpu`."""
