@@ -227,6 +227,20 @@ def test_a_dropped_pipeline_frees_its_memory(gpus: Cuda, make: Callable[[str], A
         assert not gpus.allocated
 
 
+def test_outputs_on_a_stream_are_right_after_their_pipeline_was_dropped(
+    gpus: Cuda, make: Callable[[str], Any]
+) -> None:
+    reader, pipeline = make("cpu")
+    user = cuda.Stream(1)
+    executor = pipeline._pipe
+    run(reader, pipeline)
+    executor.Outputs(ctypes.c_void_p(user.pointer))
+    reader.outputs_taken(pipeline, user.pointer)
+    del pipeline
+    gc.collect()
+    assert executor.delivered == expected(make.root, 1)[0]  # type: ignore[attr-defined]
+
+
 def test_a_batch_that_is_not_fed_is_read_again(gpus: Cuda, make: Callable[[str], Any]) -> None:
     """As when another source of the pipeline fails."""
     reader, pipeline = make("gpu")

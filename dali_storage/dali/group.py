@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -155,6 +156,8 @@ class Hold:
         self._fed: deque[Sequence[Buffer]] = deque()
         self._queued: deque[tuple[Callable[[], None], Sequence[Buffer]]] = deque()
         self.add = self._fed.append
+        # The user may use outputs after the pipeline was dropped.
+        weakref.finalize(self, _wait_for_all, os.getpid(), self._queued).atexit = False
 
     def release(self, stream: int | None) -> None:
         """Let go of the oldest batch: its outputs were taken, on a `stream` if it is not None.
@@ -171,6 +174,12 @@ class Hold:
             if stream is not None:
                 self._queued.append((cuda.fence(stream, self._gpu), self._fed[0]))
             self._fed.popleft()
+
+
+def _wait_for_all(process: int, queued: deque[tuple[Callable[[], None], Sequence[Buffer]]]) -> None:
+    if os.getpid() == process:  # CUDA does not work in a fork
+        for wait, _ in queued:
+            wait()
 
 
 class Delivery:
