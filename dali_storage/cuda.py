@@ -26,6 +26,7 @@ from .errors import BackendUnavailable
 
 _INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all contexts
+_IO_MEMORY = 4  # cudaHostRegisterIoMemory
 _UNIT = 2 << 20  # bytes; GPU memory is exported to other devices in units of this size
 
 
@@ -164,6 +165,32 @@ def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
     # Before the memory is freed: an array gives up its base after its weak references.
     weakref.finalize(buffer, _unlock, os.getpid(), runtime, address).atexit = False
     return buffer
+
+
+def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
+    """Let a GPU write to mapped registers of another device until this array dies; return it.
+
+    Raises:
+        BackendUnavailable: as `require()`; or CUDA does not map them here.
+    """
+    cupy = require(gpu)
+    runtime, address = cupy.cuda.runtime, address_of(registers)
+    with cupy.cuda.Device(gpu):
+        try:
+            runtime.hostRegister(address, registers.nbytes, _PORTABLE | _IO_MEMORY)
+        except runtime.CUDARuntimeError as error:
+            what = f"CUDA does not map the registers of another device for GPU {gpu}: {error}"
+            remedy = "run as root, with the open kernel modules of NVIDIA's driver"
+            raise BackendUnavailable(what, remedy) from None
+    weakref.finalize(registers, _unlock, os.getpid(), runtime, address).atexit = False
+    return registers
+
+
+def device_address(buffer: HostBuffer, gpu: int) -> int:
+    """The address by which kernels of a GPU use page-locked memory or mapped registers."""
+    cupy = require(gpu)
+    with cupy.cuda.Device(gpu):
+        return int(cupy.cuda.runtime.pointerGetAttributes(address_of(buffer)).devicePointer)
 
 
 def _unlock(process: int, runtime: Any, address: int) -> None:

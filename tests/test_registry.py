@@ -168,7 +168,7 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
         "metadata.distribution = missing\nmetadata.entry_points = lambda group: []\n"
         "from dali_storage import registry; print(registry.names())"
     )
-    names = "['block', 'memory', 'python-file', 'xnvme-block', 'xnvme-file']\n"
+    names = "['block', 'memory', 'python-file', 'xnvme-bam', 'xnvme-block', 'xnvme-file']\n"
     assert python(dict(os.environ), "-c", script).stdout == names
 
 

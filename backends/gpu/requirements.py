@@ -83,6 +83,14 @@ def controller_needs(controller: str, root: str = "/") -> list[Need]:
     return [*needs, *_translation_needs(function)]
 
 
+def submission_needs(controller: str, root: str = "/") -> list[Need]:
+    """What is missing before a GPU can submit commands to the controller at a PCI address."""
+    base = Path(root)
+    function = base / _FUNCTIONS / controller
+    needs = [*pci.machine_needs(base), *_register_needs(function, base)]
+    return [*needs, *_driver_needs(base, function), *_translation_needs(function)]
+
+
 def _is_gpu(function: Path) -> bool:
     is_display = _text(function / "class").startswith(_DISPLAY_CLASS)
     return is_display and _text(function / "vendor") == _NVIDIA

@@ -64,6 +64,16 @@ COMMAND = np.dtype(
 )
 """The head of a context, with the fields of a read. No gaps: numpy does not copy those."""
 
+ADMIN_COMMAND = np.dtype(  # struct xnvme_cmd_ctx of a synchronous command
+    {
+        "names": ["opcode", "prp1", "cdw10", "cdw11", "result", "status", "device"],
+        "formats": ["u1", "<u8", "<u4", "<u4", "<u4", "<u2", "<u8"],
+        "offsets": [0, 24, 40, 44, 64, 78, 80],
+        "itemsize": 128,
+    }
+)
+"""result: dword 0 of the completion."""
+
 READ = 2  # opcode, NVM command set
 MAX_BLOCKS = 1 << 16  # of one read command
 PHASE_BITS, SCT_AND_SC = np.uint16(1), np.uint16(0x7FF)  # of a status: shift by, then mask with
@@ -104,6 +114,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {  # name: type of the result, ty
     "xnvme_queue_get_cmd_ctx": (_pointer, [_pointer]),
     "xnvme_queue_set_cb": (_int, [_pointer, _pointer, _pointer]),
     "xnvme_cmd_pass": (_int, [_pointer, _pointer, _size, _pointer, _size]),
+    "xnvme_cmd_pass_admin": (_int, [_pointer, _pointer, _size, _pointer, _size]),
 }
 VERSION_SYMBOLS = {"xnvme_be_attr_get": "main", "xnvme_be_attr_list_bundled": "0.7.5"}
 """Functions that only one version has."""

@@ -43,6 +43,11 @@ class Namespace:
     lba_bytes: int
     max_transfer: int
 
+    @property
+    def device(self) -> Device:
+        """The device that is read."""
+        return self._device
+
     def submit(
         self,
         queue: int,
@@ -181,7 +186,7 @@ def _geometry(kind: DeviceKind, device: Device, path: str, nsid: int) -> Geometr
             if kind is not PCI_ADDRESS:
                 raise
             what = f"{path} has no such namespace, or it is not active ({reason})"
-            raise ValueError(f"xnvme-block: nsid {nsid}: {what}") from None
+            raise ValueError(f"nsid {nsid}: {what}") from None
     if geometry.kind != "conventional":
         what = f"is a {geometry.kind} namespace; only conventional ones can be read"
         raise ValueError(f"uri {path!r} {what}")

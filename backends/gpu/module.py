@@ -1,0 +1,181 @@
+"""The kernel of submit.cu on a GPU: compiled, launched, awaited and stopped, by CuPy."""
+
+import mmap
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import cuda
+from ..._types import HostBuffer, address_of
+from ...errors import BackendUnavailable
+from . import layout
+
+_CAPABILITY = 70  # Volta: __nanosleep, and atomics and fences of the whole system
+_NOT_READY = 600  # cudaErrorNotReady
+_PAUSE = 1e-4  # seconds between polls of the main thread, so that it sees a Ctrl-C
+_STATUS = np.dtype("<u4")
+
+Statuses = npt.NDArray[np.uint32]
+
+
+class Launcher:
+    """The kernel, compiled for a GPU, and what it needs to be launched.
+
+    Attributes:
+        gpu: the number of the GPU.
+    """
+
+    def __init__(self, gpu: int) -> None:
+        """Compile the kernel.
+
+        Raises:
+            BackendUnavailable: no CuPy, no such GPU, or the kernel cannot be compiled for it.
+        """
+        self.gpu = gpu
+        self.cupy = cuda.require(gpu)
+        device = self.cupy.cuda.Device(gpu)
+        capability = str(device.compute_capability)
+        if int(capability) < _CAPABILITY:
+            what = f"GPU {gpu} has compute capability {capability[:-1]}.{capability[-1]}"
+            remedy = "use a GPU of compute capability 7.0 (Volta) or later, or xnvme-block"
+            raise BackendUnavailable(f"{what}, too low to submit NVMe commands", remedy)
+        try:
+            with device:
+                module = self.cupy.RawModule(code=layout.source(), options=("--std=c++17",))
+                module.compile()
+                self.kernel = module.get_function("submit_reads")
+        except Exception as error:  # of CuPy's compiler, of CUDA's driver, or no NVRTC
+            what = f"the kernel cannot be compiled for GPU {gpu} (sm_{capability}): {error}"
+            remedy = "install a CuPy and a CUDA toolkit (NVRTC) that know this GPU"
+            raise BackendUnavailable(what, remedy) from None
+
+    def map_memory(self, memory: HostBuffer) -> int:
+        """Page-lock host memory until it dies; return the address by which the kernel uses it."""
+        return cuda.device_address(cuda.page_lock(memory, self.gpu), self.gpu)
+
+    def map_registers(self, registers: HostBuffer) -> int:
+        """The same for mapped registers of another device."""
+        return cuda.device_address(cuda.map_registers(registers, self.gpu), self.gpu)
+
+    def launches(self, pairs: npt.NDArray[np.void], prp_list_bus: npt.NDArray[np.uint64]) -> Any:
+        """Launches of the kernel that drive some queue pairs, one after the other."""
+        return Launches(self, pairs, prp_list_bus)
+
+
+class Launches:
+    """Launches of the kernel for the same queue pairs, one at a time, on a stream of their own.
+
+    Attributes:
+        pairs: QUEUE_PAIR[k], their state after the last launch, in page-locked memory.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        pairs: npt.NDArray[np.void],
+        prp_list_bus: npt.NDArray[np.uint64],
+    ) -> None:
+        """Prepare launches for queue pairs that have not been used.
+
+        Args:
+            launcher: has the kernel.
+            pairs: QUEUE_PAIR[k], with the addresses of what the controller uses.
+            prp_list_bus: uint64[k, depth], the bus addresses of their PRP lists.
+        """
+        self._launcher = launcher
+        self._cupy = launcher.cupy
+        with self._cupy.cuda.Device(launcher.gpu):
+            self._stream = self._cupy.cuda.Stream(non_blocking=True)
+            self._event = self._cupy.cuda.Event(block=True, disable_timing=True)
+        stop = self._page_locked(4)
+        self._stop, self._stop_address = stop.view(_STATUS), cuda.device_address(stop, launcher.gpu)
+        self._device = cuda.allocate(1, launcher.gpu)  # for the columns of a batch
+        self._host = self._page_locked(self._device.nbytes)
+        self._status = slice(0, 0)
+        self.pairs = self._page_locked(pairs.nbytes).view(layout.QUEUE_PAIR)
+        self.pairs[:] = pairs
+        columns: dict[tuple[int, str], npt.NDArray[Any]] = {}
+        for index, bus_addresses in enumerate(prp_list_bus):
+            named = {"prp_list_bus": bus_addresses, **layout.first_columns(prp_list_bus.shape[1])}
+            columns |= {(index, name): column for name, column in named.items()}
+        places, nbytes = _pack([self.pairs, *columns.values()])
+        self._own = cuda.allocate(nbytes, launcher.gpu)  # the kernel's own
+        for (index, name), place in zip(columns, places[1:], strict=True):
+            self.pairs[name][index] = self._own.address + place.start
+        staged = self._page_locked(nbytes)
+        for place, column in zip(places, [self.pairs, *columns.values()], strict=True):
+            staged[place] = _bytes(column)
+        self._copy(self._own.address, address_of(staged), nbytes)
+        self._stream.synchronize()
+
+    def start(self, batch: npt.NDArray[np.void], **columns: npt.NDArray[Any]) -> None:
+        """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
+
+        If that is interrupted, call `stop()`.
+        """
+        count = int(batch["count"])
+        columns |= {"next": np.zeros(1, _STATUS), "status": np.full(count, layout.NOT_DONE, "<u4")}
+        places, nbytes = _pack(columns.values())
+        if nbytes > self._host.nbytes:
+            room = nbytes + nbytes // 8
+            self._host = self._page_locked(room)
+            self._device = cuda.allocate(room, self._launcher.gpu)
+        for (name, column), place in zip(columns.items(), places, strict=True):
+            self._host[place] = _bytes(column)
+            batch[name] = self._device.address + place.start
+        batch["stop"] = self._stop_address
+        self._status = places[-1]
+        start = self._status.start
+        self._stop[0] = 0
+        self._copy(self._device.address, address_of(self._host), nbytes)
+        with self._cupy.cuda.Device(self._launcher.gpu), self._stream:
+            arguments = batch, np.uint64(self._own.address)
+            self._launcher.kernel((self.pairs.size,), (layout.LANES,), arguments)
+        status = self._host[self._status]
+        self._copy(address_of(status), self._device.address + start, status.nbytes)
+        self._copy(address_of(self.pairs), self._own.address, self.pairs.nbytes)
+        with self._cupy.cuda.Device(self._launcher.gpu):
+            self._event.record(self._stream)
+
+    def wait(self) -> Statuses:
+        """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses."""
+        if threading.current_thread() is threading.main_thread():
+            query = self._cupy.cuda.runtime.eventQuery
+            while query(self._event.ptr) == _NOT_READY:
+                time.sleep(_PAUSE)
+        self._event.synchronize()
+        return self._host[self._status].view(_STATUS).copy()
+
+    def stop(self) -> None:
+        """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`."""
+        self._stop[0] = 1
+        self._stream.synchronize()
+        self._copy(address_of(self.pairs), self._own.address, self.pairs.nbytes)
+        self._stream.synchronize()
+
+    def _copy(self, to: int, source: int, nbytes: int) -> None:
+        runtime = self._cupy.cuda.runtime
+        with self._cupy.cuda.Device(self._launcher.gpu):
+            kind = runtime.memcpyDefault
+            runtime.memcpyAsync(to, source, nbytes, kind, self._stream.ptr)
+
+    def _page_locked(self, nbytes: int) -> HostBuffer:
+        """At least one page of page-locked memory, of which the first `nbytes` are returned."""
+        memory = np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8)
+        return cuda.page_lock(memory, self._launcher.gpu)[:nbytes]
+
+
+def _pack(columns: Any) -> tuple[list[slice], int]:
+    """Places for columns one after the other, at multiples of 8 bytes, and the bytes of all."""
+    ends = np.cumsum([-(-column.nbytes // 8) * 8 for column in columns]).tolist()
+    starts = [0, *ends[:-1]]
+    return [
+        slice(start, start + column.nbytes) for start, column in zip(starts, columns, strict=True)
+    ], ends[-1]
+
+
+def _bytes(column: npt.NDArray[Any]) -> HostBuffer:
+    return np.ascontiguousarray(column).reshape(-1).view(np.uint8)

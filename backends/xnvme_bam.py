@@ -1,0 +1,242 @@
+"""Samples as extents, read by NVMe commands that a GPU submits."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from .. import cuda
+from .._types import Buffer, IntArray, PathLike
+from ..catalog import Catalog
+from ..devices import DeviceStatus
+from ..errors import BackendUnavailable
+from ..options import require_flag, require_integer
+from ..reader import Batch, Reader
+from .extents.device import open_mapped
+from .extents.map import MapTree, load_map
+from .extents.plan import Reads
+from .extents.samples import Failures, MappedSamples, directory_of
+from .gpu import layout, module
+from .gpu.dmabuf import PeerMemory
+from .gpu.requirements import submission_needs
+from .xnvme import bus, library, pci
+from .xnvme.bus import BusMap, BusMemory
+from .xnvme.gpu_queue import Controller, GpuQueue
+from .xnvme.library import Library
+from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.queue_pairs import Registers, count_granted
+
+_NAME = "xnvme-bam"
+_LANES = 2  # the batch of one is prepared while that of the other is read
+_MAX_QUEUES = 64
+_MAX_TRANSFER = 2 << 20  # bytes; a PRP list of one page holds one page more
+_MEMORIES = ("cpu", "gpu")
+_TIMEOUT = 10.0  # seconds; as long as a GPU kernel waits, so do cudaFree() and the like
+
+
+class XnvmeBamReader(Reader):
+    """Reads the extents of a map by NVMe read commands that a GPU writes to submission queues.
+
+    The processor only plans a batch and launches a kernel. Each of its warps drives a queue pair
+    on its own: it submits commands, writes the doorbells and polls for completions. Samples are
+    compared with the map as by the backend `block`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        bmap: PathLike,
+        uri: str,
+        mem: str = "cpu",
+        queues: int = 4,
+        queue_depth: int = 128,
+        max_transfer: int | None = None,
+        retries: int = 1,
+        gpu: int = 0,
+        nsid: int = 1,
+        check: bool = True,
+    ) -> None:
+        """Load the map and libxnvme, compile the kernel, open the controller, create the queues.
+
+        Args:
+            catalog: the samples; all of them must be in the map.
+            bmap: path of the map.
+            uri: the PCI address of an NVMe controller that is bound to uio_pci_generic.
+            mem: where the buffers are: "cpu", page-locked memory of the host; or "gpu".
+            queues: queue pairs of the controller, 1 to 64. Two batches are read at once, each by
+                half of them; with one queue pair, one batch.
+            queue_depth: entries of a queue, 2 to 1024; one command less is under way in it.
+            max_transfer: bytes, the most that one command reads; a multiple of 4096. None: as much
+                as the controller supports, up to 2 MiB.
+            retries: how often a command that failed is submitted again, 0 to 100.
+            gpu: the number of the GPU that submits the commands.
+            nsid: the number of the namespace.
+            check: compare samples with the map at every read, as the backend `block` does.
+
+        Raises:
+            ValueError, TypeError: an option is wrong, or the controller does not grant it.
+            MapFormatError: the map is invalid or inconsistent.
+            StaleMapError: the device is not the mapped one; samples are not in the map, or have
+                changed since they were mapped.
+            BackendUnavailable: no CuPy, no such GPU, no libxnvme of the main branch; or this
+                machine does not let the GPU use the controller.
+            OSError: the map or the controller cannot be opened.
+        """
+        if mem not in _MEMORIES:
+            raise ValueError(f"{_NAME}: mem must be 'cpu' or 'gpu', not {mem!r}")
+        require_integer(_NAME, "queues", queues, range(1, _MAX_QUEUES + 1))
+        depths = range(layout.MIN_DEPTH, layout.MAX_DEPTH + 1)
+        require_integer(_NAME, "queue_depth", queue_depth, depths)
+        require_integer(_NAME, "retries", retries, range(101))
+        require_integer(_NAME, "gpu", gpu, range(1 << 16))
+        require_integer(_NAME, "nsid", nsid, range(1, 0xFFFFFFFF))
+        if max_transfer is not None:
+            transfers = range(layout.PAGE, _MAX_TRANSFER + 1, layout.PAGE)
+            require_integer(_NAME, "max_transfer", max_transfer, transfers)
+        require_flag(_NAME, "check", check)
+        address = _address(uri)
+        loaded = load_map(bmap)
+        launcher, xnvme = module.Launcher(gpu), _library()
+        require_access(address)
+        self._peer = PeerMemory(gpu, address) if mem == "gpu" else None
+        self.device, self.pinned = mem, mem == "cpu"
+        self.gpu = gpu if mem == "gpu" else None  # any pipeline takes host memory
+        self.lanes = min(queues, _LANES)
+        self._queues: list[GpuQueue] = []
+        self._buses = BusMap()
+        opener = partial(
+            open_namespace, xnvme, io=None, nsid=nsid, queues=1, queue_depth=2, spin=False
+        )
+        self._launcher = launcher
+        self._namespace, start = open_mapped(address, loaded, directory_of(catalog), opener)
+        try:
+            controller = self._controller()
+            _require_granted(controller, address, queues, queue_depth)
+            for lane in range(self.lanes):
+                pairs = len(range(lane, queues, self.lanes))
+                self._queues.append(GpuQueue(controller, pairs, queue_depth))
+            self._samples = MappedSamples(
+                catalog,
+                loaded,
+                self._namespace.storage,
+                start,
+                max_transfer=_transfer(max_transfer, self._namespace),
+                retries=retries,
+                check=check,
+            )
+            self.alignment = self._samples.alignment
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def unavailable(cls) -> BackendUnavailable | None:
+        try:
+            cuda.require()
+            _library()
+        except BackendUnavailable as reason:
+            return reason.with_traceback(None)
+        return None
+
+    @classmethod
+    def devices(cls) -> Iterator[DeviceStatus]:
+        for status in pci.list_controllers():
+            problem = pci.problem_of(submission_needs(status.name))
+            yield DeviceStatus(status.name, f"{status.kind}, for commands of a GPU", problem)
+
+    @classmethod
+    def tree(cls, **options: Any) -> MapTree:
+        return MapTree(load_map(options["bmap"]).map)
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return self._samples.sizes[samples]
+
+    def read(self, batch: Batch, lane: int) -> None:
+        arena = (self._peer or self._buses).find(batch.buffer)
+        self._samples.read(batch, partial(self._submit, self._queues[lane], arena, batch.buffer))
+        if self._peer:
+            self._peer.flush()
+
+    def allocate(self, nbytes: int) -> Buffer:
+        if self._peer:
+            return self._peer.allocate(nbytes)
+        memory, found = bus.allocate(self._namespace.device, nbytes)
+        self._launcher.map_memory(memory)
+        self._buses.add(memory, found)
+        return memory
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+        self._namespace.close()
+
+    def _submit(self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: Reads) -> Failures:
+        try:
+            return queue.read(reads.offsets, reads.memory, reads.lengths, arena, owner)
+        except OSError as error:
+            path = self._namespace.storage.path
+            raise OSError(error.errno, error.strerror, path) from None
+
+    def _controller(self) -> Controller:
+        device = self._namespace.device
+        registers = Registers(self._namespace.storage.path)
+        return Controller(
+            device=device,
+            registers=registers,
+            doorbells=self._launcher.map_registers(registers.memory),
+            granted=count_granted(device),
+            launcher=self._launcher,
+            completions=partial(_completions, self._peer) if self._peer else None,
+            lba_bytes=self._namespace.lba_bytes,
+            timeout_s=_TIMEOUT,
+        )
+
+
+def _completions(peer: PeerMemory, nbytes: int) -> tuple[Buffer, BusMemory]:
+    memory = peer.allocate(nbytes)
+    return memory, peer.find(memory)
+
+
+def require_access(address: str) -> None:
+    """Refuse a controller whose registers and memory accesses a GPU cannot use."""
+    pci.require_controller(address)
+    if problem := pci.problem_of(submission_needs(address)):
+        what = f"a GPU cannot submit commands to {address}: it {problem.reason}"
+        raise BackendUnavailable(what, problem.remedy)
+
+
+def _address(uri: str) -> str:
+    if not isinstance(uri, str) or (address := pci.address_of(uri)) is None:
+        hint = "other devices are read by xnvme-block or block"
+        what = f"uri must be the PCI address of an NVMe controller (0000:3b:00.0), not {uri!r}"
+        raise ValueError(f"{_NAME}: {what}; {hint}")
+    return address
+
+
+def _library() -> Library:
+    xnvme = library.load()
+    if xnvme.version != "main":
+        what = f"{xnvme} cannot read from a PCI address"
+        raise BackendUnavailable(what, "use a libxnvme of the main branch (with upcie)")
+    return xnvme
+
+
+def _require_granted(controller: Controller, address: str, queues: int, depth: int) -> None:
+    most = controller.registers.max_depth
+    if depth > most:
+        what = f"queue_depth must be at most {most}, the entries of a queue of {address}"
+        raise ValueError(f"{_NAME}: {what}, not {depth}")
+    if queues > controller.granted - 2:
+        what = f"{address} grants {controller.granted} queue pairs, of which libxnvme uses 2"
+        raise ValueError(f"{_NAME}: queues must be at most {controller.granted - 2}: {what}")
+
+
+def _transfer(wanted: int | None, namespace: Namespace) -> int:
+    most = min(namespace.max_transfer, _MAX_TRANSFER)
+    if wanted is None:
+        return most
+    if wanted > most or wanted % namespace.lba_bytes:
+        limit = f"at most {most}, the bytes that {namespace.storage.path} reads by one command"
+        what = f"max_transfer must be a multiple of {namespace.lba_bytes} and {limit}, not {wanted}"
+        raise ValueError(f"{_NAME}: {what}")
+    return wanted
