@@ -77,6 +77,7 @@ class Simulation:
     Attributes:
         setup: what was asked for.
         queues: QUEUE_PAIR[setup.queues].
+        columns: of each queue pair, the memory at its addresses, by their names in QUEUE_PAIR.
         image: uint8[n], the bytes of the namespace.
         arena: uint8[n], with UNTOUCHED at first.
         page_bus: uint64[pages], the bus address of each page of the arena; not in order.
@@ -98,7 +99,7 @@ class Simulation:
         self._library = ctypes.CDLL(str(library))
         self._library.controller_new.restype = ctypes.c_void_p
         self._allocate = allocate
-        self._memory: list[npt.NDArray[Any]] = []  # what the controller and the kernel refer to
+        self.columns: list[dict[str, npt.NDArray[Any]]] = []
         self._bus = 1 << 40
         blocks = image.size >> setup.block_shift
         self._controller = ctypes.c_void_p(
@@ -133,14 +134,18 @@ class Simulation:
             "submission_queue": self._allocate(64 * depth),
             "completion_queue": self._allocate(16 * depth),
             "submission_doorbell": doorbells[:4],
-            "completion_doorbell": doorbells[4:8],
+            "completion_doorbell": doorbells[64:68],
             "prp_lists": lists,
             "prp_list_bus": self._map(lists, PAGE),
             **layout.first_columns(depth),
         }
+        # Beyond the depth it looks as if commands were in flight. The kernel must not read there.
+        for name, beyond in (("commands", 0), ("identifiers", np.arange(depth, layout.MAX_DEPTH))):
+            columns[name] = np.resize(columns[name], layout.MAX_DEPTH)
+            columns[name][depth:] = beyond
         for name, column in columns.items():
             queue[name] = column.ctypes.data
-        self._memory += columns.values()
+        self.columns.append(columns)
         shared = [pointer(column) for column in list(columns.values())[:4]]
         self._call("queue", *shared, depth)
 
@@ -223,9 +228,12 @@ class HostKernel:
         }
         for name, column in columns.items():
             batch[name] = column.ctypes.data
-        queues = simulation.queues
-        self._library.submit_reads(pointer(batch), pointer(queues), queues.size)
+        self.submit_reads(batch, simulation.queues)
         return status
+
+    def submit_reads(self, batch: npt.NDArray[Any], queues: npt.NDArray[Any]) -> None:
+        """What a launch on a GPU does with a BATCH and QUEUE_PAIR[n]; returns when it ends."""
+        self._library.submit_reads(pointer(batch), pointer(queues), queues.size)
 
 
 def pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:

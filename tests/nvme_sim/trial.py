@@ -112,7 +112,8 @@ class Trial:
         """A command completes with an identifier that differs in some bits."""
         reads, size = some_reads(setup, 300)
         with self.simulate(setup, size) as simulation:
-            simulation.fault(int(reads.slba[150]), FOREIGN | difference, times=1)
+            slba = int(reads.slba[150 * (setup.seed % 2)])  # an early command, or a later one
+            simulation.fault(slba, FOREIGN | difference, times=1)
             status = self.kernel.run(simulation, reads, patience_s=self.patience_s)
             assert simulation.queues["fault"].tolist() == [UNKNOWN_IDENTIFIER]
             left = status == NOT_DONE
@@ -150,7 +151,8 @@ def main(kernel: str, controller: str, patience_s: str, seconds: str) -> None:
         trial.random_reads_are_right(small, [100, 1, 100])
         trial.random_reads_are_right(lists, [60, 2, 60])
         trial.statuses_reach_their_commands(lists)
-        trial.a_foreign_identifier_is_found(replace(small, depth=16), 1 << 10)
+        for difference in (1 << 10, 0x3F0):  # another use, and a slot beyond the depth
+            trial.a_foreign_identifier_is_found(replace(small, depth=16), difference)
         for each in range(4):
             again = Setup(seed=4 * seed + each, delay=each % 2, max_bytes=PAGE)
             trial.a_second_completion_is_found(again, 12 if each < 2 else 100)
