@@ -25,7 +25,7 @@ EXTENDED, SEPARATE = "METADATA-EXTENDED", "METADATA-SEPARATE"
 RAM_DISK = "/dev/ram0"
 """A RAM disk of the guest, 16 MiB."""
 
-TAKEN_OUT = ("OUT-0", "OUT-1", "OUT-2")
+TAKEN_OUT = ("OUT-0", "OUT-1", "OUT-2", "OUT-3")
 """Small empty disks to be removed."""
 
 READING = "reading"

@@ -17,9 +17,11 @@ BROKEN = {
     "once disk": ("class2/11.bin", 299_000),
     "once node": ("class0/12.bin", 299_000),
     "once address": ("class1/13.bin", 299_000),
+    "once gpu": ("class2/14.bin", 299_000),
     "not retried disk": ("class0/06.bin", 70_000),
     "not retried node": ("class1/07.bin", 70_000),
     "not retried address": ("class2/08.bin", 70_000),
+    "not retried gpu": ("class0/09.bin", 70_000),
 }
 """Bad sectors on the mapped disk. One whose name ends with a way is for that way only."""
 
@@ -42,8 +44,9 @@ def test_xnvme_reads_right_reports_failures_and_survives_the_removal_of_controll
     taken_out = [disk(serial, sparse(directory / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
     others = (*empty_disks(directory), *unusual_disks(directory), mapped.break_sectors(BROKEN))
     modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_interrupt", "xnvme_namespaces")
-    command = guest_tests(*modules, "xnvme_left", "xnvme_removal", XNVME_LIBRARY_PATH=xnvme.path)
-    ways = 3 if xnvme.version == "main" else 2  # not by the PCI address
+    last = ("xnvme_gpu", "xnvme_left", "xnvme_removal")
+    command = guest_tests(*modules, *last, XNVME_LIBRARY_PATH=xnvme.path)
+    ways = 4 if xnvme.version == "main" else 2  # not by the PCI address
     run_and_take_out(machine(directory, *taken_out, *others), command, ways)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dali_storage.backends.xnvme import library as _xnvme
 
-from . import controllers
+from . import controllers, vram
 
 Way: TypeAlias = Callable[..., AbstractContextManager[str]]
 
@@ -38,8 +38,17 @@ def address(serial: str, nsid: int = 1) -> Iterator[str]:
     controllers.wait_for_disk(serial, nsid)
 
 
+@contextmanager
+def gpu(serial: str, nsid: int = 1) -> Iterator[str]:
+    """The PCI address, and readers that are opened meanwhile read to GPU memory."""
+    with address(serial, nsid) as function, vram.in_use():
+        yield function
+
+
 ONLY_MAIN = pytest.mark.skipif(
     _xnvme.load().version == "0.7.5",
     reason="libxnvme 0.7.5 has no upcie, the main branch has (another test checks the refusal)",
 )
-ALL = pytest.mark.parametrize("way", [disk, node, pytest.param(address, marks=ONLY_MAIN)])
+_TO_HOST_MEMORY = [disk, node, pytest.param(address, marks=ONLY_MAIN)]
+TO_HOST_MEMORY = pytest.mark.parametrize("way", _TO_HOST_MEMORY)
+ALL = pytest.mark.parametrize("way", [*_TO_HOST_MEMORY, pytest.param(gpu, marks=ONLY_MAIN)])

@@ -41,7 +41,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
 @ways.ALL
 def test_the_requested_namespace_is_read(both: list[Layout], nsid: int, way: ways.Way) -> None:
     ours, other = both[nsid - 1], both[2 - nsid]
-    options = {"nsid": nsid} if way is ways.address else {}
+    options = {"nsid": nsid} if way in (ways.address, ways.gpu) else {}
     with way(plan.TWO_NAMESPACES, nsid) as uri:
         assert ours.is_read_right(uri, **options)
         with pytest.raises(StaleMapError, match=r"its wwid is .* and was nvme"):

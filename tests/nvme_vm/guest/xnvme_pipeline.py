@@ -15,13 +15,13 @@ from . import controllers, ways
 from .pipeline import require_images_of_readers_file
 
 
-@ways.ALL
+@ways.TO_HOST_MEMORY
 def test_images_and_labels_are_those_of_fn_readers_file(way: ways.Way) -> None:
     with way(plan.MAPPED) as uri:
         require_images_of_readers_file("xnvme-block", uri)
 
 
-@ways.ALL
+@ways.TO_HOST_MEMORY
 def test_the_benchmark_needs_only_a_device_and_its_map(
     tmp_path: Path, way: ways.Way, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from dali_storage.catalog import Catalog
 from ...devices import make_file_system, mounted
 from ...layouts import make_map
 from .. import plan
-from . import controllers, ways
+from . import controllers, vram, ways
 from .block import plant
 from .removal import failure_when_taken_out
 
@@ -49,16 +51,23 @@ def test_a_removed_disk_is_an_error(
     assert error.filename in [os.fsdecode(path) for path in catalog.paths(np.arange(len(catalog)))]
 
 
+@pytest.mark.parametrize(
+    ("number", "memory"), [(2, contextlib.nullcontext), (3, vram.in_use)], ids=["host", "gpu"]
+)
 @ways.ONLY_MAIN
 def test_a_removed_controller_at_a_pci_address_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    memory: Callable[[], AbstractContextManager[None]],
 ) -> None:
     pci = dataclasses.replace(namespace.PCI_ADDRESS, timeout_s=TIMEOUT)
     monkeypatch.setattr(namespace, "PCI_ADDRESS", pci)
-    catalog, bmap = prepare(2, tmp_path)
-    function = controllers.address(plan.TAKEN_OUT[2])
+    catalog, bmap = prepare(number, tmp_path)
+    function = controllers.address(plan.TAKEN_OUT[number])
     controllers.bind(function, "uio_pci_generic")
-    reader = XnvmeBlockReader(catalog, bmap=bmap, uri=function)
-    error = failure_when_taken_out(reader, catalog, 2)
+    with memory():
+        reader = XnvmeBlockReader(catalog, bmap=bmap, uri=function)
+        error = failure_when_taken_out(reader, catalog, number)
     assert error.errno in (errno.ETIMEDOUT, errno.ENODEV)  # in the middle of a batch, or not
     assert error.filename == function
