@@ -1,0 +1,143 @@
+"""The kernel of xnvme-bam on a GPU, against a simulated controller on the host."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from dali_storage.backends.gpu import layout, module
+
+from ..nvme_sim.build import COMPILER, build_controller
+from ..nvme_sim.simulation import NEVER, Setup, Simulation
+from ..nvme_sim.trial import some_reads
+from .conftest import Measured
+from .kernel import GpuTrial, make_trial, small_reads
+
+COMMANDS, RUNS = 50_000, 3
+QUEUES = (1, 2, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def trial(gpu: int, tmp_path_factory: pytest.TempPathFactory) -> GpuTrial:
+    if not shutil.which(COMPILER):
+        pytest.skip(f"no {COMPILER}: apt-get install {COMPILER}")
+    controller = build_controller(tmp_path_factory.mktemp("nvme_sim") / "controller")
+    return make_trial(module.Launcher(gpu), controller)
+
+
+@pytest.mark.parametrize(
+    ("queues", "depth"), [(1, 2), (1, 33), (1, 256), (2, 64), (4, 256), (8, 1024)]
+)
+def test_random_reads_are_right(trial: GpuTrial, queues: int, depth: int) -> None:
+    trial.random_reads_are_right(Setup(queues=queues, depth=depth), [1000, 1, 1000])
+
+
+@pytest.mark.parametrize("page_shift", [12, 16, 21])
+@pytest.mark.parametrize("block_shift", [9, 12])
+def test_long_reads_are_right(trial: GpuTrial, page_shift: int, block_shift: int) -> None:
+    setup = Setup(
+        queues=2, depth=64, page_shift=page_shift, block_shift=block_shift, max_bytes=2 << 20
+    )
+    trial.random_reads_are_right(setup, [100, 100])
+
+
+def test_the_phase_tag_flips_many_times(trial: GpuTrial) -> None:
+    trial.random_reads_are_right(Setup(depth=2, max_bytes=layout.PAGE, delay=0), [2000])
+
+
+def test_statuses_reach_their_commands(trial: GpuTrial) -> None:
+    trial.statuses_reach_their_commands(Setup(queues=2))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_second_completion_is_found(trial: GpuTrial, seed: int) -> None:
+    trial.a_second_completion_is_found(Setup(seed=seed, max_bytes=layout.PAGE), 100)
+
+
+@pytest.mark.parametrize("difference", [1, 1 << 10])
+def test_a_foreign_identifier_is_found(trial: GpuTrial, difference: int) -> None:
+    trial.a_foreign_identifier_is_found(Setup(max_bytes=layout.PAGE), difference)
+
+
+def test_a_controller_that_stops_answering_is_given_up(trial: GpuTrial, measured: Measured) -> None:
+    setup = Setup(max_bytes=layout.PAGE)
+    reads, size = some_reads(setup, 300)
+    with trial.simulate(setup, size) as simulation:
+        simulation.fault(int(reads.slba[150]), NEVER)
+        start = time.perf_counter()
+        status = trial.kernel.run(simulation, reads, patience_s=0.5)
+        taken = time.perf_counter() - start
+    assert simulation.queues["fault"].tolist() == [layout.TIMED_OUT]
+    left = status == layout.NOT_DONE
+    assert left.sum() >= simulation.queues["in_flight"][0] > 0
+    assert simulation.wrong_bytes(reads, status) == 0
+    measured("giving up a command after 0.5 s", taken, "s")
+
+
+def test_a_kernel_is_stopped(trial: GpuTrial, measured: Measured) -> None:
+    setup = Setup(max_bytes=layout.PAGE)
+    reads, size = some_reads(setup, 300)
+    with trial.simulate(setup, size) as simulation:
+        simulation.fault(int(reads.slba[150]), NEVER)
+        launches = trial.kernel.start(simulation, reads, share=layout.LANES, patience_s=30.0)
+        waiting = threading.Thread(target=launches.wait)
+        waiting.start()
+        time.sleep(0.3)
+        start = time.perf_counter()
+        launches.stop()
+        taken = time.perf_counter() - start
+        waiting.join()
+    assert launches.pairs["fault"].tolist() == [layout.STOPPED]
+    measured("stopping a kernel that waits", 1e3 * taken, "ms")
+
+
+def test_the_latency_of_a_launch(trial: GpuTrial, measured: Measured) -> None:
+    with trial.simulate(Setup(max_bytes=layout.PAGE, delay=0), small_reads(1)[1]) as simulation:
+        best = min(_seconds(trial, simulation, 1) for _ in range(100))
+    measured("one read of 4 KiB, from launch to status", 1e6 * best, "us")
+
+
+@pytest.mark.parametrize("queues", QUEUES)
+def test_the_throughput_with_one_controller(
+    trial: GpuTrial, queues: int, measured: Measured
+) -> None:
+    """The controller is one thread of the host, which all queue pairs share."""
+    setup = Setup(queues=queues, depth=256, delay=0, max_bytes=layout.PAGE)
+    with trial.simulate(setup, small_reads(1)[1]) as simulation:
+        best = min(_seconds(trial, simulation, COMMANDS) for _ in range(RUNS))
+    assert simulation.refused() == {}
+    measured(f"reads of 4 KiB, one controller, queue pairs: {queues}", COMMANDS / best, "/s")
+
+
+@pytest.mark.parametrize("controllers", QUEUES)
+def test_the_throughput_with_several_controllers(
+    trial: GpuTrial, controllers: int, measured: Measured
+) -> None:
+    """Each has a queue pair, a thread of the host and a launch of its own."""
+    setup = Setup(depth=256, delay=0, max_bytes=layout.PAGE)
+    size, best = small_reads(1)[1], float("inf")
+    with ExitStack() as stack, ThreadPoolExecutor(controllers) as threads:
+        each = [stack.enter_context(trial.simulate(setup, size)) for _ in range(controllers)]
+        for simulation in each:
+            _seconds(trial, simulation, 1)  # makes the launches
+        for _ in range(RUNS):
+            start = time.perf_counter()
+            list(threads.map(lambda it: _seconds(trial, it, COMMANDS), each))
+            best = min(best, time.perf_counter() - start)
+    rate = controllers * COMMANDS / best
+    measured(f"reads of 4 KiB, a queue pair each, controllers: {controllers}", rate, "/s")
+
+
+def _seconds(trial: GpuTrial, simulation: Simulation, count: int) -> float:
+    """How long so many reads of 4 KiB take; all must succeed."""
+    reads, _ = small_reads(count)
+    start = time.perf_counter()
+    status = trial.kernel.run(simulation, reads)
+    taken = time.perf_counter() - start
+    assert not status.any()
+    return taken
