@@ -17,7 +17,7 @@ from .extents.plan import Reads
 from .extents.samples import Failures, MappedSamples, directory_of
 from .gpu import layout, module
 from .gpu.dmabuf import PeerMemory
-from .gpu.requirements import submission_needs
+from .gpu.requirements import list_gpus, submission_needs
 from .xnvme import bus, library, pci
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.gpu_queue import Controller, GpuQueue
@@ -140,9 +140,7 @@ class XnvmeBamReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
-        for status in pci.list_controllers():
-            problem = pci.problem_of(submission_needs(status.name))
-            yield DeviceStatus(status.name, f"{status.kind}, for commands of a GPU", problem)
+        return list_gpus()
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
