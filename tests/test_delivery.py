@@ -81,6 +81,7 @@ class Executor:
     def _copy(self, tensors: TensorList, stream: Any, use_copy_kernel: bool) -> None:
         assert not tensors.contiguous, "it would be copied on DALI's stream"
         assert use_copy_kernel
+        assert self.machine.current == 1, "DALI takes the stream for one of the current GPU"
         assert type(stream) is ctypes.c_void_p, "DALI takes all else for the default stream"
         parts = [(tensor.data_ptr(), tensor.shape()[0]) for tensor in tensors]
         read = partial(self._read, parts)
