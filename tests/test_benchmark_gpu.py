@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from benchmarks import environment, legs, pipelines, report, workload
 from benchmarks.legs import BLOCK, LEGS, XNVME_BAM, XNVME_GDS, Leg
 from benchmarks.measure import Result
 from benchmarks.workload import Settings, Workload
+from dali_storage import Reader
+from dali_storage.backends.xnvme_bam import XnvmeBamReader
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
 
 from .pictures import make_pictures
 
@@ -116,6 +120,14 @@ def test_what_a_leg_asks_for(
     assert asked.pop("backend_options") == options
     backend = {XNVME_GDS: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
     assert asked == {"file_root": str(data), "name": "Reader", "backend": backend} | arguments
+
+
+@pytest.mark.parametrize(
+    ("leg", "backend"), [(XNVME_GDS, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
+)
+def test_the_options_of_a_leg_are_those_of_its_backend(leg: Leg, backend: type[Reader]) -> None:
+    assert leg.mapped is not None
+    assert {*leg.mapped.takes, "gpu"} <= set(inspect.signature(backend).parameters)
 
 
 def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(

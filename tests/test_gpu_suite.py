@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .gpu.test_dali import compare_batches, make_files, share_of_our_memory
+from .gpu.test_dali import benchmark_of, compare_batches, make_files, share_of_our_memory
 from .nvme_sim import build
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +66,14 @@ def test_a_sample_of_ours_is_recognised_in_a_pipeline(
     jpegs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert share_of_our_memory(jpegs, None, monkeypatch) == 1
+
+
+def test_the_figures_of_the_benchmark_are_found(jpegs: Path, tmp_path: Path) -> None:
+    found = benchmark_of(jpegs, tmp_path, ("python-file", "memory"), "--batchsize", 8)
+    for leg in ("python-file", "memory"):
+        assert found[leg]["memory"] == "cpu"
+        assert found[leg]["summary"]["img_per_s"] > 0
+        assert found[leg]["summary"]["cpu_s_per_gb"] > 0
 
 
 def test_batches_of_overwritten_buffers_are_compared(

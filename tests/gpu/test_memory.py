@@ -35,6 +35,7 @@ class TestReaderOnDeviceMemory(SnapshotReaderTests):
     @pytest.fixture(autouse=True)
     def choose(self, gpu: int) -> None:
         self.gpu = gpu
+        cuda.allocate(1, gpu)[:] = 0  # CUDA opens files and starts threads when it is first used
 
     def open(self, catalog: Catalog) -> Reader:
         return DeviceReader(catalog, gpu=self.gpu)
