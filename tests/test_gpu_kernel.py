@@ -24,7 +24,9 @@ from dali_storage.backends.gpu.layout import (
 )
 
 from .nvme_sim import build
-from .nvme_sim.simulation import NEVER, UNTOUCHED, HostKernel, Reads, Setup, place
+from .nvme_sim.host_kernel import HostKernel
+from .nvme_sim.reads import Reads, Setup, place
+from .nvme_sim.simulation import NEVER, UNTOUCHED
 from .nvme_sim.trial import (
     BAD_BLOCKS,
     IMAGE,

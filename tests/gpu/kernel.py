@@ -13,7 +13,8 @@ import numpy as np
 from dali_storage._types import HostBuffer, address_of
 from dali_storage.backends.gpu import layout
 
-from ..nvme_sim.simulation import Reads, Setup, Simulation
+from ..nvme_sim.reads import Reads, Setup
+from ..nvme_sim.simulation import Simulation
 from ..nvme_sim.trial import IMAGE, Trial
 
 SHARED = (
@@ -41,28 +42,9 @@ class GpuKernel:
         """Launch the kernel; returns the Launches of these queue pairs."""
         if simulation not in self._launches:
             self._launches[simulation] = self._prepare(simulation)
-        setup, launches = simulation.setup, self._launches[simulation]
-        layout.check_reads(
-            reads.blocks,
-            reads.offset,
-            block_shift=setup.block_shift,
-            arena_bytes=simulation.arena.size,
-        )
-        batch = layout.batch(
-            count=reads.slba.size,
-            page_shift=setup.page_shift,
-            block_shift=setup.block_shift,
-            nsid=1,
-            share=share,
-            patience_s=patience_s,
-        )
-        launches.start(
-            batch,
-            slba=reads.slba.astype(np.uint64),
-            blocks=reads.blocks.astype(np.uint32),
-            offset=reads.offset.astype(np.uint64),
-            page_bus=simulation.page_bus,
-        )
+        launches = self._launches[simulation]
+        batch, columns = simulation.batch(reads, share, patience_s)
+        launches.start(batch, **columns)
         return launches
 
     def run(

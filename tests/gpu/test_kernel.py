@@ -13,7 +13,8 @@ import pytest
 from dali_storage.backends.gpu import layout, module
 
 from ..nvme_sim.build import COMPILER, build_controller
-from ..nvme_sim.simulation import NEVER, Setup, Simulation
+from ..nvme_sim.reads import Setup
+from ..nvme_sim.simulation import NEVER, Simulation
 from ..nvme_sim.trial import some_reads
 from .conftest import Measured
 from .kernel import GpuTrial, make_trial, small_reads

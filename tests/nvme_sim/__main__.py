@@ -16,7 +16,9 @@ import numpy as np
 from dali_storage.backends.gpu.layout import PAGE
 
 from .build import build_controller, build_kernel
-from .simulation import HostKernel, Setup, Simulation, place
+from .host_kernel import HostKernel
+from .reads import Setup, place
+from .simulation import Simulation
 
 COMMANDS, RUNS = 100_000, 5
 

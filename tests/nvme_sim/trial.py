@@ -25,16 +25,9 @@ from dali_storage.backends.gpu.layout import (
     UNKNOWN_IDENTIFIER,
 )
 
-from .simulation import (
-    FOREIGN,
-    TWICE,
-    UNTOUCHED,
-    HostKernel,
-    Reads,
-    Setup,
-    Simulation,
-    random_reads,
-)
+from .host_kernel import HostKernel
+from .reads import Reads, Setup, random_reads
+from .simulation import FOREIGN, TWICE, UNTOUCHED, Simulation
 
 IMAGE = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8)
 BAD_BLOCKS = range(100, IMAGE.size >> 9, 700)
