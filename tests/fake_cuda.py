@@ -165,6 +165,7 @@ class Device:
     def __init__(self, machine: Cuda, gpu: int) -> None:
         self.machine = machine
         self.gpu = gpu
+        self.pci_bus_id = f"0000:C{gpu}:00.0"
 
     def __enter__(self) -> None:
         self.before, self.machine.thread.gpu = self.machine.current, self.gpu
