@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from nvidia.dali import fn
 
 import bmap_tools
 from dali_storage import readers
-from dali_storage._types import IntArray
+from dali_storage._types import IntArray, address_of
+from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme.abi import COMMAND
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS
@@ -27,10 +30,11 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory, from_tree
 from dali_storage.errors import BackendUnavailable, MapNotChecked
 from dali_storage.reader import Reader
-from dali_storage.testing import make_batch, read
+from dali_storage.testing import make_batch, nothing_is_left, read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, run
+from .fake_cuda import Cuda
 from .layouts import contents_of, make_hostile_files, make_map
 from .mapped import NEEDS_ROOT, OnDisk, require_permission_to_be_named
 from .xnvme import offers
@@ -93,6 +97,16 @@ class TestEmuOnExt4Partition(OfXnvmeBlock):
     openings = 100
 
 
+class TestEmuToPageLockedMemory(OfXnvmeBlock):
+    options: ClassVar[dict[str, Any]] = {"io": "emu", "mem": "pinned", "gpu": 1}
+
+    @pytest.fixture(autouse=True)
+    def cuda(self, gpus: Cuda) -> Iterator[None]:
+        yield
+        gc.collect()
+        assert not gpus.registered
+
+
 class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
     file_system, sector = "xfs", 4096
     options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 16, "retries": 0}
@@ -140,6 +154,70 @@ def test_a_file_beyond_2_tib_is_read_right(io: str, tmp_path: Path) -> None:
         catalog = from_directory(made.mount, file_filters="*")
         with XnvmeBlockReader(catalog, bmap=bmap, io=io, queue_depth=4) as reader:
             assert read(reader, np.arange(16)) == contents_of(catalog)
+
+
+# Page-locked memory
+
+
+def test_page_locked_memory_is_that_of_libxnvme(
+    io: str, mapped: tuple[Catalog, Path], gpus: Cuda
+) -> None:
+    with XnvmeBlockReader(mapped[0], bmap=mapped[1], io=io, mem="pinned") as reader:
+        assert (reader.device, reader.gpu, reader.pinned) == ("cpu", 0, True)
+        assert not gpus.registered
+        buffer = reader.allocate(1 << 20)
+        assert gpus.registered == {address_of(buffer): buffer.nbytes}
+        assert read(reader, np.arange(3), buffer=buffer) == contents_of(mapped[0])
+    del reader
+    assert gpus.registered
+    del buffer
+    assert not gpus.registered
+
+
+def test_memory_that_cannot_be_page_locked_is_freed(
+    xnvme: Library, mapped: tuple[Catalog, Path], gpus: Cuda
+) -> None:
+    with XnvmeBlockReader(mapped[0], bmap=mapped[1], mem="pinned") as reader:
+        gpus.capacity = 1 << 20
+        with nothing_is_left():
+            for _ in range(3):
+                with pytest.raises(MemoryError, match="CUDA cannot page-lock 67108864 bytes"):
+                    reader.allocate(64 << 20)
+        assert read(reader, np.arange(3)) == contents_of(mapped[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"mem": "pinned"},
+            r"CuPy, which cannot be imported.*; pip install 'dali-storage\[cuda12\]'",
+        ),
+        ({"mem": "gpu", "uri": "0000:ff:1f.7"}, "CuPy, which cannot be imported"),
+    ],
+)
+def test_without_cupy_nothing_is_opened(
+    mapped: tuple[Catalog, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(xnvme_block, "require_controller", lambda _: None)
+    with pytest.raises(BackendUnavailable, match=message):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], **options)
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_without_the_gpu_nothing_is_opened(
+    mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch, gpus: Cuda, count: int | None
+) -> None:
+    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
+    gpus.count = count
+    message = "there is no GPU 2; choose one from 0 to 1" if count else "CUDA cannot be used"
+    with pytest.raises(BackendUnavailable, match=message):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1], mem="pinned", gpu=2)
 
 
 # Options and devices that are refused
