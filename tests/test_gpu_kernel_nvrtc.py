@@ -81,9 +81,9 @@ def test_the_order_of_what_the_controller_sees(architecture: int) -> None:
     fence, barrier = "fence.acq_rel.sys", "bar.warp.sync"
     load, store = "ld.acquire.sys.global.u32", "st.mmio.relaxed.sys.global.u32"
     assert found == [
+        load,  # the stop word
         *(fence, barrier, fence, store),  # submit()
         *(load, barrier, fence, store),  # reap()
-        load,  # the stop word
         barrier,  # before the state is written
     ]
 

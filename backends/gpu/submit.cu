@@ -181,12 +181,12 @@ DEVICE void drive(const Batch &batch, QueuePair &shared) {
     State state = {queue.tail, queue.head, queue.phase, queue.in_flight, queue.fault, false};
     u64 since = nanoseconds();
     for (u32 round = 1, idle = 0; !state.fault && (!state.all_taken || state.in_flight); round++) {
+        // The stop word is in the host's memory, far away.
+        if (round % 64 == 0 && (state.fault = find_fault(batch, since))) break;
         u32 moved = submit(batch, queue, state);
         moved += reap(batch, queue, state);
         if (moved) idle = 0, since = nanoseconds();
         else sleep_ns(idle++ < 64 ? 100 : 1000);
-        if (round % 64 == 0 && !state.fault)  // the stop word is in the host's memory: far away
-            state.fault = find_fault(batch, since);
     }
     sync_lanes();  // the state has been read by all lanes
     if (lane_index() == 0) {
