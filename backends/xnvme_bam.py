@@ -30,7 +30,9 @@ _LANES = 2  # the batch of one is prepared while that of the other is read
 _MAX_QUEUES = 64
 _MAX_TRANSFER = 2 << 20  # bytes; a PRP list of one page holds one page more
 _MEMORIES = ("cpu", "gpu")
-_TIMEOUT = 10.0  # seconds; as long as a GPU kernel waits, so do cudaFree() and the like
+
+TIMEOUT_S = 10.0
+"""Without a completion for so long, a queue is given up. cudaFree() and others wait as long."""
 
 
 class XnvmeBamReader(Reader):
@@ -186,7 +188,7 @@ class XnvmeBamReader(Reader):
             launcher=self._launcher,
             completions=partial(_completions, self._peer) if self._peer else None,
             lba_bytes=self._namespace.lba_bytes,
-            timeout_s=_TIMEOUT,
+            timeout_s=TIMEOUT_S,
         )
 
 

@@ -1,5 +1,8 @@
 """The kernel of submit.cu on a GPU: compiled, launched, awaited and stopped, by CuPy."""
 
+from __future__ import annotations
+
+import errno
 import mmap
 import threading
 import time
@@ -60,7 +63,9 @@ class Launcher:
         """The same for mapped registers of another device."""
         return cuda.device_address(cuda.map_registers(registers, self.gpu), self.gpu)
 
-    def launches(self, pairs: npt.NDArray[np.void], prp_list_bus: npt.NDArray[np.uint64]) -> Any:
+    def launches(
+        self, pairs: npt.NDArray[np.void], prp_list_bus: npt.NDArray[np.uint64]
+    ) -> Launches:
         """Launches of the kernel that drive some queue pairs, one after the other."""
         return Launches(self, pairs, prp_list_bus)
 
@@ -95,7 +100,8 @@ class Launches:
         self._device = cuda.allocate(1, launcher.gpu)  # for the columns of a batch
         self._host = self._page_locked(self._device.nbytes)
         self._status = slice(0, 0)
-        self.pairs = self._page_locked(pairs.nbytes).view(layout.QUEUE_PAIR)
+        self._rows = self._page_locked(pairs.nbytes)
+        self.pairs = self._rows.view(layout.QUEUE_PAIR)
         self.pairs[:] = pairs
         columns: dict[tuple[int, str], npt.NDArray[Any]] = {}
         for index, bus_addresses in enumerate(prp_list_bus):
@@ -108,7 +114,7 @@ class Launches:
         staged = self._page_locked(nbytes)
         for place, column in zip(places, [self.pairs, *columns.values()], strict=True):
             staged[place] = _bytes(column)
-        self._copy(self._own.address, address_of(staged), nbytes)
+        self._copy("memcpyHostToDevice", self._own.address, address_of(staged), nbytes)
         self._stream.synchronize()
 
     def start(self, batch: npt.NDArray[np.void], **columns: npt.NDArray[Any]) -> None:
@@ -128,39 +134,51 @@ class Launches:
             batch[name] = self._device.address + place.start
         batch["stop"] = self._stop_address
         self._status = places[-1]
-        start = self._status.start
         self._stop[0] = 0
-        self._copy(self._device.address, address_of(self._host), nbytes)
+        self._copy("memcpyHostToDevice", self._device.address, address_of(self._host), nbytes)
         with self._cupy.cuda.Device(self._launcher.gpu), self._stream:
             arguments = batch, np.uint64(self._own.address)
             self._launcher.kernel((self.pairs.size,), (layout.LANES,), arguments)
         status = self._host[self._status]
-        self._copy(address_of(status), self._device.address + start, status.nbytes)
-        self._copy(address_of(self.pairs), self._own.address, self.pairs.nbytes)
+        source = self._device.address + self._status.start
+        self._copy("memcpyDeviceToHost", address_of(status), source, status.nbytes)
+        self._fetch_pairs()
         with self._cupy.cuda.Device(self._launcher.gpu):
-            self._event.record(self._stream)
+            self._cupy.cuda.runtime.eventRecord(self._event.ptr, self._stream.ptr)
 
     def wait(self) -> Statuses:
-        """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses."""
+        """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses.
+
+        Raises:
+            OSError: the GPU has failed.
+        """
+        runtime = self._cupy.cuda.runtime
         if threading.current_thread() is threading.main_thread():
-            query = self._cupy.cuda.runtime.eventQuery
-            while query(self._event.ptr) == _NOT_READY:
+            while runtime.eventQuery(self._event.ptr) == _NOT_READY:
                 time.sleep(_PAUSE)
-        self._event.synchronize()
+        try:
+            self._event.synchronize()
+        except runtime.CUDARuntimeError as error:
+            what = f"GPU {self._launcher.gpu} has failed to submit commands: {error}"
+            raise OSError(errno.EIO, what) from None
         return self._host[self._status].view(_STATUS).copy()
 
     def stop(self) -> None:
         """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`."""
         self._stop[0] = 1
         self._stream.synchronize()
-        self._copy(address_of(self.pairs), self._own.address, self.pairs.nbytes)
+        self._fetch_pairs()
         self._stream.synchronize()
 
-    def _copy(self, to: int, source: int, nbytes: int) -> None:
+    def _copy(self, kind: str, to: int, source: int, nbytes: int) -> None:
+        """Queue a copy; `kind` is the name of a cudaMemcpyKind."""
         runtime = self._cupy.cuda.runtime
         with self._cupy.cuda.Device(self._launcher.gpu):
-            kind = runtime.memcpyDefault
-            runtime.memcpyAsync(to, source, nbytes, kind, self._stream.ptr)
+            runtime.memcpyAsync(to, source, nbytes, getattr(runtime, kind), self._stream.ptr)
+
+    def _fetch_pairs(self) -> None:
+        nbytes = self.pairs.nbytes
+        self._copy("memcpyDeviceToHost", address_of(self._rows), self._own.address, nbytes)
 
     def _page_locked(self, nbytes: int) -> HostBuffer:
         """At least one page of page-locked memory, of which the first `nbytes` are returned."""
