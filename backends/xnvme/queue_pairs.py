@@ -191,7 +191,7 @@ class QueuePairs:
         total = sum(sizes) * count + spare + depth * count
         self.memory, memory_bus = bus.allocate(device, total * layout.PAGE)
         self.memory[:] = 0
-        queues, end = _place(memory_bus, np.repeat(sizes, count).tolist())
+        queues, end = _place(memory_bus, np.repeat(sizes, count).tolist(), depth * count)
         self.submission_queues, self.completion_queues = queues[:count], queues[count:]
         self.prp_lists = end + np.arange(count) * depth * layout.PAGE
         lists = end + np.arange(count * depth) * layout.PAGE
@@ -271,8 +271,11 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // layout.PAGE)
 
 
-def _place(memory: BusMemory, sizes: list[int]) -> tuple[IntArray, int]:
-    """Pieces of so many pages each, contiguous on the bus: their addresses, and where they end."""
+def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, int]:
+    """Pieces of so many pages each, contiguous on the bus: their addresses, and where they end.
+
+    There must be room for so many pages `after` them.
+    """
     each = memory.address + np.arange(memory.nbytes // layout.PAGE) * layout.PAGE
     gaps = np.diff(memory.addresses(each).astype(np.int64)) != layout.PAGE
     before = np.concatenate(([0], np.cumsum(gaps)))
@@ -282,7 +285,7 @@ def _place(memory: BusMemory, sizes: list[int]) -> tuple[IntArray, int]:
             at += 1
         starts.append(at)
         at += size
-    if at >= each.size:
+    if at + after > each.size:
         raise MemoryError("the memory for queues is not contiguous; provide hugepages of 2 MiB")
     return memory.address + np.array(starts) * layout.PAGE, memory.address + at * layout.PAGE
 

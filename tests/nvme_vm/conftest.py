@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from ..nvme_sim.build import build_kernel, sources
 from . import plan
 from .disks import MappedDisk, plant, sparse
 from .guests import run
@@ -19,3 +21,11 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> MappedDisk:
     machine = Machine(directory=made.directory, controllers=(made.controller(),))
     run(machine, [sys.executable, "-m", f"{__package__}.guest.prepare"])
     return made
+
+
+@pytest.fixture(scope="session")
+def host_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernel of the GPU for the processor of a guest."""
+    texts = sources()
+    texts["host.cpp"] += Path(__file__).with_name("launch.cpp").read_text()
+    return build_kernel(tmp_path_factory.mktemp("kernel") / "build", 1, texts=texts)

@@ -1,0 +1,88 @@
+"""The promises of a reader, by xnvme-bam; and a controller that is removed while it is read."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_storage.backends import xnvme_bam
+from dali_storage.backends.xnvme_bam import XnvmeBamReader
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory
+from dali_storage.reader import Reader
+from dali_storage.testing import SIZES, SnapshotReaderTests, read
+
+from ...devices import make_file_system, mounted
+from ...layouts import make_map
+from .. import plan
+from . import controllers, ways
+from .launching import on_the_processor as on_the_processor
+from .removal import failure_when_taken_out
+from .xnvme_namespaces import filled
+from .xnvme_removal import TIMEOUT, prepare
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.usefixtures("on_the_processor"),
+]
+
+CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
+DISK = plan.EMPTY[4096]
+
+
+class TestPromises(SnapshotReaderTests):
+    batches, interrupts = 100, 10
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def disk(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        directory = tmp_path_factory.mktemp("promises")
+        node, mount = controllers.blank(controllers.disk(DISK)), directory / "mnt"
+        make_file_system("ext4", node)
+        with mounted(node, mount):
+            (mount / "class").mkdir()
+            for index, content in enumerate(CONTENTS):
+                (mount / "class" / f"{index:03d}").write_bytes(content)
+            cls.files = from_directory(mount, file_filters="*")
+            cls.bmap = make_map(mount, directory / "bmap.json")
+        (mount / "class").mkdir()
+        with ways.address(DISK) as cls.function:
+            yield
+
+    @pytest.fixture
+    def contents(self) -> list[bytes]:
+        return CONTENTS
+
+    @pytest.fixture
+    def catalog(self) -> Catalog:
+        return self.files
+
+    def open(self, catalog: Catalog) -> Reader:
+        return XnvmeBamReader(catalog, bmap=self.bmap, uri=self.function)
+
+
+def test_a_controller_that_another_driver_took_is_not_touched(tmp_path: Path) -> None:
+    layout = filled(tmp_path / "mnt", plan.EMPTY[512])
+    with ways.address(layout.serial) as uri:
+        reader = XnvmeBamReader(layout.catalog, bmap=layout.bmap, uri=uri)
+        assert read(reader, np.arange(20)) == layout.contents
+    with pytest.raises(OSError) as caught:
+        read(reader, np.arange(3))
+    assert (caught.value.errno, caught.value.filename) == (errno.ENODEV, uri)
+    reader.close()
+    assert layout.is_read_right(layout.disk)
+
+
+def test_a_removed_controller_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xnvme_bam, "TIMEOUT_S", TIMEOUT)
+    catalog, bmap = prepare(0, tmp_path)
+    function = controllers.address(plan.TAKEN_OUT[0])
+    controllers.bind(function, "uio_pci_generic")
+    reader = XnvmeBamReader(catalog, bmap=bmap, uri=function)
+    error = failure_when_taken_out(reader, catalog, 0)
+    assert error.errno in (errno.ETIMEDOUT, errno.ENODEV)  # in the middle of a batch, or not
+    assert error.filename == function
