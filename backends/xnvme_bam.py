@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from .. import cuda
 from .._types import Buffer, IntArray, PathLike
 from ..catalog import Catalog
 from ..devices import DeviceStatus
@@ -17,7 +16,7 @@ from .extents.plan import Reads
 from .extents.samples import Failures, MappedSamples, directory_of
 from .gpu import layout, module
 from .gpu.dmabuf import PeerMemory
-from .gpu.requirements import list_gpus, submission_needs
+from .gpu.requirements import cuda_problem, list_gpus, submission_needs
 from .xnvme import bus, library, pci
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.gpu_queue import Controller, GpuQueue
@@ -134,11 +133,10 @@ class XnvmeBamReader(Reader):
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
         try:
-            cuda.require()
             _library()
         except BackendUnavailable as reason:
             return reason.with_traceback(None)
-        return None
+        return cuda_problem()
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:

@@ -20,7 +20,8 @@ from dali_storage.errors import BackendUnavailable
 
 from . import fake_cuda
 from .nvme_sim import build
-from .nvme_sim.simulation import NEVER, Reads, Setup, Simulation, place
+from .nvme_sim.reads import Reads, Setup, place
+from .nvme_sim.simulation import NEVER, Simulation
 from .nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED
 
 _REGISTERS = 5  # cudaHostRegisterPortable | cudaHostRegisterIoMemory

@@ -145,7 +145,14 @@ def test_a_wrong_plugin_does_not_hide_the_others(plugin: dict[str, str]) -> None
 
 
 def test_the_backends_that_ship() -> None:
-    assert registry.names() == ["block", "memory", "python-file", "xnvme-block", "xnvme-file"]
+    assert registry.names() == [
+        "block",
+        "memory",
+        "python-file",
+        "xnvme-bam",
+        "xnvme-block",
+        "xnvme-file",
+    ]
     assert registry.load("block") is BlockReader
     assert registry.load("memory") is MemoryReader
     assert registry.load("python-file") is PythonFileReader
@@ -155,7 +162,7 @@ def test_the_backends_that_ship() -> None:
 
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match="known are block, memory, python-file, xnvme-block, xnvme-file"
+        ValueError, match="known are block, memory, python-file, xnvme-bam, xnvme-block, xnvme-file"
     ):
         registry.load("blok")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,23 +58,21 @@ def test_check_must_be_a_flag(catalog: Catalog) -> None:
         XnvmeBamReader(catalog, bmap="/no/map", uri=ADDRESS, check=1)  # type: ignore[arg-type]
 
 
-def test_without_cupy_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_or_cupy_it_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xnvme_bam.library, "load", lambda: SimpleNamespace(version="main"))
+    monkeypatch.setattr(xnvme_bam, "cuda_problem", lambda: requirements.cuda_problem(str(tmp_path)))
     monkeypatch.setitem(sys.modules, "cupy", None)
-    reason = XnvmeBamReader.unavailable()
-    assert reason is not None
-    assert "CuPy" in reason.reason
-    assert "dali-storage[cuda12]" in reason.remedy
+    assert "NVIDIA's driver is not loaded; install it" in str(XnvmeBamReader.unavailable())
+    write(tmp_path / "proc/driver/nvidia/version", "NVRM version: NVIDIA 570.00 Release Build")
+    assert "CuPy, which cannot be imported" in str(XnvmeBamReader.unavailable())
+    assert "pip install 'dali-storage[cuda12]'" in str(XnvmeBamReader.unavailable())
 
 
 def test_a_libxnvme_without_upcie_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Release:
-        version = "0.7.5"
-
-    monkeypatch.setattr(xnvme_bam.cuda, "require", lambda: None)
-    monkeypatch.setattr(xnvme_bam.library, "load", Release)
-    reason = XnvmeBamReader.unavailable()
-    assert reason is not None
-    assert "main branch" in reason.remedy
+    monkeypatch.setattr(xnvme_bam.library, "load", lambda: SimpleNamespace(version="0.7.5"))
+    assert "use a libxnvme of the main branch" in str(XnvmeBamReader.unavailable())
 
 
 # --- the machine ---

@@ -83,6 +83,11 @@ def controller_needs(controller: str, root: str = "/") -> list[Need]:
     return [*needs, *_translation_needs(function)]
 
 
+def cuda_problem(root: str = "/") -> BackendUnavailable | None:
+    """Why CUDA cannot be used by CuPy, which is not imported where there is no driver."""
+    return _cuda_problem(_text(Path(root) / "proc/driver/nvidia/version"))
+
+
 def submission_needs(controller: str, root: str = "/") -> list[Need]:
     """What is missing before a GPU can submit commands to the controller at a PCI address."""
     base = Path(root)
