@@ -171,12 +171,12 @@ def test_queues_are_where_the_controller_was_told(
 def test_completion_queues_elsewhere(memory: Memory) -> None:
     controller = Controller()
     buffer = np.full(2 * queue_pairs.COMPLETION_BYTES, 0xEE, np.uint8)
-    pages = (np.uint64(7 << 40) + np.arange(8, dtype=np.uint64) * PAGE).astype(np.uint64)
+    pages = ((7 << 40) + np.arange(8) * 9 * PAGE).astype(np.uint64)
     there = BusMemory(16 * PAGE, buffer.nbytes, pages, 12)
     pairs = make(controller, completions=(buffer, there))
     assert not buffer.any()
-    assert [controller.queues[False, qid][0] - (7 << 40) for qid in pairs.qids] == [0, 4 * PAGE]
-    assert pairs.completion_queues.tolist() == [16 * PAGE, 20 * PAGE]
+    assert [controller.queues[False, qid][0] - (7 << 40) for qid in pairs.qids] == [0, 9 * PAGE]
+    assert pairs.completion_queues.tolist() == [16 * PAGE, 17 * PAGE]
     assert pairs.close()
 
 

@@ -193,14 +193,14 @@ class QueuePairs:
         self.memory[:] = 0
         queues, end = _place(memory_bus, np.repeat(sizes, count).tolist(), depth * count)
         self.submission_queues, self.completion_queues = queues[:count], queues[count:]
-        self.prp_lists = end + np.arange(count) * depth * layout.PAGE
-        lists = end + np.arange(count * depth) * layout.PAGE
-        self.prp_list_bus = memory_bus.addresses(lists).reshape(count, depth)
         there = memory_bus
         if completions is not None:
             buffer, there = completions
-            buffer[: count * COMPLETION_BYTES] = 0
-            self.completion_queues = there.address + np.arange(count) * COMPLETION_BYTES
+            buffer[: buffer.nbytes] = 0
+            self.completion_queues, _ = _place(there, [sizes[1]] * count, 0)
+        self.prp_lists = end + np.arange(count) * depth * layout.PAGE
+        lists = end + np.arange(count * depth) * layout.PAGE
+        self.prp_list_bus = memory_bus.addresses(lists).reshape(count, depth)
         try:
             self._create(
                 depth,
@@ -286,7 +286,7 @@ def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, i
         starts.append(at)
         at += size
     if at + after > each.size:
-        raise MemoryError("the memory for queues is not contiguous; provide hugepages of 2 MiB")
+        raise MemoryError("the memory for queues is not contiguous on the bus; free hugepages")
     return memory.address + np.array(starts) * layout.PAGE, memory.address + at * layout.PAGE
 
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_storage.backends import xnvme_bam
 from dali_storage.backends.gpu import layout as structures
 from dali_storage.backends.xnvme import queue_pairs
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.errors import BackendUnavailable
 from dali_storage.testing import make_batch, read
 
-from . import ways
+from . import vram, ways
 from .hostile import Layout
 from .launching import on_the_processor as on_the_processor
 
@@ -67,6 +68,21 @@ def test_hostile_layouts_are_read_right(
         assert reader.lanes == min(queues, 2)
         assert is_read_right(reader, layout)
         assert is_read_right(reader, layout)
+
+
+@pytest.mark.parametrize(("queues", "depth"), [(1, 2), (4, 300)])
+def test_hostile_layouts_are_read_to_gpu_memory(layout: Layout, queues: int, depth: int) -> None:
+    before = vram.VramMemory.flushes
+    options = {"queues": queues, "queue_depth": depth}
+    with (
+        ways.address(layout.serial) as uri,
+        vram.in_use(xnvme_bam, XnvmeBamReader),
+        opened(layout, uri, **options) as reader,
+    ):
+        assert reader.device == "gpu"
+        assert is_read_right(reader, layout)
+        assert vram.VramMemory.flushes == before + reader.lanes
+        del reader
 
 
 def test_no_queue_is_left_and_xnvme_block_reads_beside_it(

@@ -16,6 +16,7 @@ from dali_storage.backends import xnvme_bam
 from dali_storage.backends.gpu import layout, module
 from dali_storage.backends.xnvme import queue_pairs
 
+from . import vram
 from .controllers import user_space_driver
 
 
@@ -33,6 +34,11 @@ class HostLauncher:
         return address_of(registers)
 
     def launches(self, pairs: np.ndarray, prp_list_bus: np.ndarray) -> HostLaunches:
+        if vram.VramMemory.machine is not None:  # a GPU reaches its memory by these addresses
+            for pair in pairs:
+                at, nbytes = int(pair["completion_queue"]), int(pair["depth"]) * 16
+                ((_, there, _),) = vram.VramMemory.machine.parts(at, nbytes)
+                pair["completion_queue"] = there
         return HostLaunches(self.library, pairs, prp_list_bus)
 
 

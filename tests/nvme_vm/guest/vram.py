@@ -11,6 +11,7 @@ import mmap
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from dali_storage.backends.xnvme import bus
 from dali_storage.backends.xnvme.bus import BusMap
 from dali_storage.backends.xnvme.namespace import Namespace, open_namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.reader import Reader
 
 from ...fake_cuda import Cuda, install
 
@@ -48,7 +50,7 @@ class Vram(Cuda):
         self._require(to if kind == 1 else source, nbytes)
 
         def copy() -> None:
-            for done, here, part in self._parts(to if kind == 1 else source, nbytes):
+            for done, here, part in self.parts(to if kind == 1 else source, nbytes):
                 there = (to if kind == 2 else source) + done
                 ctypes.memmove(*((here, there) if kind == 1 else (there, here)), part)
 
@@ -59,12 +61,12 @@ class Vram(Cuda):
         self._require(to, nbytes)
 
         def fill() -> None:
-            for _, here, part in self._parts(to, nbytes):
+            for _, here, part in self.parts(to, nbytes):
                 ctypes.memset(here, value, part)
 
         self.queue(stream, fill)
 
-    def _parts(self, address: int, nbytes: int) -> list[tuple[int, int, int]]:
+    def parts(self, address: int, nbytes: int) -> list[tuple[int, int, int]]:
         """GPU memory in host memory: bytes before each part, its address, its bytes."""
         ((start, pages),) = [
             (start, pages)
@@ -119,14 +121,16 @@ class VramMemory(PeerMemory):
 
 
 @contextmanager
-def in_use() -> Iterator[None]:
-    """Readers of xnvme-block that are opened here read to GPU memory."""
+def in_use(
+    product: ModuleType = xnvme_block, backend: type[Reader] = XnvmeBlockReader
+) -> Iterator[None]:
+    """Readers of a backend, of the module `product`, that are opened here read to GPU memory."""
     if VramMemory.machine is not None:
         yield
         return
-    original = XnvmeBlockReader.__init__
+    original: Any = backend.__init__
 
-    def init(reader: XnvmeBlockReader, *arguments: Any, **options: Any) -> None:
+    def init(reader: Reader, *arguments: Any, **options: Any) -> None:
         original(reader, *arguments, mem="gpu", **options)
 
     def remember(*arguments: Any, **options: Any) -> Namespace:
@@ -137,8 +141,8 @@ def in_use() -> Iterator[None]:
         machine = Vram()
         install(patch, machine)
         patch.setattr(VramMemory, "machine", machine)
-        patch.setattr(xnvme_block, "PeerMemory", VramMemory)
-        patch.setattr(xnvme_block, "open_namespace", remember)
-        patch.setattr(XnvmeBlockReader, "__init__", init)
+        patch.setattr(product, "PeerMemory", VramMemory)
+        patch.setattr(product, "open_namespace", remember)
+        patch.setattr(backend, "__init__", init)
         yield
         VramMemory.namespace = None  # or its device would stay open
