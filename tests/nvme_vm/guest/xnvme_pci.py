@@ -11,7 +11,7 @@ from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.namespace import open_namespace
 from dali_storage.errors import BackendUnavailable
 
-from . import raw, vram, ways
+from . import controllers, raw, vram, ways
 from .hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
@@ -43,7 +43,7 @@ def test_hostile_layouts_to_gpu_memory(layout: Layout, max_transfer: int | None)
 @ways.ONLY_MAIN
 def test_commands_of_all_lengths_to_places_of_all_kinds(layout: Layout) -> None:
     known, random = bmap_tools.load(layout.bmap), np.random.default_rng(3)
-    block = known.device.logical_block_size
+    block, node = known.device.logical_block_size, controllers.disk(layout.serial)
     extents = random.choice(known.extents[known.extents[:, 1] >= 0], 24)
     offsets = known.device.start + extents[:, 1]
     lengths = random.integers(1, MOST // block, offsets.size) * block
@@ -53,7 +53,7 @@ def test_commands_of_all_lengths_to_places_of_all_kinds(layout: Layout) -> None:
     places = np.cumsum(gaps + lengths) - lengths
     expected = np.full(int(places[-1] + lengths[-1]), GUARD, np.uint8)
     for offset, place, length in zip(offsets, places, lengths, strict=True):
-        content = raw.read(layout.disk, int(offset), int(length))
+        content = raw.read(node, int(offset), int(length))
         expected[place : place + length] = np.frombuffer(content, np.uint8)
     with ways.gpu(layout.serial) as function:
         options = {"queues": 1, "queue_depth": 4, "spin": False, "peer": True}
