@@ -230,6 +230,12 @@ class FastCopies(Cuda):
             prototype = ctypes.CFUNCTYPE(*[ctypes.c_void_p] * (6 if name == "memcpyAsync" else 5))
             setattr(self, name, prototype(ctypes.cast(function, ctypes.c_void_p).value or 0))
 
+    def queue(self, stream: int, work: Callable[[], object]) -> None:
+        """Nothing is queued; the locks of a queue would not survive a Ctrl-C."""
+
+    def finish(self, stream: int, until: object = None) -> None:
+        """Nothing is left to do."""
+
 
 def install(monkeypatch: pytest.MonkeyPatch, machine: Cuda | None = None) -> Cuda:
     """A machine whose CuPy is the one that is imported."""

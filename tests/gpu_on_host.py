@@ -19,7 +19,7 @@ from dali_storage._types import HostBuffer, address_of
 from dali_storage.backends.gpu import driver, layout, module
 from dali_storage.errors import BackendUnavailable
 
-from .fake_cuda import Cuda
+from .fake_cuda import FastCopies
 from .gpu import test_kernel
 from .gpu.kernel import SHARED
 from .nvme_sim.simulation import pointer
@@ -79,7 +79,7 @@ class HostLauncher:
 
 def main(kernel: str, *arguments: str) -> int:
     HostLauncher.library = ctypes.CDLL(kernel)
-    cuda = Cuda().module()
+    cuda = FastCopies().module()
     runtime = cuda.cuda.runtime
     runtime.getDeviceProperties = lambda gpu: {"name": b"no GPU"}
     runtime.driverGetVersion = runtime.runtimeGetVersion = lambda: 0
