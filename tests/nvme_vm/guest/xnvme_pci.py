@@ -10,7 +10,9 @@ from dali_storage._types import address_of
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.namespace import open_namespace
 from dali_storage.errors import BackendUnavailable
+from dali_storage.testing import make_batch, read
 
+from ...fake_cuda import install
 from . import controllers, raw, vram, ways
 from .hostile import Layout
 
@@ -28,6 +30,20 @@ def test_hostile_layouts_by_the_pci_address(layout: Layout) -> None:
         else:
             assert layout.is_read_right(function, queue_depth=16)
             assert layout.is_read_right(function, queue_depth=16, queues=1, spin=True)
+
+
+@ways.TO_HOST_MEMORY
+def test_hostile_layouts_to_page_locked_memory(
+    layout: Layout, way: ways.Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, samples = install(monkeypatch), np.arange(len(layout.catalog))
+    with way(layout.serial) as uri:
+        with layout.open(uri, mem="pinned") as reader:
+            batch = make_batch(reader, samples)
+            assert [*machine.registered] == [address_of(batch.buffer)]
+            assert read(reader, samples, buffer=batch.buffer) == layout.contents
+        del batch, reader
+        assert not machine.registered
 
 
 @ways.ONLY_MAIN
