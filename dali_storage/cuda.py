@@ -205,6 +205,11 @@ def current(gpu: int) -> contextlib.AbstractContextManager[Any]:
     return device
 
 
+def synchronize(gpu: int) -> None:
+    """Block until a GPU has done all that has been queued on it. It blocks without the GIL."""
+    require(gpu).cuda.Device(gpu).synchronize()
+
+
 class Stream:
     """A stream on which DALI copies out of GPU memory.
 

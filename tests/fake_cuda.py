@@ -173,6 +173,11 @@ class Device:
     def __exit__(self, *exc_info: object) -> None:
         self.machine.thread.gpu = self.before
 
+    def synchronize(self) -> None:
+        self.machine.check()
+        for stream in list(self.machine.streams):
+            self.machine.finish(stream)
+
 
 class Memory:
     def __init__(self, machine: Cuda, nbytes: int) -> None:

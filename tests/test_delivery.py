@@ -8,6 +8,7 @@ are taken.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -20,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import Pipeline, backend, fn
 from nvidia.dali.tensors import TensorGPU
 
 from dali_storage import cuda, readers
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.dali import executor, group
+from dali_storage.dali import group, hold
 from dali_storage.discovery import from_directory
 from dali_storage.order import OrderOptions
 from dali_storage.source import Source
@@ -66,6 +67,8 @@ class Executor:
         self.delivered: list[list[bytes]] = []
         self.labels: list[list[int]] = []
         self.pending: deque[Callable[[], None]] = deque()
+        self.fails = False
+        self.own_stream = cuda.Stream(1).pointer
 
     def SetExternalTLInput(  # noqa: N802
         self, name: str, tensors: Any, stream: Any, use_copy_kernel: bool
@@ -84,24 +87,29 @@ class Executor:
         assert self.machine.current == 1, "DALI takes the stream for one of the current GPU"
         assert type(stream) is ctypes.c_void_p, "DALI takes all else for the default stream"
         parts = [(tensor.data_ptr(), tensor.shape()[0]) for tensor in tensors]
-        read = partial(self._read, parts)
-        self.machine.queue(stream.value or 0, lambda: self.delivered.append(read()))
+        self.machine.queue(stream.value or 0, partial(deliver, self.delivered, parts))
 
     def _share(self, tensors: TensorList, stream: Any) -> None:
         assert (stream, tensors.contiguous) == (None, False)
         assert all(tensor.is_pinned for tensor in tensors)
         parts = [(tensor.memory.ctypes.data, tensor.memory.size) for tensor in tensors]
-        self.pending.append(lambda: self.delivered.append(self._read(parts)))
+        self.pending.append(partial(deliver, self.delivered, parts))
 
-    def _read(self, parts: list[tuple[int, int]]) -> list[bytes]:
-        return [ctypes.string_at(address, nbytes) for address, nbytes in parts]
-
+    @hold.watched
     def Outputs(self, stream: Any = None) -> None:  # noqa: N802
         read = self.pending.popleft()
+        if self.fails:
+            self.machine.queue(self.own_stream, read)
+            raise RuntimeError("an operator failed")
         if stream is None:
             read()
         else:
             self.machine.queue(stream.value, read)
+
+
+def deliver(delivered: list[list[bytes]], parts: list[tuple[int, int]]) -> None:
+    """What a GPU does: it knows addresses, and keeps nothing alive."""
+    delivered.append([ctypes.string_at(address, nbytes) for address, nbytes in parts])
 
 
 class FakePipeline:
@@ -189,7 +197,6 @@ def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
         if number >= ahead:
             stream = user.pointer if asynchronous else None
             pipeline._pipe.Outputs(None if stream is None else ctypes.c_void_p(stream))
-            reader.outputs_taken(pipeline, stream)
     gpus.finish(user.pointer)
     contents, labels = expected(make.root, 100)  # type: ignore[attr-defined]
     assert pipeline._pipe.delivered == contents[: 100 - ahead]
@@ -233,13 +240,32 @@ def test_outputs_on_a_stream_are_right_after_their_pipeline_was_dropped(
 ) -> None:
     reader, pipeline = make("cpu")
     user = cuda.Stream(1)
-    executor = pipeline._pipe
     run(reader, pipeline)
-    executor.Outputs(ctypes.c_void_p(user.pointer))
-    reader.outputs_taken(pipeline, user.pointer)
+    pipeline._pipe.Outputs(ctypes.c_void_p(user.pointer))
+    delivered = pipeline._pipe.delivered
     del pipeline
     gc.collect()
-    assert executor.delivered == expected(make.root, 1)[0]  # type: ignore[attr-defined]
+    assert delivered == expected(make.root, 1)[0]  # type: ignore[attr-defined]
+
+
+def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(
+    gpus: Cuda, make: Callable[[str], Any]
+) -> None:
+    """DALI goes on after an error. Operators that did not fail may have queued copies."""
+    reader, pipeline = make("cpu")
+    for number in range(100):
+        run(reader, pipeline)
+        pipeline._pipe.fails = number % 3 != 1
+        if number:
+            with pytest.raises(RuntimeError) if pipeline._pipe.fails else contextlib.nullcontext():
+                pipeline._pipe.Outputs()
+    gpus.finish(pipeline._pipe.own_stream)
+    assert pipeline._pipe.delivered == expected(make.root, 99)[0]  # type: ignore[attr-defined]
+    assert len(gpus.registered) <= 1 + 2 + 1 + 3
+    gpus.count = None
+    pipeline._pipe.fails = True
+    with pytest.raises(RuntimeError, match="an operator failed"):  # although CUDA does, too
+        pipeline._pipe.Outputs()
 
 
 def test_a_batch_that_is_not_fed_is_read_again(gpus: Cuda, make: Callable[[str], Any]) -> None:
@@ -263,15 +289,15 @@ def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda) -> Non
     """At any bytecode instruction: a batch may be kept for too long."""
     stream = cuda.Stream(0)
     for instruction in itertools.count():
-        hold, done = group.Hold(0), list[int]()
+        holding, done = hold.Hold(Executor(gpus), 0), list[int]()
         batches: list[Any] = [Batch() for _ in range(4)]
         alive = list(map(weakref.ref, batches))
         while batches:
-            hold.add(batches.pop(0))
+            holding.add(batches.pop(0))
         ended = False
         for number in range(3):
             gpus.queue(stream.pointer, partial(done.append, number))
-            ended |= ends_at(instruction, group, partial(hold.release, stream.pointer))
+            ended |= ends_at(instruction, hold, partial(holding.release, stream.pointer))
             kept = [number for number, batch in enumerate(alive) if batch() is not None]
             assert {0, 1, 2, 3} == {*kept, *done}
         gpus.finish(stream.pointer)
@@ -281,61 +307,121 @@ def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda) -> Non
     assert alive[0]() is alive[1]() is None
 
 
-def test_a_reader_is_told_when_outputs_are_taken(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(
+    gpus: Cuda, make: Callable[[str], Any]
 ) -> None:
-    executor.extend_outputs()
-    calls: list[tuple[str, Pipeline, int | None]] = []
-    monkeypatch.setattr(
-        group.ReaderGroup,
-        "outputs_taken",
-        lambda self, pipeline, stream: calls.append((self.name, pipeline, stream)),
-    )
-    root = str(tree(10))
-    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=3)
+    contents = expected(make.root, 4)[0]  # type: ignore[attr-defined]
+    for instruction in itertools.count():
+        reader, pipeline = make("cpu")
+        executor, stream = pipeline._pipe, cuda.Stream(1)
+        for _ in range(4):
+            run(reader, pipeline)
+        take = partial(executor.Outputs, ctypes.c_void_p(stream.pointer))
+        ended = [ends_at(instruction, hold, take) for _ in range(3)]
+        for _ in range(8):  # overwrites what is not held
+            run(reader, pipeline)
+        gpus.finish(stream.pointer)
+        assert executor.delivered == contents[: len(executor.delivered)]
+        if not any(ended):
+            break
+    assert instruction > 20
+    assert len(executor.delivered) == 3
+
+
+@pytest.fixture
+def late_gpu(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DALI finds the GPU of a pipeline that names none when the pipeline is built."""
+    monkeypatch.setattr(Pipeline, "device_id", property(lambda self: 1 if self._built else None))
+    real = group.TensorCPU
+    monkeypatch.setattr(group, "TensorCPU", lambda content, layout, is_pinned: real(content))
+
+
+def pipeline_of(root: Path) -> Pipeline:
+    pipeline = Pipeline(batch_size=BATCH, num_threads=1, prefetch_queue_depth=3)
     with pipeline:
-        pipeline.set_outputs(*readers.file(file_root=root, name="R"))
-    other = Pipeline(batch_size=4, num_threads=1, device_id=None)
-    with other:
-        other.set_outputs(*fn.readers.file(file_root=root, dont_use_mmap=True))
-    for _ in range(3):
+        data, labels = readers.file(file_root=str(root))
+        pipeline.set_outputs(fn.slice(data, 0, 100, axes=[0]), labels)
+    return pipeline
+
+
+def take_by_run(pipeline: Pipeline) -> None:
+    pipeline.run()
+
+
+def take_by_sharing(pipeline: Pipeline) -> None:
+    pipeline.schedule_run()
+    pipeline.share_outputs()
+    pipeline.release_outputs()
+
+
+@pytest.mark.parametrize("take", [take_by_run, take_by_sharing])
+def test_dali_lets_go_of_page_locked_batches_whose_outputs_are_taken(
+    gpus: Cuda, late_gpu: None, tree: Tree, take: Callable[[Pipeline], None]
+) -> None:
+    pipeline = pipeline_of(tree(10, sizes=(100,)))
+    for _ in range(50):
+        take(pipeline)
+    assert 3 < len(gpus.registered) <= 3 + 2 + 1 + 3
+    del pipeline
+    gc.collect()
+    assert not gpus.registered
+
+
+def test_dali_lets_go_of_page_locked_batches_in_which_an_operator_fails(
+    gpus: Cuda, late_gpu: None, tree: Tree
+) -> None:
+    pipeline = pipeline_of(tree(10, sizes=(100,) * 9 + (1,)))  # a slice of 1 byte fails
+    failed = 0
+    for _ in range(50):
+        try:
+            pipeline.run()
+        except RuntimeError:
+            failed += 1
+    assert 10 < failed < 50
+    assert len(gpus.registered) <= 3 + 2 + 1 + 3
+
+
+def test_two_readers_of_a_pipeline_let_go_of_their_own_batches(
+    gpus: Cuda, late_gpu: None, tree: Tree
+) -> None:
+    root = str(tree(10))
+    pipeline, other = (Pipeline(batch_size=BATCH, num_threads=1) for _ in range(2))
+    for each in (pipeline, other):
+        with each:
+            (data, _), (_, labels) = (readers.file(file_root=root, name=name) for name in "AB")
+            each.set_outputs(data, labels)
+    other.run()
+    few = len(gpus.registered)
+    for _ in range(50):
         pipeline.run()
-        other.run()
-    assert calls == [("R", pipeline, None)] * 3
-    calls.clear()
+    assert len(gpus.registered) <= few + 2 * (2 + 2 + 1 + 3)
 
 
 @pytest.mark.parametrize(
     ("given", "told"), [(None, None), (ctypes.c_void_p(5), 5), (ctypes.c_void_p(0), 0)]
 )
-def test_a_reader_is_told_on_which_stream_and_after_the_outputs_were_taken(
-    given: ctypes.c_void_p | None, told: int | None
+def test_a_batch_is_let_go_on_the_stream_of_its_outputs_after_they_were_taken(
+    monkeypatch: pytest.MonkeyPatch, given: ctypes.c_void_p | None, told: int | None
 ) -> None:
-    class Told:
-        def outputs_taken(self, pipeline: object, stream: int | None) -> None:
-            log.append((pipeline, stream))
-
     log: list[Any] = []
-    readers: Any = {"R": Told()}
-    assert executor.take_outputs(lambda stream: log.append(stream), "P", readers, given) is None
-    assert log == [given, ("P", told)]
+    monkeypatch.setattr(hold.Hold, "release", lambda self, stream: log.append(stream))
+    executor = Batch()
+    held = hold.Hold(executor, 0)
+    take = hold.watched(lambda executor, stream: log.append((executor, stream)))
+    assert take(executor, given) is None
+    assert log == [(executor, given), told]
+    del held
+    take(Batch(), given)
+    assert len(log) == 3
 
 
-def test_iterators_tell_a_reader_when_outputs_are_taken(
+def test_the_outputs_of_a_pipeline_without_a_gpu_are_left_alone(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor.extend_outputs()
-    calls: list[int | None] = []
-    monkeypatch.setattr(
-        group.ReaderGroup, "outputs_taken", lambda self, pipeline, stream: calls.append(stream)
-    )
-    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
-    with pipeline:
-        pipeline.set_outputs(*readers.file(file_root=str(tree(10)), name="R"))
-    pipeline.build()
-    pipeline.schedule_run()
-    for number in range(1, 4):
-        pipeline.share_outputs()
-        assert calls == [None] * number
-        pipeline.release_outputs()
-        pipeline.schedule_run()
+    def plain(executor: Any, stream: Any) -> Any:
+        return original(executor, stream)
+
+    original = backend.Pipeline.Outputs
+    monkeypatch.setattr(backend.Pipeline, "Outputs", plain)
+    pipeline_of(tree(10, sizes=(100,))).run()
+    assert backend.Pipeline.Outputs is plain

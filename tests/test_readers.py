@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
-from dali_storage import dali, readers
+from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 
 from .conftest import Tree, build, open_files, take
-from .fake_cuda import Cuda
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -519,14 +518,3 @@ def test_a_wrong_device_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         readers.file(file_root=str(tree(5)), **arguments)
-
-
-@pytest.mark.parametrize(("gpu", "watched"), [(None, False), (0, True)])
-def test_only_with_a_gpu_the_outputs_of_pipelines_are_watched(
-    tree: Tree, gpus: Cuda, monkeypatch: pytest.MonkeyPatch, gpu: int | None, watched: bool
-) -> None:
-    calls: list[bool] = []
-    monkeypatch.setattr(dali, "extend_outputs", lambda: calls.append(True))
-    with pipeline_on(gpu):
-        readers.file(file_root=str(tree(5)))
-    assert bool(calls) == watched

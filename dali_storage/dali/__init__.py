@@ -1,7 +1,7 @@
 """How a reader takes part in DALI's pipelines; the only package that knows DALI's insides.
 
-Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, `seeds` and
-`iterators` serve it, and `executor` adds metadata and checkpoints to pipelines.
+Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, `seeds`,
+`iterators` and `hold` serve it, and `executor` adds metadata and checkpoints to pipelines.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from ..catalog import Catalog
 from ..source import Source
-from .executor import extend_outputs, extend_pipelines
+from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
 
@@ -44,8 +44,6 @@ def add_reader(
         raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
     extend_iterators()
-    if pipeline is None or pipeline.device_id is not None:
-        extend_outputs()
     group = ReaderGroup(_generated_name() if name is None else name, make, inherits_seed, device)
     if not lazy:
         group.open(pipeline)

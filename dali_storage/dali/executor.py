@@ -28,13 +28,6 @@ def extend_pipelines() -> None:
     _extend("RestoreFromSerializedCheckpoint", _restore)
 
 
-@functools.cache
-def extend_outputs() -> None:
-    """Tell our readers when the outputs of a batch were taken; done once per process."""
-    _extend("Outputs", take_outputs)
-    _extend("ShareOutputs", take_outputs)
-
-
 def _extend(name: str, extension: Callable[..., Any]) -> None:
     """Have `extension` called instead, with the original method, for pipelines with our readers."""
     original = getattr(Executor, name)
@@ -57,14 +50,6 @@ def _reader_meta(original: _Method, pipeline: Any, readers: _Readers, name: Any 
     if name is not None:
         return original(name)
     return original() | {name: group.source(pipeline).meta for name, group in readers.items()}
-
-
-def take_outputs(original: _Method, pipeline: Any, readers: _Readers, stream: Any = None) -> Any:
-    """Called instead of Outputs and ShareOutputs; `stream` is a ctypes.c_void_p, or None."""
-    outputs = original(stream)
-    for group in readers.values():
-        group.outputs_taken(pipeline, None if stream is None else stream.value or 0)
-    return outputs
 
 
 def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) -> Any:

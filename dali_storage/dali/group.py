@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import operator
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from .. import cuda
 from .._types import Buffer
 from ..prefetch import LoadedBatch
 from ..source import Source
+from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed
 
@@ -54,8 +54,7 @@ class ReaderGroup:
         self._device = device
         self._make = make
         self._sources = weakref.WeakKeyDictionary[Pipeline, Source]()
-        self._inputs = weakref.WeakKeyDictionary[Pipeline, dict[str, int]]()
-        self._holds = weakref.WeakKeyDictionary[Pipeline, Hold]()
+        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[dict[str, int], Hold | None]]()
         self._unclaimed: Source | None = None
         self._operators: list[Any] = []
 
@@ -98,10 +97,10 @@ class ReaderGroup:
 
     def get_batch(self, pipeline: Pipeline, batch_size: int, epoch: int) -> Delivery:
         """Called by DALI for every batch, before it feeds any of the pipeline's sources."""
-        inputs = self._inputs.get(pipeline) or self._start(pipeline)
+        inputs, hold = self._started.get(pipeline) or self._start(pipeline)
         source = self._sources[pipeline]
         try:
-            return Delivery(pipeline, inputs, source, source.batch(), self._holds.get(pipeline))
+            return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
             if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
                 source.end(error)
@@ -109,11 +108,6 @@ class ReaderGroup:
                 raise
             drain(pipeline, error)
             raise StopIteration from None
-
-    def outputs_taken(self, pipeline: Pipeline, stream: int | None) -> None:
-        """Called when a batch of outputs was taken, on a stream of the user's if not None."""
-        if pipeline in self._holds:
-            self._holds[pipeline].release(stream)
 
     def reset_indices(self) -> None:
         """Called by `Pipeline.reset()` when another source has ended its epoch; ours goes on."""
@@ -125,8 +119,11 @@ class ReaderGroup:
             "dali_storage.readers.file"
         )
 
-    def _start(self, pipeline: Pipeline) -> dict[str, int]:
-        """Begin to read; returns the names of the pipeline's inputs and which output they take."""
+    def _start(self, pipeline: Pipeline) -> tuple[dict[str, int], Hold | None]:
+        """Begin to read; returns the names of the pipeline's inputs and which output they take.
+
+        And, for page-locked batches, what holds them.
+        """
         used = set(map(id, pipeline._ops))
         inputs = {op.name: output for output, op in enumerate(self._operators) if id(op) in used}
         readers_of(pipeline)  # refuses two of one name
@@ -138,49 +135,9 @@ class ReaderGroup:
             num_threads=pipeline.num_threads,
             device_id=pipeline.device_id,
         )
-        if source.pinned:
-            self._holds[pipeline] = Hold(pipeline.device_id)
-        self._inputs[pipeline] = inputs
-        return inputs
-
-
-class Hold:
-    """Keeps page-locked batches until the GPU has read them.
-
-    DALI queues copies of page-locked memory to the GPU, and drops its references to a batch before
-    they are done. It promises to have read the batch when the outputs made from it are taken
-    (documentation of fn.external_source, no_copy).
-    """
-
-    def __init__(self, gpu: int) -> None:
-        self._gpu = gpu
-        self._fed: deque[Sequence[Buffer]] = deque()
-        self._queued: deque[tuple[Callable[[], None], Sequence[Buffer]]] = deque()
-        self.add = self._fed.append
-        # The user may use outputs after the pipeline was dropped.
-        weakref.finalize(self, _wait_for_all, os.getpid(), self._queued).atexit = False
-
-    def release(self, stream: int | None) -> None:
-        """Let go of the oldest batch: its outputs were taken, on a `stream` if it is not None.
-
-        Then DALI has only queued the copies: the stream waits for them, and we wait for its mark
-        when the next outputs are taken.
-        """
-        # A batch leaves a queue as the last step: a Ctrl-C may keep it too long, never too short.
-        while self._queued:
-            wait, _ = self._queued[0]
-            wait()
-            self._queued.popleft()
-        if self._fed:
-            if stream is not None:
-                self._queued.append((cuda.fence(stream, self._gpu), self._fed[0]))
-            self._fed.popleft()
-
-
-def _wait_for_all(process: int, queued: deque[tuple[Callable[[], None], Sequence[Buffer]]]) -> None:
-    if os.getpid() == process:  # CUDA does not work in a fork
-        for wait, _ in queued:
-            wait()
+        hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
+        self._started[pipeline] = started = inputs, hold
+        return started
 
 
 class Delivery:

@@ -1,0 +1,96 @@
+"""Which page-locked batches a GPU may still read."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from nvidia.dali.backend import Pipeline as Executor
+
+from .. import cuda
+from .._types import Buffer
+
+_Queued: TypeAlias = deque[tuple[Callable[[], None], Sequence[Buffer]]]
+
+
+class Hold:
+    """Keeps the page-locked batches of one reader until the GPU has read them.
+
+    DALI queues copies of page-locked memory to the GPU, and drops its references to a batch before
+    they are done. It promises to have read the batch when the outputs made from it are taken
+    (documentation of fn.external_source, no_copy).
+    """
+
+    def __init__(self, executor: Executor, gpu: int) -> None:
+        """For the executor behind a pipeline on this GPU. No batch has been fed yet."""
+        self._gpu = gpu
+        self._fed: deque[Sequence[Buffer]] = deque()
+        self._queued: _Queued = deque()
+        self.add = self._fed.append
+        # The user may use outputs after the pipeline was dropped.
+        weakref.finalize(self, _wait_for_all, os.getpid(), self._queued).atexit = False
+        Executor.Outputs, Executor.ShareOutputs = _OUTPUTS, _SHARE_OUTPUTS
+        _holds.setdefault(executor, []).append(self)
+
+    def release(self, stream: int | None) -> None:
+        """Let go of the oldest batch: its outputs were taken, on a `stream` if it is not None.
+
+        Then DALI has only queued the copies: the stream waits for them, and we wait for its mark
+        when the next outputs are taken.
+        """
+        # A batch leaves a queue as the last step: a Ctrl-C may keep it too long, never too short.
+        while self._queued:
+            wait, _ = self._queued[0]
+            wait()
+            self._queued.popleft()
+        if self._fed:
+            if stream is not None:
+                self._queued.append((cuda.fence(stream, self._gpu), self._fed[0]))
+            self._fed.popleft()
+
+    def release_failed(self) -> None:
+        """Let go of the oldest batch, of which an operator has failed; DALI goes on with the next.
+
+        Others may have queued copies, on streams that we do not know.
+        """
+        with contextlib.suppress(Exception):  # if CUDA has failed, the GPU reads nothing any more
+            cuda.synchronize(self._gpu)
+        self.release(None)
+
+
+_holds = weakref.WeakKeyDictionary[Executor, list[Hold]]()
+
+
+def _wait_for_all(process: int, queued: _Queued) -> None:
+    if os.getpid() == process:  # CUDA does not work in a fork
+        for wait, _ in queued:
+            wait()
+
+
+def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of executors that takes outputs; now it also lets go of batches."""
+
+    @functools.wraps(original)
+    def take(executor: Executor, stream: Any = None) -> Any:
+        """`stream` is a ctypes.c_void_p, or None."""
+        holds = _holds.get(executor, ())
+        try:
+            outputs = original(executor, stream)
+        except Exception:  # not on KeyboardInterrupt: perhaps nothing was taken
+            for hold in holds:
+                hold.release_failed()
+            raise
+        for hold in holds:
+            hold.release(None if stream is None else stream.value or 0)
+        return outputs
+
+    return take
+
+
+# Made once, so that a method that is set again does not tell a reader twice.
+_OUTPUTS, _SHARE_OUTPUTS = watched(Executor.Outputs), watched(Executor.ShareOutputs)
