@@ -38,12 +38,14 @@ def require(gpu: int = 0) -> Any:
     """
     try:
         import cupy
-    except ImportError as error:
+
+        runtime = cupy.cuda.runtime
+    except Exception as error:  # of any kind, if it was built for another NumPy or CUDA
         what = f"GPU memory and page-locked memory need CuPy, which cannot be imported: {error}"
         raise BackendUnavailable(what, _INSTALL) from None
     try:
-        count = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+        count = int(runtime.getDeviceCount())
+    except RuntimeError as error:
         remedy = "install NVIDIA's driver; in a container, start it with --gpus all"
         raise BackendUnavailable(f"CUDA cannot be used: {error}", remedy) from None
     if not 0 <= gpu < count:
@@ -82,8 +84,10 @@ class DeviceBuffer:
         return self.nbytes
 
     def __getitem__(self, part: slice) -> DeviceBuffer:
-        start, stop, _ = part.indices(self.nbytes)
-        return DeviceBuffer(self.address + start, max(stop - start, 0), self.gpu, self)
+        taken = range(self.nbytes)[part]
+        if taken.step != 1:
+            raise ValueError(f"a slice of GPU memory has no step: {part}")
+        return DeviceBuffer(self.address + taken.start, len(taken), self.gpu, self)
 
     def __setitem__(self, part: slice, value: Any) -> None:
         to = self[part]
@@ -154,17 +158,12 @@ def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
         BackendUnavailable: as `require()`.
         MemoryError: CUDA cannot page-lock it.
     """
-    cupy = require(gpu)
-    runtime, address = cupy.cuda.runtime, address_of(buffer)
-    with cupy.cuda.Device(gpu):
-        try:
-            runtime.hostRegister(address, buffer.nbytes, _PORTABLE)
-        except runtime.CUDARuntimeError as error:
-            what = f"CUDA cannot page-lock {buffer.nbytes} bytes: {error}"
-            raise MemoryError(f"{what}; use smaller batches, or pinned=False") from None
-    # Before the memory is freed: an array gives up its base after its weak references.
-    weakref.finalize(buffer, _unlock, os.getpid(), runtime, address).atexit = False
-    return buffer
+    runtime = require(gpu).cuda.runtime
+    try:
+        return _register(buffer, gpu, _PORTABLE)
+    except runtime.CUDARuntimeError as error:
+        what = f"CUDA cannot page-lock {buffer.nbytes} bytes: {error}"
+        raise MemoryError(f"{what}; use smaller batches, or pinned=False") from None
 
 
 def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
@@ -173,17 +172,30 @@ def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
     Raises:
         BackendUnavailable: as `require()`; or CUDA does not map them here.
     """
+    runtime = require(gpu).cuda.runtime
+    try:
+        return _register(registers, gpu, _PORTABLE | _IO_MEMORY)
+    except runtime.CUDARuntimeError as error:
+        what = f"CUDA does not map the registers of another device for GPU {gpu}: {error}"
+        remedy = "run as root, with the open kernel modules of NVIDIA's driver"
+        raise BackendUnavailable(what, remedy) from None
+
+
+def _register(memory: HostBuffer, gpu: int, flags: int) -> HostBuffer:
+    """Make memory known to CUDA until this array dies; return it."""
     cupy = require(gpu)
-    runtime, address = cupy.cuda.runtime, address_of(registers)
-    with cupy.cuda.Device(gpu):
-        try:
-            runtime.hostRegister(address, registers.nbytes, _PORTABLE | _IO_MEMORY)
-        except runtime.CUDARuntimeError as error:
-            what = f"CUDA does not map the registers of another device for GPU {gpu}: {error}"
-            remedy = "run as root, with the open kernel modules of NVIDIA's driver"
-            raise BackendUnavailable(what, remedy) from None
-    weakref.finalize(registers, _unlock, os.getpid(), runtime, address).atexit = False
-    return registers
+    runtime, address = cupy.cuda.runtime, address_of(memory)
+    # Called before the memory is freed: an array gives up its base after its weak references. And
+    # made first: after a Ctrl-C in between, CUDA would take the next mapping there for this one.
+    finalizer = weakref.finalize(memory, _unregister, os.getpid(), runtime, address)
+    finalizer.atexit = False
+    try:
+        with cupy.cuda.Device(gpu):
+            runtime.hostRegister(address, memory.nbytes, flags)
+    except runtime.CUDARuntimeError:  # perhaps it was known already, for somebody else
+        finalizer.detach()
+        raise
+    return memory
 
 
 def device_address(buffer: HostBuffer, gpu: int) -> int:
@@ -193,9 +205,10 @@ def device_address(buffer: HostBuffer, gpu: int) -> int:
         return int(cupy.cuda.runtime.pointerGetAttributes(address_of(buffer)).devicePointer)
 
 
-def _unlock(process: int, runtime: Any, address: int) -> None:
+def _unregister(process: int, runtime: Any, address: int) -> None:
     if os.getpid() == process:  # CUDA does not work in a fork
-        with contextlib.suppress(runtime.CUDARuntimeError):  # the driver is shutting down
+        # The driver is shutting down, or a Ctrl-C came before it was registered.
+        with contextlib.suppress(runtime.CUDARuntimeError):
             runtime.hostUnregister(address)
 
 

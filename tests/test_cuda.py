@@ -60,6 +60,25 @@ def test_without_cupy_it_says_what_to_install(use: Callable[[], object]) -> None
         use()
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "raise ValueError('numpy.dtype size changed')",  # built for another NumPy
+        "raise OSError('libcudart.so.12: cannot open shared object file')",
+        "",  # what an incomplete removal leaves behind
+    ],
+)
+def test_a_cupy_that_does_not_work_is_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    (tmp_path / "cupy.py").write_text(broken)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendUnavailable, match=r"cannot be imported: .*; pip install"):
+        cuda.require()
+    sys.modules.pop("cupy", None)
+
+
 @pytest.mark.parametrize("use", NEEDS_CUDA)
 def test_without_a_driver_it_says_so(gpus: Cuda, use: Callable[[], object]) -> None:
     gpus.count = None
@@ -137,6 +156,11 @@ def test_parts_are_read_and_written_as_those_of_a_bytearray(
     assert part[inner[2] : inner[3]].tobytes() == expected[inner[2] : inner[3]]
 
 
+def test_a_slice_with_a_step_is_refused(gpus: Cuda) -> None:
+    with pytest.raises(ValueError, match="step"):
+        cuda.allocate(1, 0)[::2]
+
+
 @pytest.mark.parametrize("value", [b"12", b"1234", np.zeros(4, np.uint8)])
 def test_another_number_of_bytes_is_refused(gpus: Cuda, value: Any) -> None:
     buffer = cuda.allocate(1, 0)
@@ -199,6 +223,27 @@ def test_memory_is_page_locked_until_it_dies(gpus: Cuda) -> None:
     del view
     gc.collect()
     assert not gpus.registered  # the machine aborts if the memory is freed before
+
+
+def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
+    """CUDA would take a new mapping at the same address for the old one."""
+    for instruction in itertools.count():
+        buffer = host_memory()
+        ended = ends_at(instruction, cuda, partial(cuda.page_lock, buffer, 0))
+        del buffer
+        gc.collect()
+        assert not gpus.registered
+        if not ended:
+            break
+    assert instruction > 50
+
+
+def test_memory_that_someone_else_has_page_locked_stays_so(gpus: Cuda) -> None:
+    buffer = cuda.page_lock(host_memory(), 0)
+    with pytest.raises(MemoryError, match="AlreadyRegistered"):
+        cuda.page_lock(buffer[:10], 0)
+    gc.collect()
+    assert gpus.registered
 
 
 def test_memory_that_cannot_be_page_locked(gpus: Cuda) -> None:
