@@ -507,8 +507,7 @@ def test_a_controller_with_another_driver_is_refused(
 # Processes
 
 PROCESSES = """
-import os, sys
-from pathlib import Path
+import os, sys, weakref
 import pytest
 from tests import fake_cuda, test_gpu_dmabuf as its
 patch = pytest.MonkeyPatch()
@@ -521,21 +520,25 @@ def ioctl(fd, request, argument):
 patch.setattr(its.fcntl, "ioctl", ioctl)
 parent = os.getpid()
 memory = its.PeerMemory(0, its.CONTROLLER, sys.argv[1])
+reader = type("Reader", (), {})()
+weakref.finalize(reader, print, "closed", flush=True)
 kept = memory.allocate(its.ARENA)
 given_up = memory.allocate(its.ARENA)
 child = os.fork()
-del given_up
 if child:
-    os.waitpid(child, 0)
-    print("end", flush=True)
+    print(os.waitpid(child, 0)[1], flush=True)
+del given_up
 """
 
 
-def test_attachments_end_with_their_process_and_not_with_its_children(root: Path) -> None:
+def test_attachments_end_after_the_readers_of_their_process_and_not_with_its_children(
+    root: Path,
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROCESSES, str(root)], capture_output=True, text=True, timeout=60
     )
     assert done.stderr == ""
     made = [f"True {request:#x}" for request in (GET_MAP, ATTACH, GET_MAP)]
     detached = f"True {DETACH:#x}"
-    assert done.stdout.splitlines() == [*made, *made, detached, "end", detached]
+    ends = ["closed", "0"]  # of the child
+    assert done.stdout.splitlines() == [*made, *made, *ends, detached, "closed", detached]

@@ -8,8 +8,9 @@ memory would be to overwrite that memory. Therefore:
 
 * numbers are high and depend on the process, and a number with an attachment is never used;
 * the addresses must be as long as the memory, and all of them inside the BAR1 of its GPU;
-* the attachment is detached when the memory dies, or else at the end of the process; until then,
-  both descriptors stay open. (Later versions tie an attachment to the descriptor of the module.)
+* the attachment is detached when the memory dies, or else at the end of the process, after the
+  readers are closed; until then, both descriptors stay open. (Later versions tie an attachment to
+  the descriptor of the module.)
 
 Source: github.com/safl/upcie, experimental/dmabuf_import/module/dmabuf_import.h.
 """
@@ -59,6 +60,7 @@ class PeerMemory:
         address = str(cupy.cuda.Device(gpu).pci_bus_id).lower()
         self._gpu, self._name = gpu, f"GPU {gpu} ({address})"
         self._known = BusMap()
+        self._attached: list[list[int]] = []  # the descriptors of each attachment
         self._module = Path(root) / _MODULE
         self._bar1 = requirements.bar1(address, root)
         self._flushes = driver.attribute(gpu, driver.RDMA_ORDERING) < driver.OWNER
@@ -66,6 +68,9 @@ class PeerMemory:
         if problem := problem_of(requirements.controller_needs(controller, root)):
             what = f"{controller} cannot write to GPU memory: it {problem.reason}"
             raise BackendUnavailable(what, problem.remedy)
+        # At exit, finalizers run in the reverse order of their creation. That of a buffer would run
+        # while a lane still reads to it: only those that are made later close the readers first.
+        weakref.finalize(self, _detach_all, os.getpid(), self._attached)
 
     def allocate(self, nbytes: int) -> cuda.DeviceBuffer:
         """At least `nbytes` of GPU memory, which `find()` then knows.
@@ -120,7 +125,9 @@ class PeerMemory:
     ) -> tuple[npt.NDArray[np.void], Callable[[], object]]:
         """The segments of a buffer's dma-buf, and what detaches it before the buffer dies."""
         fds: list[int] = []
-        detach = weakref.finalize(buffer, _close, os.getpid(), fds)
+        self._attached.append(fds)
+        detach = weakref.finalize(buffer, self._detach, os.getpid(), fds)  # keeps `self` alive
+        detach.atexit = False
         try:
             with named(os.fsencode(self._module)):
                 fds.append(os.open(self._module, os.O_RDWR | os.O_CLOEXEC))
@@ -140,6 +147,10 @@ class PeerMemory:
         except BaseException:
             detach()
             raise
+
+    def _detach(self, process: int, fds: list[int]) -> None:
+        _close(process, fds)
+        self._attached.remove(fds)
 
     def _pages(self, nbytes: int, segments: npt.NDArray[np.void]) -> BusAddresses:
         """The bus addresses of the pages of 4 KiB, if these can be those of the memory."""
@@ -200,6 +211,11 @@ def _segments(module: int, number: int, count: int) -> npt.NDArray[np.void]:
     with named(os.fsencode(f"/{_MODULE}"), ": dmabuf_import has no addresses"):
         fcntl.ioctl(module, _GET_MAP, answer.data)
     return answer[_REQUEST.itemsize :].view(_SEGMENT)[:count]
+
+
+def _detach_all(process: int, attached: list[list[int]]) -> None:
+    for fds in attached:
+        _close(process, fds)
 
 
 def _close(process: int, fds: list[int]) -> None:
