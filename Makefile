@@ -8,8 +8,8 @@ CUPY ?= cupy-cuda12x
 VENV := .venv
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
-NVME_VM_TOOLS := qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
-NVME_VM_PACKAGES := qemu-system-x86 e2fsprogs xfsprogs fdisk
+NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
+NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 
 .PHONY: install demo test test-gpu test-nvme test-image lint clean

@@ -177,12 +177,13 @@ class XnvmeBamReader(Reader):
 
     def _controller(self) -> Controller:
         device = self._namespace.device
-        registers = Registers(self._namespace.storage.path)
+        granted = count_granted(device)
+        registers = Registers(self._namespace.storage.path, granted)
         return Controller(
             device=device,
             registers=registers,
-            doorbells=self._launcher.map_registers(registers.memory),
-            granted=count_granted(device),
+            doorbells=self._launcher.map_registers(registers.doorbells),
+            granted=granted,
             launcher=self._launcher,
             completions=partial(_completions, self._peer) if self._peer else None,
             lba_bytes=self._namespace.lba_bytes,

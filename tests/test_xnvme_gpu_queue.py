@@ -23,7 +23,7 @@ MOVED = 1 << 40  # from addresses of the processor to those of the kernel
 
 
 class Registers:
-    def doorbells(self, qid: int) -> tuple[int, int]:
+    def offsets(self, qid: int) -> tuple[int, int]:
         return 8 * qid, 8 * qid + 4
 
 

@@ -310,16 +310,17 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_registers_say_how_deep_queues_are_and_where_doorbells_are(at: Path) -> None:
-    registers = Registers(bar(at, 0x0F0107FF, 0x00000002))
+    registers = Registers(bar(at, 0x0F0107FF, 0x00000002), 64)
     assert registers.max_depth == 2048
-    assert registers.doorbells(3) == (0x1000 + 6 * 16, 0x1000 + 7 * 16)
-    registers.memory[0x1000] = 7
+    assert registers.offsets(3) == (6 * 16, 7 * 16)
+    assert registers.doorbells.nbytes == PAGE  # and not those that switch the controller off
+    registers.doorbells[0] = 7
     assert (at / "sys/bus/pci/devices/0000:00:04.0/resource0").read_bytes()[0x1000] == 7
 
 
 def test_registers_that_cannot_be_read_are_an_error(at: Path) -> None:
     with pytest.raises(OSError) as caught:
-        Registers(bar(at, 0xFFFFFFFF, 0xFFFFFFFF))
+        Registers(bar(at, 0xFFFFFFFF, 0xFFFFFFFF), 64)
     assert caught.value.errno == errno.ENODEV
 
 
@@ -340,4 +341,4 @@ def test_registers_that_may_not_be_mapped_are_refused(
     address = bar(at, 0, 0)
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(BackendUnavailable, match=reason):
-        Registers(address)
+        Registers(address, 64)

@@ -33,7 +33,7 @@ class Controller:
     Attributes:
         device: open at the PCI address.
         registers: its registers.
-        doorbells: the address of the registers, as the kernel uses it.
+        doorbells: the address of their doorbells, as the kernel uses it.
         granted: how many I/O queue pairs it grants.
         launcher: launches the kernel, as `gpu.module.Launcher`.
         completions: allocates memory for completion queues; None: they are in host memory.
@@ -133,7 +133,7 @@ class GpuQueue:
             rows["submission_queue"] = made.submission_queues + moved
             rows["completion_queue"] = made.completion_queues + moved * (completions is None)
             rows["prp_lists"] = made.prp_lists + moved
-            doorbells = np.array([controller.registers.doorbells(qid) for qid in made.qids])
+            doorbells = np.array([controller.registers.offsets(qid) for qid in made.qids])
             rows["submission_doorbell"] = controller.doorbells + doorbells[:, 0]
             rows["completion_doorbell"] = controller.doorbells + doorbells[:, 1]
             self._launches = launcher.launches(rows, made.prp_list_bus)

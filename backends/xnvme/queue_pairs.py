@@ -32,7 +32,7 @@ _CONTIGUOUS = 1
 _INVALID_QUEUE_IDENTIFIER = 0x101  # SCT << 8 | SC
 _DOORBELLS = 0x1000  # offset in BAR0
 _SQ_ENTRY, _CQ_ENTRY = 64, 16  # bytes
-_HUGEPAGE = 512  # pages
+_PAGE, _HUGEPAGE = layout.PAGE, 512  # bytes, pages
 
 COMPLETION_BYTES = layout.MAX_DEPTH * _CQ_ENTRY
 """Bytes of a completion queue that is not in host memory."""
@@ -83,30 +83,31 @@ class Registers:
     """The registers of a controller, mapped into this process.
 
     Attributes:
-        memory: uint8[n], BAR0 of the controller. The mapping lives as long as this array. To touch
-            it is a SIGBUS once the controller is gone.
+        doorbells: uint8[n], the pages with the doorbells. The mapping lives as long as this array.
+            To touch it is a SIGBUS once the controller is gone.
         max_depth: entries that a queue can have.
     """
 
-    def __init__(self, address: str) -> None:
-        """Map the registers of the controller at a PCI address.
+    def __init__(self, address: str, granted: int) -> None:
+        """Map the registers of the controller at a PCI address, with `granted` I/O queue pairs.
 
         Raises:
             BackendUnavailable: the kernel does not allow it.
             OSError: they cannot be mapped, or the controller does not answer.
         """
-        self.memory = map_registers(address)
-        low, high = (
-            ctypes.c_uint32.from_address(address_of(self.memory) + at).value for at in (0, 4)
-        )
+        memory = map_registers(address)
+        start = address_of(memory)
+        low, high = (ctypes.c_uint32.from_address(start + at).value for at in (0, 4))
         if low == high == 0xFFFFFFFF:
             raise OSError(errno.ENODEV, "its registers cannot be read", address)
         self.max_depth = (low & 0xFFFF) + 1  # CAP.MQES
         self._stride = 4 << (high & 15)  # CAP.DSTRD
+        # Nothing else of it is for the GPU to write to.
+        self.doorbells = memory[_DOORBELLS:][: _pages(2 * (granted + 1) * self._stride) * _PAGE]
 
-    def doorbells(self, qid: int) -> tuple[int, int]:
-        """Offsets of the doorbells of a submission queue and its completion queue."""
-        first = _DOORBELLS + 2 * qid * self._stride
+    def offsets(self, qid: int) -> tuple[int, int]:
+        """Where in `doorbells` those of a submission queue and its completion queue are."""
+        first = 2 * qid * self._stride
         return first, first + self._stride
 
 
@@ -189,7 +190,7 @@ class QueuePairs:
         # A queue must not cross a gap on the bus: there may be one after each hugepage.
         spare = sizes[0] * (sum(sizes) * count // _HUGEPAGE + 2)
         total = sum(sizes) * count + spare + depth * count
-        self.memory, memory_bus = bus.allocate(device, total * layout.PAGE)
+        self.memory, memory_bus = bus.allocate(device, total * _PAGE)
         self.memory[:] = 0
         queues, end = _place(memory_bus, np.repeat(sizes, count).tolist(), depth * count)
         self.submission_queues, self.completion_queues = queues[:count], queues[count:]
@@ -198,8 +199,8 @@ class QueuePairs:
             buffer, there = completions
             buffer[: buffer.nbytes] = 0
             self.completion_queues, _ = _place(there, [sizes[1]] * count, 0)
-        self.prp_lists = end + np.arange(count) * depth * layout.PAGE
-        lists = end + np.arange(count * depth) * layout.PAGE
+        self.prp_lists = end + np.arange(count) * depth * _PAGE
+        lists = end + np.arange(count * depth) * _PAGE
         self.prp_list_bus = memory_bus.addresses(lists).reshape(count, depth)
         try:
             self._create(
@@ -268,7 +269,7 @@ def _succeeds(delete: AdminCommand) -> bool:
 
 
 def _pages(nbytes: int) -> int:
-    return -(-nbytes // layout.PAGE)
+    return -(-nbytes // _PAGE)
 
 
 def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, int]:
@@ -276,8 +277,8 @@ def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, i
 
     There must be room for so many pages `after` them.
     """
-    each = memory.address + np.arange(memory.nbytes // layout.PAGE) * layout.PAGE
-    gaps = np.diff(memory.addresses(each).astype(np.int64)) != layout.PAGE
+    each = memory.address + np.arange(memory.nbytes // _PAGE) * _PAGE
+    gaps = np.diff(memory.addresses(each).astype(np.int64)) != _PAGE
     before = np.concatenate(([0], np.cumsum(gaps)))
     starts, at = [], 0
     for size in sizes:
@@ -287,7 +288,7 @@ def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, i
         at += size
     if at + after > each.size:
         raise MemoryError("the memory for queues is not contiguous on the bus; free hugepages")
-    return memory.address + np.array(starts) * layout.PAGE, memory.address + at * layout.PAGE
+    return memory.address + np.array(starts) * _PAGE, memory.address + at * _PAGE
 
 
 def _refused(doing: str, status: int) -> OSError:

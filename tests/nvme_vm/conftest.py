@@ -27,5 +27,5 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> MappedDisk:
 def host_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernel of the GPU for the processor of a guest."""
     texts = sources()
-    texts["host.cpp"] += Path(__file__).with_name("launch.cpp").read_text()
+    texts["host.cpp"] += Path(__file__).with_name("discard.cpp").read_text()
     return build_kernel(tmp_path_factory.mktemp("kernel") / "build", 1, texts=texts)

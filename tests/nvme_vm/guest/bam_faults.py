@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import benchmark
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_tree
+from dali_storage.errors import MapNotChecked
 from dali_storage.testing import read
 
 from .. import plan
-from . import ways
+from . import controllers, ways
 from .faults import BMAP, contents, failure, known_faults, read_epoch, require_named
 from .launching import on_the_processor as on_the_processor
 from .pipeline import require_images_of_readers_file
@@ -64,3 +68,15 @@ def test_an_epoch_with_a_bad_sector_and_one_that_fails_once(catalog: Catalog) ->
 def test_images_and_labels_are_those_of_fn_readers_file() -> None:
     with ways.address(plan.MAPPED) as uri:
         require_images_of_readers_file("xnvme-bam", uri)
+
+
+def test_the_benchmark_needs_only_a_controller_and_its_map(tmp_path: Path) -> None:
+    kept = tmp_path / "result.json"
+    with ways.address(plan.MAPPED) as uri:
+        options = ("--uri", uri, "--bmap", str(BMAP), "--batchsize", "8", "--json", str(kept))
+        with pytest.warns(MapNotChecked, match="not mounted"):
+            assert benchmark.main(["xnvme-bam", *options]) == 0
+    (leg,) = json.loads(kept.read_text())["legs"].values()
+    (one,) = leg["rounds"]
+    files = (controllers.DIRECTORY / plan.FILES).glob("*/*.jpg")
+    assert one["bytes"] == sum(path.stat().st_size for path in files)
