@@ -40,8 +40,8 @@ class BufferPool:
     def __init__(self, allocate: Callable[[int], Buffer], fence: Fence | None = None) -> None:
         """`allocate(nbytes)` returns a new buffer: `Reader.allocate`.
 
-        With a `fence`, a buffer may still be read when its lease ends, by a GPU. `fence()` is then
-        called, in any thread, and its result before the buffer is leased again.
+        A `fence` is for memory that a GPU may still read when its lease ends. It is called then, in
+        any thread, and its result before the buffer is leased again.
         """
         self._allocate = allocate
         self._fence = fence

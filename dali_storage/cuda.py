@@ -1,7 +1,7 @@
-"""The memory of NVIDIA GPUs and page-locked host memory: all that the project needs of CUDA.
+"""Memory and streams of NVIDIA GPUs, and page-locked host memory.
 
-By CuPy, which is imported when one of these is first used. Only the primary context of a GPU is
-used, the one that CuPy, DALI and PyTorch share.
+CuPy is imported when one of these is first used. Only the primary context of a GPU is used, which
+CuPy, DALI and PyTorch share.
 
 Sources: the CUDA Runtime API, "Memory Management", "Stream Management" and "Event Management"; the
 CUDA Array Interface, version 3.

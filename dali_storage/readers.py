@@ -119,11 +119,12 @@ def file(
         backend_options: keyword arguments for the backend, for example `{"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
         pinned: whether the buffers are page-locked host memory, which a GPU reads without a copy by
-            the processor; DALI copies every sample into such memory otherwise before it goes to the
-            GPU. None: if the pipeline has a GPU; if CuPy is not installed or CUDA does not work, a
-            `NotPageLocked` warning says so. True: always, and an error otherwise. False: never,
-            unless the backend does it itself. As many more buffers are then in use as the pipeline
-            prefetches batches, because each is kept until the outputs made from it are taken.
+            the processor. From other memory DALI first copies every sample that goes to the GPU.
+            None: if the pipeline has a GPU; if CuPy is not installed or CUDA does not work, a
+            `NotPageLocked` warning says so. True: always, and an error otherwise; the pipeline must
+            name its GPU (`device_id`). False: never, unless the backend does it itself. A
+            page-locked buffer is kept until the outputs made from it are taken, so as many more are
+            in use as the pipeline prefetches batches.
 
     Returns:
         `(data, labels)` or `(data, labels, index)`. Labels and index are on the CPU, also with
@@ -142,8 +143,7 @@ def file(
         ValueError, TypeError: an argument is wrong; the message has its name and value.
         OSError: a directory or file list cannot be read. (With lazy_init, this and the next are
             raised by the first use of the pipeline.)
-        BackendUnavailable: the backend, or pinned=True, does not work on this machine; the message
-            says why.
+        BackendUnavailable: the backend does not work on this machine; the message says why.
         RuntimeError: the pipeline has debug=True.
 
     The pipeline raises, while it runs:
@@ -153,6 +153,8 @@ def file(
           iterator of DALI, when it has delivered the batches before it. The next call tries again,
           and no batch is lost. But DALI drops a batch of every other source in the pipeline, such
           as fn.external_source: with one of those, every further call raises RuntimeError.
+        * BackendUnavailable, MemoryError: the buffers cannot be page-locked, with pinned=True or
+          after the first; or a GPU has not enough memory.
         * ValueError: the checkpoint that it restores is of another batch size or number of samples.
         * RuntimeError: it runs in a fork of the process that opened the reader, it is serialized,
           or two readers have one name.

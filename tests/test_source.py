@@ -224,6 +224,24 @@ def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(
     take_batches(source)
 
 
+def test_the_warning_as_an_error_leaves_nothing_open(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    source = make(opener)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(NotPageLocked):
+                source.start(**SETTINGS | {"device_id": 0})
+        silent = make(opener, pinned=False)
+        silent.start(**SETTINGS | {"device_id": 0})
+    take_batches(silent)
+    del source, silent
+    gc.collect()
+    assert opener.closed == opener.opened == 2
+
+
 def test_what_must_be_page_locked_and_cannot_is_an_error(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import timeit
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -199,6 +200,13 @@ class SnapshotReaderTests:
         if reader.device == "gpu":
             assert reader.gpu is not None
             assert not reader.pinned
+            lease = reader.allocate(1)[:]  # as the pool makes it
+            ended = weakref.ref(lease)
+            piece = lease[:1]
+            del lease
+            assert ended() is not None, "a slice does not keep what it is a slice of alive"
+            del piece
+            assert ended() is None
 
     def test_it_reports_on_the_machine(self, reader: Reader) -> None:
         assert isinstance(type(reader).unavailable(), BackendUnavailable | None)
