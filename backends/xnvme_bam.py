@@ -140,7 +140,7 @@ class XnvmeBamReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
-        return list_gpus()
+        return list_gpus(submits=True)
 
     @classmethod
     def tree(cls, **options: Any) -> MapTree:

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage import cuda, doctor
-from dali_storage.backends.gpu.requirements import bar1, list_gpus
+from dali_storage.backends.gpu.requirements import list_gpus
+from dali_storage.backends.gpu.topology import bar1
+from dali_storage.backends.xnvme import pci
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.devices import DeviceStatus
 from dali_storage.errors import BackendUnavailable
@@ -32,7 +34,7 @@ LOCKED = f"{MODEL}, page-locked memory"
 P2P = f"{MODEL}, BAR1 of 65536 MiB, reads by P2P from {NVME} (one switch)"
 SUBMITS = f"{MODEL}, submits reads into host memory to {NVME} (one switch)"
 NVIDIA_FS = "nvidia-fs, for DALI's own readers.numpy(device='gpu')"
-P2PDMA = "PCI P2PDMA, for DALI's own readers.numpy(device='gpu')"
+P2PDMA = "PCI P2PDMA of driver and kernel, for DALI's own readers.numpy(device='gpu')"
 
 
 def write(path: Path, text: str) -> None:
@@ -110,8 +112,13 @@ class Machine:
         (self.base / path).unlink()
 
     def rows(self) -> dict[str, BackendUnavailable | None]:
-        statuses = [*list_gpus(str(self.base))]
-        assert all(each.name == (GPU if MODEL in each.kind else "cuFile") for each in statuses)
+        rows = self.rows_of_any_name()
+        assert all(MODEL in kind or "for DALI's own" in kind for kind in rows)
+        return rows
+
+    def rows_of_any_name(self) -> dict[str, BackendUnavailable | None]:
+        statuses = [it for each in (True, False) for it in list_gpus(str(self.base), submits=each)]
+        assert {each.name for each in statuses} == {GPU, "cuFile"}
         return {each.kind: each.problem for each in statuses}
 
     def broken(self) -> dict[str, tuple[str, str]]:
@@ -136,7 +143,7 @@ def test_a_machine_without_an_nvidia_gpu_has_one_row(tmp_path: Path) -> None:
     write(tmp_path / "sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n")
     (status,) = list_gpus(str(tmp_path))
     assert (status.name, status.kind) == ("GPU", "NVIDIA GPU")
-    assert str(status.problem) == "this machine has none"
+    assert str(status.problem) == "sysfs and procfs show none"
 
 
 SWITCH_BAR = "switch on Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
@@ -225,7 +232,7 @@ BOTH = (P2P, SUBMITS)
         (old, (P2PDMA,), f"needs {MODULES}, version 565 or newer", "package nvidia-open"),
         (no_import, (P2P,), "needs /dev/dmabuf_import", "modprobe dmabuf_import; in a container"),
         (small_bar, (P2P,), "needs a BAR1 of more than 256 MiB", SWITCH_BAR),
-        (locked_down, BOTH, "needs no kernel lockdown (none [integrity]", "switch Secure Boot off"),
+        (locked_down, BOTH, "needs no kernel lockdown (integrity)", "switch Secure Boot off"),
         (few_hugepages, BOTH, "needs 512 hugepages of 2 MiB, not 511", "sysctl vm.nr_hugepages"),
         (nvme_driver, BOTH, "needs the driver uio_pci_generic", f"unmount its file s.*{BIND}"),
         (vfio, BOTH, "needs the driver uio_pci_generic (P2P by vfio-pci is not supported)", BIND),
@@ -239,7 +246,7 @@ BOTH = (P2P, SUBMITS)
             f"setpci -s {ABOVE_GPU} ECAP_ACS+6.w=0:1c; setpci -s {ABOVE_NVME} ECAP_ACS+6.w=0:1c",
         ),
         (no_nvidia_fs, (NVIDIA_FS,), "needs the module nvidia-fs", "modprobe nvidia-fs"),
-        (no_p2pdma, (P2PDMA,), "needs a kernel with CONFIG_PCI_P2PDMA", "boot Linux 6.2 or newer"),
+        (no_p2pdma, (P2PDMA,), "needs CONFIG_PCI_P2PDMA", "boot Linux 6.2 or newer"),
         (no_static_bar, (P2PDMA,), "needs a static BAR1", "options nvidia NVreg_RegistryDwords"),
         (multipath, (P2PDMA,), "needs NVMe without multipath", "nvme_core.multipath=N"),
     ],
@@ -311,6 +318,17 @@ def test_without_cupy_every_row_says_what_to_install(
     )
 
 
+def test_a_gpu_that_has_another_driver(machine: Machine) -> None:
+    machine.remove(f"proc/driver/nvidia/gpus/{GPU}/information")
+    rows = {kind.replace("NVIDIA GPU", MODEL) for kind in machine.rows_of_any_name()}
+    assert rows == {LOCKED, P2P, SUBMITS, NVIDIA_FS, P2PDMA}
+    broken = machine.rows_of_any_name()
+    locked = broken["NVIDIA GPU, page-locked memory"]
+    assert locked is not None
+    assert locked.reason == "NVIDIA's driver does not show this GPU"
+    assert f"bind {GPU} to the driver nvidia" in locked.remedy
+
+
 def test_a_driver_without_a_gpu_in_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "require", lambda gpu=0: None)
     write(tmp_path / "proc/driver/nvidia/version", NVIDIA_VERSION)
@@ -342,7 +360,7 @@ def test_a_controller_at_another_port_of_the_root_complex(machine: Machine) -> N
         (machine.functions / port / "config").write_bytes(config)
     (kind,) = (kind for kind in machine.rows() if "reads by P2P" in kind)
     assert kind.endswith(f"{NVME} (one root complex)")
-    bridges = f"{ports[0]}, {ports[2]}, {ports[1]}"
+    bridges = ", ".join(ports)
     assert machine.broken()[kind][0] == f"needs no ACS redirection by {bridges}"
 
 
@@ -357,7 +375,7 @@ def test_a_controller_at_another_port_of_the_root_complex(machine: Machine) -> N
 )
 def test_bar1_is_the_largest_bar(machine: Machine, resource: str, expected: range) -> None:
     write(machine.functions / GPU / "resource", resource)
-    assert bar1(GPU, str(machine.base)) == expected
+    assert bar1(machine.functions / GPU) == expected
 
 
 @given(start=st.binary(max_size=0x140), place=st.integers(0, 0x100))
@@ -387,11 +405,54 @@ def test_the_doctor_prints_every_row_with_its_reason(
     doctor.main(["--json"])
     devices = json.loads(capsys.readouterr().out)["devices"]
     shown = {each["kind"]: each for each in devices if each["name"] in (GPU, "cuFile")}
-    assert [*shown] == [LOCKED, P2P, SUBMITS, NVIDIA_FS, P2PDMA]
-    assert [each["works"] for each in shown.values()] == [True, False, True, True, True]
+    assert [*shown] == [LOCKED, P2P, NVIDIA_FS, P2PDMA]
+    assert [each["works"] for each in shown.values()] == [True, False, True, True]
     assert shown[P2P]["reason"] == "needs /dev/dmabuf_import"
     assert "modprobe dmabuf_import" in shown[P2P]["remedy"]
     doctor.main([])
     text = capsys.readouterr().out
     assert all(kind in text for kind in shown)
     assert "modprobe dmabuf_import" in text
+
+
+def test_a_controller_behind_a_volume_management_device_is_not_near(machine: Machine) -> None:
+    behind = f"{ROOT_COMPLEX}/0000:16:00.5/pci10000:00/10000:00:02.0"
+    machine.move(NVME, behind)
+    assert (
+        f"below its root complex, {ROOT_COMPLEX}" in machine.broken()[f"{MODEL}, reads by P2P"][0]
+    )
+
+
+FILES = [
+    "class",
+    "vendor",
+    "resource",
+    "config",
+    "iommu_group/type",
+    "driver",
+]
+
+
+@pytest.mark.parametrize("address", [GPU, NVME, ABOVE_GPU])
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", [b"", b"\xff\0 nonsense\n" * 40, None])
+def test_files_of_sysfs_that_are_broken_or_cannot_be_read(
+    machine: Machine, address: str, name: str, content: bytes | None
+) -> None:
+    path = machine.functions / address / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    if content is None:
+        path.mkdir()  # to read it is an error, also for root
+    else:
+        path.write_bytes(content)
+    assert [*pci.list_controllers(str(machine.base))] or (address, name) == (NVME, "class")
+    assert [*list_gpus(str(machine.base))]
+
+
+@pytest.mark.parametrize(
+    "name", ["meminfo", "kallsyms", "driver/nvidia/params", f"driver/nvidia/gpus/{GPU}/information"]
+)
+def test_files_of_procfs_that_are_broken(machine: Machine, name: str) -> None:
+    (machine.base / "proc" / name).write_bytes(b"\xff\0 nonsense\n" * 40)
+    assert [*list_gpus(str(machine.base), submits=True)]

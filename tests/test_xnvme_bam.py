@@ -64,7 +64,9 @@ def test_without_a_driver_or_cupy_it_is_unavailable(
     monkeypatch.setattr(xnvme_bam.library, "load", lambda: SimpleNamespace(version="main"))
     monkeypatch.setattr(xnvme_bam, "cuda_problem", lambda: requirements.cuda_problem(str(tmp_path)))
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "NVIDIA's driver is not loaded; install it" in str(XnvmeBamReader.unavailable())
+    assert "NVIDIA's driver is not loaded; install NVIDIA's driver" in str(
+        XnvmeBamReader.unavailable()
+    )
     write(tmp_path / "proc/driver/nvidia/version", "NVRM version: NVIDIA 570.00 Release Build")
     assert "CuPy, which cannot be imported" in str(XnvmeBamReader.unavailable())
     assert "pip install 'dali-storage[cuda12]'" in str(XnvmeBamReader.unavailable())

@@ -27,9 +27,8 @@ def controller(base: Path, driver: str | None, *, iommu: bool = False) -> None:
     write(functions / "0000:00:05.0" / "class", "0x020000")
     if driver is not None:
         (functions / ADDRESS / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
-    (base / "sys/kernel/iommu_groups").mkdir(parents=True)
     if iommu:
-        (base / "sys/kernel/iommu_groups/0").mkdir()
+        write(functions / ADDRESS / "iommu_group/type", "DMA-FQ")
 
 
 def write(path: Path, text: str) -> None:
@@ -117,6 +116,20 @@ def test_a_controller_needs_a_driver_that_fits_the_iommu(
     with pytest.raises(BackendUnavailable, match=remedy):
         raise problem(tmp_path)
     assert ("unmount" in problem(tmp_path).remedy) == (driver == "nvme")
+
+
+@pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
+def test_registers_can_be_mapped_only_without_lockdown_or_by_vfio(
+    tmp_path: Path, as_root: None, driver: str
+) -> None:
+    controller(tmp_path, driver, iommu=driver == "vfio-pci")
+    write(tmp_path / "proc/meminfo", ENOUGH)
+    write(tmp_path / "sys/kernel/security/lockdown", "none [integrity] confidentiality")
+    if driver == "vfio-pci":
+        assert listed(tmp_path).problem is None
+    else:
+        assert problem(tmp_path).reason == "needs no kernel lockdown (integrity)"
+        assert problem(tmp_path).remedy == "switch Secure Boot off in the firmware"
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ from ... import cuda
 from ..._types import Buffer
 from ...errors import LIMITS, BackendUnavailable, named
 from ..xnvme.bus import BusAddresses, BusMap, BusMemory, paged
-from ..xnvme.pci import problem_of
-from . import driver, requirements
+from ..xnvme.pci import FUNCTIONS, problem_of
+from . import driver, topology
+from .requirements import LARGER_BAR1, MODULE, controller_needs
 
-_MODULE = "dev/dmabuf_import"
 _ATTACH, _DETACH, _GET_MAP = 0xC0087547, 0x40047548, 0xC0087549
 _REQUEST = np.dtype([("fd", "<i4"), ("count", "<u4")])  # of ATTACH and the head of a map
 _SEGMENT = np.dtype([("address", "<u8"), ("nbytes", "<u8")])
@@ -61,11 +61,11 @@ class PeerMemory:
         self._gpu, self._name = gpu, f"GPU {gpu} ({address})"
         self._known = BusMap()
         self._attached: list[list[int]] = []  # the descriptors of each attachment
-        self._module = Path(root) / _MODULE
-        self._bar1 = requirements.bar1(address, root)
+        self._module = Path(root) / MODULE
+        self._bar1 = topology.bar1(Path(root) / FUNCTIONS / address)
         self._flushes = driver.attribute(gpu, driver.RDMA_ORDERING) < driver.OWNER
         self._require_export()
-        if problem := problem_of(requirements.controller_needs(controller, root)):
+        if problem := problem_of(controller_needs(controller, root)):
             what = f"{controller} cannot write to GPU memory: it {problem.reason}"
             raise BackendUnavailable(what, problem.remedy)
         # At exit, finalizers run in the reverse order of their creation. That of a buffer would run
@@ -83,8 +83,7 @@ class PeerMemory:
         size = self._bar1.stop - self._bar1.start
         if nbytes > size:
             what = f"the BAR1 of {self._name} has {size} bytes, too few for {nbytes}"
-            remedy = "switch on Above 4G Decoding and Resizable BAR in the firmware"
-            raise MemoryError(f"{what}: {_SMALLER}; or {remedy}")
+            raise MemoryError(f"{what}: {_SMALLER}; or {LARGER_BAR1}")
         buffer = cuda.allocate(nbytes, self._gpu)
         segments, detach = self._attach(buffer)
         try:
@@ -157,13 +156,13 @@ class PeerMemory:
         starts, lengths = segments["address"], segments["nbytes"]
         total = int(lengths.sum())
         if total != nbytes:
-            what = f"/{_MODULE} has {total} bytes for {nbytes} bytes of {self._name}"
+            what = f"/{MODULE} has {total} bytes for {nbytes} bytes of {self._name}"
             raise BackendUnavailable(f"{what}: they are of other memory", _RELOAD)
         first, last = np.uint64(self._bar1.start), np.uint64(self._bar1.stop)
         outside = (starts < first) | (starts >= last) | (lengths > last - starts)
         if outside.any() or ((starts | lengths) % np.uint64(_PAGE)).any():
             known = f"{self._bar1.start:#x} to {self._bar1.stop - 1:#x}"
-            what = f"/{_MODULE} has addresses outside the BAR1 of {self._name}, {known}"
+            what = f"/{MODULE} has addresses outside the BAR1 of {self._name}, {known}"
             raise BackendUnavailable(f"{what}: they are of other memory", _RELOAD)
         counts = (lengths // np.uint64(_PAGE)).astype(np.int64)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -177,7 +176,7 @@ def _with_unused_number(module: int, fd: int) -> int:
     start = min(_FIRST_NUMBER, end // 2)
     number = start + os.getpid() % max(end - start - _TRIES, 1)
     for _ in range(_TRIES):
-        with named(os.fsencode(f"/{_MODULE}"), f"; {LIMITS[errno.EMFILE]}"):
+        with named(os.fsencode(f"/{MODULE}"), f"; {LIMITS[errno.EMFILE]}"):
             number = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, number)
         try:
             is_used = _is_attached(module, number)
@@ -188,7 +187,7 @@ def _with_unused_number(module: int, fd: int) -> int:
             return number
         os.close(number)
         number += 1
-    what = f"/{_MODULE} has attachments of other processes under {_TRIES} numbers"
+    what = f"/{MODULE} has attachments of other processes under {_TRIES} numbers"
     raise BackendUnavailable(f"{what} up to {number - 1}", _RELOAD)
 
 
@@ -208,7 +207,7 @@ def _segments(module: int, number: int, count: int) -> npt.NDArray[np.void]:
     # One more than asked for, because old versions of the module write one too many.
     answer = np.zeros(_REQUEST.itemsize + (count + 1) * _SEGMENT.itemsize, np.uint8)
     answer[: _REQUEST.itemsize].view(_REQUEST)[0] = number, count
-    with named(os.fsencode(f"/{_MODULE}"), ": dmabuf_import has no addresses"):
+    with named(os.fsencode(f"/{MODULE}"), ": dmabuf_import has no addresses"):
         fcntl.ioctl(module, _GET_MAP, answer.data)
     return answer[_REQUEST.itemsize :].view(_SEGMENT)[:count]
 

@@ -120,10 +120,10 @@ def node_problem(node: Path) -> BackendUnavailable | None:
 
 
 def sysfs_text(path: Path) -> str:
-    """The stripped text of a file in sysfs or procfs; empty if there is no such file."""
+    """The stripped text of a file in sysfs or procfs; empty if it cannot be read."""
     try:
-        return path.read_text().strip()
-    except FileNotFoundError:
+        return path.read_text(errors="replace").strip()
+    except OSError:
         return ""
 
 

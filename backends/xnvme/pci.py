@@ -23,8 +23,10 @@ from .device import LIBRARY_LOCK, Device
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """The kernel drivers that leave a controller to user space."""
 
+FUNCTIONS = "sys/bus/pci/devices"
+"""All PCI functions by their addresses, below the root directory."""
+
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])", re.IGNORECASE)
-_FUNCTIONS = "sys/bus/pci/devices"
 _NVME_CLASS = "0x010802"
 _HUGEPAGES = 512  # of 2 MiB: libxnvme's driver allocates 1 GiB
 
@@ -47,7 +49,7 @@ def address_of(text: str) -> str | None:
 
 def list_controllers(root: str = "/") -> Iterator[DeviceStatus]:
     """All NVMe controllers; `root` is the directory that contains `sys` and `proc`."""
-    for function in sorted((Path(root) / _FUNCTIONS).glob("*")):
+    for function in sorted((Path(root) / FUNCTIONS).glob("*")):
         if sysfs_text(function / "class") != _NVME_CLASS:
             continue
         kind = f"NVMe controller, driver {driver_of(function.name, root) or 'none'}"
@@ -65,18 +67,24 @@ def problem_of(missing: list[Need]) -> BackendUnavailable | None:
 def driver_of(address: str, root: str = "/") -> str | None:
     """The name of the kernel driver of a PCI function; None if it has none."""
     try:
-        return (Path(root) / _FUNCTIONS / address / "driver").readlink().name
-    except FileNotFoundError:
+        return (Path(root) / FUNCTIONS / address / "driver").readlink().name
+    except OSError:
         return None
 
 
-def iommu_type(function: Path) -> str:
-    """The type of the IOMMU domain of a PCI function, a directory of sysfs; empty without an IOMMU.
+def is_translated(function: Path) -> bool:
+    """Whether an IOMMU may translate the addresses that a PCI function, of sysfs, uses.
 
-    The type "identity" leaves addresses as they are. All others may translate them.
+    The type "identity" leaves addresses as they are.
     """
     group = function / "iommu_group"
-    return (sysfs_text(group / "type") or "unknown") if group.exists() else ""
+    return group.exists() and sysfs_text(group / "type") != "identity"
+
+
+def how_to_bind(address: str, driver: str | None, wanted: str) -> str:
+    """How to give a function that has a driver, or none, the wanted one."""
+    unmount = "unmount its file systems, then " if driver == "nvme" else ""
+    return f"{unmount}driverctl --nosave set-override {address} {wanted}"
 
 
 def needs(address: str, root: str = "/") -> list[Need]:
@@ -87,7 +95,7 @@ def needs(address: str, root: str = "/") -> list[Need]:
 
 def require_controller(address: str, root: str = "/") -> None:
     """Refuse a PCI address that is not that of an NVMe controller."""
-    function = Path(root) / _FUNCTIONS / address
+    function = Path(root) / FUNCTIONS / address
     if not function.exists():
         what = f"{os.strerror(errno.ENOENT)}; `lspci -D` lists the addresses of NVMe controllers"
         raise FileNotFoundError(errno.ENOENT, what, address)
@@ -106,19 +114,28 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
 
 
 def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need]:
-    """The driver, and what that driver requires of the IOMMU."""
-    has_iommu = any((base / "sys/kernel/iommu_groups").glob("*"))
-    translates = has_iommu and iommu_type(base / _FUNCTIONS / address) != "identity"
+    """The driver, and what that driver requires of the IOMMU and of the kernel."""
+    function = base / FUNCTIONS / address
+    translates = is_translated(function)
     wanted = "vfio-pci" if translates else "uio_pci_generic"
-    override = f"driverctl --nosave set-override {address} {wanted}"
+    how = how_to_bind(address, driver, wanted)
     if driver not in USER_SPACE_DRIVERS:
-        unmount = "unmount its file systems, then " if driver else ""
-        yield Need(f"the driver {wanted}", f"{unmount}{override}")
-    elif driver == "vfio-pci" and not has_iommu:
+        yield Need(f"the driver {wanted}", how)
+    elif driver == "vfio-pci" and not (function / "iommu_group").exists():
         how = "switch it on in the firmware and by intel_iommu=on, or use uio_pci_generic"
         yield Need("an IOMMU", how)
     elif driver == "uio_pci_generic" and translates:
-        yield Need(f"the driver {wanted}", f"{override}; or switch the IOMMU off: intel_iommu=off")
+        yield Need(f"the driver {wanted}", f"{how}; or switch the IOMMU off: intel_iommu=off")
+    if "vfio-pci" not in (driver, wanted):
+        yield from register_needs(base)
+
+
+def register_needs(base: Path) -> Iterator[Need]:
+    """What the mapping of a controller's registers needs, unless it has the driver vfio-pci."""
+    if mode := re.search(r"\[(?!none)(\w+)\]", sysfs_text(base / "sys/kernel/security/lockdown")):
+        yield Need(f"no kernel lockdown ({mode[1]})", "switch Secure Boot off in the firmware")
+    if (base / "sys").exists() and os.statvfs(base / "sys").f_flag & os.ST_RDONLY:
+        yield Need("a writable /sys", "start the container with --privileged")
 
 
 def machine_needs(base: Path) -> Iterator[Need]:
@@ -169,7 +186,7 @@ def _binding(address: str) -> int | None:
     if driver_of(address) not in USER_SPACE_DRIVERS:
         return None
     try:
-        return os.lstat(f"/{_FUNCTIONS}/{address}/driver").st_ino
+        return os.lstat(f"/{FUNCTIONS}/{address}/driver").st_ino
     except OSError:
         return None
 
