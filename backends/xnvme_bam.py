@@ -1,6 +1,7 @@
 """Samples as extents, read by NVMe commands that a GPU submits."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -111,11 +112,8 @@ class XnvmeBamReader(Reader):
         self._launcher = launcher
         self._namespace, start = open_mapped(address, loaded, directory_of(catalog), opener)
         try:
-            controller = self._controller()
-            _require_granted(controller, address, queues, queue_depth)
-            for lane in range(self.lanes):
-                pairs = len(range(lane, queues, self.lanes))
-                self._queues.append(GpuQueue(controller, pairs, queue_depth))
+            with _named(address):
+                self._open_queues(queues, queue_depth)
             self._samples = MappedSamples(
                 catalog,
                 loaded,
@@ -169,11 +167,15 @@ class XnvmeBamReader(Reader):
         self._namespace.close()
 
     def _submit(self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: Reads) -> Failures:
-        try:
+        with _named(self._namespace.storage.path):
             return queue.read(reads.offsets, reads.memory, reads.lengths, arena, owner)
-        except OSError as error:
-            path = self._namespace.storage.path
-            raise OSError(error.errno, error.strerror, path) from None
+
+    def _open_queues(self, queues: int, depth: int) -> None:
+        controller = self._controller()
+        _require_granted(controller, self._namespace.storage.path, queues, depth)
+        for lane in range(self.lanes):
+            pairs = len(range(lane, queues, self.lanes))
+            self._queues.append(GpuQueue(controller, pairs, depth))
 
     def _controller(self) -> Controller:
         device = self._namespace.device
@@ -189,6 +191,15 @@ class XnvmeBamReader(Reader):
             lba_bytes=self._namespace.lba_bytes,
             timeout_s=TIMEOUT_S,
         )
+
+
+@contextmanager
+def _named(address: str) -> Iterator[None]:
+    """Raise every OSError of the block with the address of the controller."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, address) from None
 
 
 def _completions(peer: PeerMemory, nbytes: int) -> tuple[Buffer, BusMemory]:

@@ -119,6 +119,21 @@ def test_more_than_the_controller_grants_is_refused(layouts: list[Layout]) -> No
         del reader
 
 
+def test_a_controller_that_refuses_a_queue_is_named(
+    layouts: list[Layout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ways.address(layouts[0].serial) as uri:
+        with monkeypatch.context() as patch:
+            patch.setattr(queue_pairs, "_CREATE_SQ", 0x7F)  # an opcode that it does not know
+            with pytest.raises(OSError, match=r"does not create .*\(SCT 0h, SC 01h\)") as caught:
+                opened(layouts[0], uri)
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, uri)
+        del caught
+        with opened(layouts[0], uri) as reader:
+            assert is_read_right(reader, layouts[0])
+        del reader
+
+
 def give_up_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     batch = structures.batch
     monkeypatch.setattr(
