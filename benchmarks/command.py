@@ -5,10 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from . import arguments, environment, fio, maps, report
-from .legs import LEGS, MAPPED, Leg, names_of
+from .legs import LEGS, XNVME_BAM, Leg, names_of
 from .measure import Result, Results, measure
 from .progress import progress, say
 from .verify import verify
@@ -42,6 +43,7 @@ def _make_demo(options: argparse.Namespace) -> None:
         raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
     say(step)
     options.datadir, options.verify = _DEMO_DIRECTORY, True
+    options.legs = options.legs or [leg.name for leg in LEGS if leg is not XNVME_BAM]
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -83,9 +85,12 @@ def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Le
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
     legs = [leg for leg in LEGS if names is None or leg.name in names]
-    if (settings.bmap or settings.uri) and not any(leg in MAPPED for leg in legs):
-        mapped = names_of(MAPPED)
-        raise BadInputError(f"--bmap and --uri are for the legs {mapped}, and none is to run")
+    given = asdict(settings) | {"mem": settings.mem == "pinned"}  # gpu is for the consumer, too
+    for name in ("bmap", "uri", "io", "mem", "queues", "spin", "copying_lanes"):
+        if given[name] and not any(leg.takes(name) for leg in legs):
+            takers = names_of(leg for leg in LEGS if leg.takes(name))
+            option = f"--{name.replace('_', '-')}"
+            raise BadInputError(f"{option} is for the legs {takers}, and none of them is to run")
     return legs, workload
 
 

@@ -70,18 +70,22 @@ class Leg:
     Attributes:
         read: makes the operators that read; called while a pipeline is being defined.
         unsupported: why the leg cannot run here even if there are files, or None.
-        mapped: the backend of a leg that needs an extent map.
+        backend: what reads; None without dali_storage.
     """
 
     name: str
     summary: str
     read: Callable[[Workload], Nodes]
     unsupported: Callable[[Workload], str | None] = lambda workload: None
-    mapped: Backend | None = None
+    backend: Backend | None = None
+
+    def takes(self, setting: str) -> bool:
+        """Whether a setting of that name is an option of its backend."""
+        return self.backend is not None and setting in self.backend.takes
 
     def unsupported_reason(self, workload: Workload) -> str | None:
         """Why the leg cannot run here, or None."""
-        if workload.root is None and self.mapped is None:
+        if workload.root is None and not self.takes("bmap"):
             return "it reads files, and their file system is not mounted"
         return self.unsupported(workload)
 
@@ -153,6 +157,15 @@ def _no_memory(workload: Workload) -> str | None:
     return _MEMORY.unavailable(workload)
 
 
+def _leg(
+    name: str,
+    summary: str,
+    backend: Backend,
+    unsupported: Callable[[Workload], str | None] | None = None,
+) -> Leg:
+    return Leg(name, summary, backend.read, unsupported or backend.unavailable, backend)
+
+
 _read_by_dali = partial(read_files, fn.readers.file)
 _MMAP = Leg("dali", "fn.readers.file by mmap", _read_by_dali)
 _NO_MMAP = Leg("dali-nommap", "the same by read()", partial(_read_by_dali, dont_use_mmap=True))
@@ -160,16 +173,16 @@ BASELINES = (_MMAP.name, _NO_MMAP.name)
 """The other legs are compared with the faster of these."""
 REFERENCE = _NO_MMAP
 """What the other legs are verified against. Not the leg by mmap, which refuses empty files."""
-BLOCK = Leg("block", "block: extents, found by a map (--bmap)", _BLOCK.read, _no_block, _BLOCK)
-XNVME_GDS = Leg(
+BLOCK = _leg("block", "block: extents, found by a map (--bmap)", _BLOCK, _no_block)
+XNVME_GDS = _leg(
     "xnvme-gds",
     "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --queues, --spin)",
-    *(_XNVME_BLOCK.read, _no_xnvme_block, _XNVME_BLOCK),
+    *(_XNVME_BLOCK, _no_xnvme_block),
 )
-XNVME_BAM = Leg(
+XNVME_BAM = _leg(
     "xnvme-bam",
     "xnvme-bam: the same, submitted by a GPU (--uri, --mem, --queues)",
-    *(_XNVME_BAM.read, _no_xnvme_bam, _XNVME_BAM),
+    *(_XNVME_BAM, _no_xnvme_bam),
 )
 MAPPED = (BLOCK, XNVME_GDS, XNVME_BAM)
 """The legs that need an extent map."""
@@ -178,13 +191,13 @@ LEGS = (
     _MMAP,
     _NO_MMAP,
     Leg("dali-io-file", "fn.io.file.read, with paths from external_source", read_with_io_file),
-    Leg("python-file", "python-file: files, page cache", _CACHED.read, _CACHED.unavailable),
-    Leg("python-file-direct", "python-file: files, O_DIRECT", _DIRECT.read, _no_direct_io),
-    Leg("xnvme-file", "xnvme-file: files, by libxnvme (--io)", _XNVME_FILE.read, _no_xnvme_file),
+    _leg("python-file", "python-file: files, page cache", _CACHED),
+    _leg("python-file-direct", "python-file: files, O_DIRECT", _DIRECT, _no_direct_io),
+    _leg("xnvme-file", "xnvme-file: files, by libxnvme (--io)", _XNVME_FILE, _no_xnvme_file),
     BLOCK,
     XNVME_GDS,
     XNVME_BAM,
-    Leg("memory", "memory: files, loaded beforehand; the upper limit", _MEMORY.read, _no_memory),
+    _leg("memory", "memory: files, loaded beforehand; the upper limit", _MEMORY, _no_memory),
     Leg("naive", "the Python iterator that a user would write", read_naively),
 )
 
@@ -192,4 +205,4 @@ LEGS = (
 def names_of(legs: Iterable[Leg]) -> str:
     """The names of legs, for a sentence."""
     *names, last = (leg.name for leg in legs)
-    return f"{', '.join(names)} and {last}"
+    return f"{', '.join(names)} and {last}" if names else last

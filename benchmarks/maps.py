@@ -42,7 +42,7 @@ def samples_of(bmap: str, settings: Settings) -> Workload:
 @contextmanager
 def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
     """The workload with a map, if legs need one; notes in their results why they cannot run."""
-    backends = [(results[leg.name], leg.mapped) for leg in running(MAPPED, results) if leg.mapped]
+    backends = [(results[leg.name], leg.backend) for leg in running(MAPPED, results) if leg.backend]
     if not backends:
         yield workload
         return

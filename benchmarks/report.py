@@ -50,8 +50,8 @@ def show_table(results: Results, environment: Environment, settings: Settings) -
     print(_describe(environment, settings))
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
-    if settings.device_id is not None:
-        buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
+    buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
+    if buffers and settings.device_id is not None:
         print(f"buffers: {', '.join(buffers)}; pinned is page-locked")
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:

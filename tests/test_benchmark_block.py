@@ -167,11 +167,25 @@ def test_an_unsuitable_map_is_refused(
         assert said in message
 
 
-def test_a_map_that_no_leg_uses_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("dali", "--datadir", data, "--bmap", "bmap.json") == 2
-    assert (
-        "for the legs block, xnvme-gds and xnvme-bam, and none is to run" in capsys.readouterr().err
-    )
+@pytest.mark.parametrize(
+    ("option", "legs"),
+    [
+        ("--bmap bmap.json", "block, xnvme-gds and xnvme-bam"),
+        ("--uri /dev/sda", "block, xnvme-gds and xnvme-bam"),
+        ("--io libaio", "xnvme-file and xnvme-gds"),
+        ("--mem pinned --device-id 0", "xnvme-gds and xnvme-bam"),
+        ("--queues 2", "xnvme-gds and xnvme-bam"),
+        ("--spin", "xnvme-gds"),
+        ("--copying-lanes 1", "python-file, python-file-direct and xnvme-file"),
+    ],
+)
+def test_an_option_that_no_leg_uses_is_refused(
+    data: Path, capsys: pytest.CaptureFixture[str], option: str, legs: str
+) -> None:
+    name, *_ = words = option.split()
+    assert run("dali", "--datadir", data, *words) == 2
+    message = f"benchmark: {name} is for the legs {legs}, and none of them is to run\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no writable tmpfs at /dev/shm")

@@ -126,8 +126,8 @@ def test_what_a_leg_asks_for(
     ("leg", "backend"), [(XNVME_GDS, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
 )
 def test_the_options_of_a_leg_are_those_of_its_backend(leg: Leg, backend: type[Reader]) -> None:
-    assert leg.mapped is not None
-    assert {*leg.mapped.takes, "gpu"} <= set(inspect.signature(backend).parameters)
+    assert leg.backend is not None
+    assert {*leg.backend.takes, "gpu"} <= set(inspect.signature(backend).parameters)
 
 
 def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
