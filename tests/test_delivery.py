@@ -12,8 +12,10 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import os
+import warnings
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -386,20 +388,43 @@ def test_dali_lets_go_of_page_locked_batches_in_which_an_operator_fails(
     assert len(gpus.registered) <= 3 + 2 + 1 + 3
 
 
-def test_two_readers_of_a_pipeline_let_go_of_their_own_batches(
-    gpus: Cuda, late_gpu: None, tree: Tree
+def test_each_reader_of_a_pipeline_lets_go_of_one_batch_each_time(
+    gpus: Cuda, late_gpu: None, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    released: list[hold.Hold] = []
+    release = hold.Hold.release
+    monkeypatch.setattr(
+        hold.Hold, "release", lambda self, stream: released.append(self) or release(self, stream)
+    )
     root = str(tree(10))
-    pipeline, other = (Pipeline(batch_size=BATCH, num_threads=1) for _ in range(2))
-    for each in (pipeline, other):
-        with each:
+    pipelines = [Pipeline(batch_size=BATCH, num_threads=1) for _ in range(2)]
+    for pipeline in pipelines:
+        with pipeline:
             (data, _), (_, labels) = (readers.file(file_root=root, name=name) for name in "AB")
-            each.set_outputs(data, labels)
-    other.run()
-    few = len(gpus.registered)
+            pipeline.set_outputs(data, labels)
+        pipeline.run()
     for _ in range(50):
         pipeline.run()
-    assert len(gpus.registered) <= few + 2 * (2 + 2 + 1 + 3)
+    assert sorted(Counter(released).values()) == [1, 1, 51, 51]
+    assert len(gpus.registered) <= 2 * 2 * (2 + 2 + 1 + 3)
+
+
+def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(
+    gpus: Cuda, make: Callable[[str], Any]
+) -> None:
+    """The machine ends a process that calls CUDA in a fork."""
+    reader, pipeline = make("cpu")
+    for _ in range(2):
+        run(reader, pipeline)
+    pipeline._pipe.Outputs(ctypes.c_void_p(cuda.Stream(1).pointer))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        del pipeline
+        gc.collect()
+        os._exit(17)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
 @pytest.mark.parametrize(
