@@ -188,6 +188,23 @@ def test_gpu_memory_is_copied_on_the_streams_of_the_source(
     assert len(gpus.allocated) <= 2 + 1 + 2  # the copies are waited for, and memory is used again
 
 
+@pytest.mark.parametrize(("device", "shared"), [("cpu", [True, True]), ("gpu", [False, True])])
+def test_dali_shares_host_memory_and_copies_gpu_memory(
+    make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, device: str, shared: list[bool]
+) -> None:
+    """Of shared GPU memory DALI lets go before the GPU has read it."""
+    given: list[bool] = []
+    real = fn.external_source
+
+    def external_source(*arguments: Any, no_copy: bool, **options: Any) -> Any:
+        given.append(no_copy)
+        return real(*arguments, no_copy=no_copy, **options)
+
+    monkeypatch.setattr(fn, "external_source", external_source)
+    make(device)
+    assert given == shared
+
+
 @pytest.mark.parametrize("stream", [None, 0, 7])
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
