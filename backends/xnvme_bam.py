@@ -19,11 +19,12 @@ from .gpu import layout, module
 from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import cuda_problem, list_gpus, submission_needs
 from .xnvme import bus, library, pci
+from .xnvme.admin import count_granted
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.gpu_queue import Controller, GpuQueue
 from .xnvme.library import Library
 from .xnvme.namespace import Namespace, open_namespace
-from .xnvme.queue_pairs import Registers, count_granted
+from .xnvme.registers import Registers
 
 _NAME = "xnvme-bam"
 _LANES = 2  # the batch of one is prepared while that of the other is read

@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage._types import address_of
-from dali_storage.backends.xnvme import bus, queue_pairs
+from dali_storage.backends.xnvme import bus, queue_pairs, registers
+from dali_storage.backends.xnvme.admin import count_granted
 from dali_storage.backends.xnvme.bus import BusMemory
-from dali_storage.backends.xnvme.queue_pairs import QueuePairs, Registers, count_granted
+from dali_storage.backends.xnvme.queue_pairs import QueuePairs
+from dali_storage.backends.xnvme.registers import Registers
 from dali_storage.errors import BackendUnavailable
 
 PAGE = 4096
@@ -302,19 +304,19 @@ def bar(directory: Path, low: int, high: int) -> str:
 @pytest.fixture
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory in which `Registers` looks for sysfs."""
-    original = queue_pairs.map_registers
+    original = registers.map_registers
     monkeypatch.setattr(
-        queue_pairs, "map_registers", lambda address: original(address, str(tmp_path))
+        registers, "map_registers", lambda address: original(address, str(tmp_path))
     )
     return tmp_path
 
 
 def test_registers_say_how_deep_queues_are_and_where_doorbells_are(at: Path) -> None:
-    registers = Registers(bar(at, 0x0F0107FF, 0x00000002), 64)
-    assert registers.max_depth == 2048
-    assert registers.offsets(3) == (6 * 16, 7 * 16)
-    assert registers.doorbells.nbytes == PAGE  # and not those that switch the controller off
-    registers.doorbells[0] = 7
+    found = Registers(bar(at, 0x0F0107FF, 0x00000002), 64)
+    assert found.max_depth == 2048
+    assert found.offsets(3) == (6 * 16, 7 * 16)
+    assert found.doorbells.nbytes == PAGE  # and not those that switch the controller off
+    found.doorbells[0] = 7
     assert (at / "sys/bus/pci/devices/0000:00:04.0/resource0").read_bytes()[0x1000] == 7
 
 

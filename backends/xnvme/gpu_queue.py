@@ -18,7 +18,8 @@ from ..gpu import layout
 from .abi import SCT_AND_SC
 from .bus import BusMemory
 from .device import Device
-from .queue_pairs import COMPLETION_BYTES, QueuePairs, Registers
+from .queue_pairs import COMPLETION_BYTES, QueuePairs
+from .registers import Registers
 from .status import describe_status
 
 _SHARES = 4  # a queue pair takes its part of a batch in so many turns, or more

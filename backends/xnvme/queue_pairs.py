@@ -4,33 +4,26 @@ libxnvme opens the controller, allocates the memory and runs the admin commands 
 delete the queues. Nothing else of it touches them, so anything that can write to the doorbells can
 submit commands: a GPU, for example.
 
-Source: NVM Express Base Specification 2.0, "Controller Properties" (CAP, doorbells), "Create I/O
-Completion Queue" and the following commands, "Number of Queues" (feature 07h).
+Source: NVM Express Base Specification 2.0, "Create I/O Completion Queue" and the three commands
+like it.
 """
 
-import ctypes
-import errno
-import mmap
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..._types import Buffer, HostBuffer, IntArray, address_of
+from ..._types import Buffer, IntArray
 from ...errors import BackendUnavailable
 from ..gpu import layout
 from . import bus
-from .abi import ADMIN_COMMAND, PHASE_BITS, SCT_AND_SC
+from .admin import AdminCommand, refused
 from .bus import BusMemory
-from .device import LIBRARY_LOCK, Device
-from .status import describe_status
+from .device import Device
 
-_DELETE_SQ, _CREATE_SQ, _DELETE_CQ, _CREATE_CQ, _GET_FEATURES = 0, 1, 4, 5, 10  # admin opcodes
-_NUMBER_OF_QUEUES = 7  # feature identifier
+_DELETE_SQ, _CREATE_SQ, _DELETE_CQ, _CREATE_CQ = 0, 1, 4, 5  # admin opcodes
 _CONTIGUOUS = 1
 _INVALID_QUEUE_IDENTIFIER = 0x101  # SCT << 8 | SC
-_DOORBELLS = 0x1000  # offset in BAR0
 _SQ_ENTRY, _CQ_ENTRY = 64, 16  # bytes
 _PAGE, _HUGEPAGE = layout.PAGE, 512  # bytes, pages
 
@@ -38,109 +31,6 @@ COMPLETION_BYTES = layout.MAX_DEPTH * _CQ_ENTRY
 """Bytes of a completion queue that is not in host memory."""
 
 _leaked_on_purpose: list[Any] = []  # queue pairs, with their memory, that could not be deleted
-
-
-class AdminCommand:
-    """An admin command of a device. It keeps its completion even if a Ctrl-C interrupts `run()`."""
-
-    def __init__(self, device: Device, opcode: int, **fields: int) -> None:
-        """Prepare it; `fields` are those of ADMIN_COMMAND."""
-        self._device = device
-        self._context = np.zeros(1, ADMIN_COMMAND)
-        self._context["opcode"], self._context["device"] = opcode, device.pointer
-        self._context["status"] = 0xFFFF  # no controller completes a command with it
-        for name, value in fields.items():
-            self._context[name] = value
-
-    @property
-    def status(self) -> int:
-        """SCT << 8 | SC of its completion: 0 is success."""
-        return int(self._context["status"][0] >> PHASE_BITS & SCT_AND_SC)
-
-    @property
-    def result(self) -> int:
-        """Dword 0 of its completion."""
-        return int(self._context["result"][0])
-
-    def run(self) -> int:
-        """Submit it and wait; return its status.
-
-        Raises:
-            OSError: the controller does not answer; it is given up.
-        """
-        with LIBRARY_LOCK:
-            if self._device.is_gone:
-                raise OSError(errno.ENODEV, "the controller must not be touched any more")
-            run = self._device.library.xnvme_cmd_pass_admin
-            error = run(self._context.ctypes.data, None, 0, None, 0)
-        if error and int(self._context["status"][0]) == 0xFFFF:
-            self._device.lost = True
-            raise OSError(errno.ETIMEDOUT, "the controller does not answer an admin command")
-        return self.status
-
-
-class Registers:
-    """The registers of a controller, mapped into this process.
-
-    Attributes:
-        doorbells: uint8[n], the pages with the doorbells. The mapping lives as long as this array.
-            To touch it is a SIGBUS once the controller is gone.
-        max_depth: entries that a queue can have.
-    """
-
-    def __init__(self, address: str, granted: int) -> None:
-        """Map the registers of the controller at a PCI address, with `granted` I/O queue pairs.
-
-        Raises:
-            BackendUnavailable: the kernel does not allow it.
-            OSError: they cannot be mapped, or the controller does not answer.
-        """
-        memory = map_registers(address)
-        start = address_of(memory)
-        low, high = (ctypes.c_uint32.from_address(start + at).value for at in (0, 4))
-        if low == high == 0xFFFFFFFF:
-            raise OSError(errno.ENODEV, "its registers cannot be read", address)
-        self.max_depth = (low & 0xFFFF) + 1  # CAP.MQES
-        self._stride = 4 << (high & 15)  # CAP.DSTRD
-        # Nothing else of it is for the GPU to write to.
-        self.doorbells = memory[_DOORBELLS:][: _pages(2 * (granted + 1) * self._stride) * _PAGE]
-
-    def offsets(self, qid: int) -> tuple[int, int]:
-        """Where in `doorbells` those of a submission queue and its completion queue are."""
-        first = 2 * qid * self._stride
-        return first, first + self._stride
-
-
-def map_registers(address: str, root: str = "/") -> HostBuffer:
-    """Map BAR0 of a PCI function; raises as `Registers`."""
-    path = Path(root) / "sys/bus/pci/devices" / address / "resource0"
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8)
-        finally:
-            os.close(fd)
-    except PermissionError as error:
-        if error.errno == errno.EPERM:
-            what = f"the kernel does not let user space map the registers of {address}"
-            remedy = "switch Secure Boot off: kernel lockdown (/sys/kernel/security/lockdown)"
-        else:
-            what = f"no permission to map the registers of {address} ({path})"
-            remedy = "run as root; a container needs a writable /sys (docker run --privileged)"
-        raise BackendUnavailable(what, remedy) from None
-    except OSError as error:
-        if error.errno != errno.EROFS:
-            raise
-        what = f"the registers of {address} cannot be mapped: /sys is read-only"
-        raise BackendUnavailable(what, "start the container with --privileged") from None
-
-
-def count_granted(device: Device) -> int:
-    """How many I/O queue pairs the controller grants, those of libxnvme included."""
-    command = AdminCommand(device, _GET_FEATURES, cdw10=_NUMBER_OF_QUEUES)
-    if status := command.run():
-        raise _refused("tell its number of queues", status)
-    return min(command.result & 0xFFFF, command.result >> 16) + 1
 
 
 class QueuePairs:
@@ -250,7 +140,7 @@ class QueuePairs:
                 shared = qid << 16 | _CONTIGUOUS  # its completion queue
                 status = self._step(_CREATE_SQ, _DELETE_SQ, submission, size, shared)
             if status:
-                raise _refused(f"create the I/O queue pair {qid} of {depth} entries", status)
+                raise refused(f"create the I/O queue pair {qid} of {depth} entries", status)
 
     def _step(self, opcode: int, undo: int, prp1: int, cdw10: int, cdw11: int) -> int:
         """Create a queue by an admin command that is undone by another one; return its status."""
@@ -289,8 +179,3 @@ def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, i
     if at + after > each.size:
         raise MemoryError("the memory for queues is not contiguous on the bus; free hugepages")
     return memory.address + np.array(starts) * _PAGE, memory.address + at * _PAGE
-
-
-def _refused(doing: str, status: int) -> OSError:
-    number, what = describe_status(status, "upcie")
-    return OSError(number, f"the controller does not {doing}: {what}")

@@ -12,7 +12,7 @@ import pytest
 from dali_storage._types import HostBuffer, address_of
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.gpu import module
-from dali_storage.backends.xnvme import queue_pairs
+from dali_storage.backends.xnvme import registers
 
 from ...nvme_sim.host_launches import HostLaunches
 from . import vram
@@ -48,7 +48,7 @@ def on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xnvme_bam, "cuda_problem", lambda: None)
     if user_space_driver() == "vfio-pci":
         monkeypatch.setattr(xnvme_bam, "require_access", lambda address: None)
-        monkeypatch.setattr(queue_pairs, "map_registers", registers_of_vfio)
+        monkeypatch.setattr(registers, "map_registers", registers_of_vfio)
 
 
 def registers_of_vfio(address: str) -> HostBuffer:
