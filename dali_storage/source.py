@@ -161,31 +161,32 @@ class Source:
     def __repr__(self) -> str:
         return f"dali_storage.readers.file(name={self._name!r})"
 
-    def _make_pool(self, reader: Reader, device_id: int | None) -> BufferPool:
+    def _make_pool(self, reader: Reader, gpu: int | None) -> BufferPool:
+        """The memory of the batches; also sets `pinned` and `stream`."""
+        if gpu is None:
+            return BufferPool(reader.allocate)
         if reader.device == "gpu":
-            assert device_id is not None
-            self.stream = cuda.Stream(device_id)
+            self.stream = cuda.Stream(gpu)
             return BufferPool(reader.allocate, self.stream.fence)
-        if device_id is None:
+        self.pinned = reader.pinned
+        if reader.pinned or self._page_lock is False:
             return BufferPool(reader.allocate)
-        self.pinned = reader.pinned or self._can_page_lock(reader, device_id)
-        if reader.pinned or not self.pinned:
-            return BufferPool(reader.allocate)
-        return BufferPool(lambda nbytes: cuda.page_lock(_host_memory(reader, nbytes), device_id))
 
-    def _can_page_lock(self, reader: Reader, gpu: int) -> bool:
-        if self._page_lock is False:
-            return False
+        def allocate(nbytes: int) -> HostBuffer:
+            memory: Any = reader.allocate(nbytes)
+            return cuda.page_lock(memory, gpu)
+
         try:
-            cuda.page_lock(_host_memory(reader, 1), gpu)  # CUDA may refuse this kind of memory
+            allocate(1)  # CUDA may refuse this kind of memory
         except (BackendUnavailable, MemoryError) as error:
             if self._page_lock:
                 raise
             what = f"{self}: its buffers are not page-locked, so DALI copies every sample"
             remedy = "pinned=False silences this warning"
             warnings.warn(f"{what} that goes to the GPU: {error}; {remedy}", NotPageLocked, 2)
-            return False
-        return True
+            return BufferPool(reader.allocate)
+        self.pinned = True
+        return BufferPool(allocate)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
@@ -198,12 +199,6 @@ class Source:
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = weakref.finalize(self, _close_in, self._process, close)
-
-
-def _host_memory(reader: Reader, nbytes: int) -> HostBuffer:
-    """Memory from a reader whose `device` is "cpu"."""
-    memory: Any = reader.allocate(nbytes)
-    return memory  # type: ignore[no-any-return]
 
 
 def _close_in(process: int, close: Callable[[], None]) -> None:
