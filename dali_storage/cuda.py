@@ -25,7 +25,7 @@ from ._types import HostBuffer, address_of
 from .errors import BackendUnavailable
 
 _INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
-_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all contexts
+_MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped: for all contexts, and for kernels
 _IO_MEMORY = 4  # cudaHostRegisterIoMemory
 _UNIT = 2 << 20  # bytes; GPU memory is exported to other devices in units of this size
 
@@ -160,7 +160,7 @@ def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
     """
     runtime = require(gpu).cuda.runtime
     try:
-        return _register(buffer, gpu, _PORTABLE)
+        return _register(buffer, gpu, _MAPPED)
     except runtime.CUDARuntimeError as error:
         what = f"CUDA cannot page-lock {buffer.nbytes} bytes: {error}"
         raise MemoryError(f"{what}; use smaller batches, or pinned=False") from None
@@ -174,7 +174,7 @@ def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
     """
     runtime = require(gpu).cuda.runtime
     try:
-        return _register(registers, gpu, _PORTABLE | _IO_MEMORY)
+        return _register(registers, gpu, _MAPPED | _IO_MEMORY)
     except runtime.CUDARuntimeError as error:
         what = f"CUDA does not map the registers of another device for GPU {gpu}: {error}"
         remedy = "run as root, with the open kernel modules of NVIDIA's driver"

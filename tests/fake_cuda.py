@@ -114,7 +114,7 @@ class Cuda:
 
     def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802
         self.check()
-        if nbytes <= 0 or flags != 1 or not _is_mapped(address):
+        if nbytes <= 0 or flags != 3 or not _is_mapped(address):
             raise CUDARuntimeError("cudaErrorInvalidValue")
         if address in self.registered:
             raise CUDARuntimeError("cudaErrorHostMemoryAlreadyRegistered")

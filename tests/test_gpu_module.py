@@ -24,7 +24,7 @@ from .nvme_sim.reads import Reads, Setup, place
 from .nvme_sim.simulation import NEVER, Simulation
 from .nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED
 
-_REGISTERS = 5  # cudaHostRegisterPortable | cudaHostRegisterIoMemory
+_REGISTERS = 7  # cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory
 
 
 class Gpu(fake_cuda.Cuda):
@@ -64,6 +64,7 @@ class Gpu(fake_cuda.Cuda):
             raise self.failure
 
     def launch(self, grid: tuple[int], block: tuple[int], arguments: tuple[Any, Any]) -> None:
+        self.fail()
         batch, pairs = arguments[0].copy(), ctypes.c_void_p(int(arguments[1]))
         assert block == (32,)
         self._require(pairs.value or 0, grid[0] * layout.QUEUE_PAIR.itemsize)
@@ -85,7 +86,7 @@ class Gpu(fake_cuda.Cuda):
     def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802
         if flags == _REGISTERS and not self.maps_registers:
             raise fake_cuda.CUDARuntimeError("cudaErrorNotPermitted")
-        super().hostRegister(address, nbytes, 1 if flags == _REGISTERS else flags)
+        super().hostRegister(address, nbytes, 3 if flags == _REGISTERS else flags)
 
 
 class Device(fake_cuda.Device):
@@ -246,6 +247,16 @@ def test_a_gpu_that_fails_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
     with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
         launches.wait()
     gpu.failure = None
+
+
+def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
+    launches = launches_of(simulation)
+    gpu.failure = RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")  # of the driver
+    with pytest.raises(OSError, match=r"GPU 0 has failed .* CUDA_ERROR_ILLEGAL_ADDRESS"):
+        start(launches, simulation, some_reads(3, simulation))
+    gpu.failure = None
+    launches.stop()
+    assert not launches.pairs["fault"].any()
 
 
 @pytest.mark.parametrize("capability", ["61", "52"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -121,7 +123,15 @@ class Launches:
         """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
 
         If that is interrupted, call `stop()`.
+
+        Raises:
+            OSError: the GPU has failed.
+            MemoryError: there is no room for the columns.
         """
+        with self._failures():
+            self._start(batch, columns)
+
+    def _start(self, batch: npt.NDArray[np.void], columns: dict[str, npt.NDArray[Any]]) -> None:
         count = int(batch["count"])
         columns |= {"next": np.zeros(1, _STATUS), "status": np.full(count, layout.NOT_DONE, "<u4")}
         places, nbytes = _pack(columns.values())
@@ -156,11 +166,8 @@ class Launches:
         if threading.current_thread() is threading.main_thread():
             while runtime.eventQuery(self._event.ptr) == _NOT_READY:
                 time.sleep(_PAUSE)
-        try:
+        with self._failures():
             self._event.synchronize()
-        except runtime.CUDARuntimeError as error:
-            what = f"GPU {self._launcher.gpu} has failed to submit commands: {error}"
-            raise OSError(errno.EIO, what) from None
         return self._host[self._status].view(_STATUS).copy()
 
     def stop(self) -> None:
@@ -169,6 +176,15 @@ class Launches:
         self._stream.synchronize()
         self._fetch_pairs()
         self._stream.synchronize()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Makes OSError of the errors of CUDA's runtime and of its driver."""
+        try:
+            yield
+        except RuntimeError as error:  # of which CuPy derives both
+            what = f"GPU {self._launcher.gpu} has failed to submit commands: {error}"
+            raise OSError(errno.EIO, what) from None
 
     def _copy(self, kind: str, to: int, source: int, nbytes: int) -> None:
         """Queue a copy; `kind` is the name of a cudaMemcpyKind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,31 +39,35 @@ class GpuKernel:
         self._places.append((address_of(memory), nbytes, self._launcher.map_memory(memory)))
         return memory
 
-    def start(self, simulation: Simulation, reads: Reads, *, share: int, patience_s: float) -> Any:
-        """Launch the kernel; returns the Launches of these queue pairs."""
-        if simulation not in self._launches:
-            self._launches[simulation] = self._prepare(simulation)
-        launches = self._launches[simulation]
-        batch, columns = simulation.batch(reads, share, patience_s)
-        launches.start(batch, **columns)
-        return launches
-
-    def run(
+    def prepare(
         self,
         simulation: Simulation,
         reads: Reads,
         *,
         share: int = layout.LANES,
         patience_s: float = 60.0,
-    ) -> np.ndarray:
-        """Submit reads. Their statuses: uint32[n]."""
-        launches = self.start(simulation, reads, share=share, patience_s=patience_s)
+    ) -> Callable[[], Any]:
+        """What launches the kernel; it returns the Launches of these queue pairs."""
+        if simulation not in self._launches:
+            self._launches[simulation] = self._make_launches(simulation)
+        launches = self._launches[simulation]
+        batch, columns = simulation.batch(reads, share, patience_s)
+
+        def launch() -> Any:
+            launches.start(batch, **columns)
+            return launches
+
+        return launch
+
+    def run(self, simulation: Simulation, reads: Reads, **options: Any) -> np.ndarray:
+        """Submit reads; `options` are those of `prepare()`. Their statuses: uint32[n]."""
+        launches = self.prepare(simulation, reads, **options)()
         status: np.ndarray = launches.wait()
         for name in _STATE:
             simulation.queues[name] = launches.pairs[name]
         return status
 
-    def _prepare(self, simulation: Simulation) -> Any:
+    def _make_launches(self, simulation: Simulation) -> Any:
         setup = simulation.setup
         pairs = layout.queue_pairs(setup.queues, setup.depth)
         for name in SHARED:
