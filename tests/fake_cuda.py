@@ -69,6 +69,11 @@ class Cuda:
         """The GPU that is current in this thread."""
         return getattr(self.thread, "gpu", 0)
 
+    @property
+    def context(self) -> int | None:
+        """The GPU whose context the driver API uses in this thread; a new thread has none."""
+        return getattr(self.thread, "context", None)
+
     def contents(self, buffer: Buffer) -> bytes:
         """What is in GPU memory now, without waiting for any stream."""
         address = int(buffer.__cuda_array_interface__["data"][0])  # type: ignore[attr-defined]
@@ -168,10 +173,15 @@ class Device:
         self.pci_bus_id = f"0000:C{gpu}:00.0"
 
     def __enter__(self) -> None:
-        self.before, self.machine.thread.gpu = self.machine.current, self.gpu
+        self.before = self.machine.current
+        if self.before != self.gpu:  # as CuPy
+            self.use()
 
     def __exit__(self, *exc_info: object) -> None:
-        self.machine.thread.gpu = self.before
+        Device(self.machine, self.before).use()
+
+    def use(self) -> None:
+        self.machine.thread.gpu = self.machine.thread.context = self.gpu
 
     def synchronize(self) -> None:
         self.machine.check()

@@ -6,7 +6,8 @@ all processes, identified by the *number* of the dma-buf's descriptor. It keeps 
 it is told to detach it, even if the process has died. To be given the addresses of somebody else's
 memory would be to overwrite that memory. Therefore:
 
-* numbers are high and depend on the process, and a number with an attachment is never used;
+* numbers are high and random (those of processes are alike in all containers), and a number with
+  an attachment is never used;
 * the addresses must be as long as the memory, and all of them inside the BAR1 of its GPU;
 * the attachment is detached when the memory dies, or else at the end of the process, after the
   readers are closed; until then, both descriptors stay open. (Later versions tie an attachment to
@@ -20,10 +21,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import operator
 import os
 import resource
+import secrets
 import weakref
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +65,8 @@ class PeerMemory:
         address = str(cupy.cuda.Device(gpu).pci_bus_id).lower()
         self._gpu, self._name = gpu, f"GPU {gpu} ({address})"
         self._known = BusMap()
-        self._attached: list[list[int]] = []  # the descriptors of each attachment
+        # The descriptors of each attachment, by the identity of their list.
+        self._attached: dict[int, list[int]] = {}
         self._module = Path(root) / MODULE
         self._bar1 = topology.bar1(Path(root) / FUNCTIONS / address)
         self._flushes = driver.attribute(gpu, driver.RDMA_ORDERING) < driver.OWNER
@@ -124,7 +130,7 @@ class PeerMemory:
     ) -> tuple[npt.NDArray[np.void], Callable[[], object]]:
         """The segments of a buffer's dma-buf, and what detaches it before the buffer dies."""
         fds: list[int] = []
-        self._attached.append(fds)
+        self._attached[id(fds)] = fds
         detach = weakref.finalize(buffer, self._detach, os.getpid(), fds)  # keeps `self` alive
         detach.atexit = False
         try:
@@ -149,7 +155,7 @@ class PeerMemory:
 
     def _detach(self, process: int, fds: list[int]) -> None:
         _close(process, fds)
-        self._attached.remove(fds)
+        self._attached.pop(id(fds), None)
 
     def _pages(self, nbytes: int, segments: npt.NDArray[np.void]) -> BusAddresses:
         """The bus addresses of the pages of 4 KiB, if these can be those of the memory."""
@@ -174,7 +180,7 @@ def _with_unused_number(module: int, fd: int) -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     end = _LAST_NUMBER if limit == resource.RLIM_INFINITY else min(limit, _LAST_NUMBER)
     start = min(_FIRST_NUMBER, end // 2)
-    number = start + os.getpid() % max(end - start - _TRIES, 1)
+    number = start + secrets.randbelow(max(end - start - _TRIES, 1))
     for _ in range(_TRIES):
         with named(os.fsencode(f"/{MODULE}"), f"; {LIMITS[errno.EMFILE]}"):
             number = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, number)
@@ -212,8 +218,8 @@ def _segments(module: int, number: int, count: int) -> npt.NDArray[np.void]:
     return answer[_REQUEST.itemsize :].view(_SEGMENT)[:count]
 
 
-def _detach_all(process: int, attached: list[list[int]]) -> None:
-    for fds in attached:
+def _detach_all(process: int, attached: dict[int, list[int]]) -> None:
+    for fds in list(attached.values()):  # meanwhile a buffer may die
         _close(process, fds)
 
 
@@ -222,7 +228,12 @@ def _close(process: int, fds: list[int]) -> None:
     if os.getpid() != process:  # the attachment is that of the parent
         return
     if len(fds) == 2:
+        number = np.array(fds[1:], np.int32)
+        detach: Callable[[], object] = partial(fcntl.ioctl, fds[0], _DETACH, number.data)
+        # One bytecode instruction: after a Ctrl-C in between, the next attempt would detach the
+        # memory of another process that has used the number since.
         with contextlib.suppress(OSError):  # not attached
-            fcntl.ioctl(fds[0], _DETACH, np.array(fds[1:], np.int32).data)
-    while fds:
+            deque(map(operator.call, (fds.pop, detach)), 0)
+        os.close(int(number[0]))
+    if fds:
         os.close(fds.pop())

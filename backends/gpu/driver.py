@@ -61,9 +61,10 @@ def _library() -> Any:
 
 
 def _call(gpu: int, name: str, *arguments: Any) -> None:
-    """Call a function of the driver with the GPU's primary context, which CuPy makes current."""
-    library = _library()
-    with cuda.require(gpu).cuda.Device(gpu):
+    """Call a function of the driver with the GPU's primary context."""
+    library, device = _library(), cuda.require(gpu).cuda.Device(gpu)
+    with device:
+        device.use()  # `with` alone gives a new thread no context for the GPU that it begins with
         code = getattr(library, name)(*arguments)
     if code:
         text = ctypes.c_char_p()
