@@ -23,7 +23,7 @@ from .xnvme.admin import count_granted
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.gpu_queue import Controller, GpuQueue
 from .xnvme.library import Library
-from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.namespace import open_namespace
 from .xnvme.registers import Registers
 
 _NAME = "xnvme-bam"
@@ -120,7 +120,7 @@ class XnvmeBamReader(Reader):
                 loaded,
                 self._namespace.storage,
                 start,
-                max_transfer=_transfer(max_transfer, self._namespace),
+                max_transfer=self._namespace.transfer(_NAME, max_transfer, _MAX_TRANSFER),
                 retries=retries,
                 check=check,
             )
@@ -240,14 +240,3 @@ def _require_granted(controller: Controller, address: str, queues: int, depth: i
     if queues > controller.granted - 2:
         what = f"{address} grants {controller.granted} queue pairs, of which libxnvme uses 2"
         raise ValueError(f"{_NAME}: queues must be at most {controller.granted - 2}: {what}")
-
-
-def _transfer(wanted: int | None, namespace: Namespace) -> int:
-    most = min(namespace.max_transfer, _MAX_TRANSFER)
-    if wanted is None:
-        return most
-    if wanted > most or wanted % namespace.lba_bytes:
-        limit = f"at most {most}, the bytes that {namespace.storage.path} reads by one command"
-        what = f"max_transfer must be a multiple of {namespace.lba_bytes} and {limit}, not {wanted}"
-        raise ValueError(f"{_NAME}: {what}")
-    return wanted

@@ -21,11 +21,12 @@ from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import list_gpus
 from .xnvme import availability, library
 from .xnvme.bus import BusMemory
-from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.namespace import open_namespace
 from .xnvme.nodes import list_nodes
 from .xnvme.pci import address_of, list_controllers, require_controller
 from .xnvme.queue import require_depth
 
+_NAME = "xnvme-block"
 _PAGE = 4096  # bytes
 _MOST_GPUS = 1024
 _DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
@@ -92,16 +93,16 @@ class XnvmeBlockReader(Reader):
                 `mem`, such as CuPy or a GPU.
             OSError: the map or the device cannot be opened.
         """
-        require_depth("xnvme-block", queue_depth)
-        require_integer("xnvme-block", "queues", queues, range(1, 65))
-        require_integer("xnvme-block", "retries", retries, range(101))
-        require_integer("xnvme-block", "nsid", nsid, range(1, 0xFFFFFFFF))
+        require_depth(_NAME, queue_depth)
+        require_integer(_NAME, "queues", queues, range(1, 65))
+        require_integer(_NAME, "retries", retries, range(101))
+        require_integer(_NAME, "nsid", nsid, range(1, 0xFFFFFFFF))
         if max_transfer is not None:
             transfers = range(_PAGE, (1 << 30) + 1, _PAGE)
-            require_integer("xnvme-block", "max_transfer", max_transfer, transfers)
+            require_integer(_NAME, "max_transfer", max_transfer, transfers)
         _require_memory(mem, gpu)
-        require_flag("xnvme-block", "spin", spin)
-        require_flag("xnvme-block", "check", check)
+        require_flag(_NAME, "spin", spin)
+        require_flag(_NAME, "check", check)
         self.lanes = queues
         self._peer = self._use_gpu(mem, gpu or 0, uri) if mem != "cpu" else None
         loaded, xnvme = load_map(bmap), library.load()
@@ -122,7 +123,7 @@ class XnvmeBlockReader(Reader):
                 loaded,
                 self._namespace.storage,
                 start,
-                max_transfer=_transfer(max_transfer, self._namespace),
+                max_transfer=self._namespace.transfer(_NAME, max_transfer, _DEFAULT_TRANSFER),
                 retries=retries,
                 check=check,
             )
@@ -171,7 +172,7 @@ class XnvmeBlockReader(Reader):
         address = _pci_address(uri)
         if address is None:
             what = f"mem='gpu' needs the PCI address of a controller as uri, not {uri!r}"
-            raise ValueError(f"xnvme-block: {what}; or take mem='pinned'")
+            raise ValueError(f"{_NAME}: {what}; or take mem='pinned'")
         require_controller(address)
         self.device = "gpu"
         return PeerMemory(gpu, address)
@@ -185,21 +186,10 @@ def _pci_address(uri: PathLike | None) -> str | None:
     return None if uri is None else address_of(os.fsdecode(uri))
 
 
-def _transfer(wanted: int | None, namespace: Namespace) -> int:
-    most, lba_bytes = namespace.max_transfer, namespace.lba_bytes
-    if wanted is None:
-        return min(most, _DEFAULT_TRANSFER)
-    if wanted > most or wanted % lba_bytes:
-        limit = f"at most {most}, the bytes that {namespace.storage.path} reads by one command"
-        what = f"max_transfer must be a multiple of {lba_bytes} and {limit}, not {wanted}"
-        raise ValueError(f"xnvme-block: {what}")
-    return wanted
-
-
 def _require_memory(mem: str, gpu: int | None) -> None:
     if mem not in ("cpu", "pinned", "gpu"):
-        raise ValueError(f"xnvme-block: mem must be 'cpu', 'pinned' or 'gpu', not {mem!r}")
+        raise ValueError(f"{_NAME}: mem must be 'cpu', 'pinned' or 'gpu', not {mem!r}")
     if gpu is not None:
-        require_integer("xnvme-block", "gpu", gpu, range(_MOST_GPUS))
+        require_integer(_NAME, "gpu", gpu, range(_MOST_GPUS))
         if mem == "cpu":
-            raise ValueError(f"xnvme-block: gpu {gpu} is for mem='pinned' or 'gpu', not for 'cpu'")
+            raise ValueError(f"{_NAME}: gpu {gpu} is for mem='pinned' or 'gpu', not for 'cpu'")

@@ -48,6 +48,17 @@ class Namespace:
         """The device that is read."""
         return self._device
 
+    def transfer(self, backend: str, wanted: int | None, default: int) -> int:
+        """The bytes of one command for the option `max_transfer`. None: `default`, if it can."""
+        most = self.max_transfer
+        if wanted is None:
+            return min(most, default)
+        if wanted > most or wanted % self.lba_bytes:
+            limit = f"at most {most}, the bytes that {self.storage.path} reads by one command"
+            what = f"max_transfer must be a multiple of {self.lba_bytes} and {limit}"
+            raise ValueError(f"{backend}: {what}, not {wanted}")
+        return wanted
+
     def submit(
         self,
         queue: int,
