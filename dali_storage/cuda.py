@@ -1,7 +1,8 @@
 """Memory and streams of NVIDIA GPUs, and page-locked host memory.
 
 CuPy is imported when one of these is first used. Only the primary context of a GPU is used, which
-CuPy, DALI and PyTorch share.
+CuPy, DALI and PyTorch share. Every call is made with that GPU current: with another one current, it
+could create a context there, which takes some of its memory.
 
 Sources: the CUDA Runtime API, "Memory Management", "Stream Management" and "Event Management"; the
 CUDA Array Interface, version 3.
@@ -187,7 +188,7 @@ def _register(memory: HostBuffer, gpu: int, flags: int) -> HostBuffer:
     runtime, address = cupy.cuda.runtime, address_of(memory)
     # Called before the memory is freed: an array gives up its base after its weak references. And
     # made first: after a Ctrl-C in between, CUDA would take the next mapping there for this one.
-    finalizer = weakref.finalize(memory, _unregister, os.getpid(), runtime, address)
+    finalizer = weakref.finalize(memory, _unregister, os.getpid(), cupy, gpu, address)
     finalizer.atexit = False
     try:
         with cupy.cuda.Device(gpu):
@@ -205,11 +206,11 @@ def device_address(buffer: HostBuffer, gpu: int) -> int:
         return int(cupy.cuda.runtime.pointerGetAttributes(address_of(buffer)).devicePointer)
 
 
-def _unregister(process: int, runtime: Any, address: int) -> None:
+def _unregister(process: int, cupy: Any, gpu: int, address: int) -> None:
     if os.getpid() == process:  # CUDA does not work in a fork
         # The driver is shutting down, or a Ctrl-C came before it was registered.
-        with contextlib.suppress(runtime.CUDARuntimeError):
-            runtime.hostUnregister(address)
+        with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError), cupy.cuda.Device(gpu):
+            cupy.cuda.runtime.hostUnregister(address)
 
 
 def current(gpu: int) -> contextlib.AbstractContextManager[Any]:
@@ -256,4 +257,9 @@ def fence(stream: int, gpu: int) -> Callable[[], None]:
     with cupy.cuda.Device(gpu):
         event = cupy.cuda.Event(block=True, disable_timing=True)
         cupy.cuda.runtime.eventRecord(event.ptr, stream)
-    return event.synchronize  # type: ignore[no-any-return]
+
+    def wait() -> None:
+        with cupy.cuda.Device(gpu):
+            event.synchronize()
+
+    return wait

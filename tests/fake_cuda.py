@@ -45,6 +45,7 @@ class Cuda:
         allocated: address -> (GPU, bytes) of GPU memory.
         registered: address -> bytes of page-locked host memory.
         streams: cudaStream_t -> what is queued.
+        used: the GPUs that were current in a call; each has a context, which takes memory.
         may_run: an event; clear it to make whoever waits for a stream wait.
     """
 
@@ -53,6 +54,7 @@ class Cuda:
         self.capacity = 1 << 30
         self.allocated: dict[int, tuple[int, int]] = {}
         self.registered: dict[int, int] = {}
+        self.used: set[int] = set()
         self.streams: dict[int, deque[Callable[[], object]]] = {}
         self.may_run = threading.Event()
         self.may_run.set()
@@ -106,14 +108,16 @@ class Cuda:
         )
         return module
 
-    def check(self) -> None:
+    def check(self, makes_context: bool = True) -> None:
         if os.getpid() != self.process:
             os._exit(77)  # CUDA's answer is undefined
         if self.count is None:
             raise CUDARuntimeError("cudaErrorInsufficientDriver")
+        if makes_context:
+            self.used.add(self.current)
 
     def getDeviceCount(self) -> int:  # noqa: N802
-        self.check()
+        self.check(makes_context=False)
         assert self.count is not None
         return self.count
 

@@ -180,6 +180,7 @@ def test_gpu_memory_is_copied_on_the_streams_of_the_source(
     reader, pipeline = make("gpu")
     for _ in range(100):
         run(reader, pipeline)
+    assert gpus.used == {1}, "GPU 0 is not the pipeline's"
     for stream in gpus.streams:
         gpus.finish(stream)
     contents, labels = expected(make.root, 100)  # type: ignore[attr-defined]
@@ -221,6 +222,10 @@ def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
     assert pipeline._pipe.delivered == contents[: 100 - ahead]
     assert pipeline._pipe.labels == labels
     assert 1 < len(gpus.registered) <= ahead + 2 + 1 + 3
+    del reader, pipeline
+    gc.collect()
+    assert not gpus.registered
+    assert gpus.used == {1}, "GPU 0 is not the pipeline's"
 
 
 def test_page_locked_tensors_are_made_on_the_gpu_of_the_pipeline(
