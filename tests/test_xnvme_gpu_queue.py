@@ -226,6 +226,28 @@ def test_ctrl_c_deletes_the_queue_pairs_if_commands_are_in_flight(
     assert admin.queues == {}
 
 
+@pytest.mark.parametrize("number", range(7))
+def test_ctrl_c_while_new_queue_pairs_are_made_and_deleted_leaves_none(
+    queue: GpuQueue, launcher: Launcher, admin: Controller, number: int
+) -> None:
+    launcher.made[0].pairs["fault"] = layout.TIMED_OUT
+    with pytest.raises(OSError):
+        read(queue)
+    admin.log.clear()
+    admin.fails = {2: KeyboardInterrupt(), 3 + number: KeyboardInterrupt()}
+    interrupts = 0
+    while True:
+        try:
+            assert read(queue) == {}
+            break
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts in (1, 2)
+    assert len(admin.queues) == 4
+    queue.close()
+    assert admin.queues == {}
+
+
 def test_a_gpu_that_fails_deletes_the_queue_pairs(
     queue: GpuQueue, launcher: Launcher, admin: Controller
 ) -> None:

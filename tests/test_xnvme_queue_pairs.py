@@ -126,7 +126,13 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 def make(controller: Controller, count: int = 2, depth: int = 16, **options: Any) -> QueuePairs:
     device: Any = controller
-    return QueuePairs(device, count, depth, granted=controller.granted, **options)
+    pairs = QueuePairs(device, count, depth, granted=controller.granted, **options)
+    try:
+        pairs.create()
+    except BaseException:
+        pairs.close()
+        raise
+    return pairs
 
 
 @given(

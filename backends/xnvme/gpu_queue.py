@@ -61,12 +61,13 @@ class GpuQueue:
     """
 
     def __init__(self, controller: Controller, pairs: int, depth: int) -> None:
-        """Create `pairs` queue pairs of `depth` entries; raises as `QueuePairs`."""
+        """Create `pairs` queue pairs of `depth` entries; raises as `QueuePairs.create()`."""
         self._controller, self._count, self._depth = controller, pairs, depth
         self._process = os.getpid()
         self._closed = False
         self._memory: list[object] = []  # what the controller may write to
         self._pairs: QueuePairs | None = None
+        self._launches: Any = None
         self._create()
 
     def read(
@@ -92,7 +93,7 @@ class GpuQueue:
         self._require_usable()
         if not offsets.size:
             return {}
-        if self._pairs is None:
+        if self._launches is None:
             self._create()
         batch, columns = self._batch(offsets, memory, lengths, arena)
         self._memory = [owner]
@@ -124,11 +125,12 @@ class GpuQueue:
         controller, count = self._controller, self._count
         device, launcher = controller.device, controller.launcher
         completions = controller.completions and controller.completions(count * COMPLETION_BYTES)
-        made = QueuePairs(
+        self._delete()  # if a Ctrl-C has interrupted that
+        self._pairs = made = QueuePairs(
             device, count, self._depth, granted=controller.granted, completions=completions
         )
-        self._pairs = made
         try:
+            made.create()
             rows = layout.queue_pairs(count, self._depth)
             moved = launcher.map_memory(made.memory) - address_of(made.memory)
             rows["submission_queue"] = made.submission_queues + moved
@@ -206,7 +208,11 @@ class GpuQueue:
                 pass
 
     def _delete(self) -> bool:
-        """Delete the queue pairs; return whether the controller no longer uses any memory."""
+        """Delete the queue pairs; return whether the controller no longer uses any memory.
+
+        A Ctrl-C can interrupt it: then it goes on when called again.
+        """
+        self._launches = None
         deleted = self._pairs is None or self._pairs.close()
         self._pairs = None
         return deleted

@@ -34,7 +34,7 @@ _leaked_on_purpose: list[Any] = []  # queue pairs, with their memory, that could
 
 
 class QueuePairs:
-    """Some queue pairs, created together. `close()` deletes them.
+    """Some queue pairs, created together by `create()`. `close()` deletes them.
 
     Addresses are those that the processor uses, except for completion queues that are elsewhere.
 
@@ -57,7 +57,7 @@ class QueuePairs:
         granted: int,
         completions: tuple[Buffer, BusMemory] | None = None,
     ) -> None:
-        """Create `count` queue pairs of `depth` entries, with the highest free identifiers.
+        """Allocate `count` queue pairs of `depth` entries, for the highest free identifiers.
 
         Args:
             device: open at a PCI address.
@@ -68,8 +68,6 @@ class QueuePairs:
                 addresses. None: they are in host memory.
 
         Raises:
-            BackendUnavailable: there are not enough free queues.
-            OSError: the controller refuses a queue or does not answer.
             MemoryError: there is not enough memory for DMA.
         """
         self._device, self._process = device, os.getpid()
@@ -92,16 +90,37 @@ class QueuePairs:
         self.prp_lists = end + np.arange(count) * depth * _PAGE
         lists = end + np.arange(count * depth) * _PAGE
         self.prp_list_bus = memory_bus.addresses(lists).reshape(count, depth)
-        try:
-            self._create(
-                depth,
-                granted,
-                memory_bus.addresses(self.submission_queues).tolist(),
-                there.addresses(self.completion_queues).tolist(),
-            )
-        except BaseException:
-            self.close()
-            raise
+        self._depth, self._granted = depth, granted
+        self._submission_bus = memory_bus.addresses(self.submission_queues).tolist()
+        self._completion_bus = there.addresses(self.completion_queues).tolist()
+
+    def create(self) -> None:
+        """Create them. After any exception, `close()` deletes those that exist.
+
+        Raises:
+            BackendUnavailable: there are not enough free queues.
+            OSError: the controller refuses a queue or does not answer.
+        """
+        granted = self._granted
+        free = iter(range(granted, 0, -1))  # libxnvme takes the lowest first
+        for index, (submission, completion) in enumerate(
+            zip(self._submission_bus, self._completion_bus, strict=True)
+        ):
+            for qid in free:
+                size = (self._depth - 1) << 16 | qid
+                status = self._step(_CREATE_CQ, _DELETE_CQ, completion, size, _CONTIGUOUS)
+                if status != _INVALID_QUEUE_IDENTIFIER:
+                    break
+            else:
+                what = f"of the {granted} I/O queue pairs of the controller only {index} are free"
+                raise BackendUnavailable(what, "use fewer queues, or close the other readers")
+            if not status:
+                self.qids.append(qid)
+                shared = qid << 16 | _CONTIGUOUS  # its completion queue
+                status = self._step(_CREATE_SQ, _DELETE_SQ, submission, size, shared)
+            if status:
+                what = f"create the I/O queue pair {qid} of {self._depth} entries"
+                raise refused(what, status)
 
     def close(self) -> bool:
         """Delete them; return whether the controller no longer uses the memory.
@@ -119,28 +138,6 @@ class QueuePairs:
                 return False
             self._steps.pop()
         return True
-
-    def _create(
-        self, depth: int, granted: int, submission_bus: list[int], completion_bus: list[int]
-    ) -> None:
-        free = iter(range(granted, 0, -1))  # libxnvme takes the lowest first
-        for index, (submission, completion) in enumerate(
-            zip(submission_bus, completion_bus, strict=True)
-        ):
-            for qid in free:
-                size = (depth - 1) << 16 | qid
-                status = self._step(_CREATE_CQ, _DELETE_CQ, completion, size, _CONTIGUOUS)
-                if status != _INVALID_QUEUE_IDENTIFIER:
-                    break
-            else:
-                what = f"of the {granted} I/O queue pairs of the controller only {index} are free"
-                raise BackendUnavailable(what, "use fewer queues, or close the other readers")
-            if not status:
-                self.qids.append(qid)
-                shared = qid << 16 | _CONTIGUOUS  # its completion queue
-                status = self._step(_CREATE_SQ, _DELETE_SQ, submission, size, shared)
-            if status:
-                raise refused(f"create the I/O queue pair {qid} of {depth} entries", status)
 
     def _step(self, opcode: int, undo: int, prp1: int, cdw10: int, cdw11: int) -> int:
         """Create a queue by an admin command that is undone by another one; return its status."""

@@ -48,8 +48,8 @@ def identifiers(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     made: list[list[int]] = []
 
     class Watched(queue_pairs.QueuePairs):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
+        def create(self) -> None:
+            super().create()
             made.append(self.qids)
 
     monkeypatch.setattr("dali_storage.backends.xnvme.gpu_queue.QueuePairs", Watched)
