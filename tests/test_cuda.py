@@ -135,7 +135,7 @@ def test_too_much_is_a_memory_error_that_says_what_to_do(gpus: Cuda) -> None:
 ends = st.none() | st.integers(-100, 100)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     parts=st.lists(st.tuples(ends, ends, st.integers(0, 255)), max_size=5),
     inner=st.tuples(ends, ends, ends, ends),
