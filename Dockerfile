@@ -6,7 +6,7 @@
 #
 # Build arguments:
 #   BASE    an image with apt-get: Debian or Ubuntu, with or without CUDA
-#   EXTRA   cuda12 or cuda13: which of DALI's packages is installed
+#   EXTRA   cuda12 or cuda13: which packages of DALI and CuPy are installed
 #   XNVME   conda: libxnvme from conda-forge; none: without libxnvme
 #
 # The default backend uses kernel AIO, which Docker's default seccomp profile allows. Reads into GPU
