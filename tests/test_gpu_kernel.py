@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def reads_of(blocks: np.ndarray, setup: Setup) -> tuple[Reads, int]:
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(
     setup=st.builds(
         Setup,
@@ -99,16 +98,20 @@ def test_prps_of_every_length(trial: Trial, page_shift: int, block_shift: int) -
 
 
 def test_20000_rounds_of_the_phase_tag(kernels: Kernels, controller: Path) -> None:
-    setup = Setup(depth=2, max_bytes=512, delay=0)
-    batch = reads_of(np.ones(40_000, np.int64), setup)
-    simulation = Trial(kernels[1], controller).reads_are_right(setup, [batch])
+    setup, reads = Setup(depth=2, max_bytes=512, delay=0), one_block_reads(40_000)
+    simulation = Trial(kernels[1], controller).reads_are_right(setup, [reads])
     assert simulation.counters["rounds"] == 20_000
 
 
 def test_no_identifier_is_ffffh(kernels: Kernels, controller: Path) -> None:
-    setup = Setup(depth=1024, max_bytes=512, delay=0)
-    batch = reads_of(np.ones(100_000, np.int64), setup)
-    Trial(kernels[1], controller).reads_are_right(setup, [batch])
+    setup, reads = Setup(depth=1024, max_bytes=512, delay=0), one_block_reads(100_000)
+    Trial(kernels[1], controller).reads_are_right(setup, [reads])
+
+
+def one_block_reads(count: int) -> tuple[Reads, int]:
+    """Reads of the same few blocks, again and again."""
+    block, blocks = np.arange(count) % 1000, 1000
+    return Reads(block, np.ones_like(block), block * 512), blocks * 512
 
 
 def test_an_empty_batch(trial: Trial) -> None:
@@ -201,7 +204,7 @@ def test_patience_begins_anew_with_each_completion(kernels: Kernels, controller:
     trial = Trial(kernels[1], controller)
     while taken < 0.8:  # until a batch takes longer than the patience
         count *= 2
-        reads, size = reads_of(np.ones(count, np.int64), setup)
+        reads, size = one_block_reads(count)
         with trial.simulate(setup, size) as simulation:
             start = time.monotonic()
             status = trial.kernel.run(simulation, reads, patience_s=0.6)
@@ -224,17 +227,7 @@ def test_a_queue_pair_with_a_fault_takes_no_commands(trial: Trial) -> None:
 
 
 def test_the_host_stops_a_kernel_that_waits(trial: Trial) -> None:
-    reads, size = some_reads(Setup(), 300)
-    stop = np.zeros(1, np.uint32)
-    with trial.simulate(Setup(), size) as simulation:
-        simulation.fault(int(reads.slba[150]), NEVER)
-        timer = threading.Timer(0.2, stop.fill, [1])
-        timer.start()
-        status = trial.kernel.run(simulation, reads, patience_s=1e6, stop=stop)
-        timer.join()
-        assert simulation.queues["fault"].tolist() == [STOPPED]
-        assert status[150] == NOT_DONE
-        assert simulation.wrong_bytes(reads, status) == 0
+    trial.a_kernel_that_waits_is_stopped(Setup(), after_s=0.2)
 
 
 def test_the_host_stops_a_kernel_that_is_busy(trial: Trial) -> None:

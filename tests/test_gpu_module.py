@@ -145,7 +145,7 @@ def start(launches: Launches, simulation: Simulation, reads: Reads) -> None:
         block_shift=setup.block_shift,
         nsid=1,
         share=8,
-        patience_s=60,
+        patience_s=20,
     )
     launches.start(
         batch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from dali_storage.backends.gpu import layout
 
 from .reads import Reads
 from .simulation import Simulation, pointer
+
+_LIMIT_S = 60.0
 
 
 class HostKernel:
@@ -27,20 +30,22 @@ class HostKernel:
         reads: Reads,
         *,
         share: int = layout.LANES,
-        patience_s: float = 60.0,
+        patience_s: float = 20.0,
         stop: npt.NDArray[np.uint32] | None = None,
     ) -> npt.NDArray[np.uint32]:
-        """Submit reads. Their statuses: uint32[n]."""
+        """Submit reads. Their statuses: uint32[n]. A kernel that does not end is stopped."""
         batch, columns = simulation.batch(reads, share, patience_s)
         status = np.full(reads.slba.size, layout.NOT_DONE, np.uint32)
-        columns |= {
-            "status": status,
-            "next": np.zeros(1, np.uint32),
-            "stop": np.zeros(1, np.uint32) if stop is None else stop,
-        }
+        stop = np.zeros(1, np.uint32) if stop is None else stop
+        columns |= {"status": status, "next": np.zeros(1, np.uint32), "stop": stop}
         for name, column in columns.items():
             batch[name] = column.ctypes.data
-        self.submit_reads(batch, simulation.queues)
+        limit = threading.Timer(_LIMIT_S, stop.fill, [1])
+        limit.start()
+        try:
+            self.submit_reads(batch, simulation.queues)
+        finally:
+            limit.cancel()
         return status
 
     def submit_reads(self, batch: npt.NDArray[Any], queues: npt.NDArray[Any]) -> None:

@@ -2,12 +2,17 @@
 
 As a program it checks them under ThreadSanitizer, where it is preloaded:
 
-    python -m tests.nvme_sim.trial KERNEL CONTROLLER PATIENCE_S SECONDS
+    python -m tests.nvme_sim.trial CONTROLLER PATIENCE_S SECONDS KERNEL...
+
+It prints the exit status for each kernel. What it says of a kernel is in a file beside it.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,16 +27,18 @@ from dali_storage.backends.gpu.layout import (
     NO_FAULT,
     NOT_DONE,
     PAGE,
+    STOPPED,
     UNKNOWN_IDENTIFIER,
 )
 
 from .host_kernel import HostKernel
 from .reads import Reads, Setup, random_reads
-from .simulation import FOREIGN, TWICE, UNTOUCHED, Simulation
+from .simulation import FOREIGN, NEVER, TWICE, UNTOUCHED, Simulation
 
 IMAGE = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8)
 BAD_BLOCKS = range(100, IMAGE.size >> 9, 700)
 UNRECOVERED = DNR | 0x281  # SCT 2h, SC 81h
+LIMIT_S = 120  # for all trials of a kernel
 
 
 class Trial:
@@ -43,7 +50,7 @@ class Trial:
         patience_s: of the kernel, where the controller answers.
     """
 
-    def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 60.0) -> None:
+    def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 20.0) -> None:
         self.kernel, self.controller, self.patience_s = kernel, controller, patience_s
 
     def simulate(self, setup: Setup, arena_bytes: int) -> Simulation:
@@ -109,11 +116,26 @@ class Trial:
             simulation.fault(slba, FOREIGN | difference, times=1)
             status = self.kernel.run(simulation, reads, patience_s=self.patience_s)
             assert simulation.queues["fault"].tolist() == [UNKNOWN_IDENTIFIER]
-            left = status == NOT_DONE
-            assert left.sum() >= simulation.queues["in_flight"][0] > 0
+            left, queue = status == NOT_DONE, simulation.queues[0]
+            not_consumed = (int(queue["tail"]) - int(queue["head"])) % setup.depth
+            assert left.sum() >= queue["in_flight"] == not_consumed + 1
             assert not status[~left].any()
             assert simulation.wrong_bytes(reads, status) == 0
         assert simulation.refused() == {}
+
+    def a_kernel_that_waits_is_stopped(self, setup: Setup, after_s: float) -> None:
+        """A command never completes, and the host sets the stop word."""
+        reads, size = some_reads(setup, 300)
+        stop = np.zeros(1, np.uint32)
+        with self.simulate(setup, size) as simulation:
+            simulation.fault(int(reads.slba[150]), NEVER)
+            timer = threading.Timer(after_s, stop.fill, [1])
+            timer.start()
+            status = self.kernel.run(simulation, reads, patience_s=self.patience_s, stop=stop)
+            timer.join()
+            assert simulation.queues["fault"].tolist() == [STOPPED]
+            assert status[150] == NOT_DONE
+            assert simulation.wrong_bytes(reads, status) == 0
 
 
 def some_reads(setup: Setup, count: int) -> tuple[Reads, int]:
@@ -134,10 +156,28 @@ def assert_clean(simulation: Simulation, commands: int) -> None:
     assert simulation.counters["in_flight"] < simulation.setup.depth
 
 
-def main(kernel: str, controller: str, patience_s: str, seconds: str) -> None:
+def main(controller: str, patience_s: str, seconds: str, *kernels: str) -> None:
+    """Tries each kernel in a process of its own, which ends at the first failure."""
+    for kernel in kernels:
+        child = os.fork()
+        if not child:
+            signal.alarm(LIMIT_S)
+            with open(log_of(kernel), "w") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            trial = Trial(HostKernel(Path(kernel)), Path(controller), float(patience_s))
+            return repeat(trial, float(seconds))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return None
+
+
+def log_of(kernel: str | Path) -> Path:
+    return Path(f"{kernel}.log")
+
+
+def repeat(trial: Trial, seconds: float) -> None:
     """Repeats all for some time, at least once. Prints how often."""
-    end = time.monotonic() + float(seconds)
-    trial = Trial(HostKernel(Path(kernel)), Path(controller), float(patience_s))
+    end = time.monotonic() + seconds
     for seed in count():
         small = Setup(seed=seed, depth=5 + seed % 4, max_bytes=PAGE, delay=1, page_shift=12)
         lists = Setup(seed=seed, queues=2, page_shift=12)
@@ -149,6 +189,7 @@ def main(kernel: str, controller: str, patience_s: str, seconds: str) -> None:
         for each in range(4):
             again = Setup(seed=4 * seed + each, delay=each % 2, max_bytes=PAGE)
             trial.a_second_completion_is_found(again, 12 if each < 2 else 100)
+        trial.a_kernel_that_waits_is_stopped(small, 0.01)
         if time.monotonic() > end:
             print(seed + 1)
             return
