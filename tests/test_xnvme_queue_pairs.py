@@ -332,21 +332,14 @@ def test_registers_that_cannot_be_read_are_an_error(at: Path) -> None:
     assert caught.value.errno == errno.ENODEV
 
 
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [
-        (errno.EPERM, "Secure Boot off: kernel lockdown"),
-        (errno.EACCES, "no permission .* run as root"),
-        (errno.EROFS, "/sys is read-only; .*--privileged"),
-    ],
-)
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS])
 def test_registers_that_may_not_be_mapped_are_refused(
-    at: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+    at: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
     address = bar(at, 0, 0)
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(BackendUnavailable, match=reason):
+    with pytest.raises(BackendUnavailable, match=f"{os.strerror(number)}; run as root, .*lockdown"):
         Registers(address, 64)

@@ -15,6 +15,7 @@ from ..._types import HostBuffer, address_of
 from ...errors import BackendUnavailable
 
 _DOORBELLS, _PAGE = 0x1000, 4096  # bytes: the offset in BAR0, a page
+_REMEDY = "run as root, in a container with --privileged, and with Secure Boot off (lockdown)"
 
 
 class Registers:
@@ -60,16 +61,8 @@ def map_registers(address: str, root: str = "/") -> HostBuffer:
             return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8)
         finally:
             os.close(fd)
-    except PermissionError as error:
-        if error.errno == errno.EPERM:
-            what = f"the kernel does not let user space map the registers of {address}"
-            remedy = "switch Secure Boot off: kernel lockdown (/sys/kernel/security/lockdown)"
-        else:
-            what = f"no permission to map the registers of {address} ({path})"
-            remedy = "run as root; a container needs a writable /sys (docker run --privileged)"
-        raise BackendUnavailable(what, remedy) from None
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
             raise
-        what = f"the registers of {address} cannot be mapped: /sys is read-only"
-        raise BackendUnavailable(what, "start the container with --privileged") from None
+        what = f"the registers of {address} cannot be mapped: {error.strerror}"
+        raise BackendUnavailable(what, _REMEDY) from None
