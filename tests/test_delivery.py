@@ -365,8 +365,10 @@ def late_gpu(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "TensorCPU", lambda content, layout, is_pinned: real(content))
 
 
-def pipeline_of(root: Path) -> Pipeline:
-    pipeline = Pipeline(batch_size=BATCH, num_threads=1, prefetch_queue_depth=3)
+def pipeline_of(root: Path, exec_dynamic: bool = True) -> Pipeline:
+    pipeline = Pipeline(
+        batch_size=BATCH, num_threads=1, prefetch_queue_depth=3, exec_dynamic=exec_dynamic
+    )
     with pipeline:
         data, labels = readers.file(file_root=str(root))
         pipeline.set_outputs(fn.slice(data, 0, 100, axes=[0]), labels)
@@ -384,10 +386,15 @@ def take_by_sharing(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("take", [take_by_run, take_by_sharing])
+@pytest.mark.parametrize("exec_dynamic", [True, False])
 def test_dali_lets_go_of_page_locked_batches_whose_outputs_are_taken(
-    gpus: Cuda, late_gpu: None, tree: Tree, take: Callable[[Pipeline], None]
+    gpus: Cuda,
+    late_gpu: None,
+    tree: Tree,
+    take: Callable[[Pipeline], None],
+    exec_dynamic: bool,
 ) -> None:
-    pipeline = pipeline_of(tree(10, sizes=(100,)))
+    pipeline = pipeline_of(tree(10, sizes=(100,)), exec_dynamic)
     for _ in range(50):
         take(pipeline)
     assert 3 < len(gpus.registered) <= 3 + 2 + 1 + 3
