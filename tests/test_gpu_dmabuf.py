@@ -35,7 +35,7 @@ BAR1 = 0x38_0000_0000
 BAR1_SIZE = 64 << 20  # bytes
 ARENA = 4 << 20  # bytes
 ATTACH, DETACH, GET_MAP = 0xC0087547, 0x40047548, 0xC0087549
-NO_LIMIT = 1 << 20
+FLUSH_OPTIONS, ORDERING, DMA_BUF = 117, 118, 124  # attributes of a GPU
 
 Segments = list[tuple[int, int]]
 
@@ -98,11 +98,7 @@ class Driver:
 
     def __init__(self, machine: Cuda) -> None:
         self.machine = machine
-        self.attributes = {
-            driver.DMA_BUF: 1,
-            driver.RDMA_ORDERING: 100,
-            driver.RDMA_FLUSH_OPTIONS: 1,
-        }
+        self.attributes = {DMA_BUF: 1, ORDERING: 100, FLUSH_OPTIONS: 1}
         self.code = 0
         self.flushed: list[tuple[int, int]] = []
         self.exported: list[tuple[int, int, int]] = []
@@ -261,7 +257,7 @@ def test_descriptor_numbers_are_high_and_random(memory: PeerMemory, module: Modu
 def test_writes_are_flushed_only_if_the_gpu_does_not_order_them(
     module: Module, libcuda: Driver, root: Path, ordering: int
 ) -> None:
-    libcuda.attributes[driver.RDMA_ORDERING] = ordering
+    libcuda.attributes[ORDERING] = ordering
     memory = PeerMemory(0, CONTROLLER, str(root))
     with ThreadPoolExecutor(1) as lane:  # which has not used the GPU before
         lane.submit(memory.flush).result()
@@ -481,11 +477,11 @@ def test_a_missing_driver_library_is_named(
     ("attributes", "message"),
     [
         (
-            {driver.DMA_BUF: 0},
+            {DMA_BUF: 0},
             r"GPU 0 \(0000:c0:00.0\) cannot export its memory as a dma-buf; .*open",
         ),
-        ({driver.DMA_BUF: None}, "cannot export its memory"),  # an old driver
-        ({driver.RDMA_ORDERING: 0, driver.RDMA_FLUSH_OPTIONS: 2}, "cannot wait for what other dev"),
+        ({DMA_BUF: None}, "cannot export its memory"),  # an old driver
+        ({ORDERING: 0, FLUSH_OPTIONS: 2}, "cannot wait for what other dev"),
     ],
 )
 def test_a_gpu_that_cannot_do_it_is_refused(
