@@ -41,13 +41,14 @@ Segments = list[tuple[int, int]]
 
 
 class Module:
-    """dmabuf_import 0.8.0, as far as its ioctls can be seen: one list for all processes.
+    """dmabuf_import 0.8.1, as far as its ioctls can be seen: one list for all processes.
 
     Attributes:
         segments: where the next dma-buf is: bus addresses and bytes.
         attached: descriptor number -> segments.
         calls: the requests, and the numbers that they were for.
         fails: request -> errno, or an exception.
+        verifies: as after 0.8.1: it refuses a number that is attached for another dma-buf.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,8 @@ class Module:
         self.calls: list[tuple[int, int]] = []
         self.fails: dict[int, int | BaseException] = {}
         self.locks: list[bool] = []
+        self.verifies = False
+        self.buffers: dict[int, int] = {}  # descriptor number -> inode of the dma-buf
 
     def ioctl(self, fd: int, request: int, argument: Any) -> int:
         head = np.frombuffer(argument, np.int32)
@@ -64,8 +67,11 @@ class Module:
         fails = self.fails.get(request)
         if fails is not None and not (request == GET_MAP and number not in self.attached):
             raise OSError(fails, "") if isinstance(fails, int) else fails
+        is_known = self.verifies and request != DETACH and number in self.attached
+        if is_known and os.fstat(number).st_ino != self.buffers[number]:
+            raise OSError(errno.ESTALE, "")
         if request == ATTACH:
-            os.fstat(number)  # it is open
+            self.buffers[number] = os.fstat(number).st_ino  # it is open
             self.locks.append(is_locked(fd))
             segments = self.attached.setdefault(number, self.segments)
             np.frombuffer(argument, np.uint32)[1] = len(segments)
@@ -290,19 +296,22 @@ def test_addresses_that_cannot_be_those_of_the_memory_are_refused(
     with pytest.raises(BackendUnavailable, match=message) as caught:
         memory.allocate(ARENA)
     assert "they are of other memory" in caught.value.reason
-    assert "rmmod dmabuf_import" in caught.value.remedy
+    assert "restart the machine" in caught.value.remedy
     assert not module.attached
 
 
+@pytest.mark.parametrize("verifies", [False, True])
 def test_numbers_with_attachments_of_other_processes_are_not_used(
-    memory: PeerMemory, module: Module, monkeypatch: pytest.MonkeyPatch
+    memory: PeerMemory, module: Module, monkeypatch: pytest.MonkeyPatch, verifies: bool
 ) -> None:
+    module.verifies = verifies
     monkeypatch.setattr(secrets, "randbelow", lambda _: 0)
     first = memory.allocate(ARENA)
     (number,) = module.attached
     del first
     others = {number + k: [(BAR1 + ARENA, ARENA)] for k in (0, 1, 2, 4)}
     module.attached |= others  # equally long, and in the same BAR1
+    module.buffers |= dict.fromkeys(others, 0)
     buffer = memory.allocate(ARENA)
     assert set(module.attached) - set(others) == {number + 3}
     assert memory.find(buffer).addresses(np.array([buffer.address])).tolist() == [BAR1]
@@ -315,7 +324,7 @@ def test_if_all_numbers_have_attachments_the_remedy_is_named(
 ) -> None:
     others = {number: [(BAR1, ARENA)] for number in range(100, 40_000)}
     module.attached |= others
-    with pytest.raises(BackendUnavailable, match=r"attachments .* 64 numbers.*rmmod dmabuf_import"):
+    with pytest.raises(BackendUnavailable, match=r"attachments .* 64 numbers.*restart the machine"):
         memory.allocate(ARENA)
     assert module.attached == others
 

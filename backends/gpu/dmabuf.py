@@ -1,16 +1,17 @@
 """GPU memory that an NVMe controller can write to: its bus addresses, by a dma-buf.
 
 CUDA exports the memory as a dma-buf. The kernel module dmabuf_import attaches the dma-buf and says
-at which bus addresses it is. Up to version 0.8.0 the module has a single list of attachments for
-all processes, identified by the *number* of the dma-buf's descriptor. It keeps an attachment until
-it is told to detach it, even if the process has died. To be given the addresses of somebody else's
-memory would be to overwrite that memory. Therefore:
+at which bus addresses it is. The module has a single list of attachments for all processes,
+identified by the *number* of the dma-buf's descriptor. It keeps an attachment until it is told to
+detach it, even if the process has died. For a number in the list it returns the addresses of that
+attachment, whoever made it; only versions after 0.8.1 refuse (ESTALE). To be given the addresses of
+somebody else's memory would be to overwrite that memory. Therefore:
 
 * numbers are high and random (those of processes are alike in all containers), and a number with
   an attachment is never used;
 * the addresses must be as long as the memory, and all of them inside the BAR1 of its GPU;
 * the attachment is detached when the memory dies, or else at the end of the process, after the
-  readers are closed; until then, both descriptors stay open. (Later versions tie an attachment to
+  readers are closed; until then, both descriptors stay open. (Some versions tie an attachment to
   the descriptor of the module.)
 
 Source: github.com/safl/upcie, experimental/dmabuf_import/module/dmabuf_import.h.
@@ -48,7 +49,8 @@ _SEGMENT = np.dtype([("address", "<u8"), ("nbytes", "<u8")])
 _PAGE = 4096  # bytes
 _FIRST_NUMBER, _LAST_NUMBER, _TRIES = 1000, 31_000, 64
 
-_RELOAD = "if no other process uses the module: rmmod dmabuf_import; modprobe dmabuf_import"
+# To unload the module is no remedy: up to 0.8.1 it forgets its attachments without ending them.
+_RESTART = "restart the machine, or take mem='pinned'"
 _SMALLER = "use smaller batches or a smaller prefetch_queue_depth"
 
 
@@ -163,13 +165,13 @@ class PeerMemory:
         total = int(lengths.sum())
         if total != nbytes:
             what = f"/{MODULE} has {total} bytes for {nbytes} bytes of {self._name}"
-            raise BackendUnavailable(f"{what}: they are of other memory", _RELOAD)
+            raise BackendUnavailable(f"{what}: they are of other memory", _RESTART)
         first, last = np.uint64(self._bar1.start), np.uint64(self._bar1.stop)
         outside = (starts < first) | (starts >= last) | (lengths > last - starts)
         if outside.any() or ((starts | lengths) % np.uint64(_PAGE)).any():
             known = f"{self._bar1.start:#x} to {self._bar1.stop - 1:#x}"
             what = f"/{MODULE} has addresses outside the BAR1 of {self._name}, {known}"
-            raise BackendUnavailable(f"{what}: they are of other memory", _RELOAD)
+            raise BackendUnavailable(f"{what}: they are of other memory", _RESTART)
         counts = (lengths // np.uint64(_PAGE)).astype(np.int64)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(starts, counts) + (within * _PAGE).astype(np.uint64)
@@ -194,7 +196,7 @@ def _with_unused_number(module: int, fd: int) -> int:
         os.close(number)
         number += 1
     what = f"/{MODULE} has attachments of other processes under {_TRIES} numbers"
-    raise BackendUnavailable(f"{what} up to {number - 1}", _RELOAD)
+    raise BackendUnavailable(f"{what} up to {number - 1}", _RESTART)
 
 
 def _is_attached(module: int, number: int) -> bool:
@@ -202,9 +204,9 @@ def _is_attached(module: int, number: int) -> bool:
     try:
         _segments(module, number, 0)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            return False
-        raise
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ESTALE):
+            raise
+        return error.errno == errno.ESTALE
     return True
 
 
