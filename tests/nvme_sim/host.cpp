@@ -31,3 +31,24 @@ extern "C" void submit_reads(const Batch *batch, QueuePair *queues, u32 count) {
     delete[] lanes;
     delete[] groups;
 }
+
+// The same in the background: `running` becomes 0 at the end.
+struct Launch {
+    const Batch *batch;
+    QueuePair *queues;
+    u64 count, running;
+};
+
+static void *run_launch(void *argument) {
+    auto launch = (Launch *)argument;
+    submit_reads(launch->batch, launch->queues, launch->count);
+    __atomic_store_n(&launch->running, 0, __ATOMIC_RELEASE);
+    return nullptr;
+}
+
+extern "C" void launch_reads(Launch *launch) {
+    pthread_t thread;
+    launch->running = 1;
+    pthread_create(&thread, nullptr, run_launch, launch);
+    pthread_detach(thread);
+}
