@@ -1,11 +1,12 @@
 # Every target installs what it needs; python3, make and git are enough. On Debian and Ubuntu,
-# apt-get installs a missing venv module. On Debian, as root, it also installs g++ for test (tests
-# that need it are skipped elsewhere), QEMU and a kernel for test-nvme, and buildah and debootstrap
+# apt-get installs a missing venv module. On Debian, as root, it also installs g++ for test and test-gpu
+# (tests that need it are skipped elsewhere), QEMU and a kernel for test-nvme, and buildah and debootstrap
 # for test-image.
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
-CUPY ?= cupy-cuda12x
+CUDA ?= 12
 VENV := .venv
+GPU_VENV := .venv-cuda$(CUDA)
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
@@ -16,9 +17,12 @@ IMAGE_PACKAGES := buildah debootstrap
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench,test]' '$(DALI)'
+$(VENV)/installed: PACKAGES = -e '.[bench,test]' '$(DALI)'
+$(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
+
+$(VENV)/installed $(GPU_VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
 
 demo: install
@@ -29,12 +33,12 @@ test: install
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 	$(BIN)/python -m pytest -q
 
-# Needs an NVIDIA GPU. FIGURES=file.json also writes what it measures.
-test-gpu: install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(CUPY)'
+# Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.json also
+# writes what it measures.
+test-gpu: $(GPU_VENV)/installed
 	@which g++ >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
-	$(BIN)/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--figures $(FIGURES))
+	$(GPU_VENV)/bin/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--figures $(FIGURES))
 
 test-nvme: install $(NVME_VM)/initramfs
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(NVME_VM_TOOLS) >/dev/null || \
@@ -55,4 +59,4 @@ lint: install
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf $(VENV) .venv-cuda* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

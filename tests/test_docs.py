@@ -231,7 +231,7 @@ def test_every_other_command_is_one_that_is_meant() -> None:
         "driverctl --nosave",
     }
     modules = {words[2] for _, words in commands() if words[:2] == ["python", "-m"]}
-    assert modules == {"bmap_tools", "dali_storage"}
+    assert modules == {"bmap_tools", "dali_storage", "pytest"}
 
 
 def test_the_extras_that_are_installed_exist() -> None:

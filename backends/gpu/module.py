@@ -54,7 +54,7 @@ class Launcher:
                 self.kernel = module.get_function("submit_reads")
         except Exception as error:  # of CuPy's compiler, of CUDA's driver, or no NVRTC
             what = f"the kernel cannot be compiled for GPU {gpu} (sm_{capability}): {error}"
-            remedy = "install a CuPy and a CUDA toolkit (NVRTC) that know this GPU"
+            remedy = "install a CuPy, and NVRTC and headers of CUDA's runtime, that know this GPU"
             raise BackendUnavailable(what, remedy) from None
 
     def map_memory(self, memory: HostBuffer) -> int:
