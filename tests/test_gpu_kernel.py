@@ -212,6 +212,14 @@ def test_patience_begins_anew_with_each_completion(kernels: Kernels, controller:
         assert not status.any()
 
 
+def test_a_clock_that_goes_backwards(sim_folder: Path, controller: Path) -> None:
+    texts, now = build.sources(), "now.tv_sec * 1000000000ull + now.tv_nsec"
+    assert now in texts["host.h"]
+    texts["host.h"] = texts["host.h"].replace(now, f"0 - ({now})")
+    kernel = HostKernel(build.build_kernel(sim_folder / "backwards", 1, texts=texts))
+    Trial(kernel, controller).random_reads_are_right(Setup(delay=100), [1000])
+
+
 def test_a_queue_pair_with_a_fault_takes_no_commands(trial: Trial) -> None:
     setup = Setup(queues=2)
     reads, size = some_reads(setup, 100)

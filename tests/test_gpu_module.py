@@ -137,7 +137,9 @@ def launches_of(simulation: Simulation) -> Launches:
     return Launcher(0).launches(pairs, np.array(lists))
 
 
-def start(launches: Launches, simulation: Simulation, reads: Reads) -> None:
+def start(
+    launches: Launches, simulation: Simulation, reads: Reads, patience_s: float = 20.0
+) -> None:
     setup = simulation.setup
     batch = layout.batch(
         count=reads.slba.size,
@@ -145,7 +147,7 @@ def start(launches: Launches, simulation: Simulation, reads: Reads) -> None:
         block_shift=setup.block_shift,
         nsid=1,
         share=8,
-        patience_s=20,
+        patience_s=patience_s,
     )
     launches.start(
         batch,
@@ -222,6 +224,17 @@ def test_statuses_are_those_of_the_commands(gpu: Gpu, simulation: Simulation) ->
     assert bad.any()
 
 
+def test_a_launch_tells_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: Simulation) -> None:
+    reads = some_reads(400, simulation)
+    with simulation:
+        simulation.fault(int(reads.slba[3]), NEVER)
+        launches = launches_of(simulation)
+        start(launches, simulation, reads, patience_s=0.2)
+        assert launches.wait()[3] == layout.NOT_DONE
+    assert layout.TIMED_OUT in launches.pairs["fault"]
+    assert (launches.pairs["in_flight"] > 0).tolist() == (launches.pairs["fault"] > 0).tolist()
+
+
 def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Simulation) -> None:
     reads = some_reads(400, simulation)
     with simulation:
@@ -233,11 +246,14 @@ def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Si
         assert launches.pairs["in_flight"].sum() > 0
 
 
-def test_a_launch_that_was_not_begun_can_be_stopped(gpu: Gpu, simulation: Simulation) -> None:
+def test_launches_go_on_after_a_stop_without_a_launch(gpu: Gpu, simulation: Simulation) -> None:
     launches = launches_of(simulation)
     launches.stop()
     assert not launches.pairs["fault"].any()
     assert (launches.pairs["depth"] == simulation.setup.depth).all()
+    with simulation:
+        start(launches, simulation, some_reads(400, simulation))
+        assert not launches.wait().any()
 
 
 def test_a_gpu_that_fails_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
