@@ -169,7 +169,7 @@ class XnvmeBlockReader(Reader):
             cuda.require(gpu)
             self.pinned = True
             return None
-        address = _pci_address(uri)
+        address = address_of(os.fsdecode(uri or ""))
         if address is None:
             what = f"mem='gpu' needs the PCI address of a controller as uri, not {uri!r}"
             raise ValueError(f"{_NAME}: {what}; or take mem='pinned'")
@@ -180,10 +180,6 @@ class XnvmeBlockReader(Reader):
     def _submit(self, lane: int, owner: Buffer, bus: BusMemory | None, reads: Reads) -> Failures:
         columns = reads.offsets, reads.memory, reads.lengths
         return self._namespace.submit(lane, *columns, owner, bus)
-
-
-def _pci_address(uri: PathLike | None) -> str | None:
-    return None if uri is None else address_of(os.fsdecode(uri))
 
 
 def _require_memory(mem: str, gpu: int | None) -> None:

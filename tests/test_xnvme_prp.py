@@ -226,5 +226,8 @@ def test_the_lists_are_kept_with_the_memory_while_commands_are_under_way(
         opened = Namespace(PCI_ADDRESS, ramdisk, [queue], [lists], None, 512, MOST)
         assert opened.submit(0, *columns, owner, arena.memory()) == {}
         opened.close()
+        for bus in (arena.memory(), None):
+            with pytest.raises(ValueError, match="closed"):
+                opened.submit(0, *columns, owner, bus)
     assert kept == [(owner, lists)]
     assert not opened._lists  # their memory would keep the device open

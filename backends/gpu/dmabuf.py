@@ -38,7 +38,7 @@ import numpy.typing as npt
 from ... import cuda
 from ..._types import Buffer
 from ...errors import LIMITS, BackendUnavailable, named
-from ..xnvme.bus import BusAddresses, BusMap, BusMemory, paged
+from ..xnvme.bus import PAGE_SHIFT, BusAddresses, BusMap, BusMemory, paged
 from ..xnvme.pci import FUNCTIONS, problem_of
 from . import driver, topology
 from .requirements import LARGER_BAR1, MODULE, controller_needs
@@ -46,7 +46,7 @@ from .requirements import LARGER_BAR1, MODULE, controller_needs
 _ATTACH, _DETACH, _GET_MAP = 0xC0087547, 0x40047548, 0xC0087549
 _REQUEST = np.dtype([("fd", "<i4"), ("count", "<u4")])  # of ATTACH and the head of a map
 _SEGMENT = np.dtype([("address", "<u8"), ("nbytes", "<u8")])
-_PAGE = 4096  # bytes
+_PAGE = 1 << PAGE_SHIFT  # bytes
 _FIRST_NUMBER, _LAST_NUMBER, _TRIES = 1000, 31_000, 64
 
 # To unload the module is no remedy: up to 0.8.1 it forgets its attachments without ending them.

@@ -76,14 +76,16 @@ class Namespace:
         """
         runner, lba_bytes = self._queues[queue], self.lba_bytes
         columns = runner, offsets, memory, lengths
-        if bus is None:
-            reports_length = self._kind.reports_length
-            commands = ReadCommands(*columns, lba_bytes=lba_bytes, reports_length=reports_length)
-        else:
-            lists = self._lists[queue]
-            commands = PeerReadCommands(*columns, lba_bytes=lba_bytes, bus=bus, lists=lists)
-            owner = owner, lists
+        commands: ReadCommands
         try:
+            runner.require_usable()  # if it is closed, the device and the lists may be gone
+            if bus is None:
+                reports = self._kind.reports_length
+                commands = ReadCommands(*columns, lba_bytes=lba_bytes, reports_length=reports)
+            else:
+                lists = self._lists[queue]
+                commands = PeerReadCommands(*columns, lba_bytes=lba_bytes, bus=bus, lists=lists)
+                owner = owner, lists
             runner.run(commands, owner)
         except OSError as error:
             number, what = error.errno or errno.EIO, error.strerror or str(error)

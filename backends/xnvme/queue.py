@@ -140,7 +140,7 @@ class Queue:
             ValueError: the queue is closed.
             RuntimeError: it was created in another process, from which this one was forked.
         """
-        self._require_usable()
+        self.require_usable()
         self._drain()
         ctypes.set_errno(0)  # "emu" takes it for the errno of a short read
         self._memory = [memory]
@@ -188,7 +188,8 @@ class Queue:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _require_usable(self) -> None:
+    def require_usable(self) -> None:
+        """Refuse to run anything; the errors are those of `run()`."""
         if not self._pointer:
             raise ValueError("the queue is closed")
         if os.getpid() != self._process:
