@@ -30,7 +30,7 @@ class HostLauncher:
     library: Any
 
     def __init__(self, gpu: int) -> None:
-        self._kept: list[HostBuffer] = []
+        pass
 
     def map_memory(self, memory: HostBuffer) -> int:
         return address_of(memory) + 1

@@ -73,7 +73,7 @@ def test_the_order_of_what_the_controller_sees(architecture: int) -> None:
     ptx, _ = compile_kernel(layout.source(), f"--gpu-architecture=compute_{architecture}")
     assert re.findall(r"\.visible \.entry (\w+)", ptx) == ["submit_reads"]
     found = re.findall(
-        r"^\s*(fence\.acq_rel\.sys|bar\.warp\.sync|st\.mmio\.relaxed\.sys\.global\.u32"
+        r"^\s*(fence\.acq_rel\.sys|bar\.warp\.sync(?=\s+-1;)|st\.mmio\.relaxed\.sys\.global\.u32"
         r"|ld\.acquire\.sys\.global\.u32|st\.volatile\S*)",
         ptx,
         re.M,

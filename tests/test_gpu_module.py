@@ -6,6 +6,7 @@ import ctypes
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -34,6 +35,7 @@ class Gpu(fake_cuda.Cuda):
         capability: as CuPy writes it.
         failure: what its compiler or driver raises.
         maps_registers: whether CUDA does.
+        is_interrupted: a Ctrl-C comes at the end of a launch.
     """
 
     def __init__(self, library: Path) -> None:
@@ -41,6 +43,7 @@ class Gpu(fake_cuda.Cuda):
         self.library = ctypes.CDLL(str(library))
         self.capability, self.maps_registers = "90", True
         self.failure: Exception | None = None
+        self.is_interrupted = False
         self.in_stream: list[int] = []
         self.queries = 0
 
@@ -70,6 +73,9 @@ class Gpu(fake_cuda.Cuda):
         self._require(pairs.value or 0, grid[0] * layout.QUEUE_PAIR.itemsize)
         for name in ("slba", "blocks", "offset", "status", "next", "page_bus"):
             self._require(int(batch[name]), 4)
+            assert batch[name] % 8 == 0  # a GPU reads u64 only there
+        rows = np.ctypeslib.as_array((ctypes.c_uint64 * (12 * grid[0])).from_address(pairs.value))
+        assert not (rows.view(layout.QUEUE_PAIR)["prp_list_bus"] % 8).any()
         assert any(start <= batch["stop"] < start + size for start, size in self.registered.items())
 
         def run() -> None:
@@ -77,6 +83,8 @@ class Gpu(fake_cuda.Cuda):
             self.library.submit_reads(ctypes.c_void_p(batch.ctypes.data), pairs, grid[0])
 
         self.queue(self.in_stream[-1], run)
+        if self.is_interrupted:
+            raise KeyboardInterrupt
 
     def query(self, event: int) -> int:
         """cudaEventQuery: cudaErrorNotReady at first."""
@@ -235,12 +243,17 @@ def test_a_launch_tells_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: S
     assert (launches.pairs["in_flight"] > 0).tolist() == (launches.pairs["fault"] > 0).tolist()
 
 
-def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Simulation) -> None:
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_stopped_launch_leaves_its_commands_in_flight(
+    gpu: Gpu, simulation: Simulation, is_interrupted: bool
+) -> None:
     reads = some_reads(400, simulation)
     with simulation:
         simulation.fault(int(reads.slba[3]), NEVER)
         launches = launches_of(simulation)
-        start(launches, simulation, reads)
+        gpu.is_interrupted = is_interrupted
+        with pytest.raises(KeyboardInterrupt) if is_interrupted else nullcontext():
+            start(launches, simulation, reads)
         launches.stop()
         assert layout.STOPPED in launches.pairs["fault"]
         assert launches.pairs["in_flight"].sum() > 0
