@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -218,6 +219,21 @@ def test_without_the_gpu_nothing_is_opened(
     message = "there is no GPU 2; choose one from 0 to 1" if count else "CUDA cannot be used"
     with pytest.raises(BackendUnavailable, match=message):
         XnvmeBlockReader(mapped[0], bmap=mapped[1], mem="pinned", gpu=2)
+
+
+def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(
+    xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    run = Queue.run
+    with XnvmeBlockReader(mapped[0], bmap=mapped[1]) as reader:
+        batch = make_batch(reader, np.arange(3))
+        found, flush = lambda _: calls.append("find"), lambda: calls.append("flush")
+        reader._peer = SimpleNamespace(find=found, flush=flush)
+        monkeypatch.setattr(Queue, "run", lambda *given: (calls.append("run"), run(*given)))
+        reader.read(batch, 0)
+        reader.read(batch, 1)
+    assert calls == 2 * ["find", "run", "flush"]
 
 
 # Options and devices that are refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from dali_storage.backends.xnvme.kinds import PCI_ADDRESS
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.prp import PrpLists, prps
 from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.backends.xnvme.read_commands import PeerReadCommands
 
 PAGE = 4096
 MOST = 2 << 20  # bytes of a command
@@ -125,6 +127,29 @@ def test_a_command_may_have_513_pages() -> None:
     assert lists.write(found, [0], [0]).tolist() == [bus_of_list(0)]
     assert found.first.tolist() == [arena.bus[0] + 512]
     assert pages[0].tolist() == arena.bus[1:]
+
+
+def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: Device) -> None:
+    arena = Arena(1 << 40, [(page * 7 % 64 + 1) * PAGE for page in range(64)])
+    ramdisk.geometry()
+    passed = []
+    with Queue(ramdisk, 4) as queue:
+        lists, pages = lists_at(4)
+        memory = arena.address + np.array([512, 8 * PAGE, 20 * PAGE + 512])
+        columns = np.array([7, 8, 9]) * 512, memory, np.array([512, 2 * PAGE, 9 * PAGE])
+        reads = PeerReadCommands(queue, *columns, lba_bytes=512, bus=arena.memory(), lists=lists)
+        reads._pass = lambda *arguments: passed.append(arguments) or 0
+        assert reads.submit([2, 0, 1], [3, 1, 0]) == [0, 0, 0]
+        heads = {context: queue.heads[context].tobytes() for context in (3, 1, 0)}
+        assert passed == [(queue.pointers[context], None, 0, None, 0) for context in (3, 1, 0)]
+        queue._reset()
+    prps = [arena.bus[20] + 512, bus_of_list(3)], [arena.bus[0] + 512, 0], arena.bus[8:10]
+    for context, index, (first, second) in zip((3, 1, 0), (2, 0, 1), prps, strict=True):
+        command = struct.unpack("<BBHI4x4xQQQQHHIII", heads[context][:64])
+        nlb = (9 * 8, 1, 2 * 8)[(3, 1, 0).index(context)] - 1
+        nsid = ramdisk.nsid
+        assert command == (2, 0, 0, nsid, 0, first, second, 7 + index, nlb, 0, 0, 0, 0)
+    assert pages[3, :9].tolist() == arena.bus[21:30]
 
 
 def bus_of_list(context: int) -> int:
