@@ -88,6 +88,7 @@ class Gpu(fake_cuda.Cuda):
 
     def query(self, event: int) -> int:
         """cudaEventQuery: cudaErrorNotReady at first."""
+        self.check()
         self.queries += 1
         return 600 if self.queries % 3 else 0
 
@@ -134,7 +135,7 @@ def simulation(libraries: tuple[Path, Path]) -> Simulation:
     return Simulation(libraries[1], setup, image=IMAGE, arena_bytes=64 << 20)
 
 
-def launches_of(simulation: Simulation) -> Launches:
+def launches_of(simulation: Simulation, gpu: int = 0) -> Launches:
     pairs, depth = simulation.queues.copy(), simulation.setup.depth
     lists = [
         np.array((ctypes.c_uint64 * depth).from_address(int(address)))
@@ -142,7 +143,7 @@ def launches_of(simulation: Simulation) -> Launches:
     ]
     for name in ("prp_list_bus", "commands", "identifiers", "free"):
         pairs[name] = 0
-    return Launcher(0).launches(pairs, np.array(lists))
+    return Launcher(gpu).launches(pairs, np.array(lists))
 
 
 def start(
@@ -174,7 +175,7 @@ def some_reads(count: int, simulation: Simulation) -> Reads:
 @pytest.mark.parametrize("in_main_thread", [True, False])
 def test_batches_are_read_right(gpu: Gpu, simulation: Simulation, in_main_thread: bool) -> None:
     def run() -> None:
-        launches = launches_of(simulation)
+        launches = launches_of(simulation, 1)
         for count in (1, 500, 3):
             reads = some_reads(count, simulation)
             start(launches, simulation, reads)
@@ -182,6 +183,7 @@ def test_batches_are_read_right(gpu: Gpu, simulation: Simulation, in_main_thread
             assert status.tolist() == [0] * count
             assert simulation.wrong_bytes(reads, status) == 0
             simulation.arena[:] = 0xEE
+        launches.stop()
 
     with simulation:
         if in_main_thread:
@@ -193,6 +195,7 @@ def test_batches_are_read_right(gpu: Gpu, simulation: Simulation, in_main_thread
             thread.join()
             assert failures == []
     assert bool(gpu.queries) == in_main_thread
+    assert gpu.used == {1}  # no other GPU got a context
     assert simulation.refused() == {}
     assert simulation.counters["commands"] == 504
 
@@ -212,7 +215,12 @@ def test_a_batch_that_is_larger_than_the_memory_for_columns(
     reads = Reads(random.integers(0, IMAGE.size >> 9, count), np.ones(count, int), places)
     with simulation:
         launches = launches_of(simulation)
-        before = sum(size for _, size in gpu.allocated.values())
+        before, capacity = sum(size for _, size in gpu.allocated.values()), gpu.capacity
+        for room in (0, 3 << 20):  # for the memory of the GPU, or of the host, there is none
+            gpu.capacity = room
+            with pytest.raises(MemoryError):
+                start(launches, simulation, reads)
+        gpu.capacity = capacity
         start(launches, simulation, reads)
         status = launches.wait()
         assert not status.any()
@@ -276,6 +284,18 @@ def test_a_gpu_that_fails_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
     with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
         launches.wait()
     gpu.failure = None
+
+
+def test_launches_cannot_be_made_on_a_gpu_that_has_failed(
+    gpu: Gpu, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise fake_cuda.CUDARuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(gpu, "memcpyAsync", fail)
+    fake_cuda.install(monkeypatch, gpu)
+    with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
+        launches_of(simulation)
 
 
 def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation) -> None:

@@ -91,15 +91,22 @@ class Launches:
             launcher: has the kernel.
             pairs: QUEUE_PAIR[k], with the addresses of what the controller uses.
             prp_list_bus: uint64[k, depth], the bus addresses of their PRP lists.
+
+        Raises:
+            OSError: the GPU has failed.
+            MemoryError: there is no room.
         """
         self._launcher = launcher
         self._cupy = launcher.cupy
-        with self._cupy.cuda.Device(launcher.gpu):
-            self._stream = self._cupy.cuda.Stream(non_blocking=True)
-            self._event = self._cupy.cuda.Event(block=True, disable_timing=True)
-        stop = self._page_locked(4)
-        self._stop, self._stop_address = stop.view(_STATUS), cuda.device_address(stop, launcher.gpu)
-        self._device = cuda.allocate(1, launcher.gpu)  # for the columns of a batch
+        with self._on_gpu():
+            self._prepare(pairs, prp_list_bus)
+
+    def _prepare(self, pairs: npt.NDArray[np.void], prp_list_bus: npt.NDArray[np.uint64]) -> None:
+        self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._event = self._cupy.cuda.Event(block=True, disable_timing=True)
+        gpu, stop = self._launcher.gpu, self._page_locked(4)
+        self._stop, self._stop_address = stop.view(_STATUS), cuda.device_address(stop, gpu)
+        self._device = cuda.allocate(1, gpu)  # for the columns of a batch
         self._host = self._page_locked(self._device.nbytes)
         self._status = slice(0, 0)
         self._rows = self._page_locked(pairs.nbytes)
@@ -110,14 +117,11 @@ class Launches:
             named = {"prp_list_bus": bus_addresses, **layout.first_columns(prp_list_bus.shape[1])}
             columns |= {(index, name): column for name, column in named.items()}
         places, nbytes = _pack([self.pairs, *columns.values()])
-        self._own = cuda.allocate(nbytes, launcher.gpu)  # the kernel's own
+        self._own = cuda.allocate(nbytes, gpu)  # the kernel's own
         for (index, name), place in zip(columns, places[1:], strict=True):
             self.pairs[name][index] = self._own.address + place.start
-        staged = self._page_locked(nbytes)
         for place, column in zip(places, [self.pairs, *columns.values()], strict=True):
-            staged[place] = _bytes(column)
-        self._copy("memcpyHostToDevice", self._own.address, address_of(staged), nbytes)
-        self._stream.synchronize()
+            self._own[place] = _bytes(column)
 
     def start(self, batch: npt.NDArray[np.void], **columns: npt.NDArray[Any]) -> None:
         """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
@@ -128,17 +132,17 @@ class Launches:
             OSError: the GPU has failed.
             MemoryError: there is no room for the columns.
         """
-        with self._failures():
+        with self._on_gpu():
             self._start(batch, columns)
 
     def _start(self, batch: npt.NDArray[np.void], columns: dict[str, npt.NDArray[Any]]) -> None:
         count = int(batch["count"])
         columns |= {"next": np.zeros(1, _STATUS), "status": np.full(count, layout.NOT_DONE, "<u4")}
         places, nbytes = _pack(columns.values())
-        if nbytes > self._host.nbytes:
-            room = nbytes + nbytes // 8
-            self._host = self._page_locked(room)
-            self._device = cuda.allocate(room, self._launcher.gpu)
+        if nbytes > self._device.nbytes:
+            device = cuda.allocate(nbytes + nbytes // 8, self._launcher.gpu)
+            self._host = self._page_locked(device.nbytes)
+            self._device = device  # last: the other one may be longer
         for (name, column), place in zip(columns.items(), places, strict=True):
             self._host[place] = _bytes(column)
             batch[name] = self._device.address + place.start
@@ -146,15 +150,14 @@ class Launches:
         self._status = places[-1]
         self._stop[0] = 0
         self._copy("memcpyHostToDevice", self._device.address, address_of(self._host), nbytes)
-        with self._cupy.cuda.Device(self._launcher.gpu), self._stream:
+        with self._stream:
             arguments = batch, np.uint64(self._own.address)
             self._launcher.kernel((self.pairs.size,), (layout.LANES,), arguments)
         status = self._host[self._status]
         source = self._device.address + self._status.start
         self._copy("memcpyDeviceToHost", address_of(status), source, status.nbytes)
         self._fetch_pairs()
-        with self._cupy.cuda.Device(self._launcher.gpu):
-            self._cupy.cuda.runtime.eventRecord(self._event.ptr, self._stream.ptr)
+        self._cupy.cuda.runtime.eventRecord(self._event.ptr, self._stream.ptr)
 
     def wait(self) -> Statuses:
         """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses.
@@ -163,25 +166,31 @@ class Launches:
             OSError: the GPU has failed.
         """
         runtime = self._cupy.cuda.runtime
-        if threading.current_thread() is threading.main_thread():
-            while runtime.eventQuery(self._event.ptr) == _NOT_READY:
-                time.sleep(_PAUSE)
-        with self._failures():
+        with self._on_gpu():
+            if threading.current_thread() is threading.main_thread():
+                while runtime.eventQuery(self._event.ptr) == _NOT_READY:
+                    time.sleep(_PAUSE)
             self._event.synchronize()
         return self._host[self._status].view(_STATUS).copy()
 
     def stop(self) -> None:
-        """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`."""
+        """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`.
+
+        Raises:
+            OSError: the GPU has failed.
+        """
         self._stop[0] = 1
-        self._stream.synchronize()
-        self._fetch_pairs()
-        self._stream.synchronize()
+        with self._on_gpu():
+            self._stream.synchronize()
+            self._fetch_pairs()
+            self._stream.synchronize()
 
     @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Makes OSError of the errors of CUDA's runtime and of its driver."""
+    def _on_gpu(self) -> Iterator[None]:
+        """Makes the GPU the current one, and OSErrors of the errors of CUDA and its driver."""
         try:
-            yield
+            with self._cupy.cuda.Device(self._launcher.gpu):
+                yield
         except RuntimeError as error:  # of which CuPy derives both
             what = f"GPU {self._launcher.gpu} has failed to submit commands: {error}"
             raise OSError(errno.EIO, what) from None
@@ -189,8 +198,7 @@ class Launches:
     def _copy(self, kind: str, to: int, source: int, nbytes: int) -> None:
         """Queue a copy; `kind` is the name of a cudaMemcpyKind."""
         runtime = self._cupy.cuda.runtime
-        with self._cupy.cuda.Device(self._launcher.gpu):
-            runtime.memcpyAsync(to, source, nbytes, getattr(runtime, kind), self._stream.ptr)
+        runtime.memcpyAsync(to, source, nbytes, getattr(runtime, kind), self._stream.ptr)
 
     def _fetch_pairs(self) -> None:
         nbytes = self.pairs.nbytes
