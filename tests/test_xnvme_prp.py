@@ -15,7 +15,7 @@ from dali_storage._types import address_of
 from dali_storage.backends.xnvme import bus as _bus
 from dali_storage.backends.xnvme import prp as _prp
 from dali_storage.backends.xnvme.bus import BusMap, BusMemory, paged
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import Device, Geometry
 from dali_storage.backends.xnvme.kinds import PCI_ADDRESS
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.prp import PrpLists, prps
@@ -127,6 +127,8 @@ def test_a_command_may_have_513_pages() -> None:
     assert lists.write(found, [0], [0]).tolist() == [bus_of_list(0)]
     assert found.first.tolist() == [arena.bus[0] + 512]
     assert pages[0].tolist() == arena.bus[1:]
+    geometry = Geometry("conventional", 1 << 40, 512, 4 << 20, has_metadata=False)
+    assert PCI_ADDRESS.max_transfer(geometry, None) == MOST  # whatever the controller supports
 
 
 def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: Device) -> None:
