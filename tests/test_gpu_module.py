@@ -35,6 +35,7 @@ class Gpu(fake_cuda.Cuda):
         capability: as CuPy writes it.
         failure: what its compiler or driver raises.
         maps_registers: whether CUDA does.
+        blocks: of the last launch.
         is_interrupted: a Ctrl-C comes at the end of a launch.
     """
 
@@ -43,7 +44,7 @@ class Gpu(fake_cuda.Cuda):
         self.library = ctypes.CDLL(str(library))
         self.capability, self.maps_registers = "90", True
         self.failure: Exception | None = None
-        self.is_interrupted = False
+        self.blocks, self.is_interrupted = 0, False
         self.in_stream: list[int] = []
         self.queries = 0
 
@@ -70,6 +71,7 @@ class Gpu(fake_cuda.Cuda):
         self.fail()
         batch, pairs = arguments[0].copy(), ctypes.c_void_p(int(arguments[1]))
         assert block == (32,)
+        self.blocks = grid[0]
         self._require(pairs.value or 0, grid[0] * layout.QUEUE_PAIR.itemsize)
         for name in ("slba", "blocks", "offset", "status", "next", "page_bus"):
             self._require(int(batch[name]), 4)
@@ -113,9 +115,9 @@ class Stream(fake_cuda.Stream):
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("module")
-    return build.build_kernel(folder / "kernel", 1), build.build_controller(folder / "controller")
+def libraries(sim_folder: Path) -> tuple[Path, Path]:
+    kernel = build.build_kernel(sim_folder / "module_kernel", 1)
+    return kernel, build.build_controller(sim_folder / "module_controller")
 
 
 @pytest.fixture
@@ -196,6 +198,7 @@ def test_batches_are_read_right(gpu: Gpu, simulation: Simulation, in_main_thread
             assert failures == []
     assert bool(gpu.queries) == in_main_thread
     assert gpu.used == {1}  # no other GPU got a context
+    assert gpu.blocks == simulation.setup.queues
     assert simulation.refused() == {}
     assert simulation.counters["commands"] == 504
 
