@@ -239,7 +239,10 @@ def test_statuses_are_those_of_the_commands(gpu: Gpu, simulation: Simulation) ->
             simulation.fault(block, UNRECOVERED)
         launches = launches_of(simulation)
         start(launches, simulation, reads)
-        assert launches.wait().tolist() == np.where(bad, UNRECOVERED, 0).tolist()
+        status = launches.wait()
+        start(launches, simulation, reads[np.flatnonzero(~bad)])
+        assert not launches.wait().any()
+    assert status.tolist() == np.where(bad, UNRECOVERED, 0).tolist()
     assert bad.any()
 
 
