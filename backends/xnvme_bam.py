@@ -29,6 +29,7 @@ from .xnvme.registers import Registers
 _NAME = "xnvme-bam"
 _LANES = 2  # the batch of one is prepared while that of the other is read
 _MAX_QUEUES = 64
+_QUEUES_OF_LIBXNVME = 2  # one for synchronous commands, and that of the namespace
 _MAX_TRANSFER = 2 << 20  # bytes; a PRP list of one page holds one page more
 _MEMORIES = ("cpu", "gpu")
 
@@ -163,6 +164,12 @@ class XnvmeBamReader(Reader):
         return memory
 
     def close(self) -> None:
+        try:
+            self._close()
+        finally:  # if a Ctrl-C has interrupted it, it goes on
+            self._close()
+
+    def _close(self) -> None:
         for queue in self._queues:
             queue.close()
         self._namespace.close()
@@ -174,9 +181,10 @@ class XnvmeBamReader(Reader):
     def _open_queues(self, queues: int, depth: int) -> None:
         controller = self._controller()
         _require_granted(controller, self._namespace.storage.path, queues, depth)
-        for lane in range(self.lanes):
-            pairs = len(range(lane, queues, self.lanes))
-            self._queues.append(GpuQueue(controller, pairs, depth))
+        pairs = [len(range(lane, queues, self.lanes)) for lane in range(self.lanes)]
+        self._queues += [GpuQueue(controller, count, depth) for count in pairs]
+        for queue in self._queues:
+            queue.create()
 
     def _controller(self) -> Controller:
         device = self._namespace.device
@@ -196,11 +204,11 @@ class XnvmeBamReader(Reader):
 
 @contextmanager
 def _named(address: str) -> Iterator[None]:
-    """Raise every OSError of the block with the address of the controller."""
+    """Raise every OSError of the block that names no file with the address of the controller."""
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror, address) from None
+        raise OSError(error.errno, error.strerror, error.filename or address) from None
 
 
 def _completions(peer: PeerMemory, nbytes: int) -> tuple[Buffer, BusMemory]:
@@ -233,10 +241,13 @@ def _library() -> Library:
 
 
 def _require_granted(controller: Controller, address: str, queues: int, depth: int) -> None:
-    most = controller.registers.max_depth
+    granted, most = controller.granted, controller.registers.max_depth
     if depth > most:
         what = f"queue_depth must be at most {most}, the entries of a queue of {address}"
         raise ValueError(f"{_NAME}: {what}, not {depth}")
-    if queues > controller.granted - 2:
-        what = f"{address} grants {controller.granted} queue pairs, of which libxnvme uses 2"
-        raise ValueError(f"{_NAME}: queues must be at most {controller.granted - 2}: {what}")
+    most = granted - _QUEUES_OF_LIBXNVME
+    what = f"{address} grants {granted} queue pairs, of which libxnvme uses {_QUEUES_OF_LIBXNVME}"
+    if most < 1:
+        raise BackendUnavailable(what, "use xnvme-block")
+    if queues > most:
+        raise ValueError(f"{_NAME}: queues must be at most {most}, not {queues}: {what}")

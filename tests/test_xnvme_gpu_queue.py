@@ -113,6 +113,7 @@ def queue(admin: Controller, launcher: Launcher) -> Iterator[GpuQueue]:
         timeout_s=3.0,
     )
     made = GpuQueue(controller, 2, 16)
+    made.create()
     yield made
     made.close()
     assert admin.lost or admin.queues == {}

@@ -61,14 +61,13 @@ class GpuQueue:
     """
 
     def __init__(self, controller: Controller, pairs: int, depth: int) -> None:
-        """Create `pairs` queue pairs of `depth` entries; raises as `QueuePairs.create()`."""
-        self._controller, self._count, self._depth = controller, pairs, depth
+        """For `pairs` queue pairs of `depth` entries; the controller has none of them yet."""
+        self._controller: Controller | None = controller  # None: closed
+        self._count, self._depth = pairs, depth
         self._process = os.getpid()
-        self._closed = False
         self._memory: list[object] = []  # what the controller may write to
         self._pairs: QueuePairs | None = None
         self._launches: Any = None
-        self._create()
 
     def read(
         self,
@@ -88,14 +87,17 @@ class GpuQueue:
             owner: owns it; kept for ever if the controller stops answering.
 
         Raises:
-            OSError: the controller does not answer, or another driver has it.
+            OSError: the controller does not answer, or another driver has it; or the GPU has
+                failed.
+            ValueError: the queue is closed.
+            RuntimeError: it was made in another process, from which this one was forked.
         """
-        self._require_usable()
+        controller = self._usable()
         if not offsets.size:
             return {}
         if self._launches is None:
-            self._create()
-        batch, columns = self._batch(offsets, memory, lengths, arena)
+            self.create()
+        batch, columns = self._batch(controller, offsets, memory, lengths, arena)
         self._memory = [owner]
         try:
             self._launches.start(batch, **columns)
@@ -117,12 +119,16 @@ class GpuQueue:
         """Delete the queue pairs. Closing twice is fine. In a forked process nothing is done."""
         if os.getpid() != self._process:
             return
-        self._closed = True
         self._give_up()
         self._delete()
+        self._controller = None  # its registers need not be mapped any more
 
-    def _create(self) -> None:
-        controller, count = self._controller, self._count
+    def create(self) -> None:
+        """Create the queue pairs; raises as `QueuePairs.create()` and `read()`.
+
+        After a Ctrl-C, `close()` deletes those that exist.
+        """
+        controller, count = self._usable(), self._count
         device, launcher = controller.device, controller.launcher
         completions = controller.completions and controller.completions(count * COMPLETION_BYTES)
         self._delete()  # if a Ctrl-C has interrupted that
@@ -145,10 +151,15 @@ class GpuQueue:
             raise
 
     def _batch(
-        self, offsets: IntArray, memory: IntArray, lengths: IntArray, arena: BusMemory
+        self,
+        controller: Controller,
+        offsets: IntArray,
+        memory: IntArray,
+        lengths: IntArray,
+        arena: BusMemory,
     ) -> tuple[npt.NDArray[np.void], dict[str, npt.NDArray[Any]]]:
         """A BATCH and its columns."""
-        controller, count = self._controller, offsets.size
+        count = offsets.size
         shift = controller.lba_bytes.bit_length() - 1
         blocks, places = lengths >> shift, memory - arena.origin
         end = arena.address + arena.nbytes - arena.origin
@@ -169,8 +180,9 @@ class GpuQueue:
         }
         return batch, columns
 
-    def _require_usable(self) -> None:
-        if self._closed:
+    def _usable(self) -> Controller:
+        """The controller, if it can be used."""
+        if self._controller is None:
             raise ValueError("the queue is closed")
         if os.getpid() != self._process:
             raise RuntimeError("an xnvme-bam reader cannot be used in a forked process: open one")
@@ -179,6 +191,7 @@ class GpuQueue:
             taken = "another driver has taken over the controller"
             what = "the controller has stopped answering" if device.lost else taken
             raise OSError(errno.ENODEV, what)
+        return self._controller
 
     def _require_no_fault(self) -> None:
         pairs = self._launches.pairs
