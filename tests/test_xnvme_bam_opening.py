@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import gc
 import weakref
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dali_storage._types import address_of
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.xnvme import queue_pairs
+from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.errors import BackendUnavailable
 
@@ -32,6 +36,10 @@ class Machine:
         mapped: whether the registers are mapped.
         is_open: whether libxnvme has the controller open.
         failing: the name of a step -> what it raises.
+        options: what the parts of a reader were given.
+        where: the address of a buffer.
+        made: the launches of each lane.
+        page_locked: host memory.
         max_depth: entries of a queue, at most.
     """
 
@@ -40,13 +48,18 @@ class Machine:
         self.admin.nsid = 1
         self.mapped = self.is_open = False
         self.failing: dict[str, BaseException] = {}
+        self.options: dict[str, Any] = {}
+        self.where: Callable[[Any], int] = address_of
         self.max_depth = 1024
         self.memory = Memory(monkeypatch)
         monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", [])
         launcher: Any = Launcher()
+        self.made, self.page_locked = launcher.made, []
+        map_memory = launcher.map_memory
+        launcher.map_memory = lambda memory: self.page_locked.append(memory) or map_memory(memory)
         launcher.map_registers = lambda doorbells: self.fail("map_registers") or 5000
         for name, value in {
-            "module": SimpleNamespace(Launcher=lambda gpu: launcher),
+            "module": SimpleNamespace(Launcher=partial(self.launcher, launcher)),
             "_library": lambda: None,
             "require_access": lambda address: None,
             "load_map": lambda bmap: None,
@@ -60,14 +73,22 @@ class Machine:
         if step in self.failing:
             raise self.failing[step]
 
-    def open(self, *_: object) -> tuple[Any, int]:
+    def launcher(self, launcher: Any, gpu: int) -> Any:
+        self.options["gpu"] = gpu
+        return launcher
+
+    def transfer(self, backend: str, wanted: int | None, default: int) -> int:
+        return wanted or default
+
+    def open(self, uri: str, loaded: None, root: bytes, opener: Any) -> tuple[Any, int]:
+        self.options |= {"uri": uri, "nsid": opener.keywords["nsid"]}
         self.is_open = True
         return (
             SimpleNamespace(
                 device=self.admin,
                 storage=SimpleNamespace(path=ADDRESS),
                 lba_bytes=512,
-                transfer=lambda *_: 4096,
+                transfer=self.transfer,
                 close=self.close,
             ),
             0,
@@ -88,9 +109,15 @@ class Machine:
         assert self.admin.queues == {}  # a GPU may write to their doorbells
         self.mapped = False
 
-    def samples(self, *_: object, **__: object) -> Any:
+    def samples(self, *_: object, **options: object) -> Any:
         self.fail("MappedSamples")
-        return SimpleNamespace(alignment=4096)
+        self.options |= options
+        return SimpleNamespace(alignment=4096, read=self.read_one)
+
+    def read_one(self, batch: Any, submit: Any) -> None:
+        """Read a block by a command."""
+        columns = ("offsets", 0), ("memory", self.where(batch.buffer)), ("lengths", 512)
+        submit(SimpleNamespace(**{name: np.array([value]) for name, value in columns}))
 
     def reader(self, queues: int = 3, **options: Any) -> XnvmeBamReader:
         catalog: Any = SimpleNamespace(root=b"/")
@@ -123,6 +150,62 @@ def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machin
     machine.require_nothing_left()
     assert machine.admin.log == COMMANDS + 3 * DELETE
     reader.close()
+
+
+def test_options_go_to_the_parts_of_a_reader(machine: Machine) -> None:
+    options = {"gpu": 3, "nsid": 2, "retries": 7, "check": False, "max_transfer": 8192}
+    with machine.reader(1, **options) as reader:
+        assert (reader.lanes, reader.device, reader.pinned, reader.gpu) == (1, "cpu", True, None)
+        memory = reader.allocate(5000)
+        assert machine.page_locked[-1] is memory
+    assert machine.options == {"uri": ADDRESS, **options}
+    with machine.reader(1):
+        assert machine.options["max_transfer"] == 2 << 20
+
+
+class Peer:
+    """Memory of GPU 1."""
+
+    flushes = 0
+
+    def __init__(self, gpu: int, address: str) -> None:
+        assert (gpu, address) == (1, ADDRESS)
+        self.allocated: list[np.ndarray] = []
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        self.allocated.append(np.zeros(nbytes, np.uint8))
+        return self.allocated[-1]
+
+    def find(self, memory: np.ndarray) -> BusMemory:
+        pages = np.arange(memory.nbytes // 4096, dtype=np.uint64) << np.uint64(12)
+        return BusMemory(1 << 30, memory.nbytes, pages + np.uint64(7 << 40), 12)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def test_completion_queues_are_in_the_memory_of_the_gpu_and_that_is_flushed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xnvme_bam, "PeerMemory", Peer)
+    machine.where = lambda buffer: 1 << 30
+    with machine.reader(1, mem="gpu", gpu=1) as reader:
+        assert (reader.device, reader.pinned, reader.gpu) == ("gpu", False, 1)
+        ((there, _),) = [at for at in machine.admin.queues.items() if not at[0][0]]
+        assert machine.admin.queues[there][0] == 7 << 40
+        (launches,) = machine.made
+        assert launches.pairs["completion_queue"].tolist() == [1 << 30]
+        peer: Any = reader._peer
+        reader.read(SimpleNamespace(buffer=reader.allocate(4096)), 0)  # type: ignore[arg-type]
+        assert peer.flushes == 1
+
+
+def test_each_lane_has_a_queue_of_its_own(machine: Machine) -> None:
+    with machine.reader(3) as reader:
+        for lane in (1, 0, 1):
+            batch: Any = SimpleNamespace(buffer=reader.allocate(4096))
+            reader.read(batch, lane)
+        assert [len(launches.batches) for launches in machine.made] == [1, 2]
 
 
 @pytest.mark.parametrize("step", ["map_registers", "Registers", "MappedSamples"])

@@ -157,6 +157,25 @@ def test_a_batch_and_the_queue_pairs_are_as_the_kernel_wants_them(
         assert lists == [int(pairs["prp_lists"][index]) - MOVED + n * 4096 for n in range(16)]
 
 
+@pytest.mark.parametrize(("count", "share"), [(1, 1), (15, 1), (80, 10), (256, 32), (255, 31)])
+def test_a_queue_pair_takes_its_part_in_four_turns_or_more(
+    queue: GpuQueue, launcher: Launcher, count: int, share: int
+) -> None:
+    assert read(queue, count) == {}
+    assert launcher.made[0].batches[0][0]["share"] == share
+
+
+def test_an_arena_may_begin_in_the_middle_of_a_page(queue: GpuQueue, launcher: Launcher) -> None:
+    start, nbytes = ARENA.address + 4096, 8192
+    arena = BusMemory(start, nbytes, np.array([3 << 21], np.uint64), 21)
+    there = np.array([start, start + nbytes - BLOCK])
+    zeros, lengths = np.zeros(2, int), np.full(2, BLOCK)
+    assert queue.read(zeros, there, lengths, arena, "owner") == {}
+    assert launcher.made[0].batches[0][1]["offset"].tolist() == (there % (2 << 20)).tolist()
+    with pytest.raises(ValueError, match="command 1"):
+        queue.read(zeros, there + BLOCK, lengths, arena, "owner")
+
+
 def test_failed_commands_are_described(queue: GpuQueue, launcher: Launcher) -> None:
     launcher.made[0].outcome = [0, layout.DNR | 0x281, 0x080]
     assert read(queue) == {

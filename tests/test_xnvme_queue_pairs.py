@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_storage._types import address_of
@@ -135,6 +135,7 @@ def make(controller: Controller, count: int = 2, depth: int = 16, **options: Any
     return pairs
 
 
+@settings(deadline=None)
 @given(
     count=st.integers(1, 7),
     depth=st.integers(2, 1024),
@@ -303,7 +304,7 @@ def bar(directory: Path, low: int, high: int) -> str:
     function = directory / "sys/bus/pci/devices/0000:00:04.0"
     function.mkdir(parents=True)
     content = low.to_bytes(4, "little") + high.to_bytes(4, "little")
-    (function / "resource0").write_bytes(content + bytes(8192 - 8))
+    (function / "resource0").write_bytes(content + bytes(16384 - 8))
     return function.name
 
 
@@ -322,6 +323,8 @@ def test_registers_say_how_deep_queues_are_and_where_doorbells_are(at: Path) -> 
     assert found.max_depth == 2048
     assert found.offsets(3) == (6 * 16, 7 * 16)
     assert found.doorbells.nbytes == PAGE  # and not those that switch the controller off
+    for granted, pages in ((127, 1), (128, 2)):  # 32 bytes each, and the admin queue
+        assert Registers("0000:00:04.0", granted).doorbells.nbytes == pages * PAGE
     found.doorbells[0] = 7
     assert (at / "sys/bus/pci/devices/0000:00:04.0/resource0").read_bytes()[0x1000] == 7
 
