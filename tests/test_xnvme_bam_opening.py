@@ -206,6 +206,7 @@ def test_each_lane_has_a_queue_of_its_own(machine: Machine) -> None:
             batch: Any = SimpleNamespace(buffer=reader.allocate(4096))
             reader.read(batch, lane)
         assert [len(launches.batches) for launches in machine.made] == [1, 2]
+        assert machine.made[0].batches[0][0]["patience_ns"] == 10_000_000_000
 
 
 @pytest.mark.parametrize("step", ["map_registers", "Registers", "MappedSamples"])

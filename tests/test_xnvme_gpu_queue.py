@@ -157,11 +157,12 @@ def test_a_batch_and_the_queue_pairs_are_as_the_kernel_wants_them(
         assert lists == [int(pairs["prp_lists"][index]) - MOVED + n * 4096 for n in range(16)]
 
 
-@pytest.mark.parametrize(("count", "share"), [(1, 1), (15, 1), (80, 10), (256, 32), (255, 31)])
+@pytest.mark.parametrize(("count", "share"), [(1, 1), (15, 1), (80, 10), (255, 31), (999, 32)])
 def test_a_queue_pair_takes_its_part_in_four_turns_or_more(
     queue: GpuQueue, launcher: Launcher, count: int, share: int
 ) -> None:
-    assert read(queue, count) == {}
+    numbers, lengths = np.arange(count), np.full(count, BLOCK)
+    assert queue.read(numbers, ARENA.address + numbers * BLOCK, lengths, ARENA, "owner") == {}
     assert launcher.made[0].batches[0][0]["share"] == share
 
 
@@ -266,6 +267,20 @@ def test_ctrl_c_while_new_queue_pairs_are_made_and_deleted_leaves_none(
     assert len(admin.queues) == 4
     queue.close()
     assert admin.queues == {}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_queue_pairs_that_cannot_be_made_again_leave_none(
+    queue: GpuQueue, launcher: Launcher, admin: Controller, number: int
+) -> None:
+    launcher.made[0].pairs["fault"] = layout.TIMED_OUT
+    with pytest.raises(OSError, match="stopped answering"):
+        read(queue)
+    admin.fails[len(admin.log) + number] = 0x006
+    with pytest.raises(OSError, match="does not create"):
+        read(queue)
+    assert admin.queues == {}
+    assert read(queue) == {}
 
 
 def test_a_gpu_that_fails_deletes_the_queue_pairs(

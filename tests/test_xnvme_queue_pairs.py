@@ -295,6 +295,10 @@ def test_the_number_of_queues_is_the_smaller_one() -> None:
     device.fails[1] = 0x002
     with pytest.raises(OSError, match="number of queues: NVMe status Invalid Field"):
         count_granted(device)
+    device.gone = True
+    with pytest.raises(OSError, match="must not be touched") as caught:
+        count_granted(device)
+    assert caught.value.errno == errno.ENODEV
 
 
 # --- registers ---
