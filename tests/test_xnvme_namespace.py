@@ -120,6 +120,19 @@ def test_a_namespace_that_cannot_be_read_is_refused(
     assert open_files() == before
 
 
+def test_separate_metadata_is_no_matter_of_block_devices(
+    xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Geometry("conventional", 320 << 20, 512, 1 << 20, False, metadata_bytes=8)
+    monkeypatch.setattr(Device, "geometry", lambda _: found)
+    XnvmeBlockReader(mapped[0], bmap=mapped[1]).close()
+    monkeypatch.setattr(_namespace, "CHARACTER_DEVICE", _namespace.BLOCK_DEVICE)
+    before = open_files()
+    with pytest.raises(ValueError, match="has metadata beside its logical blocks"):
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+    assert open_files() == before
+
+
 def test_an_implementation_that_is_forbidden_is_named(
     xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,9 @@ OPTS_READ = 58
 
 GEOMETRY = np.dtype(  # struct xnvme_geo
     {
-        "names": ["type", "tbytes", "mdts_nbytes", "lba_nbytes", "lba_extended"],
-        "formats": ["<u4", "<u8", "<u4", "<u4", "u1"],
-        "offsets": [0, 32, 48, 52, 56],
+        "names": ["type", "nbytes_oob", "tbytes", "mdts_nbytes", "lba_nbytes", "lba_extended"],
+        "formats": ["<u4", "<u4", "<u8", "<u4", "<u4", "u1"],
+        "offsets": [0, 28, 32, 48, 52, 56],
         "itemsize": 64,
     }
 )

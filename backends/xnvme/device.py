@@ -40,6 +40,7 @@ class Geometry:
         lba_bytes: bytes of a logical block, including its metadata where that is interleaved.
         max_transfer: bytes, the most that one command may read.
         has_metadata: whether metadata is interleaved with the blocks.
+        metadata_bytes: of a block, interleaved or separate.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Geometry:
     lba_bytes: int
     max_transfer: int
     has_metadata: bool
+    metadata_bytes: int = 0
 
 
 class Device:
@@ -139,7 +141,8 @@ class Device:
             raise OSError(f"libxnvme does not know its geometry (io {self.io!r})")
         names = ("tbytes", "lba_nbytes", "mdts_nbytes")
         size, lba_bytes, max_transfer = (int(found[name]) for name in names)
-        return Geometry(kind, size, lba_bytes, max_transfer, bool(found["lba_extended"]))
+        metadata = bool(found["lba_extended"]), int(found["nbytes_oob"])
+        return Geometry(kind, size, lba_bytes, max_transfer, *metadata)
 
     def allocate(self, nbytes: int) -> HostBuffer:
         """At least `nbytes` of memory that the device can write to: uint8, page-aligned.

@@ -22,6 +22,7 @@ from .queue import Queue
 from .read_commands import PeerReadCommands, ReadCommands
 
 _PAGE = 4096  # bytes
+_FORMAT = "format it without (`nvme format`, which erases it)"
 _MAX_URI = 383  # bytes; libxnvme fails on longer ones without saying why
 
 
@@ -205,7 +206,11 @@ def _geometry(kind: DeviceKind, device: Device, path: str, nsid: int) -> Geometr
         raise ValueError(f"uri {path!r} {what}")
     if geometry.has_metadata:
         what = "has metadata between its logical blocks (extended LBAs)"
-        raise ValueError(f"uri {path!r} {what}; format it without (`nvme format`, which erases it)")
+        raise ValueError(f"uri {path!r} {what}; {_FORMAT}")
+    if geometry.metadata_bytes and kind in (CHARACTER_DEVICE, PCI_ADDRESS):
+        # Our commands have no address for it: the controller would write it to bus address 0.
+        what = "has metadata beside its logical blocks; read it by its block device"
+        raise ValueError(f"uri {path!r} {what}, or {_FORMAT}")
     return geometry
 
 

@@ -20,14 +20,14 @@ pytestmark = [
 
 
 def test_the_controller_is_not_touched(tmp_path: Path) -> None:
-    layout = filled(tmp_path / "mnt", plan.SEPARATE)
-    with ways.address(plan.SEPARATE) as function:
+    layout = filled(tmp_path / "mnt", plan.TWO_NAMESPACES)
+    with ways.address(plan.TWO_NAMESPACES) as function:
         with layout.open(function) as reader:
             memory = reader.allocate(1 << 20)
         del reader
     assert layout.is_read_right(layout.disk)
     for _ in range(2):
-        with ways.address(plan.SEPARATE) as function:
+        with ways.address(plan.TWO_NAMESPACES) as function:
             with pytest.raises(BackendUnavailable, match=f"{function} .* took it over; restart"):
                 layout.open(function)
             memory = None  # libxnvme still knows the controller
