@@ -164,7 +164,7 @@ def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
         return _register(buffer, gpu, _MAPPED)
     except runtime.CUDARuntimeError as error:
         what = f"CUDA cannot page-lock {buffer.nbytes} bytes: {error}"
-        raise MemoryError(f"{what}; use smaller batches, or pinned=False") from None
+        raise MemoryError(f"{what}; use smaller batches, or pinned=False or another mem") from None
 
 
 def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
