@@ -17,7 +17,7 @@ import pytest
 import dali_storage
 
 ROOT = Path(dali_storage.__file__).parent.parent
-PACKAGES = ("dali_storage", "backends", "bmap_tools", "benchmarks", "tests")
+PACKAGES = ("dali_storage", "backends", "bmap_tools", "benchmarks", "examples", "tests")
 LINK = ("dali_storage", "backends")
 EVERYWHERE = {"numpy", "__future__", *sys.stdlib_module_names}
 

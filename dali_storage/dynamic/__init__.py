@@ -1,0 +1,1 @@
+"""The readers in DALI's dynamic mode (nvidia.dali.experimental.dynamic)."""

@@ -1,0 +1,11 @@
+"""Loaders: epochs of batches that any training loop can hold; ImageNet, CIFAR, folders of images.
+
+`Loader` wraps a pipeline; `image_folder`, `imagenet`, `cifar10` and `cifar100` make one with the
+pixels of torchvision.
+"""
+
+from .loader import Loader
+from .shard import Shard
+from .stats import LoaderStats
+
+__all__ = ["Loader", "LoaderStats", "Shard"]
