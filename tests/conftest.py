@@ -20,12 +20,18 @@ from dali_storage.errors import BackendUnavailable
 
 from .devices import Disk, disk
 from .fake_cuda import Cuda, install
+from .hooks import sitecustomize
 from .layouts import make_map
 from .nvme_sim.build import COMPILER
 from .xnvme import offers, open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
 """Paths of the libxnvme.so files to test with; an empty path is the one that the binding finds."""
+
+# Subprocesses and notebooks import torchvision as pytest does, see tests/hooks.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [os.path.dirname(sitecustomize.__file__), os.environ.get("PYTHONPATH")])
+)
 
 Tree = Callable[..., Path]
 
