@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -39,11 +39,16 @@ class _Job:
     samples: IntArray | None = None
 
 
+def next_index(index: int) -> int:
+    """The batch after a batch, unless batches are left out."""
+    return index + 1
+
+
 class Prefetcher:
     """Reads batches ahead of the caller, in up to as many threads as the reader has lanes.
 
     A caller that gets batch after batch has each of them read once, in order. Any other batch can
-    be had too; then the batches that were read ahead are dropped if they are out of reach.
+    be had too; then the batches that were read ahead are dropped if they do not follow it.
     """
 
     def __init__(
@@ -75,9 +80,12 @@ class Prefetcher:
         )
         reader.yield_turn = self._lanes.yield_turn
 
-    def get(self, index: int) -> LoadedBatch:
-        """Batch `index`; blocks until it has been read. After an error, reads it again."""
-        self._read_ahead(index)
+    def get(self, index: int, successor: Callable[[int], int] = next_index) -> LoadedBatch:
+        """Batch `index`; blocks until it has been read. After an error, reads it again.
+
+        The batches that follow it by `successor` are read ahead.
+        """
+        self._read_ahead(index, successor)
         try:
             batch = self._ahead[index].future.result()
         except Exception:
@@ -104,9 +112,12 @@ class Prefetcher:
             self._ahead.clear()
             self._pool.clear()
 
-    def _read_ahead(self, index: int) -> None:
-        wanted = range(index, index + self._depth + 1)
-        for passed in [known for known in self._ahead if known not in wanted]:
+    def _read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
+        wanted = {index: None}  # in order
+        for _ in range(self._depth):
+            index = successor(index)
+            wanted[index] = None
+        for passed in self._ahead.keys() - wanted:
             self._ahead.pop(passed).future.cancel()
         for new in (new for new in wanted if new not in self._ahead):
             job = _Job(new)

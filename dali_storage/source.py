@@ -1,36 +1,41 @@
 """The batches of one reader for one pipeline: position, opening and closing. No DALI here."""
 
+import operator
 import os
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import cuda
-from ._types import HostBuffer
+from ._types import HostBuffer, IntArray
 from .buffers import BufferPool
 from .catalog import Catalog
 from .errors import BackendUnavailable, NotPageLocked
 from .order import Order, OrderOptions, reader_meta
-from .prefetch import LoadedBatch, Prefetcher
+from .prefetch import LoadedBatch, Prefetcher, next_index
 from .reader import Reader
 
 
 class Source:
     """An endless stream of full batches.
 
-    `batch()` returns the same batch until `position`, the index of the next batch, is changed. If
-    one source of a pipeline fails, DALI drops the batches of the others, which must then return
-    them again. Otherwise two readers of one pipeline would get out of step.
+    `batch()` returns the same batch until `advance()()` or `seek()` moves on. If one source of a
+    pipeline fails, DALI drops the batches of the others, which must then return them again.
+    Otherwise two readers of one pipeline would get out of step.
 
-    The reader, its files and its threads are closed when the source is garbage-collected.
+    The reader, its files and its threads are closed by `close()`, or when the source is
+    garbage-collected.
 
     Attributes:
-        position: the index of the next batch.
+        successor: the index of the batch after a batch, by default the next one. What is left out
+            is not read. May be set at any time; must be a pure function.
         pinned: whether batches are in page-locked host memory; known after `start()`.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
             again when these copies are done. None for batches in host memory.
@@ -56,17 +61,25 @@ class Source:
         self._depth = depth
         self._page_lock = pinned
         self._process = os.getpid()
-        self.position = 0
+        self.successor: Callable[[int], int] = next_index
         self.pinned = False
         self.stream: cuda.Stream | None = None
+        # Of the batches that are on their way to the user, and of the next one. A deque, because
+        # `advance()` must be C code.
+        self._positions = deque([0])
+        self._make_order: Callable[[], Order] | None = None
         self._ended: str | None = None
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     def open(self) -> tuple[Catalog, Reader]:
-        """The samples and the open backend; opened by the first call, which raises its errors."""
+        """The samples and the open backend; opened by the first call, which raises its errors.
+
+        After `close()` the backend is closed.
+        """
         if self._opened is None:
+            self._refuse_ended()
             catalog, reader = self._opener()
             self._close_when_collected(reader.close)
             self._opened = catalog, reader
@@ -108,24 +121,60 @@ class Source:
         The arguments are those of the pipeline. A `seed` replaces the reader's own.
         """
         self._refuse_fork()
+        self._refuse_ended()
         self.require_gpu(device_id)
         catalog, reader = self.open()
         seed = self._order.seed if seed is None else seed
         options = replace(self._order, seed=seed, checkpointing=checkpointing)
-        order = Order(len(catalog), batch_size, options)
+        self._make_order = partial(Order, len(catalog), batch_size, options)
         pool = self._make_pool(reader, device_id)
         self._prefetcher = Prefetcher(
-            catalog, reader, order, self._depth, pool=pool, dali_threads=num_threads
+            catalog, reader, self._make_order(), self._depth, pool=pool, dali_threads=num_threads
         )
         self._close_when_collected(self._prefetcher.close)
 
     def batch(self) -> LoadedBatch:
         """The batch at `position`; blocks until it has been read. After an error, tries again."""
         self._refuse_fork()
-        if self._ended:
-            raise RuntimeError(self._ended)
+        self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
-        return self._prefetcher.get(self.position)
+        return self._prefetcher.get(self.position, self.successor)
+
+    @property
+    def position(self) -> int:
+        """The index of the next batch, counted from 0 across epochs; `seek()` changes it."""
+        return self._positions[-1]
+
+    def seek(self, position: int) -> None:
+        """Make `position` the next batch that DALI takes, whatever was to follow.
+
+        Batches that DALI has taken and not yet delivered still come first. What was read ahead is
+        dropped, unless the new position needs it.
+
+        Raises:
+            ValueError: the position is negative.
+        """
+        if operator.index(position) < 0:
+            raise ValueError(f"{self}: position must be at least 0, not {position}")
+        self._positions[-1] = operator.index(position)
+
+    def advance(self) -> Callable[[], object]:
+        """What moves on to the successor when it is called: C code, which no Ctrl-C interrupts."""
+        return partial(self._positions.append, self.successor(self.position))
+
+    def keep(self, pending: int) -> None:
+        """Forget the positions before those of the last `pending` batches; for `state()`."""
+        while len(self._positions) > pending + 1:
+            self._positions.popleft()
+
+    def close(self) -> None:
+        """Wait for running reads; close the reader, its files and its threads. Twice is fine.
+
+        `meta`, `labels()` and `samples()` go on working; `batch()` raises `RuntimeError`.
+        """
+        self._ended = self._ended or f"{self} is closed; make the pipeline anew to read again"
+        if self._finalizer is not None:
+            self._finalizer()
 
     def end(self, error: Exception) -> None:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
@@ -133,6 +182,16 @@ class Source:
             f"{self}: a read failed ({type(error).__name__}: {error}), and DALI dropped a batch of "
             "another source of this pipeline; make the pipeline anew, from a checkpoint to continue"
         )
+
+    def samples(self, position: int) -> IntArray:
+        """int64[n], the catalog indices of any batch, for messages: a jump in a shuffle is slow.
+
+        Raises:
+            RuntimeError: `start()` has not been called, so the size of batches is not known.
+        """
+        if self._make_order is None:
+            raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
+        return self._make_order().batch(position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
@@ -142,7 +201,7 @@ class Source:
     def state(self, batch_size: int, pending: int) -> dict[str, int]:
         """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
         return {
-            "batches": self.position - pending,
+            "batches": self._positions[-1 - pending],
             "batch_size": batch_size,
             "samples": len(self.open()[0]),
         }
@@ -156,7 +215,7 @@ class Source:
                     f"{self}: the checkpoint was made with {words} of {state[key]}, not "
                     f"{here[key]}; restore it with the same batch size and the same data set"
                 )
-        self.position = state["batches"]
+        self.seek(state["batches"])
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.file(name={self._name!r})"
@@ -187,6 +246,10 @@ class Source:
             return BufferPool(reader.allocate)
         self.pinned = True
         return BufferPool(allocate)
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RuntimeError(self._ended)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:

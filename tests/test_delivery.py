@@ -120,6 +120,7 @@ class FakePipeline:
 
     max_batch_size, num_threads, device_id = BATCH, 1, 1
     _enable_checkpointing, _api_type = False, None
+    _batches_to_consume = 0
 
     def __init__(self, machine: Cuda, reader: group.ReaderGroup, nodes: list[Any]) -> None:
         self._pipe = Executor(machine)

@@ -77,7 +77,7 @@ def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
         seen += batch.samples.tolist()
         assert source.labels(batch).tolist() == [int(sample >= 5) for sample in batch.samples]
         assert source.labels(batch).dtype == np.int32
-        source.position += 1
+        source.advance()()
     assert seen == [sample % 10 for sample in range(24)]
 
 
@@ -137,7 +137,7 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     batches = []
     for _ in range(taken + 1):
         batches.append(first.batch().samples.tolist())
-        first.position += 1
+        first.advance()()
     second.restore(first.state(batch_size=4, pending=1 + pending), batch_size=4)
     second.start(**SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
@@ -177,7 +177,7 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
 def take_batches(source: Source, number: int = 20) -> None:
     for _ in range(number):
         source.batch()
-        source.position += 1
+        source.advance()()
 
 
 @pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])

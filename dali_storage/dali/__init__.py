@@ -15,7 +15,7 @@ from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
 
-__all__ = ["DataNode", "add_reader", "catalog"]
+__all__ = ["DataNode", "add_reader", "catalog", "source"]
 
 
 def add_reader(
@@ -53,11 +53,8 @@ def add_reader(
     return nodes
 
 
-def catalog(pipeline: Pipeline, name: str) -> Catalog:
-    """The samples of the reader `name` in `pipeline`, which is built if it has not been.
-
-    With `return_index`, `catalog.path(index)` is the path of a sample, as bytes; `catalog.name()`,
-    relative to the root, is what DALI calls its source_info.
+def source(pipeline: Pipeline, name: str) -> Source:
+    """The batches of the reader `name` in `pipeline`, which is built if it has not been.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `readers.file`.
@@ -68,7 +65,19 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
         raise ValueError(
             f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}"
         )
-    return readers[name].source(pipeline).open()[0]
+    return readers[name].source(pipeline)
+
+
+def catalog(pipeline: Pipeline, name: str) -> Catalog:
+    """The samples of the reader `name` in `pipeline`, which is built if it has not been.
+
+    With `return_index`, `catalog.path(index)` is the path of a sample, as bytes; `catalog.name()`,
+    relative to the root, is what DALI calls its source_info.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `readers.file`.
+    """
+    return source(pipeline, name).open()[0]
 
 
 def _generated_name() -> str:

@@ -99,6 +99,7 @@ class ReaderGroup:
         """Called by DALI for every batch, before it feeds any of the pipeline's sources."""
         inputs, hold = self._started.get(pipeline) or self._start(pipeline)
         source = self._sources[pipeline]
+        source.keep(pipeline._batches_to_consume)
         try:
             return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
@@ -161,7 +162,7 @@ class Delivery:
             outputs.append((_numbers(batch.samples), None, False))
         feed = pipeline._pipe.SetExternalTLInput
         self._steps = [partial(feed, name, *outputs[i]) for name, i in inputs.items()]
-        self._steps.append(partial(setattr, source, "position", source.position + 1))
+        self._steps.append(source.advance())
         if hold is not None:
             self._steps.insert(0, partial(hold.add, batch.contents))
 
