@@ -11,6 +11,7 @@ from pathlib import Path
 from . import arguments, environment, fio, maps, report
 from .legs import LEGS, XNVME_BAM, Leg, names_of
 from .measure import Result, Results, measure
+from .pipelines import describe_use
 from .progress import progress, say
 from .verify import verify
 from .workload import BadInputError, Settings, Workload, prepare, summarize_error
@@ -114,7 +115,7 @@ def _report(
     machine = environment.describe(workload)
     if interrupted:
         print("interrupted: the figures are of the rounds until then", file=sys.stderr)
-    report.show_table(results, machine, workload.settings)
+    report.show_table(results, machine, workload.settings, describe_use(workload.settings))
     if limit is not None:
         print(fio.describe(limit, results))
     try:

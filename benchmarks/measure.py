@@ -29,7 +29,8 @@ class Round:
         cpu_seconds: user and system time of the whole process.
         samples: the number of delivered samples, which are images; 0 for fio.
         size_bytes: the exact number of bytes read.
-        waits: float64[batches], seconds that each `Pipeline.run()` took.
+        waits: float64[batches], seconds that each `Pipeline.run()` or `next()` took.
+        storage_seconds: how long, of these, the pipeline waited for the storage; None if unknown.
     """
 
     seconds: float
@@ -37,6 +38,7 @@ class Round:
     samples: int
     size_bytes: int
     waits: npt.NDArray[np.float64]
+    storage_seconds: float | None = None
 
     @property
     def img_per_s(self) -> float:
@@ -52,6 +54,11 @@ class Round:
     def cpu_s_per_gb(self) -> float:
         """Processor time per 10^9 bytes."""
         return self.cpu_seconds / self.size_bytes * 1e9
+
+    @property
+    def cpu_us_per_img(self) -> float:
+        """Processor time per sample, in microseconds."""
+        return 1e6 * self.cpu_seconds / self.samples
 
     def as_json(self) -> dict[str, float]:
         """What a round has in the JSON file, be it of a leg or of fio."""
@@ -106,24 +113,38 @@ def measure(
     """
     legs = running(legs, results)
     _warm_up(legs, workload)
-    turns = deque[Turn]()
-    for leg in legs:
-        turns.append((results[leg.name], partial(_run_round, leg, workload, results[leg.name])))
+    turns: list[Turn] = [
+        (results[leg.name], partial(_run_round, leg, workload, results[leg.name])) for leg in legs
+    ]
     turns.extend(other for other in others if other[0].runs)
-    for number in range(1, workload.settings.rounds + 1):
-        for result, run in turns:
+    take_turns(turns, workload, lambda error: _refuse_non_images(error, workload))
+
+
+def take_turns(
+    turns: Iterable[Turn], workload: Workload, examine: Callable[[Exception], None]
+) -> None:
+    """Measure the rounds of every turn, one of each at a time.
+
+    Args:
+        turns: what to measure. A turn whose result has failed ends; the others go on.
+        workload: how many rounds there are, and how many samples are in one.
+        examine: is called with the error of a round; what it raises ends the measurement.
+    """
+    waiting, rounds = deque(turns), workload.settings.rounds
+    for number in range(1, rounds + 1):
+        for result, run in waiting:
             if not result.runs:
                 continue
             gc.collect()  # ends the threads and frees the memory of the previous leg
-            step = f"round {number}/{workload.settings.rounds} {result.name}"
+            step = f"round {number}/{rounds} {result.name}"
             try:
                 with progress(step, workload.order.size) as tick:
                     result.rounds.append(run(tick))
                 say(f"{step}: {result.rounds[-1].speed}")
-            except Exception as error:  # a leg may raise anything; the others go on
-                _refuse_non_images(error, workload)
+            except Exception as error:  # a leg may raise anything
+                examine(error)
                 result.failed = summarize_error(error)
-        turns.rotate(-1)  # so that a drift of the machine's speed affects all legs alike
+        waiting.rotate(-1)  # so that a drift of the machine's speed affects all legs alike
 
 
 def _warm_up(legs: Sequence[Leg], workload: Workload) -> None:
@@ -155,38 +176,60 @@ def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Roun
     return Round(seconds, cpu_seconds, samples, workload.delivered_bytes(samples), waits)
 
 
-def summarize(results: Mapping[str, Result]) -> dict[str, dict[str, float]]:
+Figures: TypeAlias = dict[str, float | None]
+"""The figures of a leg; None where one is unknown."""
+
+
+def summarize(
+    results: Mapping[str, Result], baselines: Sequence[str] = BASELINES
+) -> dict[str, Figures]:
     """The figures of every leg that has rounds, by name. A GB is 10^9 bytes.
 
-    Speeds and costs are medians of the rounds; percentiles are of the waits of all rounds. `ratio`
-    compares the speed with that of the faster baseline in the same round, again as the median; it
-    is missing if no baseline ran.
+    Speeds, costs and shares are medians of the rounds; percentiles are of the waits of all rounds.
+    `ratio` compares the speed with that of the fastest of `baselines` in the same round, and
+    `cpu_ratio` the cost with that of the cheapest, again as medians; they are missing if none ran.
     """
-    baselines = [
-        [one.img_per_s for one in results[name].rounds]
-        for name in BASELINES
-        if name in results and results[name].rounds
-    ]
-    faster = [max(speeds) for speeds in zip(*baselines, strict=False)]
+    rows = [results[name].rounds for name in baselines if name in results and results[name].rounds]
+    rounds = [*zip(*rows, strict=False)]
+    fastest = [max(one.img_per_s for one in row) for row in rounds]
+    cheapest = [min(one.cpu_us_per_img for one in row) for row in rounds]
     return {
-        name: _figures(result.rounds, faster) for name, result in results.items() if result.rounds
+        name: _figures(result.rounds, fastest, cheapest)
+        for name, result in results.items()
+        if result.rounds
     }
 
 
-def _figures(rounds: Sequence[Round], baseline: Sequence[float]) -> dict[str, float]:
-    speeds = [one.img_per_s for one in rounds]
+def _figures(
+    rounds: Sequence[Round], fastest: Sequence[float], cheapest: Sequence[float]
+) -> Figures:
+    speeds, costs = [one.img_per_s for one in rounds], [one.cpu_us_per_img for one in rounds]
     waits = np.concatenate([one.waits for one in rounds])
-    ratios = [ours / theirs for ours, theirs in zip(speeds, baseline, strict=False)]
-    figures = {
+    figures: Figures = {
         "img_per_s": float(np.median(speeds)),
         "img_per_s_min": min(speeds),
         "img_per_s_max": max(speeds),
         "gb_per_s": float(np.median([one.gb_per_s for one in rounds])),
         "cpu_s_per_gb": float(np.median([one.cpu_s_per_gb for one in rounds])),
+        "cpu_us_per_img": float(np.median(costs)),
         "wait_p50_ms": 1e3 * float(np.percentile(waits, 50)),
         "wait_p99_ms": 1e3 * float(np.percentile(waits, 99)),
+        "wait_share": float(np.median([one.waits.sum() / one.seconds for one in rounds])),
+        "storage_share": _storage_share(rounds),
     }
-    return figures | ({"ratio": float(np.median(ratios))} if ratios else {})
+    if fastest:
+        pairs, costly = zip(speeds, fastest, strict=False), zip(cheapest, costs, strict=False)
+        figures["ratio"] = float(np.median([ours / theirs for ours, theirs in pairs]))
+        figures["cpu_ratio"] = float(np.median([theirs / ours for theirs, ours in costly]))
+    return figures
+
+
+def _storage_share(rounds: Sequence[Round]) -> float | None:
+    """The part of the waits in which the pipeline waited for the storage, if every round knows."""
+    shares = [
+        one.storage_seconds / one.waits.sum() for one in rounds if one.storage_seconds is not None
+    ]
+    return float(np.median(shares)) if len(shares) == len(rounds) else None
 
 
 def _refuse_non_images(error: Exception, workload: Workload) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,63 @@ from rich.table import Table
 
 from .legs import BASELINES
 from .measure import Results, summarize
-from .pipelines import describe_use
 from .workload import BadInputError, Settings
 
 Environment = Mapping[str, Any]
 _PLAIN_WIDTH = 130
-_COLUMNS = {
-    "img/s": "img_per_s",
-    "min": "img_per_s_min",
-    "max": "img_per_s_max",
-    "GB/s": "gb_per_s",
-    "CPU s/GB": "cpu_s_per_gb",
-    "wait p50 ms": "wait_p50_ms",
-    "p99 ms": "wait_p99_ms",
-    "x dali": "ratio",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is reported of a comparison.
+
+    Attributes:
+        columns: the figures in the table, by their titles.
+        baselines: the legs that the others are compared with.
+        ratios: what the columns that compare are.
+        cost: the title of the chart of CPU times, and its figure.
+    """
+
+    columns: Mapping[str, str]
+    baselines: tuple[str, ...]
+    ratios: str
+    cost: tuple[str, str]
+
+
+_SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
+
+READERS = Kind(
+    columns=_SPEEDS
+    | {
+        "GB/s": "gb_per_s",
+        "CPU s/GB": "cpu_s_per_gb",
+        "wait p50 ms": "wait_p50_ms",
+        "p99 ms": "wait_p99_ms",
+        "x dali": "ratio",
+    },
+    baselines=BASELINES,
+    ratios=f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round",
+    cost=("CPU seconds per GB", "cpu_s_per_gb"),
+)
+"""Legs that read and hardly look at what they read."""
+
+
+def loaders(peers: tuple[str, ...]) -> Kind:
+    """Loaders, compared with `peers`."""
+    return Kind(
+        columns=_SPEEDS
+        | {
+            "CPU µs/img": "cpu_us_per_img",
+            "wait": "wait_share",
+            "of it storage": "storage_share",
+            "x speed": "ratio",
+            "x CPU": "cpu_ratio",
+        },
+        baselines=peers,
+        ratios=f"x speed, x CPU: compared with the better of {' and '.join(peers)} in the same "
+        "round; wait: share of the time in next()",
+        cost=("CPU microseconds per image", "cpu_us_per_img"),
+    )
 
 
 def check_outputs(json_path: str | None, plot_path: str | None) -> None:
@@ -45,9 +87,11 @@ def check_outputs(json_path: str | None, plot_path: str | None) -> None:
         import matplotlib.figure  # noqa: F401  (fails now if it is missing)
 
 
-def show_table(results: Results, environment: Environment, settings: Settings) -> None:
-    """Print the table on standard output."""
-    print(_describe(environment, settings))
+def show_table(
+    results: Results, environment: Environment, settings: Settings, use: str, kind: Kind = READERS
+) -> None:
+    """Print the table on standard output; `use` says what was done with the samples."""
+    print(_describe(environment, settings, use))
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
     buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
@@ -56,20 +100,17 @@ def show_table(results: Results, environment: Environment, settings: Settings) -
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
-    console.print(_table(results))
+    console.print(_table(results, kind))
     # Not in the table: a reason is a sentence, too wide for a column.
     for result in results.values():
         if not result.runs:
             state = "not run" if result.failed is None else "failed"
             print(f"{result.name}: {state}: {result.skipped or result.failed}")
-    if any(results[name].rounds for name in BASELINES if name in results):
-        print(
-            "img/s, min, max: median, slowest and fastest round; "
-            f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round"
-        )
+    if any(results[name].rounds for name in kind.baselines if name in results):
+        print(f"img/s, min, max: median, slowest and fastest round; {kind.ratios}")
 
 
-def _describe(environment: Environment, settings: Settings) -> str:
+def _describe(environment: Environment, settings: Settings, use: str) -> str:
     machine = (
         "{cpu}, {cores} cores, {gib:.0f} GiB, Linux {kernel}, {file_system}, "
         "page cache {page_cache}\nPython {python}, DALI {dali}, numpy {numpy}\n"
@@ -79,18 +120,17 @@ def _describe(environment: Environment, settings: Settings) -> str:
         machine.format(**environment, gib=environment["memory_bytes"] / 2**30)
         + f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
         f"{settings.threads} threads, "
-        f"{describe_use(settings)}, "
+        f"{use}, "
         f"{'in list order' if settings.seed is None else f'shuffled with seed {settings.seed}'}"
     )
 
 
-def _table(results: Results) -> Table:
-    figures = summarize(results)
+def _table(results: Results, kind: Kind) -> Table:
+    figures = summarize(results, kind.baselines)
     keys = next(iter(figures.values()), {"img_per_s": 0.0})  # every leg has the same
-    columns = {title: key for title, key in _COLUMNS.items() if key in keys}
+    columns = {title: key for title, key in kind.columns.items() if key in keys}
     cells = {
-        name: [f"{row[key]:,.{0 if key.startswith('img') else 2}f}" for key in columns.values()]
-        for name, row in figures.items()
+        name: [_cell(key, row[key]) for key in columns.values()] for name, row in figures.items()
     }
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     table.add_column("leg", no_wrap=True)
@@ -103,11 +143,23 @@ def _table(results: Results) -> Table:
     return table
 
 
+def _cell(key: str, figure: float | None) -> str:
+    if figure is None:
+        return "-"
+    if key.endswith("_share"):
+        return f"{figure:.0%}"
+    return f"{figure:,.{0 if key.startswith(('img', 'cpu_us')) else 2}f}"
+
+
 def document(
-    results: Results, environment: Environment, settings: Settings, interrupted: bool
+    results: Results,
+    environment: Environment,
+    settings: Settings,
+    interrupted: bool,
+    kind: Kind = READERS,
 ) -> dict[str, Any]:
     """All figures of the legs, round by round, for the JSON file."""
-    figures = summarize(results)
+    figures = summarize(results, kind.baselines)
     legs = {
         name: {
             "skipped": result.skipped,
@@ -131,21 +183,21 @@ def document(
     }
 
 
-def plot(path: str, results: Results, environment: Environment) -> None:
+def plot(path: str, results: Results, environment: Environment, kind: Kind = READERS) -> None:
     """Write a PNG: the speed of every leg with its spread, and its CPU time."""
     from matplotlib.figure import Figure
 
-    figures = summarize(results)
+    figures, (cost_title, cost_key) = summarize(results, kind.baselines), kind.cost
     names = list(figures)[::-1]  # the first leg on top
     rows = [figures[name] for name in names]
-    keys = ("img_per_s", "img_per_s_min", "img_per_s_max", "cpu_s_per_gb")
+    keys = ("img_per_s", "img_per_s_min", "img_per_s_max", cost_key)
     speed, slowest, fastest, cost = (np.array([row[key] for row in rows]) for key in keys)
     picture = Figure(figsize=(10, 1.5 + 0.45 * len(names)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True)
     left.barh(names, speed, xerr=[speed - slowest, fastest - speed], capsize=3, color="tab:green")
     left.set_xlabel("images/s: median, slowest and fastest round")
     right.barh(names, cost, color="tab:gray")
-    right.set_xlabel("CPU seconds per GB")
+    right.set_xlabel(cost_title)
     title = "{cpu}, {cores} cores, {file_system}, page cache {page_cache}, DALI {dali}"
     picture.suptitle(title.format_map(environment), fontsize="medium")
     picture.savefig(path, format="png", dpi=120)
