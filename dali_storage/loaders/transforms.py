@@ -1,0 +1,209 @@
+"""What happens to images in a pipeline: functions of a DataNode, which replace torchvision's.
+
+Each takes the images of a batch (uint8, RGB) and returns them changed. The random ones take a
+`seed`; the loaders choose one where it is None. The numbers are torchvision's: sizes in pixels,
+means and deviations as shares of the full brightness.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from nvidia.dali import fn, math, types
+
+DataNode: TypeAlias = Any  # DALI is not typed
+Transform: TypeAlias = Callable[[DataNode], DataNode]
+Layout: TypeAlias = Literal["HWC", "CHW"]
+Channels: TypeAlias = tuple[float, ...]
+"""One number for all channels, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop:
+    """A random part of the image, resized.
+
+    Where torchvision falls back to the centre, after ten attempts in very long images, DALI takes
+    another part.
+
+    Attributes:
+        size: height and width of the result.
+        area: of the part, as a share of the image; uniformly distributed.
+        aspect: width to height of the part; its logarithm is uniformly distributed.
+        cubic: bicubic interpolation instead of bilinear. Both with antialiasing.
+        seed: of the random numbers.
+    """
+
+    size: int
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    cubic: bool = False
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        return fn.random_resized_crop(
+            images,
+            size=(self.size, self.size),
+            interp_type=_interpolation(self.cubic),
+            antialias=True,
+            **self.window(),
+        )
+
+    def window(self) -> dict[str, Any]:
+        """The arguments by which an operator of DALI draws the part."""
+        return {
+            "random_area": self.area,
+            "random_aspect_ratio": self.aspect,
+            "num_attempts": 10,
+            "seed": self.seed,
+        }
+
+    def resize(self, part: DataNode) -> DataNode:
+        """The rest of the work, where a decoder has drawn the part."""
+        size = (self.size, self.size)
+        return fn.resize(part, size=size, interp_type=_interpolation(self.cubic), antialias=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ShorterSide:
+    """The image resized, so that its shorter side has `size` pixels; torchvision's `Resize(size)`.
+
+    The other side is cut off to an integer as in torchvision. (DALI's `resize_shorter` rounds it,
+    which changes every third pixel by more than 1.)
+
+    Attributes:
+        size: of the shorter side.
+        cubic: bicubic interpolation instead of bilinear. Both with antialiasing.
+        layout: of the images.
+    """
+
+    size: int
+    cubic: bool = False
+    layout: Layout = "HWC"
+
+    def __call__(self, images: DataNode) -> DataNode:
+        height, width = _height_and_width(images, self.layout)
+        shorter = math.min(height, width)
+        size = fn.stack(self.size * height // shorter, self.size * width // shorter)
+        return fn.resize(
+            images,
+            size=fn.cast(size, dtype=types.FLOAT),
+            interp_type=_interpolation(self.cubic),
+            antialias=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CentreCrop:
+    """The square in the middle of the image; torchvision's `CenterCrop`.
+
+    Odd margins are rounded as Python does, half to even. A smaller image gets a black margin.
+
+    Attributes:
+        size: height and width.
+        layout: of the images.
+    """
+
+    size: int
+    layout: Layout = "HWC"
+
+    def __call__(self, images: DataNode) -> DataNode:
+        starts = [self._start(side) for side in _height_and_width(images, self.layout)]
+        return _cut(images, fn.stack(*starts), self.size)
+
+    def _start(self, side: DataNode) -> DataNode:
+        margin, missing = math.max(side - self.size, 0), math.max(self.size - side, 0)
+        half = margin // 2
+        odd = (margin - 2 * half) * (half - 2 * (half // 2))  # x.5, and x is odd
+        return half + odd - missing // 2
+
+
+@dataclass(frozen=True, slots=True)
+class PadCrop:
+    """A random square of the image, to which a margin is added; torchvision's `RandomCrop`.
+
+    Attributes:
+        size: height and width.
+        padding: the width of the margin on all four sides.
+        fill: the margin's pixels.
+        layout: of the images.
+        seed: of the random numbers.
+    """
+
+    size: int
+    padding: int = 4
+    fill: Channels = (0,)
+    layout: Layout = "HWC"
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        sides = fn.stack(*_height_and_width(images, self.layout))
+        places = sides + (2 * self.padding - self.size + 1)
+        start = _integers_below(places, self.seed) - self.padding
+        return _cut(images, start, self.size, self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Left and right exchanged, at random.
+
+    Attributes:
+        probability: that an image is flipped.
+        seed: of the random numbers.
+    """
+
+    probability: float = 0.5
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        return fn.flip(images, horizontal=self.draw())
+
+    def draw(self) -> DataNode:
+        """Which images of the batch are flipped: 0 or 1."""
+        return fn.random.coin_flip(probability=self.probability, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """(pixel / 255 - mean) / std, float32.
+
+    Attributes:
+        mean: of the pixels of a data set, as a share of 255.
+        std: their standard deviation, as a share of 255.
+    """
+
+    mean: Channels
+    std: Channels
+
+    def __call__(self, images: DataNode) -> DataNode:
+        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, **self.scaled())
+
+    def scaled(self) -> dict[str, list[float]]:
+        """The arguments of `fn.crop_mirror_normalize`."""
+        return {"mean": [255 * m for m in self.mean], "std": [255 * s for s in self.std]}
+
+
+def _interpolation(cubic: bool) -> Any:
+    return types.INTERP_CUBIC if cubic else types.INTERP_LINEAR
+
+
+def _height_and_width(images: DataNode, layout: Layout) -> tuple[DataNode, DataNode]:
+    shape, first = images.shape(dtype=types.INT32), layout.index("H")
+    return shape[first], shape[first + 1]
+
+
+def _cut(images: DataNode, start: DataNode, size: int, fill: Channels = (0,)) -> DataNode:
+    """The square that starts at (y, x); what lies outside the image is filled."""
+    return fn.slice(
+        images,
+        start,
+        (size, size),
+        axis_names="HW",
+        out_of_bounds_policy="pad",
+        fill_values=fill,
+    )
+
+
+def _integers_below(limits: DataNode, seed: int | None) -> DataNode:
+    """Random integers, 0 <= y < limits[0] and 0 <= x < limits[1]."""
+    shares = fn.random.uniform(range=(0.0, 1.0), shape=(2,), seed=seed)
+    return fn.cast(math.floor(shares * limits), dtype=types.INT32)
