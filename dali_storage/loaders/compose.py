@@ -103,4 +103,4 @@ def _to_hwc(images: DataNode) -> DataNode:
 
 
 def _with(step: Any, **changes: Any) -> Any:
-    return replace(step, **changes) if is_dataclass(step) else step
+    return replace(step, **changes) if is_dataclass(step) and not isinstance(step, type) else step

@@ -13,7 +13,7 @@ from .loader import Loader
 from .presets import Preset
 from .settings import Settings
 from .shard import Shard
-from .transforms import DataNode, Normalize, RandomResizedCrop, Transform
+from .transforms import DataNode, Layout, Normalize, RandomResizedCrop, Transform
 
 READER = "Reader"
 """The name of the reader in the pipelines."""
@@ -95,7 +95,7 @@ class ImagePipeline:
             steps = steps[isinstance(first, RandomResizedCrop) :]
         else:
             images = self.decode(samples.gpu() if settings.device == "gpu" else samples)
-        given = "HWC" if self.decode is None else "CHW"
+        given: Layout = "HWC" if self.decode is None else "CHW"
         dtype = settings.dtype or (
             "float32" if any(isinstance(s, Normalize) for s in steps) else "uint8"
         )
