@@ -1,7 +1,8 @@
 """The drop-in operator."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeAlias
 
 from nvidia.dali.pipeline import do_not_convert
 
@@ -15,6 +16,12 @@ from .reader import Reader
 from .source import Source
 
 __all__ = ["catalog", "file"]
+
+Opener: TypeAlias = Callable[[], tuple[Catalog, Reader]]
+
+_SAMPLES = "file_root", "files", "file_list"
+_FILTERS = "labels", "file_filters", "dir_filters", "case_sensitive_filter"
+_ORDER = [field.name for field in fields(OrderOptions) if field.name != "checkpointing"]
 
 
 @do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
@@ -161,51 +168,43 @@ def file(
 
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
-    device = _check(device, skip_cached_images)
+    opener, order, depth = prepare(locals())
     locked = None if pinned is None else dali_flag("pinned", pinned)
-    options = _options(backend_options)
-    storage = registry.configure(backend, options)
-    order = OrderOptions(
-        seed=-1 if seed is None else seed,
-        random_shuffle=random_shuffle,
-        initial_fill=initial_fill,
-        shuffle_after_epoch=shuffle_after_epoch,
-        shuffle_after_epoch_seed=shuffle_after_epoch_seed,
-        num_shards=num_shards,
-        shard_id=shard_id,
-        stick_to_shard=stick_to_shard,
-        pad_last_batch=pad_last_batch,
-    )
-    samples_are_named = any(given is not None for given in (file_root, files, file_list))
-
-    def open_storage() -> tuple[Catalog, Reader]:
-        # Kept until the reader is open: both may be made from one loaded map.
-        tree = None if samples_are_named else storage.tree(**options)
-        catalog = discovery.discover(
-            tree,
-            file_root=file_root,
-            files=files,
-            labels=labels,
-            file_list=file_list,
-            file_filters=file_filters,
-            dir_filters=dir_filters,
-            case_sensitive_filter=case_sensitive_filter,
-        )
-        reader_meta(len(catalog), order)  # refuses more shards than samples
-        return catalog, _require_device(storage(catalog, **options), device, backend)
-
-    depth = _depth(prefetch_queue_depth)
     return add_reader(
         name,
-        lambda name: Source(
-            name=name, opener=open_storage, order=order, depth=depth, pinned=locked
-        ),
-        device=device,
+        lambda name: Source(name=name, opener=opener, order=order, depth=depth, pinned=locked),
+        device=device or "cpu",
         inherits_seed=seed is None,
         preserve=dali_flag("preserve", preserve),
         lazy=dali_flag("lazy_init", lazy_init),
         with_index=dali_flag("return_index", return_index),
     )
+
+
+def prepare(arguments: Mapping[str, Any]) -> tuple[Opener, OrderOptions, int]:
+    """What opens the samples and the backend; their order; how many batches are read ahead.
+
+    `arguments` are those of `file` by name; others are ignored.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+    """
+    device = _check(arguments["device"], arguments["skip_cached_images"])
+    backend, options = arguments["backend"], _options(arguments["backend_options"])
+    storage = registry.configure(backend, options)
+    order = OrderOptions(**{name: arguments[name] for name in _ORDER})
+    samples = {name: arguments[name] for name in _SAMPLES}
+    filters = {name: arguments[name] for name in _FILTERS}
+    samples_are_named = any(given is not None for given in samples.values())
+
+    def open_storage() -> tuple[Catalog, Reader]:
+        # Kept until the reader is open: both may be made from one loaded map.
+        tree = None if samples_are_named else storage.tree(**options)
+        catalog = discovery.discover(tree, **samples, **filters)
+        reader_meta(len(catalog), order)  # refuses more shards than samples
+        return catalog, _require_device(storage(catalog, **options), device, backend)
+
+    return open_storage, order, _depth(arguments["prefetch_queue_depth"])
 
 
 def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from numpy.typing import NDArray
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
@@ -156,10 +157,10 @@ class Delivery:
         uses_gpu = source.pinned or source.stream is not None
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
-            data, *copying = _data(source, batch.contents)
-        outputs = [(data, *copying), (_numbers(source.labels(batch)), None, False)]
+            data, *copying = data_list(source, batch.contents)
+        outputs = [(data, *copying), (number_list(source.labels(batch)), None, False)]
         if INDEX in inputs.values():
-            outputs.append((_numbers(batch.samples), None, False))
+            outputs.append((number_list(batch.samples), None, False))
         feed = pipeline._pipe.SetExternalTLInput
         self._steps = [partial(feed, name, *outputs[i]) for name, i in inputs.items()]
         self._steps.append(source.advance())
@@ -173,7 +174,7 @@ class Delivery:
             deque(map(operator.call, self._steps), 0)
 
 
-def _data(source: Source, contents: Sequence[Buffer]) -> tuple[Any, Any, bool]:
+def data_list(source: Source, contents: Sequence[Buffer]) -> tuple[Any, Any, bool]:
     """DALI's list of the samples, the stream to copy it on, and whether a kernel should copy."""
     if source.stream is not None:
         gpu = source.stream.gpu
@@ -187,7 +188,8 @@ def _data(source: Source, contents: Sequence[Buffer]) -> tuple[Any, Any, bool]:
     return TensorListCPU(tensors, contiguous=False), None, False
 
 
-def _numbers(values: Any) -> TensorListCPU:
+def number_list(values: NDArray[Any]) -> TensorListCPU:
+    """DALI's list of n samples of shape (1,), which shares the memory of `values`."""
     return TensorListCPU(values.reshape(-1, 1))
 
 
