@@ -1,14 +1,35 @@
 """Epochs of a pipeline, for any training loop."""
 
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, Self
 
+from .epochs import LAST_BATCH
+from .progress import Progress
 from .shard import Shard
+from .state import State
 from .stats import LoaderStats
+from .supply import Supply
+from .tensors import converter
+
+_OLD = (
+    "a newer iter() of this Loader has ended this epoch: a Loader has one epoch at a time; use two "
+    "Loaders for two loops at once"
+)
+_FAILED = "an operator has failed in this epoch: iterate over the Loader again for the next one"
 
 
 class Loader:
-    """The batches of one pipeline: every `iter()` is a new epoch, whatever was left of the last."""
+    """The batches of one pipeline: every `iter()` is a new epoch, whatever was left of the last.
+
+    `for images, labels in loader`, as with torch's DataLoader. An epoch begins when its first batch
+    is asked for, and is complete when its last one has been given. If it was left early, the next
+    `iter()` drops what is left of it, and the iterator of then raises RuntimeError.
+
+    `state_dict()` and `load_state_dict()` are what Lightning, Ignite's Checkpoint and torchdata
+    look for. The pipeline is closed by `close()`, by `with`, or when the Loader is dropped.
+    """
 
     def __init__(
         self,
@@ -20,29 +41,178 @@ class Loader:
         shard: Shard | None = None,
         classes: Callable[[], tuple[str, ...]] | None = None,
     ) -> None:
-        """`make(checkpoint=None, shard_id=rank, num_shards=world)` builds the pipeline."""
-        raise NotImplementedError
+        """Open nothing yet: the pipeline is made at the first use.
+
+        Args:
+            make: is called as `make(checkpoint=None, shard_id=rank, num_shards=world)`, and returns
+                a new pipeline with enable_checkpointing=True and DALI's dynamic executor (the
+                default), and in it a `readers.file` with this shard, `reader_name` and
+                pad_last_batch=True. To restore a state, `checkpoint` is bytes for the pipeline.
+                All samples of an output have one shape. Other sources of the pipeline must not
+                end; only the reader is moved to another epoch.
+            reader_name: the name of the reader whose epochs these are.
+            last_batch: what becomes of the samples that do not fill a batch.
+                "partial": a smaller last batch; every sample is given once. A rank whose shard is
+                smaller may have a batch less.
+                "drop": only full batches, equally many on all ranks.
+                "pad": only full batches, equally many on all ranks; the last sample is repeated,
+                and `valid` counts the others. For static shapes (JAX) and collective operations.
+            to: whose tensors a batch consists of. A callable is given an object with
+                `__dlpack__()`; with "partial", what it returns must allow slices.
+            shard: by default `Shard.here()` at the first use.
+            classes: returns what `classes` is.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong.
+            BackendUnavailable: the framework of `to` is not installed.
+        """
+        if last_batch not in LAST_BATCH:
+            known = ", ".join(map(repr, LAST_BATCH))
+            raise ValueError(f"last_batch must be {known}, not {last_batch!r}")
+        if not callable(make):
+            raise TypeError(f"make must be callable, not {make!r}")
+        if not isinstance(shard, (Shard, type(None))):
+            raise TypeError(f"shard must be a Shard, not {shard!r}")
+        self._supply = Supply(make, reader_name, last_batch, converter(to), shard)
+        self._partial = last_batch == "partial"
+        self._classes = classes
+        self._progress = Progress()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        raise NotImplementedError
+        self._supply.shard()  # refuses another one
+        self._progress.renew()
+        return _Epoch(self)
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        """How many batches the epoch under way has; else the coming one."""
+        return self._supply.epochs.batches(self._progress.place[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` is this epoch."""
+        """Make this epoch the next one, as with torch's DistributedSampler.
+
+        If a state was loaded that is of this epoch, the epoch goes on from there. The order of the
+        samples is that of the epoch; random operators go on without a jump.
+        """
+        if type(epoch) is not int or epoch < 0:
+            raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
+        self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epochs are."""
-        raise NotImplementedError
+        """The place in the epoch under way, and the states of the random operators.
+
+        Between `iter()` and the first batch, and after the last one, the place is the beginning of
+        the next epoch. Integers and text only: JSON and torch.load(weights_only=True) take it.
+        """
+        place = self._progress.place
+        checkpoint = self._supply.at(*place).checkpoint()
+        return State.save(self._supply.identity, *place, checkpoint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict()` was called."""
+        """Go on from where `state_dict()` was called; makes the pipeline anew.
+
+        The state of another rank (Lightning saves only one) is right for the samples. The random
+        operators then begin anew, and a warning says so: with the states of another rank, both
+        would augment alike.
+
+        Raises:
+            ValueError, TypeError: the state is damaged, or of another data set, batch size, number
+                of shards, `last_batch` or pipeline. The Loader goes on as if it had not been given.
+        """
+        saved = State.read(state)
+        self._supply.restore(saved)
+        length = self._supply.epochs.batches(saved.epoch)
+        self._progress.restore(saved.epoch, saved.given, length)
+        rank = self._supply.identity.rank
+        if saved.rank != rank:
+            warnings.warn(
+                f"the state is of rank {saved.rank}, and this is rank {rank}: the samples go on "
+                "from there, random operators begin anew",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
-        """Close the pipeline."""
+        """Close the pipeline's reader; the Loader cannot be used any more. Twice is fine."""
+        self._supply.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Loader cannot be pickled or copied, because its pipeline is of this process: make "
+            "it in the process that uses it; state_dict() is what can be saved"
+        )
 
     @property
     def stats(self) -> LoaderStats:
         """Of the epoch under way, or else of the last one."""
-        raise NotImplementedError
+        return self._progress.stats
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch given last; after `iter()`, the one that it begins."""
+        progress = self._progress
+        return progress.epoch if progress.begun else progress.start[0]
+
+    @property
+    def valid(self) -> int:
+        """How many samples of the batch given last are not repeated ones; see "pad"."""
+        return self._progress.valid
+
+    @property
+    def pipeline(self) -> Any:
+        """The pipeline. It is another one after `load_state_dict()`, and after an error."""
+        return self._supply.pipeline
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the labels 0, 1, 2 and so on; empty if they are not known."""
+        return self._classes() if self._classes else ()
+
+    def _begin(self, now: float) -> int:
+        length = self._supply.epochs.batches(self._progress.start[0])
+        return self._progress.begin(length, now)
+
+    def _next(self, asked: float) -> tuple[Any, ...]:
+        """The next batch of the epoch under way, which was asked for at this time."""
+        place = self._progress.place
+        batches = self._supply.at(*place)
+        storage = batches.storage_seconds
+        tensors = batches.take()
+        valid = batches.epochs.valid(*place)
+        if self._partial and valid < batches.batch_size:
+            tensors = tuple([tensor[:valid] for tensor in tensors])
+        storage = batches.storage_seconds - storage
+        self._progress.give(valid, asked, time.perf_counter(), storage)
+        return tensors
+
+
+class _Epoch(Iterator[tuple[Any, ...]]):
+    """An epoch of a Loader; begins with the first batch."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._turn: int | None = None
+        self._failed = False
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> tuple[Any, ...]:
+        asked = time.perf_counter()
+        loader = self._loader
+        progress = loader._progress
+        if self._turn is None:
+            self._turn = loader._begin(asked)
+        if self._failed or self._turn != progress.turn:
+            raise RuntimeError(_FAILED if self._failed else _OLD)
+        if progress.given >= progress.length:
+            raise StopIteration
+        try:
+            return loader._next(asked)
+        except Exception:
+            self._failed = loader._supply.broken
+            raise

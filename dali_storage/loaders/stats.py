@@ -1,7 +1,15 @@
 """Whether storage, pipeline or model is the bottleneck."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Bound: TypeAlias = Literal["model", "storage", "pipeline"]
+
+_REMEDIES: dict[Bound, str] = {
+    "model": "the loader keeps up",
+    "storage": "try backend_options={'direct': True} of python-file, or backend='block'",
+    "pipeline": "try more num_threads, a smaller decoded size, or device='gpu'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +19,8 @@ class LoaderStats:
     Attributes:
         batches: how many batches were given.
         samples: how many samples were in them; repeated ones do not count.
-        seconds: from the request for the first batch until the last request was answered.
+        seconds: from the request for the first batch until the last request was answered. The first
+            request of a loader includes opening the pipeline.
         wait_seconds: how long the training loop waited for batches.
         storage_seconds: how long, of these, the pipeline waited for the storage.
     """
@@ -23,6 +32,40 @@ class LoaderStats:
     storage_seconds: float = 0.0
 
     @property
-    def bound(self) -> Literal["model", "storage", "pipeline"]:
-        """What to make faster."""
-        raise NotImplementedError
+    def samples_per_second(self) -> float:
+        """Throughput of the training loop; 0 before the first batch."""
+        return _share(self.samples, self.seconds)
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time in which the training loop waited for batches, 0 to 1."""
+        return _share(self.wait_seconds, self.seconds)
+
+    @property
+    def storage_share(self) -> float:
+        """The part of the waiting in which the pipeline waited for the storage, 0 to 1."""
+        return _share(self.storage_seconds, self.wait_seconds)
+
+    @property
+    def bound(self) -> Bound:
+        """What to make faster.
+
+        "model" if the training loop waits less than 5 % of the time. Else "storage" if at least
+        half of the waiting is for the storage, and "pipeline" (decoding, augmenting) if not.
+        """
+        if self.wait_share < 0.05:
+            return "model"
+        return "storage" if self.storage_share >= 0.5 else "pipeline"
+
+    def __str__(self) -> str:
+        """One line: throughput, waiting, and what to try."""
+        if not self.batches:
+            return "no batch yet"
+        return (
+            f"{self.samples_per_second:,.0f} samples/s · waited {self.wait_share:.0%} · of it "
+            f"storage {self.storage_share:.0%} → {self.bound}-bound: {_REMEDIES[self.bound]}"
+        )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,168 @@
+"""The batches of a pipeline, from any position on; uses only public calls of the pipeline."""
+
+import os
+from collections import deque
+from typing import Any
+
+from ..dali import source
+from .epochs import Epochs, LastBatch
+from .shard import Shard
+from .tensors import Convert, convert
+
+_NAMED = 256  # files that an error lists at most; DALI does not say which of a batch it was
+
+
+class Batches:
+    """The batches of one built pipeline.
+
+    Attributes:
+        pipeline: the pipeline.
+        epochs: which batches there are.
+        batch_size: samples of a batch.
+        sound: False while a method works, and for good after it was interrupted or an operator
+            has failed. Then batches may be lost: close this, and make the pipeline anew.
+    """
+
+    def __init__(
+        self, pipeline: Any, reader_name: str, last_batch: LastBatch, shard: Shard, to: Convert
+    ) -> None:
+        """Build the pipeline; closes its reader if it cannot be used."""
+        self.pipeline = pipeline
+        self.batch_size: int = pipeline.max_batch_size
+        self.sound = True
+        self._to = to
+        self._source = source(pipeline, reader_name)
+        try:
+            _check(pipeline, reader_name, shard)
+            self.epochs = Epochs(self._source.meta, self.batch_size, last_batch)
+        except BaseException:
+            self._source.close()
+            raise
+        self._source.successor = self.epochs.successor
+        self._ahead = deque[int]()  # positions of the batches that DALI works at
+        self._failed_read: Exception | None = None
+
+    def move(self, position: int) -> None:
+        """Make this the position of the next batch; drop those that DALI works at, if others.
+
+        If one of these has failed, the pipeline is not sound.
+        """
+        if position == (self._ahead[0] if self._ahead else self._source.position):
+            return
+        self.sound = False
+        self._failed_read = None
+        self._source.seek(position)
+        try:
+            while not self.pipeline.empty():
+                self.pipeline.share_outputs()
+                self.pipeline.release_outputs()
+        except Exception:  # an operator's; nobody has asked for its batch
+            return
+        self._ahead.clear()
+        self.sound = True
+
+    def take(self) -> tuple[Any, ...]:
+        """The next batch, with padding; has DALI begin another one.
+
+        Raises:
+            OSError: a sample of the next batch cannot be read. The next call tries again.
+            Exception: an operator has failed; a note names the files of the batch.
+        """
+        self.sound = False
+        self._fill()
+        if not self._ahead:
+            self.sound = True
+            self._raise()
+        try:
+            outputs = self.pipeline.share_outputs()
+        except Exception as error:
+            error.add_note(self._describe(self._ahead[0]))
+            raise
+        self.pipeline.release_outputs()  # the dynamic executor leaves them intact
+        self._ahead.popleft()
+        self._fill()
+        self.sound = True
+        return convert(outputs, self._to)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of the data set."""
+        return self._source.meta["epoch_size"]
+
+    @property
+    def storage_seconds(self) -> float:
+        """How long DALI has waited for the storage until now."""
+        return 0.0
+
+    def checkpoint(self) -> bytes:
+        """The states of the pipeline's random operators at the next batch."""
+        return self.pipeline.checkpoint()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the reader, and let go of the pipeline."""
+        del self.pipeline
+        self._source.close()
+
+    def _fill(self) -> None:
+        """Have DALI work at as many batches as its queue holds.
+
+        The first `schedule_run()` of a pipeline fills the queue, every other one adds a batch. A
+        failed read is kept until the batches before it have been given.
+        """
+        while not self._failed_read and len(self._ahead) < self.pipeline.prefetch_queue_depth:
+            position = begin = self._source.position
+            try:
+                self.pipeline.schedule_run()
+                if self._source.position == begin:
+                    raise RuntimeError(
+                        "another source of this pipeline has ended (StopIteration); a Loader needs "
+                        "sources without an end"
+                    )
+            except Exception as error:
+                # Without its traceback, whose frames would keep the pipeline alive.
+                self._failed_read = error.with_traceback(None)
+            while position != self._source.position:
+                self._ahead.append(position)
+                position = self.epochs.successor(position)
+
+    def _raise(self) -> None:
+        error, self._failed_read = self._failed_read, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def _describe(self, position: int) -> str:
+        catalog, _ = self._source.open()
+        samples = dict.fromkeys(self._source.samples(position).tolist())
+        names = [os.fsdecode(catalog.path(sample)) for sample in samples]
+        more = [f"and {len(names) - _NAMED} more"] * (len(names) > _NAMED)
+        return "the files of the batch: " + ", ".join(names[:_NAMED] + more)
+
+
+def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
+    """Refuse a pipeline that a Loader cannot use."""
+    meta = pipeline.reader_meta(reader_name)
+    here, asked = (meta["shard_id"], meta["number_of_shards"]), (shard.rank, shard.world)
+    if here != asked:
+        raise ValueError(
+            f"reader {reader_name!r}: make() was called with shard_id={asked[0]}, num_shards="
+            f"{asked[1]}, and the reader has shard_id={here[0]}, num_shards={here[1]}: pass both "
+            "on to readers.file"
+        )
+    if not meta["pad_last_batch"]:
+        raise ValueError(
+            f"reader {reader_name!r}: give it pad_last_batch=True; otherwise an epoch begins "
+            "within a batch"
+        )
+    if not pipeline.exec_dynamic:
+        raise ValueError(
+            "the pipeline does not use DALI's dynamic executor, and others overwrite tensors that "
+            "you still hold: remove exec_dynamic=False, exec_async=False, exec_pipelined=False, "
+            "and separate sizes of prefetch_queue_depth"
+        )
+    try:
+        pipeline.checkpoint()
+    except RuntimeError as error:
+        raise ValueError(f"make the pipeline with enable_checkpointing=True ({error})") from None

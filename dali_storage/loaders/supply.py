@@ -1,0 +1,181 @@
+"""The pipeline of a Loader: made at the first use; anew when it broke or a state is restored."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from nvidia.dali import Pipeline
+
+from .batches import Batches
+from .epochs import Epochs, LastBatch
+from .shard import Shard
+from .state import Identity, State
+from .tensors import Convert
+
+
+class Supply:
+    """Makes pipelines, one at a time, that deliver from any place on.
+
+    It belongs to the process that made it; a fork is refused.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        reader_name: str,
+        last_batch: LastBatch,
+        to: Convert,
+        shard: Shard | None,
+    ) -> None:
+        """The arguments are those of Loader. Makes no pipeline yet."""
+        self._make = make
+        self._reader_name = reader_name
+        self._last_batch: LastBatch = last_batch
+        self._to = to
+        self._shard = shard
+        self._process = os.getpid()
+        self._closed = False
+        self._batches: Batches | None = None
+        self._identity: Identity | None = None
+        self._checkpoint: bytes | None = None  # what the next pipeline is made from
+
+    @property
+    def epochs(self) -> Epochs:
+        """Which batches there are; makes the pipeline at the first use."""
+        return self._usable().epochs
+
+    @property
+    def pipeline(self) -> Any:
+        """The pipeline; makes it at the first use."""
+        return self._usable().pipeline
+
+    @property
+    def identity(self) -> Identity:
+        """What the pipeline delivers; makes it at the first use."""
+        self._usable()
+        assert self._identity is not None
+        return self._identity
+
+    @property
+    def broken(self) -> bool:
+        """Whether the pipeline must be made anew."""
+        return self._batches is not None and not self._batches.sound
+
+    def at(self, epoch: int, batch: int) -> Batches:
+        """The batches from this one on."""
+        batches = self._usable()
+        batches.move(batches.epochs.position(epoch, batch))
+        if not batches.sound:  # one that nobody asked for has failed
+            batches = self._renew()
+            batches.move(batches.epochs.position(epoch, batch))
+        return batches
+
+    def restore(self, state: State) -> None:
+        """Make the pipeline from a state; if that fails, the next one is made as it was.
+
+        Raises:
+            ValueError: the state is of something else.
+        """
+        shard = self.shard()
+        known = {"world": shard.world, "last_batch": self._last_batch}
+        state.require(**asdict(self._identity) if self._identity else known)
+        checkpoint = state.checkpoint() if state.rank == shard.rank else None
+        before = self._batches and not self.broken and self._batches.checkpoint()
+        try:
+            self._renew(checkpoint)
+            state.require(**asdict(self.identity))
+        except BaseException:
+            self._drop()
+            self._checkpoint = before or None
+            raise
+
+    def shard(self) -> Shard:
+        """The shard of this process.
+
+        Raises:
+            RuntimeError: it is not the one that the pipeline was made for.
+        """
+        self._refuse_unusable()
+        shard = self._shard or Shard.here()
+        made = self._identity
+        if made and (made.rank, made.world) != (shard.rank, shard.world):
+            raise RuntimeError(
+                f"this Loader was first used in rank {made.rank} of {made.world}, and the process "
+                f"is rank {shard.rank} of {shard.world} now: use it only after the process group "
+                "is initialised, or give it its shard"
+            )
+        return shard
+
+    def close(self) -> None:
+        """Close the pipeline's reader; it cannot be used any more. Twice is fine."""
+        if os.getpid() == self._process:
+            self._closed = True
+            self._drop()
+
+    def _usable(self) -> Batches:
+        self._refuse_unusable()
+        batches = self._batches
+        if batches is None or not batches.sound:
+            batches, self._checkpoint = self._renew(self._checkpoint), None
+        return batches
+
+    def _refuse_unusable(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this Loader belongs to process {self._process}, and its pipeline does not work "
+                f"in the fork {os.getpid()}: make the Loader in the process that uses it"
+            )
+        if self._closed:
+            raise RuntimeError("this Loader is closed: make a new one")
+
+    def _renew(self, checkpoint: bytes | None = None) -> Batches:
+        """Close the pipeline, if there is one, and make it anew."""
+        self._drop()
+        shard = self.shard()
+        pipeline = self._call_make(checkpoint, shard)
+        try:
+            pipeline.build()
+        except RuntimeError as error:
+            if checkpoint is None or "checkpoint" not in str(error):
+                raise
+            raise ValueError(
+                "the state does not fit the pipeline that make() returns: it was saved with other "
+                "operators or another version of DALI, or is damaged"
+            ) from error
+        batches = Batches(pipeline, self._reader_name, self._last_batch, shard, self._to)
+        identity = Identity(
+            samples=batches.samples,
+            batch_size=batches.batch_size,
+            world=shard.world,
+            rank=shard.rank,
+            last_batch=self._last_batch,
+        )
+        if self._identity not in (None, identity):
+            batches.close()
+            raise RuntimeError(
+                f"the pipeline was made anew, and make() returned another one: {identity} instead "
+                f"of {self._identity}; make a new Loader"
+            )
+        self._identity = identity
+        self._batches = batches
+        return batches
+
+    def _call_make(self, checkpoint: bytes | None, shard: Shard) -> Pipeline:
+        arguments = {"shard_id": shard.rank, "num_shards": shard.world}
+        try:
+            pipeline = self._make(checkpoint=checkpoint, **arguments)
+        except (AssertionError, TypeError) as error:  # DALI asserts that it knows an argument
+            error.add_note(
+                f"Loader calls make(checkpoint=None or bytes, {arguments}): checkpoint is for the "
+                "pipeline, the others are for readers.file"
+            )
+            raise
+        if not isinstance(pipeline, Pipeline):
+            raise TypeError(f"make() must return a pipeline of DALI, not {pipeline!r}")
+        return pipeline
+
+    def _drop(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches:
+            batches.close()

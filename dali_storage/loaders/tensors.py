@@ -1,0 +1,51 @@
+"""Outputs of a pipeline as tensors of a framework."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ..errors import BackendUnavailable
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+_FRAMEWORKS = {"torch": "torch", "jax": "jax.dlpack", "numpy": "numpy"}
+
+
+def converter(to: str | Convert) -> Convert:
+    """What makes a tensor of an object with `__dlpack__()`; imports the framework.
+
+    Raises:
+        ValueError: the framework is not known.
+        BackendUnavailable: it is not installed; the remedy is the command that installs it.
+    """
+    if callable(to):
+        return to
+    if to not in _FRAMEWORKS:
+        raise ValueError(f"to must be {', '.join(map(repr, _FRAMEWORKS))} or callable, not {to!r}")
+    try:
+        return importlib.import_module(_FRAMEWORKS[to]).from_dlpack  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        if error.name != to:
+            raise
+        reason = f"to={to!r} needs the package {to}, which is not installed"
+        raise BackendUnavailable(reason, f"pip install {to}; to='numpy' needs no package") from None
+
+
+def convert(outputs: Sequence[Any], to: Convert) -> tuple[Any, ...]:
+    """Tensors of a pipeline's outputs. They share its memory; DALI does not use it again.
+
+    Raises:
+        ValueError: the samples of an output differ in shape; names the output.
+    """
+    try:
+        return tuple([to(output.as_tensor()) for output in outputs])
+    except RuntimeError as error:
+        for number, output in enumerate(outputs):
+            shapes = sorted(set(output.shape()))
+            if len(shapes) > 1:
+                raise ValueError(
+                    f"output {number} of the pipeline has samples of different shapes, "
+                    f"{shapes[0]} and {shapes[-1]} among them, and a batch is one tensor: resize "
+                    "or crop them to one shape (fn.resize, fn.crop), or pad them (fn.pad)"
+                ) from error
+        raise
