@@ -96,7 +96,16 @@ def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
         OSError: file_root, one of its entries or a class cannot be accessed; names it.
         ValueError: as from_tree(); or file_root is not a local path.
     """
-    return from_tree(_Directory(_local_path("file_root", file_root)), **filters)
+    return from_tree(directory(file_root), **filters)
+
+
+def directory(file_root: PathLike) -> Tree:
+    """The directory as a tree, which is listed when it is asked.
+
+    Raises:
+        ValueError, TypeError: it is not a local path.
+    """
+    return _Directory(_local_path("file_root", file_root))
 
 
 def from_tree(

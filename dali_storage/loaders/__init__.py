@@ -4,8 +4,10 @@
 pixels of torchvision.
 """
 
+from . import presets, transforms
+from .folders import image_folder
 from .loader import Loader
 from .shard import Shard
 from .stats import LoaderStats
 
-__all__ = ["Loader", "LoaderStats", "Shard"]
+__all__ = ["Loader", "LoaderStats", "Shard", "image_folder", "presets", "transforms"]

@@ -2,17 +2,43 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from nvidia.dali import fn, types
 
-from .transforms import DataNode, Flip, Layout, Normalize, RandomResizedCrop, Transform
+from .presets import Preset
+from .settings import Dtype, Settings
+from .transforms import (
+    Cutout,
+    DataNode,
+    Flip,
+    Layout,
+    Normalize,
+    RandomErasing,
+    RandomResizedCrop,
+    Transform,
+)
 
-Dtype: TypeAlias = Literal["float32", "float16", "uint8"]
 Steps: TypeAlias = tuple[Any, ...]
 
 _TYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
+_DALI = "nvidia.dali.experimental.torchvision"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of `nvidia.dali.experimental.torchvision`, as a function of a DataNode.
+
+    That module calls its operators by a private method, and so does this class, of which DALI 2.4
+    knows nothing.
+    """
+
+    operator: Any
+    conditional: ClassVar[bool] = True
+
+    def __call__(self, images: DataNode) -> DataNode:
+        return self.operator._invoke(images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +60,82 @@ class Finish:
         )
 
 
-def decode(
-    encoded: DataNode, first: Transform | None, device: str, hints: Mapping[str, Any]
-) -> DataNode:
-    """The images of encoded files, uint8, HWC, RGB; after `first`, if that is a random crop.
+def chosen(settings: Settings, usual: Preset) -> Steps:
+    """What happens to the images: the transforms or preset of the user, or else the usual one.
 
-    As in Pillow, the orientation in EXIF data is ignored. Only the part that a random crop takes
-    is decoded.
+    Raises:
+        ValueError: uint8 is asked for, but the user's transforms normalize.
+        TypeError: a transform is none, or is for another device.
+    """
+    if settings.transforms is None:
+        steps = (settings.preset or usual).transforms
+        return _in_pixels(steps) if settings.dtype == "uint8" else steps
+    steps = tuple(_checked(step, settings.device) for step in settings.transforms)
+    if settings.dtype == "uint8" and normalizes(steps):
+        raise ValueError(
+            "dtype='uint8' is of pixels from 0 to 255: leave Normalize out of transforms"
+        )
+    return steps
+
+
+def normalizes(steps: Sequence[Transform]) -> bool:
+    """Whether the result is normalized."""
+    return any(isinstance(step, Normalize) for step in steps)
+
+
+def conditional(steps: Sequence[Transform]) -> bool:
+    """Whether a step needs a pipeline with `enable_conditionals`."""
+    return any(getattr(step, "conditional", False) for step in steps)
+
+
+def _checked(step: Any, device: str) -> Transform:
+    module = type(step).__module__
+    if module.startswith(_DALI):
+        if step.device != device:
+            raise TypeError(
+                f"transforms: {step!r} has device={step.device!r}, but the images are on the "
+                f"{device}: make it with device={device!r}"
+            )
+        return Operator(step)
+    if not callable(step) or isinstance(step, type) or module.startswith("torchvision."):
+        raise TypeError(
+            f"transforms: {step!r} is not a function of a DataNode; take one of "
+            "dali_storage.loaders.transforms"
+        )
+    return step  # type: ignore[no-any-return]
+
+
+def _in_pixels(steps: Sequence[Transform]) -> Steps:
+    """The steps without the normalization; colours of later steps are converted to pixels."""
+    result: list[Transform] = []
+    normalize = None
+    for step in steps:
+        if isinstance(step, Normalize):
+            normalize = step
+        elif normalize and isinstance(step, (Cutout, RandomErasing)):
+            result.append(replace(step, fill=normalize.pixels(step.fill)))
+        else:
+            result.append(step)
+    return tuple(result)
+
+
+def decode(
+    encoded: DataNode, steps: Steps, device: str, hints: Mapping[str, Any]
+) -> tuple[DataNode, Steps]:
+    """The images of encoded files (uint8, HWC, RGB), and the steps that are left.
+
+    As in Pillow, the orientation in EXIF data is ignored. If the first step is a random crop, only
+    its part is decoded.
     """
     arguments = {"output_type": types.RGB, "adjust_orientation": False, "device": "cpu"}
     if device == "gpu":
         # Colours are scaled up as on the CPU.
         arguments |= {"device": "mixed", "jpeg_fancy_upsampling": True, **hints}
-    if isinstance(first, RandomResizedCrop):
-        return first.resize(fn.decoders.image_random_crop(encoded, **arguments, **first.window()))
-    return fn.decoders.image(encoded, **arguments)
+    if steps and isinstance(steps[0], RandomResizedCrop):
+        crop = steps[0]
+        part = fn.decoders.image_random_crop(encoded, **arguments, **crop.window())
+        return crop.resize(part), steps[1:]
+    return fn.decoders.image(encoded, **arguments), steps
 
 
 def seeded(steps: Sequence[Transform], seed: int) -> Steps:

@@ -1,19 +1,23 @@
 """Pipelines of images, and the loaders of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nvidia.dali import fn, types
+from nvidia.dali.backend import GetCUDADeviceCount
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 
+from .. import registry
 from ..catalog import Catalog
+from ..dali import catalog
+from ..errors import BackendUnavailable
 from . import compose
 from .loader import Loader
 from .presets import Preset
 from .settings import Settings
 from .shard import Shard
-from .transforms import DataNode, Layout, Normalize, RandomResizedCrop, Transform
+from .transforms import DataNode, Layout
 
 READER = "Reader"
 """The name of the reader in the pipelines."""
@@ -46,13 +50,21 @@ class ImagePipeline:
     hints: Mapping[str, Any] = field(default_factory=dict)
 
     def loader(self, classes: Callable[[], tuple[str, ...]] | None = None) -> Loader:
-        """The loader of these images."""
+        """The loader of these images.
+
+        Raises:
+            ValueError, TypeError: a setting cannot be used.
+            BackendUnavailable: device="gpu", and there is no GPU; or the backend lacks a package.
+        """
         settings = self.settings
-        last_batch = settings.last_batch or ("drop" if self.train else "partial")
+        compose.chosen(settings, self.preset)
+        registry.configure(settings.backend, settings.backend_options or {})
+        if settings.device == "gpu":
+            _require_gpu(settings.device_id or 0)
         return Loader(
             self,
             reader_name=READER,
-            last_batch=last_batch,
+            last_batch=settings.last_batch or ("drop" if self.train else "partial"),
             to=settings.to,
             shard=settings.shard,
             classes=classes,
@@ -61,52 +73,50 @@ class ImagePipeline:
     def __call__(
         self, *, checkpoint: bytes | None = None, shard_id: int = 0, num_shards: int = 1
     ) -> Pipeline:
-        """A pipeline of one shard; it is built when it first runs."""
+        """A pipeline of one shard."""
         settings = self.settings
-        device_id = None
-        if settings.device == "gpu":
-            device_id = settings.device_id
-            if device_id is None:
-                device_id = (settings.shard or Shard.here()).local_rank
-        steps = compose.seeded(self._transforms(), settings.seed + shard_id)
-        make = pipeline_def(self._define, enable_conditionals=False)
-        return make(
+        steps = compose.seeded(compose.chosen(settings, self.preset), settings.seed + shard_id)
+        define = pipeline_def(self._define, enable_conditionals=compose.conditional(steps))
+        pipeline = define(
             steps,
-            shard_id,
-            num_shards,
+            self._order(shard_id, num_shards),
             batch_size=settings.batch_size,
             num_threads=settings.num_threads,
-            device_id=device_id,
+            device_id=self._device_id(),
             seed=settings.seed + shard_id,
             prefetch_queue_depth=settings.prefetch_queue_depth,
             exec_dynamic=True,
             enable_checkpointing=True,
             checkpoint=checkpoint,
         )
+        if self.check:
+            self.check(catalog(pipeline, READER))
+        return pipeline
 
-    def _define(
-        self, steps: compose.Steps, shard_id: int, num_shards: int
-    ) -> tuple[DataNode, DataNode]:
-        samples, labels = self.read(**self._order(shard_id, num_shards))
-        settings = self.settings
+    def _define(self, steps: compose.Steps, order: dict[str, Any]) -> tuple[DataNode, DataNode]:
+        samples, labels = self.read(**order)
+        labels = fn.cast(fn.squeeze(labels, axes=[0]), dtype=types.INT64)
+        settings, gpu = self.settings, self.settings.device == "gpu"
+        dtype = settings.dtype or ("float32" if compose.normalizes(steps) else "uint8")
+        layout: Layout = "CHW"
         if self.decode is None:
-            first = steps[0] if steps else None
-            images = compose.decode(samples, first, settings.device, self.hints)
-            steps = steps[isinstance(first, RandomResizedCrop) :]
+            images, steps = compose.decode(samples, steps, settings.device, self.hints)
+            layout = "HWC"
         else:
-            images = self.decode(samples.gpu() if settings.device == "gpu" else samples)
-        given: Layout = "HWC" if self.decode is None else "CHW"
-        dtype = settings.dtype or (
-            "float32" if any(isinstance(s, Normalize) for s in steps) else "uint8"
-        )
-        for step in compose.fused(steps, given, settings.layout, dtype):
+            images = self.decode(samples.gpu() if gpu else samples)
+        for step in compose.fused(steps, layout, settings.layout, dtype):
             images = step(images)
-        return images, fn.cast(fn.squeeze(labels, axes=[0]), dtype=types.INT64)
+        return images, labels.gpu() if gpu else labels
 
-    def _transforms(self) -> Sequence[Transform]:
-        if self.settings.transforms is not None:
-            return self.settings.transforms
-        return (self.settings.preset or self.preset).transforms
+    def _device_id(self) -> int | None:
+        """The number of the GPU; None on the CPU. The shard may not be known before."""
+        settings = self.settings
+        if settings.device == "cpu":
+            return None
+        number = settings.device_id
+        if number is None:
+            number = (settings.shard or Shard.here()).local_rank
+        return _require_gpu(number)
 
     def _order(self, shard_id: int, num_shards: int) -> dict[str, Any]:
         """The arguments of the reader."""
@@ -125,3 +135,18 @@ class ImagePipeline:
             "backend": settings.backend,
             "backend_options": settings.backend_options,
         }
+
+
+def _require_gpu(number: int) -> int:
+    """`number`, if there is such a GPU."""
+    count = GetCUDADeviceCount()
+    if not count:
+        raise BackendUnavailable(
+            "device='gpu': CUDA finds no GPU here", "give device='cpu', or install NVIDIA's driver"
+        )
+    if number >= count:
+        raise BackendUnavailable(
+            f"device_id={number}: CUDA finds only {count} GPU(s)",
+            "start as many processes on this machine as it has GPUs, or give device_id",
+        )
+    return number

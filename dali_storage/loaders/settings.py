@@ -4,16 +4,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal, ParamSpec, Required, TypeAlias, TypedDict, TypeVar, get_args
 
+from ..options import require_integer
 from .presets import Preset
 from .shard import Shard
-from .transforms import Transform
+from .transforms import Layout, Transform
 
 Device: TypeAlias = Literal["gpu", "cpu"]
 Dtype: TypeAlias = Literal["float32", "float16", "uint8"]
 LastBatch: TypeAlias = Literal["partial", "drop", "pad"]
-Layout: TypeAlias = Literal["CHW", "HWC"]
 Shuffle: TypeAlias = Literal["epoch", "window"]
 To: TypeAlias = Literal["torch", "jax", "numpy"] | Callable[[Any], Any]
 
@@ -96,28 +97,41 @@ class Settings:
     backend_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            _require_integer(name, getattr(self, name), least)
-        if self.device_id is not None:
-            _require_integer("device_id", self.device_id, 0)
-        for name, known in _KNOWN.items():
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name} must be one of {known}, not {value!r}")
+        for name, known in _INTEGERS.items():
+            if (number := getattr(self, name)) is not None or name not in _OPTIONAL:
+                require_integer("loaders", name, number, known)
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"loaders: {name} must be one of {choices}, not {value!r}")
+        if self.preset is not None and self.transforms is not None:
+            raise ValueError(
+                "loaders: preset and transforms cannot both be given; transforms may contain those "
+                "of a preset: [*preset.transforms, ...]"
+            )
+        for name, known_type in _TYPES.items():
+            value = getattr(self, name)
+            if not isinstance(value, (known_type, NoneType)):
+                what = f"{known_type.__name__} or None"
+                raise TypeError(f"loaders: {name} must be a {what}, not {value!r}")
 
 
-_LEAST = {"batch_size": 1, "num_threads": 1, "prefetch_queue_depth": 1, "seed": 0}
-_KNOWN: dict[str, tuple[Any, ...]] = {
+_TYPES: dict[str, type] = {"preset": Preset, "shard": Shard}
+_OPTIONAL = ("device_id",)
+_POSITIVE, _NATURAL = range(1, 2**31), range(2**31)
+_INTEGERS = {
+    "batch_size": _POSITIVE,
+    "device_id": _NATURAL,
+    "num_threads": _POSITIVE,
+    "prefetch_queue_depth": _POSITIVE,
+    "seed": _NATURAL,
+}
+_CHOICES: dict[str, tuple[Any, ...]] = {
     "device": get_args(Device),
     "dtype": (*get_args(Dtype), None),
-    "layout": get_args(Layout),
     "last_batch": (*get_args(LastBatch), None),
+    "layout": get_args(Layout),
     "shuffle": (*get_args(Shuffle), True, False, None),
 }
-
-
-def _require_integer(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
 
 
 def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:

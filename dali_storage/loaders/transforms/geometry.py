@@ -1,21 +1,11 @@
-"""What happens to images in a pipeline: functions of a DataNode, which replace torchvision's.
+"""Parts and sizes of images."""
 
-Each takes the images of a batch (uint8, RGB) and returns them changed. The random ones take a
-`seed`; the loaders choose one where it is None. The numbers are torchvision's: sizes in pixels,
-means and deviations as shares of the full brightness.
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from nvidia.dali import fn, math, types
 
-DataNode: TypeAlias = Any  # DALI is not typed
-Transform: TypeAlias = Callable[[DataNode], DataNode]
-Layout: TypeAlias = Literal["HWC", "CHW"]
-Channels: TypeAlias = tuple[float, ...]
-"""One number for all channels, or one for each."""
+from ._types import Channels, DataNode, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +71,7 @@ class ShorterSide:
     layout: Layout = "HWC"
 
     def __call__(self, images: DataNode) -> DataNode:
-        height, width = _height_and_width(images, self.layout)
+        height, width = height_and_width(images, self.layout)
         shorter = math.min(height, width)
         size = fn.stack(self.size * height // shorter, self.size * width // shorter)
         return fn.resize(
@@ -107,7 +97,7 @@ class CentreCrop:
     layout: Layout = "HWC"
 
     def __call__(self, images: DataNode) -> DataNode:
-        starts = [self._start(side) for side in _height_and_width(images, self.layout)]
+        starts = [self._start(side) for side in height_and_width(images, self.layout)]
         return _cut(images, fn.stack(*starts), self.size)
 
     def _start(self, side: DataNode) -> DataNode:
@@ -136,57 +126,18 @@ class PadCrop:
     seed: int | None = None
 
     def __call__(self, images: DataNode) -> DataNode:
-        sides = fn.stack(*_height_and_width(images, self.layout))
+        sides = fn.stack(*height_and_width(images, self.layout))
         places = sides + (2 * self.padding - self.size + 1)
-        start = _integers_below(places, self.seed) - self.padding
+        start = integers_below(places, self.seed) - self.padding
         return _cut(images, start, self.size, self.fill)
-
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """Left and right exchanged, at random.
-
-    Attributes:
-        probability: that an image is flipped.
-        seed: of the random numbers.
-    """
-
-    probability: float = 0.5
-    seed: int | None = None
-
-    def __call__(self, images: DataNode) -> DataNode:
-        return fn.flip(images, horizontal=self.draw())
-
-    def draw(self) -> DataNode:
-        """Which images of the batch are flipped: 0 or 1."""
-        return fn.random.coin_flip(probability=self.probability, seed=self.seed)
-
-
-@dataclass(frozen=True, slots=True)
-class Normalize:
-    """(pixel / 255 - mean) / std, float32.
-
-    Attributes:
-        mean: of the pixels of a data set, as a share of 255.
-        std: their standard deviation, as a share of 255.
-    """
-
-    mean: Channels
-    std: Channels
-
-    def __call__(self, images: DataNode) -> DataNode:
-        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, **self.scaled())
-
-    def scaled(self) -> dict[str, list[float]]:
-        """The arguments of `fn.crop_mirror_normalize`."""
-        return {"mean": [255 * m for m in self.mean], "std": [255 * s for s in self.std]}
 
 
 def _interpolation(cubic: bool) -> Any:
     return types.INTERP_CUBIC if cubic else types.INTERP_LINEAR
 
 
-def _height_and_width(images: DataNode, layout: Layout) -> tuple[DataNode, DataNode]:
+def height_and_width(images: DataNode, layout: Layout) -> tuple[DataNode, DataNode]:
+    """The sides of the images, int32, on the CPU."""
     shape, first = images.shape(dtype=types.INT32), layout.index("H")
     return shape[first], shape[first + 1]
 
@@ -195,15 +146,15 @@ def _cut(images: DataNode, start: DataNode, size: int, fill: Channels = (0,)) ->
     """The square that starts at (y, x); what lies outside the image is filled."""
     return fn.slice(
         images,
-        start,
-        (size, size),
+        start=start,
+        shape=(size, size),
         axis_names="HW",
         out_of_bounds_policy="pad",
         fill_values=fill,
     )
 
 
-def _integers_below(limits: DataNode, seed: int | None) -> DataNode:
-    """Random integers, 0 <= y < limits[0] and 0 <= x < limits[1]."""
+def integers_below(limits: DataNode, seed: int | None) -> DataNode:
+    """Random integers (y, x), 0 <= y < limits[0] and 0 <= x < limits[1]."""
     shares = fn.random.uniform(range=(0.0, 1.0), shape=(2,), seed=seed)
     return fn.cast(math.floor(shares * limits), dtype=types.INT32)

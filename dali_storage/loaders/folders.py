@@ -1,0 +1,123 @@
+"""Loaders of images that lie in class directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Unpack
+
+import numpy as np
+
+from .. import discovery, readers, registry
+from .._types import PathLike
+from ..catalog import Catalog
+from . import presets
+from .images import ImagePipeline
+from .loader import Loader
+from .settings import Options, Settings, takes_options
+
+_SHOWN = 5  # names in an error
+
+
+@takes_options
+def image_folder(
+    root: PathLike | None,
+    *,
+    train: bool,
+    classes: Sequence[str] | None = None,
+    **options: Unpack[Options],
+) -> Loader:
+    """Batches `(images, labels)` of the images in a directory of class directories.
+
+    The images are as torchvision makes them of `ImageFolder(root)`, and so are the labels: the
+    class directories count from 0 in the order of their names (as bytes). Images are the files
+    that `fn.readers.file` takes by default: `*.jpg`, `*.jpeg`, `*.png`, `*.webp` and others, in
+    upper or lower case; other files are not read.
+
+    * images: float32 and normalised, (N, 3, height, width), or as `dtype` and `layout` say.
+    * labels: int64, (N,); on the same device.
+
+    Args:
+        root: the directory. None: the samples that the backend knows, as one with an extent map
+            does.
+        train: whether to train on the images. Then they are shuffled, and by default get
+            `presets.IMAGENET_TRAIN` and no batch that is not full. Otherwise they keep their order,
+            and by default get `presets.IMAGENET_EVAL`.
+        classes: the names that the class directories must have, in their order. None: any.
+        **options: as for all loaders of images, see `Settings`.
+
+    Returns:
+        The loader. It opens the storage when it is first used; its `classes` are the names.
+
+    Raises:
+        ValueError: an option has a wrong value; there are no class directories, or not those of
+            `classes`. At the first use: there are no images, or a class has none.
+        TypeError: an option is unknown or of a wrong type.
+        OSError: the directory cannot be read.
+        BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
+    """
+    settings = Settings(**options)
+    names = class_names(root, settings)
+    if classes is not None:
+        require_classes(names, list(classes), f"the class directories of {shown_root(root)}")
+    return ImagePipeline(
+        read=partial(readers.file, file_root=root),
+        settings=settings,
+        train=train,
+        preset=presets.IMAGENET_TRAIN if train else presets.IMAGENET_EVAL,
+        check=partial(_require_images, names),
+    ).loader(classes=lambda: names)
+
+
+def class_names(root: PathLike | None, settings: Settings) -> tuple[str, ...]:
+    """The names of the class directories, in the order of their labels."""
+    if root is None:
+        options = settings.backend_options or {}
+        tree = registry.configure(settings.backend, options).tree(**options)
+        if tree is None:
+            raise ValueError(f"root=None: backend {settings.backend!r} does not know its samples")
+    else:
+        tree = discovery.directory(root)
+    names = tuple(map(os.fsdecode, sorted(tree.directories())))
+    if not names:
+        raise ValueError(f"{shown_root(root)} has no class directories: expected root/class/image")
+    return names
+
+
+def require_classes(found: Sequence[str], expected: Sequence[str], what: str) -> None:
+    """Raise ValueError unless both are the same; `what` is what was found."""
+    missing = [name for name in expected if name not in set(found)]
+    extra = [name for name in found if name not in set(expected)]
+    faults = [
+        f"{fault} {shown(names)}" for fault, names in (("lack", missing), ("have", extra)) if names
+    ]
+    if faults:
+        raise ValueError(f"{what} {' and '.join(faults)}: labels would count other classes")
+    if list(found) != list(expected):
+        raise ValueError(
+            f"classes must be in the order of the labels, which is {shown(found)}: the names "
+            "sorted as bytes"
+        )
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first few names, for an error."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def shown_root(root: PathLike | None) -> str:
+    """A directory, for an error."""
+    return "the map" if root is None else repr(os.fsdecode(root))
+
+
+def _require_images(names: tuple[str, ...], catalog: Catalog) -> None:
+    counts = np.bincount(catalog.labels, minlength=len(names))
+    empty = [names[label] for label in np.flatnonzero(counts == 0)]
+    if empty:
+        raise ValueError(
+            f"no images in the class directories {shown(empty)} of {shown_root(catalog.root)}: "
+            f"only files that match {', '.join(discovery.DEFAULT_FILE_FILTERS)} are read. Remove "
+            "the directories, or convert the images"
+        )

@@ -1,0 +1,204 @@
+"""Flips, colours, and what replaces parts of an image."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import numpy as np
+from nvidia.dali import fn, types
+from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
+
+from ._types import Channels, DataNode, Layout
+from .geometry import height_and_width, integers_below
+
+Policy: TypeAlias = Literal["trivial_augment_wide", "rand_augment", "auto_augment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Left and right exchanged, at random.
+
+    Attributes:
+        probability: that an image is flipped.
+        seed: of the random numbers.
+    """
+
+    probability: float = 0.5
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        return fn.flip(images, horizontal=self.draw())
+
+    def draw(self) -> DataNode:
+        """Which images of the batch are flipped: 0 or 1."""
+        return fn.random.coin_flip(probability=self.probability, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """(pixel / 255 - mean) / std, float32.
+
+    Attributes:
+        mean: of the pixels of a data set, as a share of 255.
+        std: their standard deviation, as a share of 255.
+    """
+
+    mean: Channels
+    std: Channels
+
+    def __call__(self, images: DataNode) -> DataNode:
+        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, **self.scaled())
+
+    def scaled(self) -> dict[str, list[float]]:
+        """The arguments of `fn.crop_mirror_normalize`."""
+        return {"mean": [255 * m for m in self.mean], "std": [255 * s for s in self.std]}
+
+    def pixels(self, colour: Channels) -> Channels:
+        """The pixel, from 0 to 255, that becomes this colour."""
+        channels = np.asarray(colour) * self.std + self.mean
+        return tuple((255 * channels).round().tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class ColourJitter:
+    """Random brightness, contrast and saturation, in this order; torchvision's `ColorJitter`.
+
+    torchvision draws the order, too. There is no hue: DALI's turns colours in another colour space,
+    which differs from torchvision's by up to 86 of 255.
+
+    Attributes:
+        brightness: b; the image is multiplied by a random number from max(0, 1 - b) to 1 + b.
+        contrast: the same for the distances from the mean of the grey image.
+        saturation: the same for the distances from the grey image.
+        seed: of the random numbers.
+    """
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        if self.brightness:
+            images = fn.brightness(images, brightness=self._factor(self.brightness, 0))
+        if self.contrast:
+            grey = fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
+            centre = fn.cast(fn.reductions.mean(grey), dtype=types.FLOAT).cpu()
+            factor = self._factor(self.contrast, 1)
+            images = fn.contrast(images, contrast=factor, contrast_center=centre)
+        if self.saturation:
+            images = fn.saturation(images, saturation=self._factor(self.saturation, 2))
+        return images
+
+    def _factor(self, width: float, number: int) -> DataNode:
+        seed = None if self.seed is None else self.seed + number
+        return fn.random.uniform(range=(max(0.0, 1 - width), 1 + width), seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """A policy of automatic augmentation, from `nvidia.dali.auto_aug`.
+
+    Attributes:
+        policy: "trivial_augment_wide", "rand_augment", or "auto_augment" (that for ImageNet).
+        operations: how many operations "rand_augment" applies to an image.
+        magnitude: how strong those are, from 0 to `bins` - 1.
+        bins: how many magnitudes there are; for "trivial_augment_wide", too.
+        fill: the brightness, from 0 to 255, of what lies outside a shifted or turned image.
+        seed: of the random numbers.
+    """
+
+    policy: Policy
+    operations: int = 2
+    magnitude: int = 9
+    bins: int = 31
+    fill: int = 0
+    seed: int | None = None
+
+    conditional: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {get_args(Policy)}, not {self.policy!r}")
+
+    def __call__(self, images: DataNode) -> DataNode:
+        with warnings.catch_warnings():
+            # It uses DALI's own operators by names that DALI has replaced.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return self._apply(images)
+
+    def _apply(self, images: DataNode) -> DataNode:
+        common: dict[str, Any] = {"fill_value": self.fill, "seed": self.seed}
+        if self.policy == "auto_augment":
+            return auto_augment.auto_augment_image_net(images, **common)
+        common["num_magnitude_bins"] = self.bins
+        if self.policy == "trivial_augment_wide":
+            return trivial_augment.trivial_augment_wide(images, **common)
+        return rand_augment.rand_augment(images, n=self.operations, m=self.magnitude, **common)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomErasing:
+    """A random rectangle filled with a colour; torchvision's `RandomErasing`.
+
+    Attributes:
+        probability: that an image gets one.
+        area: of the rectangle, as a share of the image; uniformly distributed.
+        aspect: height to width of the rectangle; its logarithm is uniformly distributed.
+        fill: the colour, in the units of the image: after `Normalize`, 0 is the mean.
+        layout: of the images.
+        seed: of the random numbers.
+    """
+
+    probability: float = 0.5
+    area: tuple[float, float] = (0.02, 0.33)
+    aspect: tuple[float, float] = (0.3, 3.3)
+    fill: Channels = (0,)
+    layout: Layout = "HWC"
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        start, size = fn.random_crop_generator(
+            fn.cast(fn.stack(*height_and_width(images, self.layout)), dtype=types.INT64),
+            random_area=self.area,
+            random_aspect_ratio=(1 / self.aspect[1], 1 / self.aspect[0]),  # width to height
+            num_attempts=10,
+            seed=self.seed,
+        )
+        seed = None if self.seed is None else self.seed + 1
+        chosen = fn.random.coin_flip(probability=self.probability, seed=seed)
+        return _fill(images, start, size * chosen, self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class Cutout:
+    """A random square filled with a colour.
+
+    Attributes:
+        size: height and width of the square, which lies wholly in the image.
+        fill: the colour, in the units of the image.
+        layout: of the images.
+        seed: of the random numbers.
+    """
+
+    size: int
+    fill: Channels = (0,)
+    layout: Layout = "HWC"
+    seed: int | None = None
+
+    def __call__(self, images: DataNode) -> DataNode:
+        sides = fn.stack(*height_and_width(images, self.layout))
+        start = integers_below(sides - self.size + 1, self.seed)
+        return _fill(images, start, (self.size, self.size), self.fill)
+
+
+def _fill(images: DataNode, start: DataNode, size: Any, fill: Channels) -> DataNode:
+    if not isinstance(size, tuple):
+        size = fn.cast(size, dtype=types.FLOAT)
+    return fn.erase(
+        images,
+        anchor=fn.cast(start, dtype=types.FLOAT),
+        shape=size,
+        axis_names="HW",
+        fill_value=fill,
+    )
