@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
@@ -47,8 +48,10 @@ class Lanes(Generic[Job]):
         self._jobs: deque[Job] = deque()
         self._free_turns = turns
         self._idle = list(range(count))  # a heap: the lowest number works first, it is warm
-        self._bells = [threading.Semaphore(0) for _ in range(count)]
+        # Not semaphores: those are written in Python, and a Ctrl-C may leave one locked for good.
+        self._bells = [SimpleQueue[None]() for _ in range(count)]
         self._threads: dict[int, threading.Thread] = {}
+        self._running = [threading.Lock() for _ in range(count)]  # held by the threads
         self._mine = threading.local()
         self._closed = False
 
@@ -82,9 +85,11 @@ class Lanes(Generic[Job]):
             self._closed = True
             self._jobs.clear()
         for bell in self._bells:
-            bell.release()
-        for thread in self._threads.values():
+            bell.put(None)
+        for lane, thread in self._threads.items():
             thread.join()
+            with self._running[lane]:  # before Python 3.13, a join does not wait after a Ctrl-C
+                pass
 
     def _ring(self) -> None:
         """Give a free turn to an idle lane if there is a job for it. The lock is held."""
@@ -94,7 +99,7 @@ class Lanes(Generic[Job]):
                 self._threads[lane] = self._start(lane)
             heapq.heappop(self._idle)
             self._free_turns -= 1
-            self._bells[lane].release()
+            self._bells[lane].put(None)
 
     def _start(self, lane: int) -> threading.Thread:
         # A daemon: at exit Python joins all other threads before it closes anything, and this one
@@ -106,14 +111,15 @@ class Lanes(Generic[Job]):
 
     def _run(self, lane: int) -> None:
         self._mine.has_turn = False
-        while True:
-            self._bells[lane].acquire()
-            if self._closed:
-                return
-            self._mine.has_turn = True
-            while (job := self._next_job(lane)) is not None:
-                self._work(job, lane)
-                del job  # or it would keep its batch until the next one
+        with self._running[lane]:
+            while True:
+                self._bells[lane].get()
+                if self._closed:
+                    return
+                self._mine.has_turn = True
+                while (job := self._next_job(lane)) is not None:
+                    self._work(job, lane)
+                    del job  # or it would keep its batch until the next one
 
     def _next_job(self, lane: int) -> Job | None:
         with self._in_order:

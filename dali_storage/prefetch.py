@@ -96,21 +96,22 @@ class Prefetcher:
         return batch
 
     def close(self) -> None:
-        """Wait for running reads, end the threads, close the reader. Closing twice is fine."""
+        """Wait for running reads, end the threads, close the reader. Closing twice is fine.
+
+        A Ctrl-C ends the waiting, and the reader stays open for the reads; close again.
+        """
         if self._lanes.in_lane():
             # The garbage collector ran in a lane and collected the pipeline. A thread cannot join
             # itself. At the end of the program no thread can be started, and none is needed.
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
-        try:
-            self._lanes.close()
-        finally:
-            self._reader.close()
-            # Break the reference cycle of reader and lanes: it would keep the buffers alive.
-            self._reader.yield_turn = Reader.yield_turn
-            self._ahead.clear()
-            self._pool.clear()
+        self._lanes.close()
+        self._reader.close()
+        # Break the reference cycle of reader and lanes: it would keep the buffers alive.
+        self._reader.yield_turn = Reader.yield_turn
+        self._ahead.clear()
+        self._pool.clear()
 
     def _read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
         wanted = {index: None}  # in order

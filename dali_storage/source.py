@@ -173,8 +173,10 @@ class Source:
         `meta`, `labels()` and `samples()` go on working; `batch()` raises `RuntimeError`.
         """
         self._ended = self._ended or f"{self} is closed; make the pipeline anew to read again"
-        if self._finalizer is not None:
-            self._finalizer()
+        if self._finalizer is not None and (todo := self._finalizer.peek()):
+            _, close, arguments, _ = todo
+            close(*arguments)
+            self._finalizer.detach()  # not before: after a Ctrl-C there is more to close
 
     def end(self, error: Exception) -> None:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""

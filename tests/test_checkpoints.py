@@ -10,6 +10,7 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
+from dali_storage.dali import source
 
 from .conftest import Tree, build, take
 
@@ -103,6 +104,33 @@ def test_a_checkpoint_of_the_real_reader_is_refused(tree: Tree) -> None:
     options["checkpoint"] = real.checkpoint()
     with pytest.raises(RuntimeError, match="another pipeline"):
         build(readers.file, name="R", file_root=root, pipeline=options).build()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("cut", range(6))
+def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(
+    tree: Tree, depth: int, cut: int
+) -> None:
+    """Batches 7, 8, then the first four of each six batches; `cut` of these are delivered."""
+    root = str(tree(50))
+    options = {"enable_checkpointing": True, "prefetch_queue_depth": depth}
+
+    def make(**more: Any) -> Pipeline:
+        pipeline = build(readers.file, 4, file_root=root, name="R", pipeline=options | more)
+        source(pipeline, "R").successor = lambda index: index + 3 if index % 6 == 3 else index + 1
+        return pipeline
+
+    pipeline = make()
+    real = take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), 30)
+    source(pipeline, "R").seek(7)
+    assert take(pipeline, 1) == real[7 * 4 : 8 * 4]
+    source(pipeline, "R").seek(12)
+    prefetched = [8, 9][: depth - 1]
+    order = [*prefetched, 12, 13, 14, 15, 18, 19, 20, 21, 24, 25, 26, 27]
+    expected = [sample for index in order for sample in real[4 * index : 4 * index + 4]]
+    seen = take(pipeline, len(prefetched) + cut)
+    restored = make(checkpoint=pipeline.checkpoint())
+    assert seen + take(restored, 6) == expected[: 4 * (len(prefetched) + cut + 6)]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

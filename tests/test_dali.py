@@ -14,6 +14,7 @@ import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 
 from dali_storage import readers
+from dali_storage.dali import source
 
 from .conftest import Tree, build, take
 
@@ -94,6 +95,37 @@ def test_the_metadata_of_several_readers(tree: Tree) -> None:
     assert ours[1] == real[1]
     assert ours[2]["named"] == real[2]["named"]
     assert ours[3] == real[3] == 9
+
+
+def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
+    """Its next epoch is that of the real reader, shuffled and on its shard."""
+    order: dict[str, Any] = {
+        "file_root": str(tree(50)),
+        "name": "R",
+        "random_shuffle": True,
+        "seed": 3,
+        "pad_last_batch": True,
+        "num_shards": 2,
+    }
+    real = take(build(fn.readers.file, dont_use_mmap=True, **order), 21)
+    pipeline = build(readers.file, **order)
+    taken = source(pipeline, "R")
+    assert taken.open()[0] is readers.catalog(pipeline, "R")
+    seen = take(pipeline, 2)
+    assert seen == real[: 2 * 4]
+    prefetched = taken.position - 2
+    taken.seek(7)  # 25 samples of a shard are 7 batches
+    assert take(pipeline, prefetched + 14)[prefetched * 4 :] == real[7 * 4 :]
+    with pytest.raises(IndexError):  # the positions of what was delivered are forgotten
+        taken.state(batch_size=4, pending=prefetched + 3)
+
+
+def test_a_closed_source_ends_its_pipeline(tree: Tree) -> None:
+    pipeline = build(readers.file, file_root=str(tree(50)), name="R")
+    take(pipeline, 2)
+    source(pipeline, "R").close()
+    with pytest.raises(RuntimeError, match=r"'R'\) is closed; make the pipeline anew"):
+        take(pipeline, 9)
 
 
 def test_generated_names_are_those_of_the_real_reader(tree: Tree) -> None:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,21 @@ from .fake_cuda import Cuda, put_on_gpu
 
 SAMPLES = 40
 BATCH = 4
+
+CtrlC = Callable[[float], None]
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[CtrlC]:
+    """Has the main thread get a Ctrl-C in some seconds."""
+    main = threading.main_thread().ident
+    assert main is not None
+    # Shells start background commands with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda seconds: threading.Timer(
+        seconds, signal.pthread_kill, (main, signal.SIGINT)
+    ).start()
+    signal.signal(signal.SIGINT, before)
 
 
 class Model(Reader):
@@ -87,8 +102,8 @@ class Stream:
         self.ahead = ahead
         self.close = ahead.close
 
-    def get(self, index: int) -> list[bytes]:
-        batch = self.ahead.get(index)
+    def get(self, index: int, **options: Any) -> list[bytes]:
+        batch = self.ahead.get(index, **options)
         assert len(batch.samples) == len(batch.contents)
         return [content.tobytes() for content in batch.contents]
 
@@ -179,6 +194,37 @@ def test_a_sequential_caller_has_every_batch_read_once() -> None:
     assert 20 <= len(batches) <= 20 + 3
     firsts = sorted(batch[0] for batch in batches[:10])
     assert firsts == [index * BATCH for index in range(10)]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 10])
+def test_batches_that_are_left_out_are_never_read(depth: int) -> None:
+    """Of each ten batches the last three, as at the end of an epoch."""
+
+    def successor(index: int) -> int:
+        return index + 4 if index % 10 == 6 else index + 1
+
+    reader = Model(from_files(["x"]), lanes=2)
+    wanted = [index for index in range(40) if index % 10 < 7]
+    with prefetcher(reader, depth) as ahead:
+        for index in wanted:
+            assert ahead.get(index, successor=successor) == expected(index)
+    read = [tuple(batch) for batch in reader.read_batches]
+    first = [tuple(content[0] for content in expected(index)) for index in wanted]
+    # Those of a multiple of ten batches repeat the same samples.
+    assert set(read) == set(first)
+    assert len(read) <= len(wanted) + depth + 1
+
+
+def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows() -> None:
+    reader = Model(from_files(["x"]), lanes=2)
+    with prefetcher(reader, 3) as ahead:
+        ahead.get(0)
+        wait_for(lambda: len(reader.read_batches) == 4)
+        assert [ahead.get(index) for index in (2, 3)] == [expected(2), expected(3)]
+        wait_for(lambda: len(reader.read_batches) == 7)
+        time.sleep(0.05)
+    firsts = [batch[0] // BATCH for batch in reader.read_batches]
+    assert sorted(firsts) == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_it_reads_ahead_up_to_the_depth() -> None:
@@ -280,6 +326,23 @@ def test_closing_waits_for_running_reads() -> None:
         assert not reader.under_way
 
 
+def test_ctrl_c_while_closing_closes_nothing_under_a_running_read(ctrl_c: CtrlC) -> None:
+    reader = Model(from_files(["x"]))
+    with prefetcher(reader) as ahead:
+        ahead.get(0)
+        wait_for(lambda: len(reader.read_batches) == 3 and not reader.under_way)
+        reader.go.clear()
+        ahead.get(1)
+        wait_for(lambda: reader.under_way)
+        ctrl_c(0.1)
+        with pytest.raises(KeyboardInterrupt):
+            ahead.close()
+        assert (bool(reader.under_way), reader.closed) == (True, 0)
+        threading.Timer(0.1, reader.go.set).start()
+        ahead.close()
+        assert (bool(reader.under_way), reader.closed) == (False, 1)
+
+
 def test_closing_from_a_lane_does_not_wait_for_itself() -> None:
     catalog = from_files(["x"] * SAMPLES)
 
@@ -366,22 +429,15 @@ def test_a_cooperative_reader_that_never_yields_stays_in_one_thread() -> None:
     assert len(threads) == 1
 
 
-def test_ctrl_c_while_waiting_loses_nothing() -> None:
+def test_ctrl_c_while_waiting_loses_nothing(ctrl_c: CtrlC) -> None:
     reader = Model(from_files(["x"]))
-    main = threading.main_thread().ident
-    assert main is not None
-    # Shells start background commands with SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with prefetcher(reader) as ahead:
-            reader.go.clear()
-            threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                ahead.get(0)
-            reader.go.set()
-            assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with prefetcher(reader) as ahead:
+        reader.go.clear()
+        ctrl_c(0.1)
+        with pytest.raises(KeyboardInterrupt):
+            ahead.get(0)
+        reader.go.set()
+        assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
 
 
 @given(

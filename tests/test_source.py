@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -20,11 +21,12 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable, NotPageLocked
 from dali_storage.order import OrderOptions
-from dali_storage.reader import Reader
+from dali_storage.reader import Batch, Reader
 from dali_storage.source import Source
 
 from .conftest import Tree
 from .fake_cuda import Cuda, put_on_gpu
+from .interrupts import interrupted
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 4,
@@ -109,6 +111,177 @@ def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) ->
         return source.batch().samples.tolist()
 
     assert samples(7, None) == samples(1, 7) != samples(1, None)
+
+
+def take(source: Source, number: int) -> list[list[int]]:
+    """The samples of the next batches."""
+    batches = []
+    for _ in range(number):
+        batches.append(source.batch().samples.tolist())
+        source.advance()()
+    return batches
+
+
+def batch_of_list(position: int) -> list[int]:
+    return [sample % 10 for sample in range(4 * position, 4 * position + 4)]
+
+
+def test_after_a_seek_its_batch_is_the_next(opener: Opener) -> None:
+    source = make(opener)
+    source.seek(3)  # also before it is opened
+    assert opener.opened == 0
+    source.start(**SETTINGS)
+    seen, wanted = [], list[int]()
+    for target in (3, 0, 7, 8, 8, 100_000, 0):
+        source.seek(target)
+        assert source.position == target
+        source.batch()  # asking does not move on
+        seen += take(source, 3)
+        wanted += [target, target + 1, target + 2]
+    assert seen == list(map(batch_of_list, wanted))
+
+
+@pytest.mark.parametrize(("position", "error"), [(-1, ValueError), (1.5, TypeError)])
+def test_a_seek_to_no_position_is_refused(
+    opener: Opener, position: Any, error: type[Exception]
+) -> None:
+    source = make(opener)
+    source.seek(2)
+    with pytest.raises(error):
+        source.seek(position)
+    assert source.position == 2
+
+
+def test_batches_that_are_left_out_are_not_read(opener: Opener) -> None:
+    """Epochs of five batches, of which the last two are left out."""
+    read: list[list[int]] = []
+
+    def change(reader: Reader) -> None:
+        original = reader.read
+
+        def recorded(batch: Batch, lane: int) -> None:
+            read.append(batch.samples.tolist())
+            original(batch, lane)
+
+        reader.read = recorded  # type: ignore[method-assign]
+
+    opener.change = change
+    source = make(opener)
+    source.start(**SETTINGS)
+    source.successor = lambda position: position + 3 if position % 5 == 2 else position + 1
+    assert take(source, 5) == list(map(batch_of_list, (0, 1, 2, 5, 6)))
+    source.seek(22)
+    assert take(source, 3) == list(map(batch_of_list, (22, 25, 26)))
+    source.close()
+    left_out = [batch_of_list(position) for position in (3, 4)]
+    assert len(read) >= 8
+    assert not [batch for batch in read if batch in left_out]
+
+
+def test_a_successor_that_fails_loses_no_batch(opener: Opener) -> None:
+    def fails(position: int) -> int:
+        raise ArithmeticError(position)
+
+    source = make(opener)
+    source.start(**SETTINGS)
+    take(source, 2)
+    before, source.successor = source.successor, fails
+    for _ in range(2):
+        with pytest.raises(ArithmeticError):
+            take(source, 1)
+    source.successor = before
+    assert take(source, 2) == list(map(batch_of_list, (2, 3)))
+
+
+@pytest.mark.parametrize("pending", [0, 1, 2])
+def test_a_state_is_of_the_first_batch_not_delivered_also_after_seeks(
+    opener: Opener, pending: int
+) -> None:
+    source = make(opener)
+    source.start(**SETTINGS)
+    source.successor = lambda position: position + 10
+    taken = []
+    for target in (5, 40, 2):
+        source.seek(target)
+        for _ in range(2):
+            source.keep(pending)
+            taken.append(source.position)
+            take(source, 1)
+    expected = [*taken, source.position][-1 - pending]
+    assert source.state(batch_size=4, pending=pending)["batches"] == expected
+
+
+def test_positions_are_forgotten_when_their_batches_are_delivered(opener: Opener) -> None:
+    source = make(opener)
+    source.start(**SETTINGS)
+    for _ in range(100):
+        source.keep(2)
+        take(source, 1)
+    assert source.state(batch_size=4, pending=3)["batches"] == 97
+    with pytest.raises(IndexError):
+        source.state(batch_size=4, pending=4)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"random_shuffle": True, "initial_fill": 5, "seed": 3},
+        {"shuffle_after_epoch": True},
+        {"num_shards": 3, "shard_id": 1, "pad_last_batch": True},
+    ],
+    ids=str,
+)
+def test_the_samples_of_any_batch(opener: Opener, order: dict[str, int]) -> None:
+    source = make(opener, **order)
+    with pytest.raises(RuntimeError, match=r"'R'.*batches are known when"):
+        source.samples(0)
+    source.start(**SETTINGS | {"seed": 5})
+    batches = take(source, 12)
+    for position in (11, 0, 4):
+        samples = source.samples(position)
+        assert samples.dtype == np.int64
+        assert samples.tolist() == batches[position]
+    assert source.position == 12
+
+
+@pytest.mark.parametrize("batches", [None, 0, 3])
+def test_a_closed_source_reads_no_more(opener: Opener, batches: int | None) -> None:
+    threads, source = threading.active_count(), make(opener)
+    source.open()
+    if batches is not None:
+        source.start(**SETTINGS)
+        take(source, batches)
+    for _ in range(2):
+        source.close()
+        assert opener.closed == 1
+        assert threading.active_count() == threads
+        with pytest.raises(RuntimeError, match=r"'R'\) is closed; make the pipeline anew"):
+            source.start(**SETTINGS) if batches is None else source.batch()
+    assert source.meta["epoch_size"] == 10
+    del source
+    gc.collect()
+    assert opener.closed == 1
+
+
+def test_a_source_that_is_closed_first_opens_nothing(opener: Opener) -> None:
+    source = make(opener)
+    source.close()
+    for use in (source.open, lambda: source.start(**SETTINGS), lambda: source.meta):
+        with pytest.raises(RuntimeError, match="is closed"):
+            use()
+    assert opener.opened == 0
+
+
+@pytest.mark.parametrize("point", range(30))
+def test_ctrl_c_in_close_leaves_something_to_close(opener: Opener, point: int) -> None:
+    threads, source = threading.active_count(), make(opener)
+    source.start(**SETTINGS)
+    take(source, 2)
+    with contextlib.suppress(KeyboardInterrupt), interrupted(Source.close, point):
+        source.close()
+    source.close()
+    assert opener.closed
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("started", [False, True])
