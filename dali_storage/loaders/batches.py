@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 from ..dali import source
+from ..source import Source
 from .epochs import Epochs, LastBatch
 from .shard import Shard
 from .tensors import Convert, convert
@@ -26,19 +27,21 @@ class Batches:
     def __init__(
         self, pipeline: Any, reader_name: str, last_batch: LastBatch, shard: Shard, to: Convert
     ) -> None:
-        """Build the pipeline; closes its reader if it cannot be used."""
+        """Take over the pipeline; close its readers if it cannot be used."""
         self.pipeline = pipeline
         self.batch_size: int = pipeline.max_batch_size
         self.sound = True
         self._to = to
-        self._source = source(pipeline, reader_name)
+        self._sources = _sources(pipeline, reader_name)
+        self._source = self._sources[0]
         try:
             _check(pipeline, reader_name, shard)
             self.epochs = Epochs(self._source.meta, self.batch_size, last_batch)
         except BaseException:
-            self._source.close()
+            self.close()
             raise
-        self._source.successor = self.epochs.successor
+        for each in self._sources:
+            each.successor = self.epochs.successor
         self._ahead = deque[int]()  # positions of the batches that DALI works at
         self._failed_read: Exception | None = None
 
@@ -51,7 +54,8 @@ class Batches:
             return
         self.sound = False
         self._failed_read = None
-        self._source.seek(position)
+        for each in self._sources:
+            each.seek(position)
         try:
             while not self.pipeline.empty():
                 self.pipeline.share_outputs()
@@ -99,9 +103,10 @@ class Batches:
         return self.pipeline.checkpoint()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close the reader, and let go of the pipeline."""
+        """Close the readers, and let go of the pipeline."""
         del self.pipeline
-        self._source.close()
+        for each in self._sources:
+            each.close()
 
     def _fill(self) -> None:
         """Have DALI work at as many batches as its queue holds.
@@ -134,16 +139,39 @@ class Batches:
             del error  # its traceback refers to this frame
 
     def _describe(self, position: int) -> str:
-        catalog, _ = self._source.open()
-        samples = dict.fromkeys(self._source.samples(position).tolist())
-        names = [os.fsdecode(catalog.path(sample)) for sample in samples]
+        names = []
+        for each in self._sources:
+            catalog, _ = each.open()
+            samples = dict.fromkeys(each.samples(position).tolist())  # padding repeats the last one
+            names += [os.fsdecode(catalog.path(sample)) for sample in samples]
         more = [f"and {len(names) - _NAMED} more"] * (len(names) > _NAMED)
         return "the files of the batch: " + ", ".join(names[:_NAMED] + more)
 
 
+def _sources(pipeline: Any, reader_name: str) -> list[Source]:
+    """The readers of a pipeline, the one of this name first."""
+    first = source(pipeline, reader_name)
+    names = [name for name in pipeline.reader_meta() if name != reader_name]
+    try:
+        return [first] + [source(pipeline, name) for name in names]
+    except ValueError as error:
+        error.add_note(
+            "a Loader moves all readers of its pipeline to another epoch, and those of DALI cannot "
+            "be moved: make them dali_storage.readers.file, too"
+        )
+        raise
+
+
 def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
     """Refuse a pipeline that a Loader cannot use."""
-    meta = pipeline.reader_meta(reader_name)
+    metas = pipeline.reader_meta()
+    meta = metas[reader_name]
+    for name, other in metas.items():
+        if other != meta:
+            raise ValueError(
+                f"the readers of the pipeline differ, and a Loader moves them together: "
+                f"{reader_name!r} has {meta}, {name!r} has {other}"
+            )
     here, asked = (meta["shard_id"], meta["number_of_shards"]), (shard.rank, shard.world)
     if here != asked:
         raise ValueError(

@@ -133,8 +133,8 @@ class Supply:
         """Close the pipeline, if there is one, and make it anew."""
         self._drop()
         shard = self.shard()
-        pipeline = self._call_make(checkpoint, shard)
         try:
+            pipeline = self._call_make(checkpoint, shard)
             pipeline.build()
         except RuntimeError as error:
             if checkpoint is None or "checkpoint" not in str(error):

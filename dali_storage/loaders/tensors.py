@@ -1,14 +1,13 @@
 """Outputs of a pipeline as tensors of a framework."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from ..errors import BackendUnavailable
 
 Convert: TypeAlias = Callable[[Any], Any]
-
-_FRAMEWORKS = {"torch": "torch", "jax": "jax.dlpack", "numpy": "numpy"}
 
 
 def converter(to: str | Convert) -> Convert:
@@ -23,12 +22,31 @@ def converter(to: str | Convert) -> Convert:
     if to not in _FRAMEWORKS:
         raise ValueError(f"to must be {', '.join(map(repr, _FRAMEWORKS))} or callable, not {to!r}")
     try:
-        return importlib.import_module(_FRAMEWORKS[to]).from_dlpack  # type: ignore[no-any-return]
+        return _FRAMEWORKS[to]()
     except ModuleNotFoundError as error:
         if error.name != to:
             raise
         reason = f"to={to!r} needs the package {to}, which is not installed"
-        raise BackendUnavailable(reason, f"pip install {to}; to='numpy' needs no package") from None
+        raise BackendUnavailable(reason, f"pip install {to}, or take to='numpy'") from None
+
+
+def _torch() -> Convert:
+    import torch
+
+    return torch.from_dlpack  # type: ignore[no-any-return]
+
+
+def _jax() -> Convert:
+    import jax.dlpack
+
+    return jax.dlpack.from_dlpack  # type: ignore[no-any-return]
+
+
+_FRAMEWORKS: dict[str, Callable[[], Convert]] = {
+    "torch": _torch,
+    "jax": _jax,
+    "numpy": lambda: np.from_dlpack,
+}
 
 
 def convert(outputs: Sequence[Any], to: Convert) -> tuple[Any, ...]:
