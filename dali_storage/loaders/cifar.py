@@ -1,0 +1,160 @@
+"""Loaders of CIFAR-10 and CIFAR-100."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Unpack
+
+import numpy as np
+from nvidia.dali import fn
+
+from .. import registry
+from .._types import IntArray, PathLike
+from ..catalog import Catalog, CatalogBuilder
+from ..dali import DataNode, add_reader
+from ..order import OrderOptions, reader_meta
+from ..reader import Reader
+from ..records import RecordsReader, read_whole
+from ..source import Source
+from .cifar_files import CIFAR10, CIFAR100, RECORD_BYTES, SHAPE, Archive, Form, find, naming
+from .images import ImagePipeline
+from .loader import Loader
+from .presets import CIFAR10_EVAL, CIFAR10_TRAIN
+from .settings import Options, Settings, takes_options
+
+
+@takes_options
+def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[Options]) -> Loader:
+    """The 50,000 or 10,000 images of CIFAR-10, with torchvision's pixels.
+
+    The files are read whole when a pipeline is built, by the backend; then they stay in memory, 154
+    or 31 MB in each process, and batches are copied out of it. Later changes of the files are not
+    noticed. They are never unpickled, so they cannot run code.
+
+    Args:
+        root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or one that has them in
+            it. Of both, the first is taken; they hold the same images.
+        split: "train" or "test".
+        **options: see `Settings`. The usual preset is `CIFAR10_TRAIN` or `CIFAR10_EVAL`. The
+            backend must read into host memory.
+
+    Returns:
+        A loader of batches `(images, labels)`: images of shape (N, 3, 32, 32), labels int64, (N,).
+        `loader.classes` are the names of the labels. Samples are named `data_batch_3#0017`.
+
+    Raises:
+        FileNotFoundError: there is no such directory, or files are missing in it.
+        ValueError: `root` is an archive, which has to be extracted first; a file is truncated, has
+            wrong labels, or is a pickle of anything but CIFAR-10. (Of a batch, when the pipeline is
+            built.)
+        ValueError, TypeError: an option is wrong.
+    """
+    return _loader("CIFAR-10", CIFAR10, root, split, Settings(**options))
+
+
+@takes_options
+def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[Options]) -> Loader:
+    """The 50,000 or 10,000 images of CIFAR-100, with its 100 (fine) labels; else as `cifar10()`.
+
+    `root` is the directory `cifar-100-python` or `cifar-100-binary`, or one that has them in it.
+    """
+    return _loader("CIFAR-100", CIFAR100, root, split, Settings(**options))
+
+
+def _loader(
+    title: str, archives: Sequence[Archive], root: PathLike, split: str, settings: Settings
+) -> Loader:
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be 'train' or 'test', not {split!r}")
+    archive, directory = find(title, archives, os.fsdecode(root), split)
+    names = os.path.join(directory, archive.names)
+    with open(names, "rb") as file, naming(names):
+        classes = tuple(archive.form.classes(file.read()))
+    batches = _Batches(directory, archive.files[split], archive.form, len(classes))
+    preset = CIFAR10_TRAIN if split == "train" else CIFAR10_EVAL
+    pipeline = ImagePipeline(
+        read=batches.read, settings=settings, train=split == "train", preset=preset, decode=_decode
+    )
+    return pipeline.loader(lambda: classes)
+
+
+def _decode(records: DataNode) -> DataNode:
+    return fn.reshape(records, shape=SHAPE, layout="CHW")
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """The files of a split.
+
+    Attributes:
+        directory: where they are.
+        files: their names.
+        form: how they are written.
+        classes: how many labels there are.
+    """
+
+    directory: str
+    files: Sequence[str]
+    form: Form
+    classes: int
+
+    def read(
+        self,
+        *,
+        name: str,
+        backend: str,
+        backend_options: Mapping[str, Any] | None,
+        **order: Any,
+    ) -> tuple[DataNode, DataNode]:
+        """The records and labels in the current pipeline; the arguments are `readers.file`'s."""
+        options = dict(backend_options or {})
+        storage = registry.configure(backend, options)
+        ordered = OrderOptions(**order)
+
+        def open_records() -> tuple[Catalog, Reader]:
+            catalog, reader = self.open(partial(storage, **options))
+            reader_meta(len(catalog), ordered)  # refuses more shards than samples
+            return catalog, reader
+
+        data, labels = add_reader(
+            name,
+            lambda name: Source(name=name, opener=open_records, order=ordered, depth=1),
+            device="cpu",
+            inherits_seed=False,
+            preserve=False,
+            lazy=False,
+            with_index=False,
+        )
+        return data, labels
+
+    def open(self, open_reader: Callable[[Catalog], Reader]) -> tuple[Catalog, RecordsReader]:
+        """Read the files; the catalog of their records, and a reader of these."""
+        names = [os.fsencode(name) for name in self.files]
+        root = os.fsencode(self.directory)
+        containers = read_whole(Catalog.from_names(names, [0] * len(names), root), open_reader)
+        builder, starts = CatalogBuilder(), []
+        for number, name in enumerate(names):
+            with naming(os.path.join(self.directory, self.files[number])):
+                first, labels = self.form.records(containers.contents(number))
+                self._check(labels)
+            digits = len(str(labels.size - 1))
+            numbers = [b"#%0*d" % (digits, record) for record in range(labels.size)]
+            builder.extend(numbers, labels.tolist(), prefix=name)
+            starts.append(containers.offsets[number] + first)
+        catalog = builder.build(root)
+        reader = RecordsReader(
+            catalog,
+            memory=containers.memory,
+            starts=np.concatenate(starts),
+            size_bytes=RECORD_BYTES,
+        )
+        return catalog, reader
+
+    def _check(self, labels: IntArray) -> None:
+        wrong = np.flatnonzero((labels < 0) | (labels >= self.classes))
+        if wrong.size:
+            raise ValueError(
+                f"record {wrong[0]} has the label {labels[wrong[0]]}, and there are "
+                f"{self.classes} classes"
+            )

@@ -1,0 +1,126 @@
+"""Records: samples of one size in files that are read whole, once, when the reader is opened.
+
+Right for data sets of small records that fit in memory. A record of 3 KB touches 7 KB of a disk's
+blocks, in every epoch; the whole file is read with the largest reads there are, and only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._types import Buffer, HostBuffer, IntArray
+from .catalog import Catalog
+from .errors import SampleChangedError, SampleSizeChanged
+from .prefetch import layout
+from .reader import Batch, Reader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Containers:
+    """Files that were read whole, in one block of host memory.
+
+    Attributes:
+        memory: their bytes, with gaps between the files.
+        offsets: int64[n], where each file starts in `memory`.
+        sizes: int64[n], bytes of each file.
+    """
+
+    memory: HostBuffer
+    offsets: IntArray
+    sizes: IntArray
+
+    def contents(self, file: int) -> HostBuffer:
+        """The bytes of one file, a view of `memory`."""
+        return self.memory[self.offsets[file] :][: self.sizes[file]]
+
+
+def read_whole(files: Catalog, open_reader: Callable[[Catalog], Reader]) -> Containers:
+    """Read `files`, all in one batch, by the reader that `open_reader` returns; close the reader.
+
+    Raises:
+        SampleChangedError: the size of a file changed twice while it was read.
+        ValueError: the reader reads into the memory of a GPU.
+        OSError, BackendUnavailable: as the reader; an OSError names the file.
+    """
+    with open_reader(files) as reader:
+        if reader.device != "cpu":
+            raise ValueError(
+                f"{type(reader).__name__} reads into GPU memory with these options, and records "
+                "are gathered by the processor: have it read into host memory (mem='cpu')"
+            )
+        try:
+            return _read(reader, len(files))
+        except SampleSizeChanged:
+            pass
+        try:
+            return _read(reader, len(files))
+        except SampleSizeChanged as changed:
+            raise SampleChangedError(files.path(int(changed.samples[0]))) from None
+
+
+def _read(reader: Reader, files: int) -> Containers:
+    every = np.arange(files)
+    sizes = reader.sizes(every)
+    offsets, nbytes = layout(sizes, reader.alignment)
+    memory = reader.allocate(nbytes)
+    assert isinstance(memory, np.ndarray)
+    reader.read(Batch(every, sizes, offsets, memory), 0)
+    return Containers(memory, offsets, sizes)
+
+
+class RecordsReader(Reader):
+    """Copies records out of containers that are in memory; a batch is one gather.
+
+    The records are not moved together first, so the data set is in memory once. Later changes of
+    the files are not noticed, and the files may be gone.
+    """
+
+    def __init__(
+        self, catalog: Catalog, *, memory: HostBuffer, starts: IntArray, size_bytes: int
+    ) -> None:
+        """Keep `memory`, usually that of `Containers`, until the reader is closed.
+
+        Args:
+            catalog: the n records.
+            memory: what they are in.
+            starts: int64[n], where each record starts in `memory`. Records may overlap.
+            size_bytes: of every record, at least 1.
+
+        Raises:
+            ValueError: there are not n starts, or a record is not within `memory`.
+        """
+        if len(starts) != len(catalog):
+            raise ValueError(f"{len(starts)} starts for {len(catalog)} records")
+        if len(starts) and not 0 <= starts.min() <= starts.max() <= memory.size - size_bytes:
+            raise ValueError(f"records of {size_bytes} bytes must be within {memory.size} bytes")
+        self._starts = starts
+        self._size = size_bytes
+        self._records = _windows(memory, size_bytes)
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        """The same size for all."""
+        return np.full(samples.shape, self._size, np.int64)
+
+    def read(self, batch: Batch, lane: int) -> None:
+        """Copy the records."""
+        if batch.samples.size:
+            windows = _windows(batch.buffer, self._size)
+            windows[batch.offsets] = self._records[self._starts[batch.samples]]
+
+    def close(self) -> None:
+        """Forget the memory."""
+        self._records = self._records[:0].copy()
+
+
+def _windows(memory: Buffer, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Every range of `size_bytes` in `memory` as one element, which starts at its index.
+
+    Numpy copies an element whole, so to gather records costs what it costs to copy them: 0.5 us
+    for 3,072 bytes.
+    """
+    count = max(memory.nbytes - size_bytes + 1, 0)
+    host: HostBuffer = memory  # type: ignore[assignment]
+    return np.ndarray((count,), np.dtype(f"V{size_bytes}"), host, strides=(1,))
