@@ -5,9 +5,19 @@ pixels of torchvision.
 """
 
 from . import presets, transforms
+from .cifar import cifar10, cifar100
 from .folders import image_folder
 from .loader import Loader
 from .shard import Shard
 from .stats import LoaderStats
 
-__all__ = ["Loader", "LoaderStats", "Shard", "image_folder", "presets", "transforms"]
+__all__ = [
+    "Loader",
+    "LoaderStats",
+    "Shard",
+    "cifar10",
+    "cifar100",
+    "image_folder",
+    "presets",
+    "transforms",
+]

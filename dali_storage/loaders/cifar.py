@@ -20,7 +20,7 @@ from ..source import Source
 from .cifar_files import CIFAR10, CIFAR100, RECORD_BYTES, SHAPE, Archive, Form, find, naming
 from .images import ImagePipeline
 from .loader import Loader
-from .presets import CIFAR10_EVAL, CIFAR10_TRAIN
+from .presets import CIFAR10_EVAL, CIFAR10_TRAIN, CIFAR100_EVAL, CIFAR100_TRAIN, Preset
 from .settings import Options, Settings, takes_options
 
 
@@ -50,7 +50,8 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
             built.)
         ValueError, TypeError: an option is wrong.
     """
-    return _loader("CIFAR-10", CIFAR10, root, split, Settings(**options))
+    presets = {"train": CIFAR10_TRAIN, "test": CIFAR10_EVAL}
+    return _loader("CIFAR-10", CIFAR10, os.fsdecode(root), split, presets, Settings(**options))
 
 
 @takes_options
@@ -58,25 +59,34 @@ def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[
     """The 50,000 or 10,000 images of CIFAR-100, with its 100 (fine) labels; else as `cifar10()`.
 
     `root` is the directory `cifar-100-python` or `cifar-100-binary`, or one that has them in it.
+    The usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
     """
-    return _loader("CIFAR-100", CIFAR100, root, split, Settings(**options))
+    presets = {"train": CIFAR100_TRAIN, "test": CIFAR100_EVAL}
+    return _loader("CIFAR-100", CIFAR100, os.fsdecode(root), split, presets, Settings(**options))
 
 
 def _loader(
-    title: str, archives: Sequence[Archive], root: PathLike, split: str, settings: Settings
+    title: str,
+    archives: Sequence[Archive],
+    root: str,
+    split: str,
+    presets: Mapping[str, Preset],
+    settings: Settings,
 ) -> Loader:
-    if split not in ("train", "test"):
+    if split not in presets:
         raise ValueError(f"split must be 'train' or 'test', not {split!r}")
-    archive, directory = find(title, archives, os.fsdecode(root), split)
+    archive, directory = find(title, archives, root, split)
     names = os.path.join(directory, archive.names)
     with open(names, "rb") as file, naming(names):
         classes = tuple(archive.form.classes(file.read()))
     batches = _Batches(directory, archive.files[split], archive.form, len(classes))
-    preset = CIFAR10_TRAIN if split == "train" else CIFAR10_EVAL
-    pipeline = ImagePipeline(
-        read=batches.read, settings=settings, train=split == "train", preset=preset, decode=_decode
-    )
-    return pipeline.loader(lambda: classes)
+    return ImagePipeline(
+        read=batches.read,
+        settings=settings,
+        train=split == "train",
+        preset=presets[split],
+        decode=_decode,
+    ).loader(lambda: classes)
 
 
 def _decode(records: DataNode) -> DataNode:

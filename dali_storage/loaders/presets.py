@@ -43,6 +43,7 @@ _IMAGENET = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # Over all pixels of the training set. The much copied 0.2023, 0.1994, 0.2010 are the means of the
 # standard deviations of single images.
 _CIFAR10 = Normalize((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768))
+_CIFAR100 = Normalize((0.50707516, 0.48654887, 0.44091784), (0.26733429, 0.25643846, 0.27615047))
 _CIFAR10_GREY = (125.0, 122.0, 113.0)
 
 IMAGENET_TRAIN = Preset(
@@ -101,5 +102,7 @@ CIFAR10_FAST = Preset(
     "ffcv: examples/cifar/train_cifar.py, with the standard deviation of all pixels",
 )
 CIFAR10_EVAL = Preset((_CIFAR10,), CIFAR10_TRAIN.source)
+CIFAR100_TRAIN = Preset((PadCrop(32, padding=4), Flip(), _CIFAR100), CIFAR10_TRAIN.source)
+CIFAR100_EVAL = Preset((_CIFAR100,), CIFAR10_TRAIN.source)
 
 RAW = Preset((), "the images as they are; in batches, they must have one size")
