@@ -7,20 +7,24 @@ DALI ?= nvidia-dali-cuda120==2.4.0
 CUDA ?= 12
 VENV := .venv
 GPU_VENV := .venv-cuda$(CUDA)
+TENSORFLOW_VENV := .venv-tensorflow
+PADDLE_VENV := .venv-paddle
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 
-.PHONY: install demo test test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-frameworks test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
 $(VENV)/installed: PACKAGES = -e '.[bench,test]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
+$(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
+$(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
 
-$(VENV)/installed $(GPU_VENV)/installed: pyproject.toml
+$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
@@ -32,6 +36,18 @@ test: install
 	@which g++ >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 	$(BIN)/python -m pytest -q
+
+# TensorFlow and Paddle, on the CPU, in environments of their own: 3 GB of packages.
+test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
+	$(TENSORFLOW_VENV)/bin/python -m pytest -q tests/frameworks/test_tensorflow.py
+	$(PADDLE_VENV)/bin/python -m pytest -q tests/frameworks/test_paddle.py
+
+# DALI's plugin is compiled against the TensorFlow that is installed.
+$(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
+	@which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; }
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+		'$(subst nvidia-dali-,nvidia-dali-tf-plugin-,$(DALI))'
+	touch $@
 
 # Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.json also
 # writes what it measures.
@@ -59,4 +75,4 @@ lint: install
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-cuda* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf $(VENV) .venv-cuda* $(TENSORFLOW_VENV) $(PADDLE_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

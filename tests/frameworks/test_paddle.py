@@ -1,0 +1,40 @@
+"""Paddle on the CPU: tensors by DLPack; DALI's own iterator needs CUDA."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+with warnings.catch_warnings():
+    # Paddle 3.3.1 looks for a compiler cache, which only its extensions in C++ would need.
+    warnings.filterwarnings("ignore", "No ccache found", UserWarning)
+    import paddle
+
+from nvidia.dali import fn
+from nvidia.dali.plugin.paddle import DALIGenericIterator
+
+from dali_storage.loaders import Loader
+
+from ..pipelines import VALIDATION, maker
+
+
+def test_a_loader_makes_tensors_of_paddle(jpegs: Path) -> None:
+    real = maker(jpegs, VALIDATION, train=False, file=fn.readers.file)()
+    make = maker(jpegs, VALIDATION, train=False)
+    with Loader(make, last_batch="drop", to=paddle.utils.dlpack.from_dlpack) as loader:
+        assert len(loader) == VALIDATION // 8
+        for batch in loader:
+            for tensor, expected in zip(batch, real.run(), strict=True):
+                assert isinstance(tensor, paddle.Tensor)
+                assert tensor.place.is_cpu_place()
+                np.testing.assert_equal(tensor.numpy(), np.array(expected.as_tensor()))
+
+
+def test_the_iterator_of_dali_wants_a_gpu(jpegs: Path) -> None:
+    """Also with DALI's own reader: it makes a CUDAPlace of the pipeline's device."""
+    pipeline = maker(jpegs, VALIDATION, train=False, file=fn.readers.file)()
+    with pytest.raises(TypeError, match="CUDAPlace"):
+        DALIGenericIterator([pipeline], ["images", "labels"], reader_name="Reader")

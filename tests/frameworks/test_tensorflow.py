@@ -1,0 +1,79 @@
+"""TensorFlow on the CPU: what takes our loaders, and what cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from nvidia.dali import Pipeline, fn
+from nvidia.dali.plugin.tf import DALIDataset, experimental
+
+from dali_storage import readers
+from dali_storage.loaders import Loader
+
+from ..pipelines import VALIDATION, maker
+
+SIGNATURE = tf.TensorSpec((None, 16, 16, 3), tf.float32), tf.TensorSpec((None,), tf.int64)
+
+
+def expected(jpegs: Path) -> list[Any]:
+    """The full batches of DALI's own reader and the one that is left, without our code."""
+    pipeline = maker(jpegs, VALIDATION, train=False, layout="HWC", file=fn.readers.file)()
+    batches = [[np.array(out.as_tensor()) for out in pipeline.run()] for _ in range(11)]
+    return [*batches[:10], [out[: VALIDATION - 80] for out in batches[10]]]
+
+
+def test_a_dataset_from_a_loader_gives_its_batches_in_every_epoch(jpegs: Path) -> None:
+    with Loader(maker(jpegs, VALIDATION, train=False, layout="HWC"), to="numpy") as loader:
+        dataset = tf.data.Dataset.from_generator(lambda: loader, output_signature=SIGNATURE)
+        for _ in range(2):
+            batches = [[each.numpy() for each in batch] for batch in dataset.prefetch(1)]
+            np.testing.assert_equal(batches, expected(jpegs))
+
+
+def test_a_loader_makes_tensors_of_tensorflow(jpegs: Path) -> None:
+    def tensor(array: Any) -> tf.Tensor:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+    with Loader(maker(jpegs, VALIDATION, train=False, layout="HWC"), to=tensor) as loader:
+        batches = list(loader)
+    assert isinstance(batches[0][0], tf.Tensor)
+    np.testing.assert_equal(
+        [[each.numpy() for each in batch] for batch in batches], expected(jpegs)
+    )
+
+
+def pipeline(file: Any, root: Path) -> Pipeline:
+    pipeline = Pipeline(batch_size=8, num_threads=1, device_id=None)
+    with pipeline:
+        encoded, labels = file(file_root=str(root), name="Reader")
+        pipeline.set_outputs(fn.resize(fn.decoders.image(encoded), size=(16, 16)), labels)
+    return pipeline
+
+
+def dataset(kind: Any, pipeline: Pipeline) -> Any:
+    with tf.device("/cpu:0"):
+        return kind(
+            pipeline=pipeline,
+            batch_size=8,
+            output_shapes=((8, 16, 16, 3), (8, 1)),
+            output_dtypes=(tf.uint8, tf.int32),
+            device_id=None,
+        )
+
+
+def test_the_dataset_of_dali_runs_here_with_its_own_reader(jpegs: Path) -> None:
+    ((images, labels),) = dataset(DALIDataset, pipeline(fn.readers.file, jpegs)).take(1)
+    assert (images.shape, labels.numpy().tolist()) == ((8, 16, 16, 3), [[0]] * 8)
+
+
+def test_the_dataset_of_dali_refuses_our_reader(jpegs: Path) -> None:
+    """It sends the pipeline through TensorFlow as bytes; our reader lives in Python."""
+    with pytest.raises(ValueError, match="containing External Source operator nodes"):
+        dataset(DALIDataset, pipeline(readers.file, jpegs))
+    with pytest.raises(RuntimeError) as refused:
+        dataset(experimental.DALIDatasetWithInputs, pipeline(readers.file, jpegs))
+    assert "readers.file cannot be serialized" in str(refused.value.__cause__)
