@@ -7,6 +7,7 @@ pixels of torchvision.
 from . import presets, transforms
 from .cifar import cifar10, cifar100
 from .folders import image_folder
+from .imagenet import imagenet
 from .loader import Loader
 from .shard import Shard
 from .stats import LoaderStats
@@ -18,6 +19,7 @@ __all__ = [
     "cifar10",
     "cifar100",
     "image_folder",
+    "imagenet",
     "presets",
     "transforms",
 ]

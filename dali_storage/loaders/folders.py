@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import discovery, readers, registry
 from .._types import PathLike
-from ..catalog import Catalog
+from ..catalog import Catalog, Tree
 from . import presets
 from .images import ImagePipeline
 from .loader import Loader
@@ -58,42 +58,52 @@ def image_folder(
         BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
     """
     settings = Settings(**options)
-    names = class_names(root, settings)
+    names = _class_names_of_map(settings) if root is None else class_names(root)
     if classes is not None:
-        require_classes(names, list(classes), f"the class directories of {shown_root(root)}")
+        require_classes(names, list(classes), f"class directories of {_shown_root(root)}")
     return ImagePipeline(
         read=partial(readers.file, file_root=root),
         settings=settings,
         train=train,
         preset=presets.IMAGENET_TRAIN if train else presets.IMAGENET_EVAL,
-        check=partial(_require_images, names),
-    ).loader(classes=lambda: names)
+        check=partial(require_images, names),
+    ).loader(
+        classes=lambda: names,
+        describe=lambda: f"image_folder {_shown_root(root)}, {len(names)} classes",
+    )
 
 
-def class_names(root: PathLike | None, settings: Settings) -> tuple[str, ...]:
-    """The names of the class directories, in the order of their labels."""
-    if root is None:
-        options = settings.backend_options or {}
-        tree = registry.configure(settings.backend, options).tree(**options)
-        if tree is None:
-            raise ValueError(f"root=None: backend {settings.backend!r} does not know its samples")
-    else:
-        tree = discovery.directory(root)
+def class_names(root: PathLike) -> tuple[str, ...]:
+    """The names of the class directories, in the order of their labels; at least one."""
+    return _names(discovery.directory(root), _shown_root(root))
+
+
+def _class_names_of_map(settings: Settings) -> tuple[str, ...]:
+    options = settings.backend_options or {}
+    tree = registry.configure(settings.backend, options).tree(**options)
+    if tree is None:
+        raise ValueError(
+            f"root=None, and backend {settings.backend!r} does not know its samples: give root"
+        )
+    return _names(tree, _shown_root(None))
+
+
+def _names(tree: Tree, root: str) -> tuple[str, ...]:
     names = tuple(map(os.fsdecode, sorted(tree.directories())))
     if not names:
-        raise ValueError(f"{shown_root(root)} has no class directories: expected root/class/image")
+        raise ValueError(f"{root} has no class directories: expected root/class/image")
     return names
 
 
 def require_classes(found: Sequence[str], expected: Sequence[str], what: str) -> None:
-    """Raise ValueError unless both are the same; `what` is what was found."""
-    missing = [name for name in expected if name not in set(found)]
-    extra = [name for name in found if name not in set(expected)]
-    faults = [
-        f"{fault} {shown(names)}" for fault, names in (("lack", missing), ("have", extra)) if names
-    ]
-    if faults:
-        raise ValueError(f"{what} {' and '.join(faults)}: labels would count other classes")
+    """Raise ValueError unless both are the same; `what` describes both."""
+    there, wanted = set(found), set(expected)
+    missing = [name for name in expected if name not in there]
+    extra = [name for name in found if name not in wanted]
+    if missing or extra:
+        faults = [f"missing: {shown(missing)}"] * bool(missing)
+        faults += [f"not expected: {shown(extra)}"] * bool(extra)
+        raise ValueError(f"{what}: {'; '.join(faults)}")
     if list(found) != list(expected):
         raise ValueError(
             f"classes must be in the order of the labels, which is {shown(found)}: the names "
@@ -107,17 +117,18 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
-def shown_root(root: PathLike | None) -> str:
+def _shown_root(root: PathLike | None) -> str:
     """A directory, for an error."""
     return "the map" if root is None else repr(os.fsdecode(root))
 
 
-def _require_images(names: tuple[str, ...], catalog: Catalog) -> None:
+def require_images(names: tuple[str, ...], catalog: Catalog) -> None:
+    """Raise ValueError if a class has no image."""
     counts = np.bincount(catalog.labels, minlength=len(names))
     empty = [names[label] for label in np.flatnonzero(counts == 0)]
     if empty:
         raise ValueError(
-            f"no images in the class directories {shown(empty)} of {shown_root(catalog.root)}: "
+            f"no images in the class directories {shown(empty)} of {_shown_root(catalog.root)}: "
             f"only files that match {', '.join(discovery.DEFAULT_FILE_FILTERS)} are read. Remove "
             "the directories, or convert the images"
         )

@@ -49,8 +49,13 @@ class ImagePipeline:
     check: Callable[[Catalog], None] | None = None
     hints: Mapping[str, Any] = field(default_factory=dict)
 
-    def loader(self, classes: Callable[[], tuple[str, ...]] | None = None) -> Loader:
-        """The loader of these images.
+    def loader(
+        self,
+        *,
+        classes: Callable[[], tuple[str, ...]] | None = None,
+        describe: Callable[[], str] | None = None,
+    ) -> Loader:
+        """The loader of these images; the arguments are those of `Loader`.
 
         Raises:
             ValueError, TypeError: a setting cannot be used.
@@ -68,6 +73,7 @@ class ImagePipeline:
             to=settings.to,
             shard=settings.shard,
             classes=classes,
+            describe=describe,
         )
 
     def __call__(

@@ -40,6 +40,7 @@ class Loader:
         to: Literal["torch", "jax", "numpy"] | Callable[[Any], Any] = "torch",
         shard: Shard | None = None,
         classes: Callable[[], tuple[str, ...]] | None = None,
+        describe: Callable[[], str] | None = None,
     ) -> None:
         """Open nothing yet: the pipeline is made at the first use.
 
@@ -61,6 +62,7 @@ class Loader:
                 `__dlpack__()`; with "partial", what it returns must allow slices.
             shard: by default `Shard.here()` at the first use.
             classes: returns what `classes` is.
+            describe: returns what `repr()` says of the data set.
 
         Raises:
             ValueError, TypeError: an argument is wrong.
@@ -76,6 +78,7 @@ class Loader:
         self._supply = Supply(make, reader_name, last_batch, converter(to), shard)
         self._partial = last_batch == "partial"
         self._classes = classes
+        self._describe = describe
         self._progress = Progress()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -139,6 +142,9 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<Loader: {self._describe()}>" if self._describe else super().__repr__()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -108,14 +108,10 @@ class Settings:
                 "loaders: preset and transforms cannot both be given; transforms may contain those "
                 "of a preset: [*preset.transforms, ...]"
             )
-        for name, known_type in _TYPES.items():
-            value = getattr(self, name)
-            if not isinstance(value, (known_type, NoneType)):
-                what = f"{known_type.__name__} or None"
-                raise TypeError(f"loaders: {name} must be a {what}, not {value!r}")
+        if not isinstance(self.preset, (Preset, NoneType)):
+            raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
 
 
-_TYPES: dict[str, type] = {"preset": Preset, "shard": Shard}
 _OPTIONAL = ("device_id",)
 _POSITIVE, _NATURAL = range(1, 2**31), range(2**31)
 _INTEGERS = {
@@ -128,7 +124,6 @@ _INTEGERS = {
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "device": get_args(Device),
     "dtype": (*get_args(Dtype), None),
-    "last_batch": (*get_args(LastBatch), None),
     "layout": get_args(Layout),
     "shuffle": (*get_args(Shuffle), True, False, None),
 }

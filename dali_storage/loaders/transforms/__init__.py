@@ -6,8 +6,9 @@ uint8, RGB. The random ones take a `seed`; the loaders choose one where it is No
 """
 
 from ._types import DataNode, Layout, Transform
+from .erasing import Cutout, RandomErasing
 from .geometry import CentreCrop, PadCrop, RandomResizedCrop, ShorterSide
-from .pixels import Auto, ColourJitter, Cutout, Flip, Normalize, RandomErasing
+from .pixels import Auto, ColourJitter, Flip, Normalize
 
 __all__ = [
     "Auto",

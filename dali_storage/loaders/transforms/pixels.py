@@ -1,4 +1,4 @@
-"""Flips, colours, and what replaces parts of an image."""
+"""Flips and colours."""
 
 import warnings
 from dataclasses import dataclass
@@ -8,8 +8,7 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
 
-from ._types import Channels, DataNode, Layout
-from .geometry import height_and_width, integers_below
+from ._types import Channels, DataNode
 
 Policy: TypeAlias = Literal["trivial_augment_wide", "rand_augment", "auto_augment"]
 
@@ -122,10 +121,14 @@ class Auto:
             raise ValueError(f"policy must be one of {get_args(Policy)}, not {self.policy!r}")
 
     def __call__(self, images: DataNode) -> DataNode:
-        with warnings.catch_warnings():
-            # It uses DALI's own operators by names that DALI has replaced.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return self._apply(images)
+        # DALI's policies use operators by names that DALI has replaced, and its warnings of that
+        # pass all filters.
+        with warnings.catch_warnings(record=True) as caught:
+            images = self._apply(images)
+        for other in caught:
+            if other.category is not DeprecationWarning:
+                warnings.warn(str(other.message), other.category, stacklevel=2)
+        return images
 
     def _apply(self, images: DataNode) -> DataNode:
         common: dict[str, Any] = {"fill_value": self.fill, "seed": self.seed}
@@ -135,70 +138,3 @@ class Auto:
         if self.policy == "trivial_augment_wide":
             return trivial_augment.trivial_augment_wide(images, **common)
         return rand_augment.rand_augment(images, n=self.operations, m=self.magnitude, **common)
-
-
-@dataclass(frozen=True, slots=True)
-class RandomErasing:
-    """A random rectangle filled with a colour; torchvision's `RandomErasing`.
-
-    Attributes:
-        probability: that an image gets one.
-        area: of the rectangle, as a share of the image; uniformly distributed.
-        aspect: height to width of the rectangle; its logarithm is uniformly distributed.
-        fill: the colour, in the units of the image: after `Normalize`, 0 is the mean.
-        layout: of the images.
-        seed: of the random numbers.
-    """
-
-    probability: float = 0.5
-    area: tuple[float, float] = (0.02, 0.33)
-    aspect: tuple[float, float] = (0.3, 3.3)
-    fill: Channels = (0,)
-    layout: Layout = "HWC"
-    seed: int | None = None
-
-    def __call__(self, images: DataNode) -> DataNode:
-        start, size = fn.random_crop_generator(
-            fn.cast(fn.stack(*height_and_width(images, self.layout)), dtype=types.INT64),
-            random_area=self.area,
-            random_aspect_ratio=(1 / self.aspect[1], 1 / self.aspect[0]),  # width to height
-            num_attempts=10,
-            seed=self.seed,
-        )
-        seed = None if self.seed is None else self.seed + 1
-        chosen = fn.random.coin_flip(probability=self.probability, seed=seed)
-        return _fill(images, start, size * chosen, self.fill)
-
-
-@dataclass(frozen=True, slots=True)
-class Cutout:
-    """A random square filled with a colour.
-
-    Attributes:
-        size: height and width of the square, which lies wholly in the image.
-        fill: the colour, in the units of the image.
-        layout: of the images.
-        seed: of the random numbers.
-    """
-
-    size: int
-    fill: Channels = (0,)
-    layout: Layout = "HWC"
-    seed: int | None = None
-
-    def __call__(self, images: DataNode) -> DataNode:
-        sides = fn.stack(*height_and_width(images, self.layout))
-        start = integers_below(sides - self.size + 1, self.seed)
-        return _fill(images, start, (self.size, self.size), self.fill)
-
-
-def _fill(images: DataNode, start: DataNode, size: Any, fill: Channels) -> DataNode:
-    if not isinstance(size, tuple):
-        size = fn.cast(size, dtype=types.FLOAT)
-    return fn.erase(
-        images,
-        anchor=fn.cast(start, dtype=types.FLOAT),
-        shape=size,
-        axis_names="HW",
-        fill_value=fill,
-    )
