@@ -51,7 +51,6 @@ class ImagePipeline:
 
     def loader(
         self,
-        *,
         classes: Callable[[], tuple[str, ...]] | None = None,
         describe: Callable[[], str] | None = None,
     ) -> Loader:
