@@ -1,0 +1,173 @@
+"""A Loader's epochs, beside the iterators and the reader of DALI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given as of
+from hypothesis import settings
+from hypothesis import strategies as st
+from nvidia.dali import fn
+from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dali_storage.loaders import Loader, Shard
+
+from .loading import SHUFFLES, Make, given, labels, numbers, shard_size, stream
+
+POLICIES = {
+    "partial": LastBatchPolicy.PARTIAL,
+    "drop": LastBatchPolicy.DROP,
+    "pad": LastBatchPolicy.FILL,
+}
+
+
+@pytest.fixture
+def loader() -> Iterator[Any]:
+    """Makes loaders, and closes them."""
+    made: list[Loader] = []
+
+    def make(make: Any, **options: Any) -> Loader:
+        made.append(Loader(make, **{"shard": Shard(), "to": "numpy"} | options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("last_batch", POLICIES)
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("order", SHUFFLES)
+def test_epochs_are_those_of_dalis_iterator(
+    loader: Any, order: str, world: int, last_batch: str
+) -> None:
+    make = Make(samples=35, order=SHUFFLES[order])
+    real = Make(samples=35, order=SHUFFLES[order], file=fn.readers.file)
+    iterator = DALIGenericIterator(
+        [real(checkpoint=None, shard_id=rank, num_shards=world) for rank in range(world)],
+        ["label", "number"],
+        reader_name="Reader",
+        last_batch_policy=POLICIES[last_batch],
+        auto_reset=True,
+    )
+    ranks = [
+        loader(make, last_batch=last_batch, shard=Shard(rank, world), to="torch")
+        for rank in range(world)
+    ]
+    for epoch in range(4):
+        expected: list[list[Any]] = [[] for _ in ranks]
+        for step in iterator:
+            for rank, batch in enumerate(step):
+                if len(batch["label"]):  # DALI gives an empty batch to a rank that has none left
+                    expected[rank].append(numbers(batch.values()))
+        for rank, each in enumerate(ranks):
+            assert len(each) == len(expected[rank])
+            seen = []
+            for batch in each:
+                assert len(each) == len(expected[rank]) or len(seen) + 1 == len(expected[rank])
+                assert each.epoch == epoch
+                seen.append(numbers(batch))
+            if last_batch == "drop":  # the iterator draws numbers for what it drops, too
+                seen, expected[rank] = (
+                    [batch[:1] for batch in it] for it in (seen, expected[rank])
+                )
+            assert seen == expected[rank]
+
+
+@settings(max_examples=60, deadline=None)
+@of(
+    samples=st.integers(1, 40),
+    batch_size=st.integers(1, 12),
+    world=st.integers(1, 3),
+    order=st.sampled_from(sorted(SHUFFLES)),
+    last_batch=st.sampled_from(sorted(POLICIES)),
+)
+def test_all_ranks_together_give_every_sample_once(
+    samples: int, batch_size: int, world: int, order: str, last_batch: str
+) -> None:
+    world = min(world, samples)
+    if last_batch == "drop":
+        batch_size = min(batch_size, samples // world)
+    make = Make(samples=samples, batch_size=batch_size, order=SHUFFLES[order])
+    ranks = [
+        Loader(make, shard=Shard(rank, world), last_batch=last_batch, to="numpy")
+        for rank in range(world)
+    ]
+    for epoch in range(3):
+        lengths = [len(each) for each in ranks]
+        batches: list[list[list[int]]] = []
+        for rank, each in enumerate(ranks):
+            batches.append([])
+            for batch in each:
+                given_labels = numbers(batch)[0]
+                assert 0 < len(given_labels) <= batch_size
+                before = len(batches[-1]) * batch_size
+                left = shard_size(make, rank, world, epoch) - before
+                assert each.valid == max(0, min(batch_size, left))
+                batches[-1].append(given_labels)
+        assert [len(each) for each in batches] == lengths
+        assert all(lengths)
+        everything = sorted(sum(sum(batches, []), []))
+        if last_batch == "partial":
+            assert everything == list(range(samples))
+        else:
+            assert len(set(lengths)) == 1
+            assert all(len(batch) == batch_size for rank in batches for batch in rank)
+            if last_batch == "pad":
+                assert set(everything) == set(range(samples))
+            else:
+                assert len(set(everything)) == len(everything)
+    for each in ranks:
+        each.close()
+
+
+@settings(max_examples=60, deadline=None)
+@of(
+    order=st.sampled_from(sorted(SHUFFLES)),
+    last_batch=st.sampled_from(sorted(POLICIES)),
+    steps=st.lists(
+        st.one_of(
+            st.integers(0, 8).map(lambda batches: ("take", batches)),
+            st.integers(0, 5).map(lambda epoch: ("set_epoch", epoch)),
+            st.just(("restore", 0)),
+        ),
+        max_size=8,
+    ),
+)
+def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(
+    order: str, last_batch: str, steps: list[tuple[str, int]]
+) -> None:
+    """Rank 1 of 3 has epochs of 12, 12 and 11 samples: with "partial", 3, 3 and 3 batches."""
+    make = Make(samples=35, order=SHUFFLES[order])
+    expected = stream(make, 1, 3)
+    options: Any = {"shard": Shard(1, 3), "last_batch": last_batch, "to": "numpy"}
+    loader = Loader(make, **options)
+    start = place = 0, 0  # an epoch, and how many of its batches were given
+    restored: tuple[int, int] | None = None
+    for step, number in steps:
+        if step == "set_epoch":
+            loader.set_epoch(number)
+            coming = restored if restored and restored[0] == number else (number, 0)
+            start, place = coming, coming if place == start else place
+        elif step == "restore":
+            state = loader.state_dict()
+            loader.close()
+            loader = Loader(make, **options)
+            loader.load_state_dict(state)
+            assert (state["epoch"], state["given"]) == place
+            start = restored = place
+        else:
+            iter(loader)
+            iterator, place = iter(loader), start
+            rest = given(make, expected(start[0]), start[0], last_batch, 1, 3)
+            assert len(loader) == len(rest)
+            taken = [batch for batch in (next(iterator, None) for _ in range(number)) if batch]
+            assert labels(taken) == rest[start[1] : start[1] + number]
+            if number:
+                place, start, restored = (start[0], start[1] + len(taken)), (start[0] + 1, 0), None
+                if place[1] == len(rest):
+                    place = start
+    loader.close()
