@@ -17,6 +17,7 @@ from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable
+from dali_storage.loaders import Loader, Shard
 
 from .devices import Disk, disk
 from .fake_cuda import Cuda, install
@@ -138,6 +139,20 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels = random.integers(0, 255, (40 + index, 60, 3), np.uint8)
         Image.fromarray(pixels).save(root / f"c{index % 3}" / f"{index}.jpg", quality=95)
     return root
+
+
+@pytest.fixture
+def loader() -> Iterator[Callable[..., Loader]]:
+    """Makes loaders of numpy arrays and of the whole data set, and closes them."""
+    made: list[Loader] = []
+
+    def make(make: Any, **options: Any) -> Loader:
+        made.append(Loader(make, **{"shard": Shard(), "to": "numpy"} | options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ SHUFFLES: dict[str, dict[str, Any]] = {
 FILE = Path(__file__)  # what all samples contain
 
 
+MEMORY: Callable[..., Any] = functools.partial(readers.file, backend="memory")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Make:
     """A pipeline of (label, random number); the label of a sample is its place in the list.
@@ -35,7 +40,7 @@ class Make:
     batch_size: int = 4
     depth: int = 2
     order: dict[str, Any] = field(default_factory=dict)
-    file: Callable[..., Any] = functools.partial(readers.file, backend="memory")
+    file: Callable[..., Any] = MEMORY
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, *, checkpoint: bytes | None, shard_id: int, num_shards: int) -> Pipeline:
@@ -78,7 +83,7 @@ def stream(make: Make, rank: int = 0, world: int = 1) -> Callable[[int], list[li
         samples=make.samples, batch_size=make.batch_size, order=make.order, file=fn.readers.file
     )
     pipeline = real(checkpoint=None, shard_id=rank, num_shards=world)
-    rounds = -(-(-(-make.samples // world)) // make.batch_size)
+    rounds = math.ceil(math.ceil(make.samples / world) / make.batch_size)
     known: list[list[list[int]]] = []
 
     def epoch(number: int) -> list[list[int]]:
@@ -106,5 +111,5 @@ def given(
         return epoch
     if last_batch == "drop":
         return epoch[: make.samples // world // make.batch_size]
-    flat = sum(epoch, [])[: shard_size(make, rank, world, number)]
+    flat = list(chain(*epoch))[: shard_size(make, rank, world, number)]
     return [flat[at : at + make.batch_size] for at in range(0, len(flat), make.batch_size)]

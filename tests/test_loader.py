@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -22,20 +22,6 @@ POLICIES = {
     "drop": LastBatchPolicy.DROP,
     "pad": LastBatchPolicy.FILL,
 }
-
-
-@pytest.fixture
-def loader() -> Iterator[Any]:
-    """Makes loaders, and closes them."""
-    made: list[Loader] = []
-
-    def make(make: Any, **options: Any) -> Loader:
-        made.append(Loader(make, **{"shard": Shard(), "to": "numpy"} | options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 @pytest.mark.parametrize("last_batch", POLICIES)
@@ -110,7 +96,7 @@ def test_all_ranks_together_give_every_sample_once(
                 batches[-1].append(given_labels)
         assert [len(each) for each in batches] == lengths
         assert all(lengths)
-        everything = sorted(sum(sum(batches, []), []))
+        everything = sorted(chain(*chain(*batches)))
         if last_batch == "partial":
             assert everything == list(range(samples))
         else:

@@ -85,6 +85,12 @@ class Supply:
         try:
             self._renew(checkpoint)
             state.require(**asdict(self.identity))
+            length = self.epochs.batches(state.epoch)
+            if state.given > length:
+                raise ValueError(
+                    f"no state of a Loader: {state.given} batches given of the {length} of epoch "
+                    f"{state.epoch}"
+                )
         except BaseException:
             self._drop()
             self._checkpoint = before or None
