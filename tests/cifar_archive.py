@@ -57,7 +57,7 @@ class Python2Pickle:
         self.written += put
 
     def text(self, value: str) -> None:
-        self.written += b"U%c" % len(value) + value.encode()
+        self.written += b"U%c" % len(value) + value.encode("latin-1")
         self.number()
 
     def integer(self, value: int) -> None:
@@ -84,7 +84,7 @@ class Python2Pickle:
         self.written += b"(K\x01"
         for length in value.shape:
             self.integer(length)
-        self.written += b"\x86cnumpy\ndtype\n"
+        self.written += b"%ccnumpy\ndtype\n" % (0x84 + value.ndim)  # TUPLE1, TUPLE2 or TUPLE3
         self.number()
         self.written += b"U\x02u1K\0K\x01\x87R"
         self.number()

@@ -13,6 +13,7 @@ from .. import registry
 from .._types import IntArray, PathLike
 from ..catalog import Catalog, CatalogBuilder
 from ..dali import DataNode, add_reader
+from ..filters import path_bytes
 from ..order import OrderOptions, reader_meta
 from ..reader import Reader
 from ..records import RecordsReader, read_whole
@@ -51,7 +52,7 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
         ValueError, TypeError: an option is wrong.
     """
     presets = {"train": CIFAR10_TRAIN, "test": CIFAR10_EVAL}
-    return _loader("CIFAR-10", CIFAR10, os.fsdecode(root), split, presets, Settings(**options))
+    return _loader("CIFAR-10", CIFAR10, _path(root), split, presets, Settings(**options))
 
 
 @takes_options
@@ -62,7 +63,7 @@ def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[
     The usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
     """
     presets = {"train": CIFAR100_TRAIN, "test": CIFAR100_EVAL}
-    return _loader("CIFAR-100", CIFAR100, os.fsdecode(root), split, presets, Settings(**options))
+    return _loader("CIFAR-100", CIFAR100, _path(root), split, presets, Settings(**options))
 
 
 def _loader(
@@ -87,6 +88,10 @@ def _loader(
         preset=presets[split],
         decode=_decode,
     ).loader(lambda: classes)
+
+
+def _path(root: PathLike) -> str:
+    return os.fsdecode(path_bytes("root", root))
 
 
 def _decode(records: DataNode) -> DataNode:

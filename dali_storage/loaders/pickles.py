@@ -44,9 +44,10 @@ class ByteArray:
 
 
 def parse(pickled: memoryview) -> Any:
-    """The value of a whole pickle: a dict, list, tuple, str, int, bool, None or `ByteArray`.
+    """The value of a whole pickle: a dict, list, tuple, str, int, bool, None, bytes or `ByteArray`.
 
-    Text is str. Byte strings of at most 255 bytes are, too, decoded as Latin-1.
+    Strings of Python 2 are str, decoded as Latin-1. Strings of bytes that are longer than 255 are
+    the slice of the pickle that they are in. What makes arrays is an object without meaning.
 
     Raises:
         NotPlain: the pickle is truncated or damaged, or has anything else in it.
@@ -72,6 +73,7 @@ _GLOBAL = re.compile(rb"([ -~]{1,99})\n([ -~]{1,99})\n")
 _SMALL_INTEGERS = re.compile(rb"(?:K.){1,1000}", re.DOTALL)
 _PROTOCOLS = range(2, 5)
 _NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
+_EMPTY_BYTE_ARRAY = (_NDARRAY, (0,), "b"), (_NDARRAY, (0,), b"b")  # of Python 2 and 3
 _UINT8_STATE = (3, "|", None, None, None, -1, -1, 0)  # of numpy.dtype.__setstate__()
 
 
@@ -126,6 +128,9 @@ class _Machine:
 
     def string(self, length: struct.Struct, encoding: str) -> None:
         self._stack.append(str(self._pickled[self.skip(self.number(length))], encoding))
+
+    def short_bytes(self) -> None:
+        self._stack.append(bytes(self._pickled[self.skip(self.number(_U1))]))
 
     def long_string(self, length: struct.Struct) -> None:
         self._stack.append(self.skip(self.number(length)))
@@ -200,7 +205,7 @@ class _Machine:
 
     def reduce(self) -> None:
         called, arguments = self.pop(2)
-        if called is _RECONSTRUCT and arguments == (_NDARRAY, (0,), "b"):
+        if called is _RECONSTRUCT and arguments in _EMPTY_BYTE_ARRAY:
             self._stack.append(ByteArray())
         elif called is _DTYPE and arguments == ("u1", False, True):
             self._stack.append(_UINT8)
@@ -237,7 +242,7 @@ _BY_OPCODE: dict[bytes, Callable[[_Machine], None]] = {
     pickle.BININT: lambda m: m.push(m.number(_I4)),
     pickle.SHORT_BINSTRING: lambda m: m.string(_U1, "latin-1"),
     pickle.BINSTRING: lambda m: m.long_string(_I4),
-    pickle.SHORT_BINBYTES: lambda m: m.string(_U1, "latin-1"),
+    pickle.SHORT_BINBYTES: _Machine.short_bytes,
     pickle.BINBYTES: lambda m: m.long_string(_U4),
     pickle.SHORT_BINUNICODE: lambda m: m.string(_U1, "utf-8"),
     pickle.BINUNICODE: lambda m: m.string(_U4, "utf-8"),
