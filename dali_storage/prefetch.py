@@ -2,10 +2,12 @@
 
 import contextlib
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +22,41 @@ from .reader import Batch, Reader
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A batch that has been read: catalog indices (int64[n]) and the samples' bytes.
+    """A batch that has been read. Its buffer is used again when nothing refers to it any more.
 
-    The contents are slices of one leased buffer; of host memory, they are memoryviews. The buffer
-    is used again when the last slice, and the last array made from one, is gone.
+    Attributes:
+        samples: int64[n], catalog indices.
+        contents: the samples' bytes, slices of one leased buffer. In host memory they are the rows
+            of one array, uint8[n, size], if all have one size and lie side by side, and memoryviews
+            else.
+        nbytes: the sum of the samples' sizes.
     """
 
     samples: IntArray
     contents: Sequence[Buffer]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """What a reader has given to DALI since its pipeline began to read.
+
+    Attributes:
+        batches: how many batches DALI took; those that it had to ask for twice count twice.
+        bytes: the sum of the sizes of their samples.
+        wait_seconds: how long, in all, the pipeline waited for the storage: from when DALI asked
+            for a batch until it had been read. DALI asks ahead of the user, so a wait delays the
+            training only when the pipeline's own queue runs empty.
+        depth: how many batches are read ahead.
+        ready: how many of these had been read when DALI asked for the next batch, on average: near
+            `depth`, the storage is fast enough; near 0, it is the bottleneck.
+    """
+
+    batches: int = 0
+    bytes: int = 0
+    wait_seconds: float = 0.0
+    depth: int = 0
+    ready: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +66,7 @@ class _Job:
     index: int
     future: Future[LoadedBatch] = field(default_factory=Future)
     samples: IntArray | None = None
+    ready: bool = False
 
 
 def next_index(index: int) -> int:
@@ -72,6 +102,8 @@ class Prefetcher:
         self._depth = max(depth, reader.lanes)
         self._pool = pool or BufferPool(reader.allocate)
         self._ahead: dict[int, _Job] = {}
+        self._batches = self._bytes = self._ready = 0
+        self._wait_seconds = 0.0
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader, dali_threads),
@@ -85,15 +117,27 @@ class Prefetcher:
 
         The batches that follow it by `successor` are read ahead.
         """
-        self._read_ahead(index, successor)
+        ready = self._read_ahead(index, successor)
+        asked = time.perf_counter()
         try:
             batch = self._ahead[index].future.result()
         except Exception:
             # Not on KeyboardInterrupt: the batch is still being read, and will be needed.
             self._ahead.pop(index, None)
             raise
+        finally:
+            self._wait_seconds += time.perf_counter() - asked
         self._ahead.pop(index, None)
+        self._ready += ready
+        self._bytes += batch.nbytes
+        self._batches += 1
         return batch
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """Of the batches until now; also after `close()`."""
+        ready = self._ready / max(self._batches, 1)
+        return ReaderStatistics(self._batches, self._bytes, self._wait_seconds, self._depth, ready)
 
     def close(self) -> None:
         """Wait for running reads, end the threads, close the reader. Closing twice is fine.
@@ -113,17 +157,20 @@ class Prefetcher:
         self._ahead.clear()
         self._pool.clear()
 
-    def _read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
+    def _read_ahead(self, index: int, successor: Callable[[int], int]) -> int:
+        """Have the batches from `index` on read; returns how many of them had been read already."""
         wanted = {index: None}  # in order
         for _ in range(self._depth):
             index = successor(index)
             wanted[index] = None
         for passed in self._ahead.keys() - wanted:
             self._ahead.pop(passed).future.cancel()
+        ready = sum([job.ready for job in self._ahead.values()])
         for new in (new for new in wanted if new not in self._ahead):
             job = _Job(new)
             self._lanes.submit(job)
             self._ahead[new] = job
+        return ready
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""
@@ -138,7 +185,9 @@ class Prefetcher:
         if job.samples is None:
             return
         try:
-            job.future.set_result(LoadedBatch(job.samples, self._read(job.samples, lane)))
+            batch = self._read(job.samples, lane)
+            job.ready = True
+            job.future.set_result(batch)
         except Exception as error:
             # Clear the traceback's frames: their locals keep the leased buffer alive.
             traceback.clear_frames(error.__traceback__)
@@ -146,7 +195,7 @@ class Prefetcher:
         finally:
             del job
 
-    def _read(self, samples: IntArray, lane: int) -> Sequence[Buffer]:
+    def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
         try:
             return self._try_to_read(samples, lane)
         except SampleSizeChanged:
@@ -156,16 +205,12 @@ class Prefetcher:
         except SampleSizeChanged as changed:
             raise SampleChangedError(self._catalog.path(int(changed.samples[0]))) from None
 
-    def _try_to_read(self, samples: IntArray, lane: int) -> Sequence[Buffer]:
+    def _try_to_read(self, samples: IntArray, lane: int) -> LoadedBatch:
         sizes = self._reader.sizes(samples)
         offsets, nbytes = layout(sizes, self._reader.alignment)
         lease = self._pool.lease(nbytes)
         self._reader.read(Batch(samples, sizes, offsets, lease), lane)
-        # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
-        memory = lease.data if isinstance(lease, np.ndarray) else lease
-        ends = offsets + sizes
-        pieces = zip(offsets.tolist(), ends.tolist(), strict=True)
-        return [memory[start:end] for start, end in pieces]
+        return LoadedBatch(samples, slices(lease, offsets, sizes), int(np.add.reduce(sizes)))
 
 
 def copying_lanes(reader: Reader, dali_threads: int) -> int:
@@ -181,3 +226,18 @@ def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
     offsets = np.zeros_like(ends)
     offsets[1:] = ends[:-1]
     return offsets, int(ends[-1]) if ends.size else 0
+
+
+def slices(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Sequence[Buffer]:
+    """The parts of a buffer, as `LoadedBatch.contents` has them."""
+    memory: Any = buffer
+    ends = offsets + sizes
+    if isinstance(buffer, np.ndarray):
+        shape = len(sizes), int(sizes[0])
+        # The first comparison is cheap, and fails unless all sizes happen to add up.
+        if ends[-1] == shape[0] * shape[1] and (sizes == shape[1]).all():
+            rows: Any = buffer[: ends[-1]].reshape(shape)
+            return rows
+        # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
+        memory = buffer.data
+    return [memory[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)]

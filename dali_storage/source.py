@@ -19,7 +19,7 @@ from .buffers import BufferPool
 from .catalog import Catalog
 from .errors import BackendUnavailable, NotPageLocked
 from .order import Order, OrderOptions, reader_meta
-from .prefetch import LoadedBatch, Prefetcher, next_index
+from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics, next_index
 from .reader import Reader
 
 
@@ -141,6 +141,11 @@ class Source:
         return self._prefetcher.get(self.position, self.successor)
 
     @property
+    def statistics(self) -> ReaderStatistics:
+        """Of the batches until now, also after `close()`; zeros before `start()`."""
+        return ReaderStatistics() if self._prefetcher is None else self._prefetcher.statistics
+
+    @property
     def position(self) -> int:
         """The index of the next batch, counted from 0 across epochs; `seek()` changes it."""
         return self._positions[-1]
@@ -170,7 +175,7 @@ class Source:
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.
 
-        `meta`, `labels()` and `samples()` go on working; `batch()` raises `RuntimeError`.
+        `meta`, `statistics`, `labels()` and `samples()` go on; `batch()` raises `RuntimeError`.
         """
         self._ended = self._ended or f"{self} is closed; make the pipeline anew to read again"
         if self._finalizer is not None and (todo := self._finalizer.peek()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 
-from dali_storage import readers
+from dali_storage import ReaderStatistics, readers, statistics
+from dali_storage.backends.memory import MemoryReader
 from dali_storage.dali import source
 
 from .conftest import Tree, build, take
@@ -118,6 +120,36 @@ def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
     assert take(pipeline, prefetched + 14)[prefetched * 4 :] == real[7 * 4 :]
     with pytest.raises(IndexError):  # the positions of what was delivered are forgotten
         taken.state(batch_size=4, pending=prefetched + 3)
+
+
+def test_the_statistics_of_a_pipeline(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a storage that needs 50 ms for a batch."""
+    read = MemoryReader.read
+
+    def slow(reader: MemoryReader, batch: Any, lane: int) -> None:
+        time.sleep(0.05)
+        read(reader, batch, lane)
+
+    monkeypatch.setattr(MemoryReader, "read", slow)
+    files = sorted(tree(6, classes=1).rglob("*.jpg"))
+    root = str(files[0].parent.parent)
+    pipeline = build(readers.file, 6, file_root=root, name="R", backend="memory")
+    assert statistics(pipeline, "R") == ReaderStatistics()
+    begin = time.perf_counter()
+    take(pipeline, 10)
+    counted = statistics(pipeline, "R")
+    taken = source(pipeline, "R").position
+    assert 10 <= taken == counted.batches
+    assert counted.bytes == taken * sum(file.stat().st_size for file in files)
+    # For the first batch it waits in any case; for the others, if nothing else is slow.
+    assert 0.05 < counted.wait_seconds < time.perf_counter() - begin
+    assert counted.depth == 1
+
+
+def test_statistics_of_a_reader_of_dali_are_refused(tree: Tree) -> None:
+    pipeline = build(fn.readers.file, file_root=str(tree(5)), name="R")
+    with pytest.raises(ValueError, match=r"no reader 'R' of dali_storage; it has \[\]"):
+        statistics(pipeline, "R")
 
 
 def test_a_closed_source_ends_its_pipeline(tree: Tree) -> None:

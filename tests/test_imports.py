@@ -291,7 +291,9 @@ def test_the_public_names() -> None:
         "Catalog",
         "IntArray",
         "Reader",
+        "ReaderStatistics",
         "SampleChangedError",
         "SampleSizeChanged",
+        "statistics",
     ]
     assert all(hasattr(dali_storage, name) for name in dali_storage.__all__)

@@ -22,7 +22,7 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_files
 from dali_storage.errors import SampleChangedError, SampleSizeChanged
 from dali_storage.order import Order, OrderOptions
-from dali_storage.prefetch import LoadedBatch, Prefetcher, layout
+from dali_storage.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, layout, slices
 from dali_storage.reader import Batch, Reader
 
 from .fake_cuda import Cuda, put_on_gpu
@@ -57,6 +57,7 @@ class Model(Reader):
         self.growths: dict[int, int] = {}
         self.go = threading.Event()
         self.go.set()
+        self.seconds = 0.0
         self.read_batches: list[list[int]] = []
         self.under_way: set[int] = set()
         self.most_at_once = 0
@@ -78,6 +79,7 @@ class Model(Reader):
             self.under_way.remove(lane)
 
     def fill(self, batch: Batch) -> None:
+        time.sleep(self.seconds)
         self.read_batches.append(batch.samples.tolist())
         for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
             if sample in self.broken:
@@ -440,6 +442,83 @@ def test_ctrl_c_while_waiting_loses_nothing(ctrl_c: CtrlC) -> None:
         assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
 
 
+# --- statistics ---
+
+
+def wait_until_ready(reader: Model, batches: int) -> None:
+    wait_for(lambda: len(reader.read_batches) == batches and not reader.under_way)
+    time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (2, 5), (4, 2)])
+def test_what_was_given_is_counted(lanes: int, depth: int) -> None:
+    with prefetcher(Model(from_files(["x"]), lanes=lanes), depth) as ahead:
+        assert ahead.ahead.statistics == ReaderStatistics(depth=max(lanes, depth))
+        for batches, index in enumerate((0, 1, 2, 9, 9), 1):
+            ahead.get(index)
+            assert ahead.ahead.statistics.batches == batches
+        counted = ahead.ahead.statistics
+    nbytes = sum(len(sample) for index in (0, 1, 2, 9, 9) for sample in expected(index))
+    assert (counted.bytes, counted.depth) == (nbytes, max(lanes, depth))
+    assert ahead.ahead.statistics == counted  # also when it is closed
+
+
+def test_a_slow_reader_is_waited_for() -> None:
+    reader = Model(from_files(["x"]), lanes=1)
+    reader.seconds = 0.05
+    with prefetcher(reader, 3) as ahead:
+        begin = time.perf_counter()
+        for index in range(8):
+            ahead.get(index)
+        seconds = time.perf_counter() - begin
+        counted = ahead.ahead.statistics
+    assert seconds >= 8 * 0.05
+    assert 0.8 * seconds < counted.wait_seconds <= seconds
+    assert counted.ready < 1
+
+
+def test_a_slow_caller_finds_everything_ready() -> None:
+    reader = Model(from_files(["x"]), lanes=2)
+    with prefetcher(reader, 3) as ahead:
+        ahead.get(0)
+        first = ahead.ahead.statistics
+        assert first.ready == 0
+        for index in range(1, 6):
+            wait_until_ready(reader, index + 3)
+            ahead.get(index)
+        counted = ahead.ahead.statistics
+    assert counted.ready == pytest.approx(3 * 5 / 6)
+    assert counted.wait_seconds - first.wait_seconds < 0.1  # not the 0.25 s in between
+
+
+def test_what_a_seek_drops_was_not_ready() -> None:
+    reader = Model(from_files(["x"]), lanes=2)
+    with prefetcher(reader, 3) as ahead:
+        ahead.get(0)
+        wait_until_ready(reader, 4)
+        ahead.get(2)  # 2 and 3 are ready
+        wait_until_ready(reader, 6)
+        ahead.get(50)
+        assert ahead.ahead.statistics.ready == pytest.approx(2 / 3)
+
+
+def test_a_batch_that_fails_is_waited_for_and_not_counted() -> None:
+    reader = Model(from_files(["x"]), lanes=1)
+    reader.seconds, reader.broken = 0.05, {BATCH}
+    with prefetcher(reader) as ahead:
+        ahead.get(0)
+        before = ahead.ahead.statistics
+        for _ in range(3):
+            with pytest.raises(FileNotFoundError):
+                ahead.get(1)
+        after = ahead.ahead.statistics
+    assert (after.batches, after.bytes) == (before.batches, before.bytes)
+    assert after.wait_seconds - before.wait_seconds > 3 * 0.04
+
+
+# --- the layout of a batch ---
+
+
 @given(
     sizes=st.lists(st.integers(0, 1 << 40), max_size=50),
     alignment=st.sampled_from([1, 16, 512, 4096]),
@@ -454,6 +533,42 @@ def test_the_layout_gives_every_sample_an_aligned_range_of_its_own(
         assert offset >= end
         end = offset + -(-size // alignment) * alignment
     assert nbytes == end
+
+
+@given(
+    sizes=st.one_of(
+        st.lists(st.integers(0, 50), min_size=1, max_size=20),
+        st.builds(lambda size, n: [size] * n, st.integers(0, 50), st.integers(1, 20)),
+    ),
+    alignment=st.sampled_from([1, 4, 16]),
+)
+def test_samples_of_one_size_side_by_side_are_rows_of_one_array(
+    sizes: list[int], alignment: int
+) -> None:
+    offsets, nbytes = layout(np.array(sizes, np.int64), alignment)
+    arena = np.random.default_rng(1).integers(0, 256, nbytes + 5, np.uint8)
+    pool = BufferPool(lambda nbytes: arena)
+    lease = pool.lease(nbytes)
+    contents = slices(lease, offsets, np.array(sizes))
+    assert [content.tobytes() for content in contents] == [
+        arena[start : start + size].tobytes()
+        for start, size in zip(offsets.tolist(), sizes, strict=True)
+    ]
+    together = len(set(sizes)) == 1 and (len(sizes) == 1 or sizes[0] % alignment == 0)
+    assert isinstance(contents, np.ndarray) == together
+    lease_alive = weakref.ref(lease)
+    del lease
+    gc.collect()
+    assert lease_alive() is not None, "the contents keep it"
+    if isinstance(contents, np.ndarray):
+        assert contents.shape == (len(sizes), sizes[0])
+        assert contents.base is lease_alive()
+    part = contents[-1:][0][:0]
+    del contents
+    assert lease_alive() is not None, "a part of a sample keeps it, too"
+    del part
+    gc.collect()
+    assert lease_alive() is None
 
 
 def test_closed_prefetchers_leave_no_files_and_threads() -> None:

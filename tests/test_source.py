@@ -258,6 +258,7 @@ def test_a_closed_source_reads_no_more(opener: Opener, batches: int | None) -> N
         with pytest.raises(RuntimeError, match=r"'R'\) is closed; make the pipeline anew"):
             source.start(**SETTINGS) if batches is None else source.batch()
     assert source.meta["epoch_size"] == 10
+    assert source.statistics.batches == (batches or 0)
     del source
     gc.collect()
     assert opener.closed == 1
