@@ -37,7 +37,7 @@ test: install
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 	$(BIN)/python -m pytest -q
 
-# TensorFlow and Paddle, on the CPU, in environments of their own: 3 GB of packages.
+# TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
 	$(TENSORFLOW_VENV)/bin/python -m pytest -q tests/frameworks/test_tensorflow.py
 	$(PADDLE_VENV)/bin/python -m pytest -q tests/frameworks/test_paddle.py

@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,15 @@ def loader() -> Iterator[Callable[..., Loader]]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The generated set of the examples: train/ with 128 pictures, val/ with 32; four classes."""
+    directory = tmp_path_factory.mktemp("pictures")
+    script = Path(__file__).parent.parent / "examples" / "make_pictures.py"
+    subprocess.run([sys.executable, script, directory, "--images", "128"], check=True)
+    return directory
 
 
 @pytest.fixture

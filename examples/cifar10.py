@@ -1,0 +1,50 @@
+"""cifar10.py of DataLoaders_DALI over today's API, with equal transforms on both sides.
+
+The functions and their arguments are those of then; `device` is new. `image_dir` has
+cifar-10-batches-py/. `val_size` has no effect, as it had none; `cutout` had none with DALI.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import CIFAR10
+from torchvision.transforms import v2
+
+from dali_storage.loaders import Loader, Shard, cifar10, transforms
+
+Part: TypeAlias = Literal["train", "val"]
+MEAN, STD = (0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)
+
+
+def get_cifar_iter_dali(
+    type: Part, image_dir: str, batch_size: int, num_threads: int, local_rank: int = 0,
+    world_size: int = 1, val_size: int = 32, cutout: int = 0,
+    device: Literal["gpu", "cpu"] = "gpu",
+) -> Loader:  # fmt: skip
+    steps: list[transforms.Transform] = [transforms.Normalize(MEAN, STD)]
+    if type == "train":
+        steps = [transforms.PadCrop(32, padding=4), transforms.Flip(), *steps]
+        steps += [transforms.Cutout(cutout)] if cutout else []
+    return cifar10(
+        image_dir,
+        "train" if type == "train" else "test",
+        batch_size=batch_size,
+        transforms=steps,
+        shard=Shard(local_rank, world_size, local_rank),
+        device=device,
+        num_threads=num_threads,
+    )
+
+
+def get_cifar_iter_torch(
+    type: Part, image_dir: str, batch_size: int, num_threads: int, cutout: int = 0
+) -> DataLoader[Any]:
+    steps = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    if type == "train":
+        steps = [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), *steps]
+        share = (cutout / 32) ** 2
+        steps += [v2.RandomErasing(1, scale=(share, share), ratio=(1, 1))] if cutout else []
+    images = CIFAR10(image_dir, train=type == "train", transform=v2.Compose(steps))
+    train = type == "train"
+    return DataLoader(images, batch_size, shuffle=train, num_workers=num_threads, drop_last=train)

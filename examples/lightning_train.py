@@ -1,0 +1,60 @@
+"""Training with Lightning: a bar with the wait for data, several processes, checkpoints.
+
+python examples/lightning_train.py --data DIR --device cpu --devices 2
+python examples/lightning_train.py --data DIR --device cpu --resume checkpoints/last.ckpt
+"""
+
+import argparse
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from dali_storage.loaders import image_folder
+
+
+class Classifier(lightning.LightningModule):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        features = nn.Sequential(nn.Conv2d(3, 64, 8, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
+        self.network = nn.Sequential(features, nn.Flatten(), nn.Linear(64 * 4 * 4, classes))
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        images, labels = batch
+        loss = nn.functional.cross_entropy(self.network(images), labels)
+        wait = self.trainer.train_dataloader.stats.wait_share
+        self.log_dict({"loss": loss, "wait": wait}, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        images, labels = batch
+        accuracy = (self.network(images).argmax(1) == labels).float().mean()
+        self.log("accuracy", accuracy, prog_bar=True, sync_dist=True, batch_size=len(labels))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters())
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
+parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+parser.add_argument("--devices", type=int, default=1, help="GPUs, or processes on the CPU")
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--max-steps", type=int, default=-1, metavar="N", help="stop after N batches")
+parser.add_argument("--resume", metavar="FILE", help="go on from this checkpoint")
+args = parser.parse_args()
+
+train = image_folder(f"{args.data}/train", train=True, batch_size=32, device=args.device)
+val = image_folder(f"{args.data}/val", train=False, batch_size=32, device=args.device)
+trainer = lightning.Trainer(
+    accelerator=args.device,
+    devices=args.devices,
+    max_epochs=args.epochs,
+    max_steps=args.max_steps,
+    logger=False,
+    callbacks=[ModelCheckpoint("checkpoints", save_last=True, every_n_train_steps=10)],
+)
+trainer.fit(Classifier(len(train.classes)), train, val, ckpt_path=args.resume, weights_only=True)
+print(train.stats)
