@@ -37,7 +37,7 @@ def _torch() -> Convert:
 
 
 def _jax() -> Convert:
-    import jax.dlpack
+    import jax
 
     return jax.dlpack.from_dlpack  # type: ignore[no-any-return]
 
