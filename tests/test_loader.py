@@ -63,7 +63,7 @@ def test_epochs_are_those_of_dalis_iterator(
             assert seen == expected[rank]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @of(
     samples=st.integers(1, 40),
     batch_size=st.integers(1, 12),
@@ -110,7 +110,7 @@ def test_all_ranks_together_give_every_sample_once(
         each.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @of(
     order=st.sampled_from(sorted(SHUFFLES)),
     last_batch=st.sampled_from(sorted(POLICIES)),

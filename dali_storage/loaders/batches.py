@@ -96,7 +96,7 @@ class Batches:
     @property
     def storage_seconds(self) -> float:
         """How long DALI has waited for the storage until now."""
-        return 0.0
+        return sum([each.statistics.wait_seconds for each in self._sources])
 
     def checkpoint(self) -> bytes:
         """The states of the pipeline's random operators at the next batch."""
