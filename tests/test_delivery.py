@@ -50,10 +50,12 @@ class Tensor:
 
 
 class TensorList(list[Any]):
-    """A list of tensors of DALI."""
+    """A list of tensors of DALI, or an array of which they are the rows."""
 
-    def __init__(self, tensors: Any, contiguous: bool = True) -> None:
-        self.contiguous = contiguous
+    def __init__(self, tensors: Any, contiguous: bool = True, is_pinned: bool = False) -> None:
+        self.copied = contiguous and isinstance(tensors, list)
+        if isinstance(tensors, np.ndarray):
+            tensors = [group.TensorCPU(row, "", is_pinned) for row in tensors]
         super().__init__(tensors)
 
 
@@ -85,7 +87,7 @@ class Executor:
             self._share(tensors, stream)
 
     def _copy(self, tensors: TensorList, stream: Any, use_copy_kernel: bool) -> None:
-        assert not tensors.contiguous, "it would be copied on DALI's stream"
+        assert not tensors.copied, "it would be copied on DALI's stream"
         assert use_copy_kernel
         assert self.machine.current == 1, "DALI takes the stream for one of the current GPU"
         assert type(stream) is ctypes.c_void_p, "DALI takes all else for the default stream"
@@ -93,7 +95,7 @@ class Executor:
         self.machine.queue(stream.value or 0, partial(deliver, self.delivered, parts))
 
     def _share(self, tensors: TensorList, stream: Any) -> None:
-        assert (stream, tensors.contiguous) == (None, False)
+        assert (stream, tensors.copied) == (None, False)
         assert all(tensor.is_pinned for tensor in tensors)
         parts = [(tensor.memory.ctypes.data, tensor.memory.size) for tensor in tensors]
         self.pending.append(partial(deliver, self.delivered, parts))
@@ -140,9 +142,11 @@ def records(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.fixture
-def make(gpus: Cuda, records: None, tree: Tree) -> Callable[[str], Any]:
-    root = tree(10)
+@pytest.fixture(params=[(700, 0, 4096, 1, 5000), (700,)], ids=["sizes", "size"])
+def make(
+    gpus: Cuda, records: None, tree: Tree, request: pytest.FixtureRequest
+) -> Callable[[str], Any]:
+    root = tree(10, sizes=request.param)
 
     def make(device: str) -> tuple[group.ReaderGroup, FakePipeline]:
         def opener() -> Any:

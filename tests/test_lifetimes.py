@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.pipeline import experimental
 
 from dali_storage import readers
+from dali_storage.dali import group
 from dali_storage.dali.group import Delivery
 
 from .conftest import Tree, build, open_files, take
@@ -50,6 +52,44 @@ def test_no_batch_is_overwritten_while_dali_holds_it(
         if exec_dynamic:  # the other executors use the memory of an output again
             for held, contents in kept[-7:]:
                 assert [held.at(slot).tobytes() for slot in range(5)] == contents
+
+
+@pytest.mark.parametrize("backend", ["memory", "python-file"])
+def test_samples_of_one_size_stay_as_they_are_while_anything_holds_them(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """They reach DALI as one array: a batch, a view of it, a sample or a tensor may be kept."""
+    monkeypatch.setattr(group, "TensorCPU", "no sample is a tensor of its own")
+    root = str(tree(64, sizes=(3072,)))
+    options = {"prefetch_queue_depth": 3}
+    arguments = {"file_root": root, "random_shuffle": True, "seed": 1}
+    ours = build(readers.file, 16, **arguments, backend=backend, pipeline=dict(options))
+    real = build(fn.readers.file, 16, **arguments, dont_use_mmap=True)
+    kept: list[tuple[Any, Any]] = []
+    for number in range(120):
+        (data, _), (expected, _) = ours.run(), real.run()
+        batch = expected.as_array().copy()
+        holder: tuple[Any, Any] = [
+            (data, batch),
+            (np.asarray(data.as_tensor()), batch),
+            (np.asarray(data[5]), batch[5]),
+            (torch.from_dlpack(data.as_tensor()), batch),
+        ][number % 4]
+        kept.append(holder)
+        del data
+        for held, contents in kept[-40:]:
+            assert np.array_equal(getattr(held, "as_array", lambda held=held: held)(), contents)
+        del held, holder
+
+
+def test_memory_is_flat_with_samples_of_one_size(tree: Tree) -> None:
+    pipeline = build(readers.file, 32, file_root=str(tree(64, sizes=(100_000,))), name="R")
+    for _ in range(20):
+        pipeline.run()
+    before = resident()
+    for _ in range(400):
+        pipeline.run()
+    assert resident() - before < 10 << 20  # 400 batches are 1.2 GiB
 
 
 def test_a_running_pipeline_causes_no_page_faults(tree: Tree) -> None:
@@ -141,6 +181,11 @@ def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree: Tree) -> No
 REDEFINITIONS = 40
 
 
+def resident() -> int:
+    """The memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None:
     """As in a notebook, whose cell is run again and again."""
     root = str(tree(64, sizes=(100_000,)))
@@ -148,8 +193,7 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None
     def redefine(times: int) -> tuple[int, int]:
         for _ in range(times):
             take(build(readers.file, 32, file_root=root), 3)
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-        return resident, len(os.listdir("/proc/self/task"))
+        return resident(), len(os.listdir("/proc/self/task"))
 
     memory, threads = redefine(REDEFINITIONS // 4)
     more_memory, more_threads = redefine(REDEFINITIONS)

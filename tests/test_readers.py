@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import Pipeline, fn, types
 
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
@@ -235,6 +235,42 @@ def test_direct_gives_the_same_samples(tree: Tree) -> None:
     root = str(tree(23, sizes=(100, 3, 0, 70_000, 4096)))
     ours = build(readers.file, 5, file_root=root, backend_options={"direct": True, "lanes": 3})
     assert take(ours, 12) == take(build(fn.readers.file, 5, file_root=root, dont_use_mmap=True), 12)
+
+
+@pytest.mark.parametrize("exec_dynamic", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("backend", ["memory", "python-file"])
+@pytest.mark.parametrize(
+    "sizes", [(3072,), (0,), (8, 8, 8, 8, 8, 16, 4, 4), (4, 4, 4, 4, 0, 0, 0, 0)], ids=str
+)
+def test_samples_of_one_size_are_the_same_to_all_operators(
+    tree: Tree, sizes: tuple[int, ...], backend: str, batch_size: int, exec_dynamic: bool
+) -> None:
+    """Also in turn with batches of different sizes, which reach DALI in another way."""
+    arguments: dict[str, Any] = {"file_root": str(tree(24, classes=1, sizes=sizes))}
+
+    def outputs(file: Callable[..., Any], **more: Any) -> Pipeline:
+        pipeline = Pipeline(batch_size, 2, None, exec_dynamic=exec_dynamic)
+        with pipeline:
+            data, labels = file(**arguments, **more)
+            pipeline.set_outputs(
+                data,
+                labels,
+                fn.reinterpret(data, dtype=types.DALIDataType.INT32),
+                fn.cast(data, dtype=types.DALIDataType.FLOAT16),
+                fn.pad(data, fill_value=7),
+                fn.copy(data),
+            )
+        return pipeline
+
+    ours = outputs(readers.file, backend=backend)
+    real = outputs(fn.readers.file, dont_use_mmap=True)
+    for _ in range(30):
+        for found, expected in zip(ours.run(), real.run(), strict=True):
+            assert found.dtype == expected.dtype
+            assert found.shape() == expected.shape()
+            for slot in range(batch_size):
+                assert np.array_equal(found.at(slot), expected.at(slot))
 
 
 # --- bad input ----------------------------------------------------------------------------------

@@ -182,11 +182,11 @@ def data_list(source: Source, contents: Sequence[Buffer]) -> tuple[Any, Any, boo
         data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], contiguous=False)
         # Not an int, which DALI takes for the default stream without a word.
         return data, ctypes.c_void_p(source.stream.pointer), True
-    page_locked = ("", True) if source.pinned else ()
     if isinstance(contents, np.ndarray):
-        return TensorListCPU(contents, *page_locked), None, False
+        return TensorListCPU(contents, is_pinned=source.pinned), None, False
     # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
     # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
+    page_locked = ("", True) if source.pinned else ()
     tensors = [TensorCPU(content, *page_locked) for content in contents]
     return TensorListCPU(tensors, contiguous=False), None, False
 
