@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from dali_storage.loaders import Loader
 
 from ..pipelines import VALIDATION, maker
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_dataset.py"
 SIGNATURE = tf.TensorSpec((None, 16, 16, 3), tf.float32), tf.TensorSpec((None,), tf.int64)
 
 
@@ -44,6 +48,20 @@ def test_a_loader_makes_tensors_of_tensorflow(jpegs: Path) -> None:
     np.testing.assert_equal(
         [[each.numpy() for each in batch] for batch in batches], expected(jpegs)
     )
+
+
+def test_the_example_learns(pictures: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--data", pictures, "--epochs", "3", "--max-steps", "2"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    accuracies = re.findall(r"val_accuracy: (\d\.\d+)", done.stdout)
+    assert len(accuracies) == 3
+    assert float(accuracies[-1]) > 0.25
+    assert " samples/s · waited " in done.stdout
 
 
 def pipeline(file: Any, root: Path) -> Pipeline:
