@@ -8,6 +8,7 @@ import pickle
 import struct
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,28 @@ def test_nested_values_do_not_take_long(end: bytes) -> None:
     start = time.process_time()
     with pytest.raises(NotPlain):
         parse(memoryview(content))
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize("opcode", [b"(", b")", b"N", b"]q\x00"])
+def test_many_values_do_not_take_much_memory(opcode: bytes) -> None:
+    content = b"\x80\x02" + opcode * 1_000_000 + b"."
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotPlain, match="more values are nested than in plain data"):
+            parse(memoryview(content))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 << 20
+
+
+def test_a_shape_of_many_dimensions_is_refused_at_once() -> None:
+    """Their product has 700,000 bits."""
+    shape = b"(" + b"K\xff" * 90_000 + b"t"
+    start = time.process_time()
+    with pytest.raises(NotPlain, match="an array without a shape"):
+        parse(memoryview(array(shape=shape)))
     assert time.process_time() - start < 0.5
 
 

@@ -1,8 +1,7 @@
 """Loaders of CIFAR-10 and CIFAR-100."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -18,7 +17,7 @@ from ..order import OrderOptions, reader_meta
 from ..reader import Reader
 from ..records import RecordsReader, read_whole
 from ..source import Source
-from .cifar_files import CIFAR10, CIFAR100, RECORD_BYTES, SHAPE, Archive, Form, find, naming
+from .cifar_files import CIFAR10, CIFAR100, RECORD_BYTES, SHAPE, Found, find, naming
 from .images import ImagePipeline
 from .loader import Loader
 from .presets import CIFAR10_EVAL, CIFAR10_TRAIN, CIFAR100_EVAL, CIFAR100_TRAIN, Preset
@@ -51,8 +50,9 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
             built.)
         ValueError, TypeError: an option is wrong.
     """
-    presets = {"train": CIFAR10_TRAIN, "test": CIFAR10_EVAL}
-    return _loader("CIFAR-10", CIFAR10, _path(root), split, presets, Settings(**options))
+    settings = Settings(**options)
+    found = find("CIFAR-10", CIFAR10, _path(root), split)
+    return _loader(found, settings, CIFAR10_TRAIN if split == "train" else CIFAR10_EVAL, split)
 
 
 @takes_options
@@ -62,114 +62,84 @@ def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[
     `root` is the directory `cifar-100-python` or `cifar-100-binary`, or one that has them in it.
     The usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
     """
-    presets = {"train": CIFAR100_TRAIN, "test": CIFAR100_EVAL}
-    return _loader("CIFAR-100", CIFAR100, _path(root), split, presets, Settings(**options))
-
-
-def _loader(
-    title: str,
-    archives: Sequence[Archive],
-    root: str,
-    split: str,
-    presets: Mapping[str, Preset],
-    settings: Settings,
-) -> Loader:
-    if split not in presets:
-        raise ValueError(f"split must be 'train' or 'test', not {split!r}")
-    archive, directory = find(title, archives, root, split)
-    names = os.path.join(directory, archive.names)
-    with open(names, "rb") as file, naming(names):
-        classes = tuple(archive.form.classes(file.read()))
-    batches = _Batches(directory, archive.files[split], archive.form, len(classes))
-    return ImagePipeline(
-        read=batches.read,
-        settings=settings,
-        train=split == "train",
-        preset=presets[split],
-        decode=_decode,
-    ).loader(lambda: classes)
+    settings = Settings(**options)
+    found = find("CIFAR-100", CIFAR100, _path(root), split)
+    return _loader(found, settings, CIFAR100_TRAIN if split == "train" else CIFAR100_EVAL, split)
 
 
 def _path(root: PathLike) -> str:
     return os.fsdecode(path_bytes("root", root))
 
 
+def _loader(found: Found, settings: Settings, preset: Preset, split: str) -> Loader:
+    return ImagePipeline(
+        read=partial(_read, found),
+        settings=settings,
+        train=split == "train",
+        preset=preset,
+        decode=_decode,
+    ).loader(
+        classes=lambda: found.classes,
+        describe=lambda: f"{split} of {found.directory!r}, {len(found.classes)} classes",
+    )
+
+
 def _decode(records: DataNode) -> DataNode:
     return fn.reshape(records, shape=SHAPE, layout="CHW")
 
 
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """The files of a split.
+def _read(
+    found: Found,
+    *,
+    name: str,
+    backend: str,
+    backend_options: Mapping[str, Any] | None,
+    **order: Any,
+) -> tuple[DataNode, DataNode]:
+    """The records and labels in the current pipeline; the arguments are those of `readers.file`."""
+    options = dict(backend_options or {})
+    storage = registry.configure(backend, options)
+    ordered = OrderOptions(**order)
 
-    Attributes:
-        directory: where they are.
-        files: their names.
-        form: how they are written.
-        classes: how many labels there are.
-    """
-
-    directory: str
-    files: Sequence[str]
-    form: Form
-    classes: int
-
-    def read(
-        self,
-        *,
-        name: str,
-        backend: str,
-        backend_options: Mapping[str, Any] | None,
-        **order: Any,
-    ) -> tuple[DataNode, DataNode]:
-        """The records and labels in the current pipeline; the arguments are `readers.file`'s."""
-        options = dict(backend_options or {})
-        storage = registry.configure(backend, options)
-        ordered = OrderOptions(**order)
-
-        def open_records() -> tuple[Catalog, Reader]:
-            catalog, reader = self.open(partial(storage, **options))
-            reader_meta(len(catalog), ordered)  # refuses more shards than samples
-            return catalog, reader
-
-        data, labels = add_reader(
-            name,
-            lambda name: Source(name=name, opener=open_records, order=ordered, depth=1),
-            device="cpu",
-            inherits_seed=False,
-            preserve=False,
-            lazy=False,
-            with_index=False,
-        )
-        return data, labels
-
-    def open(self, open_reader: Callable[[Catalog], Reader]) -> tuple[Catalog, RecordsReader]:
-        """Read the files; the catalog of their records, and a reader of these."""
-        names = [os.fsencode(name) for name in self.files]
-        root = os.fsencode(self.directory)
-        containers = read_whole(Catalog.from_names(names, [0] * len(names), root), open_reader)
-        builder, starts = CatalogBuilder(), []
-        for number, name in enumerate(names):
-            with naming(os.path.join(self.directory, self.files[number])):
-                first, labels = self.form.records(containers.contents(number))
-                self._check(labels)
-            digits = len(str(labels.size - 1))
-            numbers = [b"#%0*d" % (digits, record) for record in range(labels.size)]
-            builder.extend(numbers, labels.tolist(), prefix=name)
-            starts.append(containers.offsets[number] + first)
-        catalog = builder.build(root)
-        reader = RecordsReader(
-            catalog,
-            memory=containers.memory,
-            starts=np.concatenate(starts),
-            size_bytes=RECORD_BYTES,
-        )
+    def open_storage() -> tuple[Catalog, Reader]:
+        catalog, reader = _open(found, partial(storage, **options))
+        reader_meta(len(catalog), ordered)  # refuses more shards than samples
         return catalog, reader
 
-    def _check(self, labels: IntArray) -> None:
-        wrong = np.flatnonzero((labels < 0) | (labels >= self.classes))
-        if wrong.size:
-            raise ValueError(
-                f"record {wrong[0]} has the label {labels[wrong[0]]}, and there are "
-                f"{self.classes} classes"
-            )
+    data, labels = add_reader(
+        name,
+        lambda name: Source(name=name, opener=open_storage, order=ordered, depth=1),
+        device="cpu",
+        inherits_seed=False,
+        preserve=False,
+        lazy=False,
+        with_index=False,
+    )
+    return data, labels
+
+
+def _open(found: Found, open_reader: Callable[[Catalog], Reader]) -> tuple[Catalog, RecordsReader]:
+    """Read the files; the catalog of their records, and a reader of these."""
+    names, root = list(map(os.fsencode, found.files)), os.fsencode(found.directory)
+    containers = read_whole(Catalog.from_names(names, [0] * len(names), root), open_reader)
+    builder, starts = CatalogBuilder(), []
+    for file, name in enumerate(names):
+        with naming(found.path(file)):
+            first, labels = found.form.records(containers.contents(file))
+            _require_labels(labels, len(found.classes))
+        digits = len(str(labels.size - 1))
+        numbers = [b"#%0*d" % (digits, record) for record in range(labels.size)]
+        builder.extend(numbers, labels.tolist(), prefix=name)
+        starts.append(containers.offsets[file] + first)
+    catalog = builder.build(root)
+    reader = RecordsReader(
+        catalog, memory=containers.memory, starts=np.concatenate(starts), size_bytes=RECORD_BYTES
+    )
+    return catalog, reader
+
+
+def _require_labels(labels: IntArray, classes: int) -> None:
+    for record in np.flatnonzero((labels < 0) | (labels >= classes))[:1].tolist():
+        raise ValueError(
+            f"record {record} has the label {labels[record]}, and there are {classes} classes"
+        )

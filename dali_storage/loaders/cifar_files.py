@@ -166,43 +166,71 @@ CIFAR100 = (
 )
 
 
-def find(title: str, archives: Sequence[Archive], root: str, split: str) -> tuple[Archive, str]:
-    """The first of `archives` that is in `root`, and its directory, with all files of the split.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A split of a data set on disk.
+
+    Attributes:
+        directory: where its files are.
+        files: their names, in the order of their records.
+        form: how they are written.
+        classes: the names of the labels.
+    """
+
+    directory: str
+    files: Sequence[str]
+    form: Form
+    classes: tuple[str, ...]
+
+    def path(self, file: int) -> str:
+        """The path of one of the files."""
+        return os.path.join(self.directory, self.files[file])
+
+
+def find(title: str, archives: Sequence[Archive], root: str, split: str) -> Found:
+    """The split of the first of `archives` that is in `root`; the names of its classes are read.
 
     Raises:
-        ValueError: `root` or what is in it is still packed.
+        ValueError: there is no such split; `root` or what is in it is still packed; or the names
+            cannot be read.
         FileNotFoundError: there is no such directory, or none of the archives in it, or it lacks
             files.
     """
+    if split not in archives[0].files:
+        raise ValueError(f"split must be 'train' or 'test', not {split!r}")
     if os.path.isfile(root):
-        remedy = (
-            _how_to_extract(root) if ".t" in os.path.basename(root) else "name the one it is in"
-        )
+        packed = ".t" in os.path.basename(root)
+        remedy = _how_to_extract(root) if packed else "give the directory that it is in"
         raise ValueError(f"root must be a directory, not the file {root!r}; {remedy}")
     os.stat(root)  # raises if it is missing
     for archive in archives:
         directory = archive.found_in(root)
         if directory is not None:
-            _require_files(archive, directory, [*archive.files[split], archive.names])
-            return archive, directory
+            return _found(archive, directory, split)
     for archive in archives:
-        packed = os.path.join(root, archive.name)
-        if os.path.isfile(packed):
-            raise ValueError(f"{title} is still packed in {root!r}; {_how_to_extract(packed)}")
+        packed_file = os.path.join(root, archive.name)
+        if os.path.isfile(packed_file):
+            raise ValueError(f"{title} is still packed in {root!r}; {_how_to_extract(packed_file)}")
     expected = " or ".join(archive.directory for archive in archives)
     raise FileNotFoundError(errno.ENOENT, f"no {title} here: no {expected}", root)
+
+
+def _found(archive: Archive, directory: str, split: str) -> Found:
+    files = archive.files[split]
+    needed = [*files, archive.names]
+    missing = [name for name in needed if not os.path.isfile(os.path.join(directory, name))]
+    if missing:
+        what = f"{', '.join(missing)} missing; extract {archive.name} again"
+        raise FileNotFoundError(errno.ENOENT, what, directory)
+    names = os.path.join(directory, archive.names)
+    with open(names, "rb") as file, naming(names):
+        classes = tuple(archive.form.classes(file.read()))
+    return Found(directory, files, archive.form, classes)
 
 
 def _how_to_extract(packed: str) -> str:
     folder = shlex.quote(os.path.dirname(packed) or ".")
     return f"extract the archive first: tar xf {shlex.quote(packed)} -C {folder}"
-
-
-def _require_files(archive: Archive, directory: str, names: Sequence[str]) -> None:
-    missing = [name for name in names if not os.path.isfile(os.path.join(directory, name))]
-    if missing:
-        what = f"{', '.join(missing)} missing; extract {archive.name} again"
-        raise FileNotFoundError(errno.ENOENT, what, directory)
 
 
 @contextlib.contextmanager

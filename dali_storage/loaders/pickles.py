@@ -72,6 +72,8 @@ _GLOBAL = re.compile(rb"([ -~]{1,99})\n([ -~]{1,99})\n")
 # At most as many as pickles append at once: the memory of a match grows with its length.
 _SMALL_INTEGERS = re.compile(rb"(?:K.){1,1000}", re.DOTALL)
 _PROTOCOLS = range(2, 5)
+_MOST_VALUES, _MOST_MARKS = 100_000, 100  # on the stack: files of plain data are far below
+_MOST_DIMENSIONS = 32  # of NumPy 1
 _NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
 _EMPTY_BYTE_ARRAY = (_NDARRAY, (0,), "b"), (_NDARRAY, (0,), b"b")  # of Python 2 and 3
 _UINT8_STATE = (3, "|", None, None, None, -1, -1, 0)  # of numpy.dtype.__setstate__()
@@ -102,6 +104,8 @@ class _Machine:
                 name = _NAMES.get(chr(code), "unknown")
                 raise self.refusal(f"opcode {code:#04x} ({name}) does not belong to plain data")
             execute(self)
+            if len(self._stack) > _MOST_VALUES or len(self._below) > _MOST_MARKS:
+                raise self.refusal("more values are nested than in plain data")
 
     def refusal(self, why: str) -> NotPlain:
         return NotPlain(self._start, why)
@@ -200,7 +204,7 @@ class _Machine:
 
     def push_global(self, module: str, name: str) -> None:
         if (module, name) not in _GLOBALS:
-            raise self.refusal(f"it imports {module}.{name}, which plain data does not need")
+            raise self.refusal(f"it imports {module:.99}.{name:.99}, which data does not need")
         self._stack.append(_GLOBALS[module, name])
 
     def reduce(self) -> None:
@@ -222,10 +226,10 @@ class _Machine:
         version, shape, dtype, fortran, content = state
         if (version, dtype) != (1, _UINT8) or type(fortran) is not bool:
             raise self.refusal("an array of something else than bytes")
-        if type(content) is not slice or type(shape) is not tuple or set(map(type, shape)) != {int}:
+        if type(content) is not slice or type(shape) is not tuple or len(shape) > _MOST_DIMENSIONS:
             raise self.refusal("an array without a shape or bytes")
         nbytes = content.stop - content.start
-        if min(shape) < 1 or math.prod(shape) != nbytes:
+        if set(map(type, shape)) != {int} or min(shape) < 1 or math.prod(shape) != nbytes:
             raise self.refusal(f"an array of shape {shape} with {nbytes} bytes")
         target.shape, target.fortran, target.start = shape, fortran, content.start
 
