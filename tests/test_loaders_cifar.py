@@ -306,6 +306,7 @@ def test_training_images_are_crops_and_flips_of_torchvision(tmp_path: Path, numb
         assert (image - _normalised(crops[draw], preset)).abs().max() <= 1e-6
         draws.append(draw)
     assert len(set(draws)) > 100  # 300 draws of 162
+    assert {draw % 81 // 9 for draw in draws} == {draw % 9 for draw in draws} == set(range(9))
     assert 0.4 < np.mean(np.array(draws) >= 81) < 0.6
 
 

@@ -78,6 +78,7 @@ def _loader(found: Found, settings: Settings, preset: Preset, split: str) -> Loa
         train=split == "train",
         preset=preset,
         decode=_decode,
+        square=SHAPE[-1],
     ).loader(
         classes=lambda: found.classes,
         describe=lambda: f"{split} of {found.directory!r}, {len(found.classes)} classes",

@@ -15,6 +15,7 @@ from .transforms import (
     Flip,
     Layout,
     Normalize,
+    PadCrop,
     RandomErasing,
     RandomResizedCrop,
     Transform,
@@ -147,8 +148,17 @@ def seeded(steps: Sequence[Transform], seed: int) -> Steps:
     )
 
 
-def fused(steps: Sequence[Transform], given: Layout, layout: Layout, dtype: Dtype) -> Steps:
-    """The steps that make images of a layout and type of uint8 images of the layout `given`."""
+def fused(
+    steps: Sequence[Transform],
+    given: Layout,
+    layout: Layout,
+    dtype: Dtype,
+    square: int | None = None,
+) -> Steps:
+    """The steps that make images of a layout and type of uint8 images of the layout `given`.
+
+    `square`: the side of the given images, if all of them are squares of one size.
+    """
     result: list[Transform] = []
     merged = _merged(steps)
     now: str = given
@@ -158,7 +168,8 @@ def fused(steps: Sequence[Transform], given: Layout, layout: Layout, dtype: Dtyp
             kind = dtype if place == len(merged) - 1 else "float32"
             now, step = layout, _with(step, layout=layout, dtype=kind)
         elif hasattr(step, "layout"):
-            step = _with(step, layout=now)
+            first = {"square": square} if place == 0 and isinstance(step, PadCrop) else {}
+            step = _with(step, layout=now, **first)
         elif not isinstance(step, Flip):
             if now == "CHW":
                 result.append(_to_hwc)

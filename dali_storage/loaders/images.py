@@ -37,6 +37,7 @@ class ImagePipeline:
         preset: what happens to the images if the settings do not say it.
         decode: makes images, uint8 CHW with their layout, of the samples, which are on the
             settings' device. None: the samples are encoded images (JPEG and so on).
+        square: the side of the decoded images, if all of them are squares of one size.
         check: raises if something is wrong with the samples; called when a pipeline is built.
         hints: further arguments of DALI's decoder on a GPU.
     """
@@ -46,6 +47,7 @@ class ImagePipeline:
     train: bool
     preset: Preset
     decode: Callable[[DataNode], DataNode] | None = None
+    square: int | None = None
     check: Callable[[Catalog], None] | None = None
     hints: Mapping[str, Any] = field(default_factory=dict)
 
@@ -109,7 +111,7 @@ class ImagePipeline:
             layout = "HWC"
         else:
             images = self.decode(samples.gpu() if gpu else samples)
-        for step in compose.fused(steps, layout, settings.layout, dtype):
+        for step in compose.fused(steps, layout, settings.layout, dtype, self.square):
             images = step(images)
         return images, labels.gpu() if gpu else labels
 

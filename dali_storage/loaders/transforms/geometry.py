@@ -117,6 +117,8 @@ class PadCrop:
         fill: the margin's pixels.
         layout: of the images.
         seed: of the random numbers.
+        square: the side of the images, if all of them are squares of one size. None: looked up for
+            each image, which takes DALI 5 us, more than the crop of a small image.
     """
 
     size: int
@@ -124,8 +126,14 @@ class PadCrop:
     fill: Channels = (0,)
     layout: Layout = "HWC"
     seed: int | None = None
+    square: int | None = None
 
     def __call__(self, images: DataNode) -> DataNode:
+        if self.square is not None:
+            last = self.square + self.padding - self.size
+            starts = [float(start) for start in range(-self.padding, last + 1)]
+            start = fn.random.uniform(values=starts, shape=(2,), seed=self.seed)
+            return _cut(images, fn.cast(start, dtype=types.INT32), self.size, self.fill)
         sides = fn.stack(*height_and_width(images, self.layout))
         places = sides + (2 * self.padding - self.size + 1)
         start = integers_below(places, self.seed) - self.padding
