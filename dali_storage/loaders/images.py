@@ -129,15 +129,16 @@ class ImagePipeline:
         """The arguments of the reader."""
         settings = self.settings
         shuffle = self.train if settings.shuffle is None else settings.shuffle
+        anew = shuffle in (True, "epoch")
         return {
             "name": READER,
             "num_shards": num_shards,
             "shard_id": shard_id,
-            "stick_to_shard": not self.train,
+            "stick_to_shard": not (self.train or anew),
             "pad_last_batch": True,
             "seed": settings.seed,
             "random_shuffle": shuffle == "window",
-            "shuffle_after_epoch": shuffle in (True, "epoch"),
+            "shuffle_after_epoch": anew,
             "shuffle_after_epoch_seed": settings.seed,
             "backend": settings.backend,
             "backend_options": settings.backend_options,
