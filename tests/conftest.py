@@ -166,6 +166,14 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 JPEGs of a photograph, 300 to 1,000 pixels wide and high, in class directories."""
+    from benchmarks import dataset
+
+    return Path(dataset.make(str(tmp_path_factory.mktemp("photographs")), lambda done: None, 24))
+
+
 @pytest.fixture
 def pipelines_end() -> Iterator[None]:
     """Collects the pipelines of a test when it ends."""

@@ -20,6 +20,7 @@ class RandomResizedCrop:
         area: of the part, as a share of the image; uniformly distributed.
         aspect: width to height of the part; its logarithm is uniformly distributed.
         cubic: bicubic interpolation instead of bilinear. Both with antialiasing.
+        layout: of the images.
         seed: of the random numbers.
     """
 
@@ -27,16 +28,14 @@ class RandomResizedCrop:
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     cubic: bool = False
+    layout: Layout = "HWC"
     seed: int | None = None
 
     def __call__(self, images: DataNode) -> DataNode:
-        return fn.random_resized_crop(
-            images,
-            size=(self.size, self.size),
-            interp_type=_interpolation(self.cubic),
-            antialias=True,
-            **self.window(),
-        )
+        # Not fn.random_resized_crop, which uses pixels beside the part where it scales down.
+        sides = fn.stack(*height_and_width(images, self.layout))
+        start, size = fn.random_crop_generator(fn.cast(sides, dtype=types.INT64), **self.window())
+        return self.resize(fn.slice(images, start=start, shape=size, axis_names="HW"))
 
     def window(self) -> dict[str, Any]:
         """The arguments by which an operator of DALI draws the part."""

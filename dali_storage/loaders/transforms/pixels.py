@@ -8,7 +8,7 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
 
-from ._types import Channels, DataNode
+from ._types import Channels, DataNode, Layout
 
 Policy: TypeAlias = Literal["trivial_augment_wide", "rand_augment", "auto_augment"]
 
@@ -40,13 +40,17 @@ class Normalize:
     Attributes:
         mean: of the pixels of a data set, as a share of 255.
         std: their standard deviation, as a share of 255.
+        layout: of the images.
     """
 
     mean: Channels
     std: Channels
+    layout: Layout = "HWC"
 
     def __call__(self, images: DataNode) -> DataNode:
-        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, **self.scaled())
+        return fn.crop_mirror_normalize(
+            images, dtype=types.FLOAT, output_layout=self.layout, **self.scaled()
+        )
 
     def scaled(self) -> dict[str, list[float]]:
         """The arguments of `fn.crop_mirror_normalize`."""
