@@ -12,7 +12,7 @@ import ctypes
 import operator
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,8 +24,7 @@ from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListG
 from nvidia.dali.types import DALIDataType, PipelineAPIType
 
 from .. import cuda
-from .._types import Buffer
-from ..prefetch import LoadedBatch
+from ..prefetch import Contents, LoadedBatch
 from ..source import Source
 from .hold import Hold
 from .iterators import drain
@@ -163,7 +162,9 @@ class Delivery:
         if INDEX in inputs.values():
             outputs.append((number_list(batch.samples), None, False))
         feed = pipeline._pipe.SetExternalTLInput
-        self._steps = [partial(feed, name, *outputs[i]) for name, i in inputs.items()]
+        self._steps: list[Callable[[], object]] = [
+            partial(feed, name, *outputs[output]) for name, output in inputs.items()
+        ]
         self._steps.append(source.advance())
         if hold is not None:
             self._steps.insert(0, partial(hold.add, batch.contents))
@@ -175,7 +176,7 @@ class Delivery:
             deque(map(operator.call, self._steps), 0)
 
 
-def data_list(source: Source, contents: Sequence[Buffer]) -> tuple[Any, Any, bool]:
+def data_list(source: Source, contents: Contents) -> tuple[Any, Any, bool]:
     """DALI's list of the samples, the stream to copy it on, and whether a kernel should copy."""
     if source.stream is not None:
         gpu = source.stream.gpu

@@ -7,15 +7,15 @@ import functools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from nvidia.dali.backend import Pipeline as Executor
 
 from .. import cuda
-from .._types import Buffer
+from ..prefetch import Contents
 
-_Queued: TypeAlias = deque[tuple[Callable[[], None], Sequence[Buffer]]]
+_Queued: TypeAlias = deque[tuple[Callable[[], None], Contents]]
 
 
 class Hold:
@@ -29,7 +29,7 @@ class Hold:
     def __init__(self, executor: Executor, gpu: int) -> None:
         """For the executor behind a pipeline on this GPU. No batch has been fed yet."""
         self._gpu = gpu
-        self._fed: deque[Sequence[Buffer]] = deque()
+        self._fed: deque[Contents] = deque()
         self._queued: _Queued = deque()
         self.add = self._fed.append
         # The user may use outputs after the pipeline was dropped.
