@@ -126,7 +126,8 @@ def test_a_corrupt_image_ends_its_epoch_and_names_the_files(
         with pytest.raises(RuntimeError, match=r"Failed to decode sample #2") as raised:
             next(iterator)
         (note,) = raised.value.__notes__
-        assert note == "the files of the batch: " + ", ".join(map(str, pictures[4:8]))
+        folder = pictures[0].parent
+        assert note == f"the files of the batch, in {folder}: 04.jpg, 05.jpg, 06.jpg, 07.jpg"
         for _ in range(2):
             with pytest.raises(RuntimeError, match="iterate over the Loader again"):
                 next(iterator)

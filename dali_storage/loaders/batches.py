@@ -144,8 +144,10 @@ class Batches:
             catalog, _ = each.open()
             samples = dict.fromkeys(each.samples(position).tolist())  # padding repeats the last one
             names += [os.fsdecode(catalog.path(sample)) for sample in samples]
-        more = [f"and {len(names) - _NAMED} more"] * (len(names) > _NAMED)
-        return "the files of the batch: " + ", ".join(names[:_NAMED] + more)
+        folder = os.path.dirname(os.path.commonprefix(names))
+        shown = [os.path.relpath(name, folder or ".") for name in names[:_NAMED]]
+        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"the files of the batch, in {folder or '.'}: {', '.join(shown)}{more}"
 
 
 def _sources(pipeline: Any, reader_name: str) -> list[Source]:
