@@ -143,11 +143,11 @@ class Batches:
         for each in self._sources:
             catalog, _ = each.open()
             samples = dict.fromkeys(each.samples(position).tolist())  # padding repeats the last one
-            names += [os.fsdecode(catalog.path(sample)) for sample in samples]
-        folder = os.path.dirname(os.path.commonprefix(names))
-        shown = [os.path.relpath(name, folder or ".") for name in names[:_NAMED]]
+            names += [os.path.abspath(os.fsdecode(catalog.path(sample))) for sample in samples]
+        folder = os.path.commonpath([os.path.dirname(name) for name in names])
+        shown = [os.path.relpath(name, folder) for name in names[:_NAMED]]
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"the files of the batch, in {folder or '.'}: {', '.join(shown)}{more}"
+        return f"the files of the batch, in {folder}: {', '.join(shown)}{more}"
 
 
 def _sources(pipeline: Any, reader_name: str) -> list[Source]:
