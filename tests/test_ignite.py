@@ -63,21 +63,22 @@ def validation(jpegs: Path) -> Iterator[Loader]:
         yield loader
 
 
-def test_a_run_that_stopped_in_an_epoch_continues_bit_for_bit(jpegs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [STEPS, 17], ids=["after an epoch", "in an epoch"])
+def test_a_run_that_stopped_continues_bit_for_bit(jpegs: Path, tmp_path: Path, steps: int) -> None:
     whole = Run(jpegs).train()
 
     stopped = Run(jpegs)
     save = Checkpoint(stopped.state, DiskSaver(tmp_path, require_empty=False), filename_pattern="x")
-    at_17 = Events.ITERATION_COMPLETED(once=17)
-    stopped.trainer.add_event_handler(at_17, save)
-    stopped.trainer.add_event_handler(at_17, lambda engine: engine.terminate())
+    last = Events.ITERATION_COMPLETED(once=steps)
+    stopped.trainer.add_event_handler(last, save)
+    stopped.trainer.add_event_handler(last, lambda engine: engine.terminate())
     stopped.train()
 
     resumed = Run(jpegs)
     Checkpoint.load_objects(resumed.state, torch.load(tmp_path / "x", weights_only=True))
     resumed.train()
 
-    assert (len(stopped.batches), len(whole.batches)) == (17, EPOCHS * STEPS)
+    assert (len(stopped.batches), len(whole.batches)) == (steps, EPOCHS * STEPS)
     assert same(stopped.batches + resumed.batches, whole.batches)
     assert same(resumed.model, whole.model)
     assert not same(stopped.model, whole.model)

@@ -140,17 +140,18 @@ def test_why_there_is_a_loader(jpegs: Path) -> None:
     assert limited[3:] == [("validate", 83), ("train", 40), ("train", 16)]
 
 
-def test_a_run_that_stopped_in_an_epoch_continues_bit_for_bit(loaders: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [STEPS, 17], ids=["after an epoch", "in an epoch"])
+def test_a_run_that_stopped_continues_bit_for_bit(loaders: Any, tmp_path: Path, steps: int) -> None:
     whole = fit(Model(), *loaders())
-    save = ModelCheckpoint(tmp_path, filename="stopped", every_n_train_steps=17)
-    stopped = fit(Model(), *loaders(), max_steps=17, callbacks=[save])
+    save = ModelCheckpoint(tmp_path, filename="stopped", every_n_train_steps=steps)
+    stopped = fit(Model(), *loaders(), max_steps=steps, callbacks=[save])
     resumed = fit(Model(), *loaders(), checkpoint=tmp_path / "stopped.ckpt")
 
-    assert (len(stopped.batches), len(whole.batches)) == (17, 3 * STEPS)
+    assert (len(stopped.batches), len(whole.batches)) == (steps, 3 * STEPS)
     assert same(stopped.batches + resumed.batches, whole.batches)
     assert same(resumed.network, whole.network)
     assert not same(stopped.network, whole.network)
-    assert resumed.rounds == [("validate", 83), ("train", 56), ("validate", 83), ("train", 96)]
+    assert resumed.rounds[-2:] == [("validate", 83), ("train", 96)]
 
 
 def test_two_processes_share_every_epoch(jpegs: Path, tmp_path: Path) -> None:
