@@ -30,7 +30,7 @@ def files(root: Path) -> list[Path]:
 
 def decoded(root: Path, change: Callable[[Image.Image], Any] = lambda image: image) -> list[Pixels]:
     """The images as Pillow decodes them, changed by a function."""
-    return [np.asarray(change(Image.open(path).convert("RGB"))) for path in files(root)]
+    return [np.array(change(Image.open(path).convert("RGB"))) for path in files(root)]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,13 @@ class Difference:
 def difference(ours: Sequence[Pixels], theirs: Sequence[Pixels]) -> Difference:
     """Of all pixels of images of the same shapes."""
     assert [each.shape for each in ours] == [each.shape for each in theirs]
-    pairs = zip(ours, theirs, strict=True)
+    pairs = list(zip(ours, theirs, strict=True))
+    if all(a.dtype == b.dtype == np.uint8 for a, b in pairs):
+        # Sorting millions of numbers would take seconds.
+        gaps = [np.abs(a.astype(np.int16) - b).ravel() for a, b in pairs]
+        counts = sum(np.bincount(each, minlength=256) for each in gaps)
+        levels = np.arange(256)
+        p99 = np.searchsorted(np.cumsum(counts), 0.99 * counts.sum())
+        return Difference(levels @ counts / counts.sum(), p99, levels[counts > 0].max())
     all_of = np.concatenate([np.abs(a.astype(np.float64) - b).ravel() for a, b in pairs])
     return Difference(all_of.mean(), np.percentile(all_of, 99), all_of.max())

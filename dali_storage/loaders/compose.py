@@ -1,5 +1,6 @@
 """From a list of transforms to the steps of a pipeline: seeds, layouts, what is done at once."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, TypeAlias
@@ -140,12 +141,15 @@ def decode(
 
 
 def seeded(steps: Sequence[Transform], seed: int) -> Steps:
-    """The steps; those without a seed get one, derived from `seed` and their place in the list."""
-    seeds = [np.random.SeedSequence((seed, place)).generate_state(1) for place in range(len(steps))]
-    return tuple(
-        _with(step, seed=int(own[0])) if getattr(step, "seed", 0) is None else step
-        for step, own in zip(steps, seeds, strict=True)
-    )
+    """The steps; random ones without a seed get one, derived from `seed` and their number."""
+    result: list[Transform] = []
+    numbers = itertools.count()
+    for step in steps:
+        if hasattr(step, "seed"):
+            derived = np.random.SeedSequence((seed, next(numbers))).generate_state(1)
+            step = step if step.seed is not None else _with(step, seed=int(derived[0]))
+        result.append(step)
+    return tuple(result)
 
 
 def fused(
