@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -79,7 +80,8 @@ class Model(Reader):
             self.under_way.remove(lane)
 
     def fill(self, batch: Batch) -> None:
-        time.sleep(self.seconds)
+        if self.seconds:
+            time.sleep(self.seconds)
         self.read_batches.append(batch.samples.tolist())
         for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
             if sample in self.broken:
@@ -194,8 +196,9 @@ def test_a_sequential_caller_has_every_batch_read_once() -> None:
             ahead.get(index)
     batches = [tuple(batch) for batch in reader.read_batches]
     assert 20 <= len(batches) <= 20 + 3
-    firsts = sorted(batch[0] for batch in batches[:10])
-    assert firsts == [index * BATCH for index in range(10)]
+    known = Counter(batch[0] for batch in batches)  # lanes may end in another order
+    assert sorted(known) == [index * BATCH for index in range(10)]
+    assert min(known.values()) == 2  # twenty batches are all samples twice
 
 
 @pytest.mark.parametrize("depth", [1, 3, 10])
@@ -558,7 +561,6 @@ def test_samples_of_one_size_side_by_side_are_rows_of_one_array(
     assert isinstance(contents, np.ndarray) == together
     lease_alive = weakref.ref(lease)
     del lease
-    gc.collect()
     assert lease_alive() is not None, "the contents keep it"
     if isinstance(contents, np.ndarray):
         assert contents.shape == (len(sizes), sizes[0])
@@ -567,7 +569,6 @@ def test_samples_of_one_size_side_by_side_are_rows_of_one_array(
     del contents
     assert lease_alive() is not None, "a part of a sample keeps it, too"
     del part
-    gc.collect()
     assert lease_alive() is None
 
 
