@@ -2,29 +2,28 @@
 
 import errno
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from .._types import IntArray, PathLike
+from .._types import PathLike
 from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, Reader
-from .extents.device import open_mapped
-from .extents.map import MapTree, load_map
+from ..reader import Batch
+from .extents.map import load_map
 from .extents.plan import Reads
-from .extents.samples import Failures, MappedSamples, directory_of
+from .extents.reader import MappedReader
+from .extents.samples import Failures
 from .linux import aio
 from .linux.libc import IOVEC
-from .linux.storage import list_disks, open_direct
+from .linux.storage import DirectFile, list_disks, open_direct
 
 _RETRIES = 1
 _PAGE = 4096  # bytes
 
 
-class BlockReader(Reader):
+class BlockReader(MappedReader[DirectFile]):
     """Reads the extents of a map (`python -m bmap_tools create`) with O_DIRECT and kernel AIO.
 
     The reads of a batch are computed as numpy columns and submitted by one system call. While the
@@ -76,23 +75,13 @@ class BlockReader(Reader):
         self.lanes = lanes
         self._queue_depth = queue_depth
         loaded = load_map(bmap)
-        self._device, start = open_mapped(uri, loaded, directory_of(catalog), open_direct)
-        try:
-            self._samples = MappedSamples(
-                catalog,
-                loaded,
-                self._device.storage,
-                start,
-                max_transfer=max_transfer,
-                retries=_RETRIES,
-                check=check,
-            )
-            self.alignment = self._samples.alignment
+
+        def transfer(_: DirectFile) -> int:
             if reason := aio.unavailable(queue_depth):
                 raise reason
-        except BaseException:
-            self.close()
-            raise
+            return max_transfer
+
+        self._open(catalog, loaded, uri, open_direct, transfer, retries=_RETRIES, check=check)
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
@@ -102,18 +91,8 @@ class BlockReader(Reader):
     def devices(cls) -> Iterator[DeviceStatus]:
         return list_disks()
 
-    @classmethod
-    def tree(cls, **options: Any) -> MapTree:
-        return MapTree(load_map(options["bmap"]).map)
-
-    def sizes(self, samples: IntArray) -> IntArray:
-        return self._samples.sizes[samples]
-
     def read(self, batch: Batch, lane: int) -> None:
         self._samples.read(batch, self._submit)
-
-    def close(self) -> None:
-        self._device.close()
 
     def _submit(self, reads: Reads) -> Failures:
         iovecs = np.empty((len(reads), 1), IOVEC)

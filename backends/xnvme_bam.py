@@ -3,18 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-from .._types import Buffer, IntArray, PathLike
+from .._types import Buffer, PathLike
 from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, Reader
-from .extents.device import open_mapped
-from .extents.map import MapTree, load_map
+from ..reader import Batch
+from .extents.map import load_map
 from .extents.plan import Reads
-from .extents.samples import Failures, MappedSamples, directory_of
+from .extents.reader import MappedReader
+from .extents.samples import Failures
 from .gpu import layout, module
 from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import cuda_problem, list_gpus, submission_needs
@@ -23,7 +22,7 @@ from .xnvme.admin import count_granted
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.gpu_queue import Controller, GpuQueue
 from .xnvme.library import Library
-from .xnvme.namespace import open_namespace
+from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.registers import Registers
 
 _NAME = "xnvme-bam"
@@ -37,7 +36,7 @@ TIMEOUT_S = 10.0
 """Without a completion for so long, a queue is given up. cudaFree() and others wait as long."""
 
 
-class XnvmeBamReader(Reader):
+class XnvmeBamReader(MappedReader[Namespace]):
     """Reads the extents of a map by NVMe read commands that a GPU writes to submission queues.
 
     The processor only plans a batch and launches a kernel. Each of its warps drives a queue pair
@@ -112,23 +111,13 @@ class XnvmeBamReader(Reader):
             open_namespace, xnvme, io=None, nsid=nsid, queues=1, queue_depth=2, spin=False
         )
         self._launcher = launcher
-        self._namespace, start = open_mapped(address, loaded, directory_of(catalog), opener)
-        try:
+
+        def prepare(namespace: Namespace) -> int:
             with _named(address):
                 self._open_queues(queues, queue_depth)
-            self._samples = MappedSamples(
-                catalog,
-                loaded,
-                self._namespace.storage,
-                start,
-                max_transfer=self._namespace.transfer(_NAME, max_transfer, _MAX_TRANSFER),
-                retries=retries,
-                check=check,
-            )
-            self.alignment = self._samples.alignment
-        except BaseException:
-            self.close()
-            raise
+            return namespace.transfer(_NAME, max_transfer, _MAX_TRANSFER)
+
+        self._open(catalog, loaded, address, opener, prepare, retries=retries, check=check)
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
@@ -142,13 +131,6 @@ class XnvmeBamReader(Reader):
     def devices(cls) -> Iterator[DeviceStatus]:
         return list_gpus(submits=True)
 
-    @classmethod
-    def tree(cls, **options: Any) -> MapTree:
-        return MapTree(load_map(options["bmap"]).map)
-
-    def sizes(self, samples: IntArray) -> IntArray:
-        return self._samples.sizes[samples]
-
     def read(self, batch: Batch, lane: int) -> None:
         arena = (self._peer or self._buses).find(batch.buffer)
         self._samples.read(batch, partial(self._submit, self._queues[lane], arena, batch.buffer))
@@ -158,7 +140,7 @@ class XnvmeBamReader(Reader):
     def allocate(self, nbytes: int) -> Buffer:
         if self._peer:
             return self._peer.allocate(nbytes)
-        memory, found = bus.allocate(self._namespace.device, nbytes)
+        memory, found = bus.allocate(self._device.device, nbytes)
         self._launcher.map_memory(memory)
         self._buses.add(memory, found)
         return memory
@@ -172,24 +154,24 @@ class XnvmeBamReader(Reader):
     def _close(self) -> None:
         for queue in self._queues:
             queue.close()
-        self._namespace.close()
+        self._device.close()
 
     def _submit(self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: Reads) -> Failures:
-        with _named(self._namespace.storage.path):
+        with _named(self._device.storage.path):
             return queue.read(reads.offsets, reads.memory, reads.lengths, arena, owner)
 
     def _open_queues(self, queues: int, depth: int) -> None:
         controller = self._controller()
-        _require_granted(controller, self._namespace.storage.path, queues, depth)
+        _require_granted(controller, self._device.storage.path, queues, depth)
         pairs = [len(range(lane, queues, self.lanes)) for lane in range(self.lanes)]
         self._queues += [GpuQueue(controller, count, depth) for count in pairs]
         for queue in self._queues:
             queue.create()
 
     def _controller(self) -> Controller:
-        device = self._namespace.device
+        device = self._device.device
         granted = count_granted(device)
-        registers = Registers(self._namespace.storage.path, granted)
+        registers = Registers(self._device.storage.path, granted)
         return Controller(
             device=device,
             registers=registers,
@@ -197,7 +179,7 @@ class XnvmeBamReader(Reader):
             granted=granted,
             launcher=self._launcher,
             completions=partial(_completions, self._peer) if self._peer else None,
-            lba_bytes=self._namespace.lba_bytes,
+            lba_bytes=self._device.lba_bytes,
             timeout_s=TIMEOUT_S,
         )
 

@@ -4,24 +4,23 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from .. import cuda
-from .._types import Buffer, IntArray, PathLike
+from .._types import Buffer, PathLike
 from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer
-from ..reader import Batch, Reader
-from .extents.device import open_mapped
-from .extents.map import MapTree, load_map
+from ..reader import Batch
+from .extents.map import load_map
 from .extents.plan import Reads
-from .extents.samples import Failures, MappedSamples, directory_of
+from .extents.reader import MappedReader
+from .extents.samples import Failures
 from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import list_gpus
 from .xnvme import availability, library
 from .xnvme.bus import BusMemory
-from .xnvme.namespace import open_namespace
+from .xnvme.namespace import Namespace, open_namespace
 from .xnvme.nodes import list_nodes
 from .xnvme.pci import address_of, list_controllers, require_controller
 from .xnvme.queue import require_depth
@@ -32,7 +31,7 @@ _MOST_GPUS = 1024
 _DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
 
 
-class XnvmeBlockReader(Reader):
+class XnvmeBlockReader(MappedReader[Namespace]):
     """Reads the extents of a map (`python -m bmap_tools create`) by NVMe read commands.
 
     The commands of a batch are computed as numpy columns and kept under way in a queue. Samples are
@@ -116,21 +115,11 @@ class XnvmeBlockReader(Reader):
             spin=spin,
             peer=self._peer is not None,
         )
-        self._namespace, start = open_mapped(uri, loaded, directory_of(catalog), opener)
-        try:
-            self._samples = MappedSamples(
-                catalog,
-                loaded,
-                self._namespace.storage,
-                start,
-                max_transfer=self._namespace.transfer(_NAME, max_transfer, _DEFAULT_TRANSFER),
-                retries=retries,
-                check=check,
-            )
-            self.alignment = self._samples.alignment
-        except BaseException:
-            self.close()
-            raise
+
+        def transfer(namespace: Namespace) -> int:
+            return namespace.transfer(_NAME, max_transfer, _DEFAULT_TRANSFER)
+
+        self._open(catalog, loaded, uri, opener, transfer, retries=retries, check=check)
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
@@ -139,13 +128,6 @@ class XnvmeBlockReader(Reader):
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
         return chain(list_nodes(), list_controllers(), list_gpus())
-
-    @classmethod
-    def tree(cls, **options: Any) -> MapTree:
-        return MapTree(load_map(options["bmap"]).map)
-
-    def sizes(self, samples: IntArray) -> IntArray:
-        return self._samples.sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
         bus = self._peer.find(batch.buffer) if self._peer else None
@@ -156,11 +138,8 @@ class XnvmeBlockReader(Reader):
     def allocate(self, nbytes: int) -> Buffer:
         if self._peer:
             return self._peer.allocate(nbytes)
-        memory = self._namespace.allocate(nbytes)
+        memory = self._device.allocate(nbytes)
         return cuda.page_lock(memory, self.gpu) if self.gpu is not None else memory
-
-    def close(self) -> None:
-        self._namespace.close()
 
     def _use_gpu(self, mem: str, gpu: int, uri: PathLike | None) -> PeerMemory | None:
         """Require the GPU; return its memory if that is what `mem` asks for."""
@@ -179,7 +158,7 @@ class XnvmeBlockReader(Reader):
 
     def _submit(self, lane: int, owner: Buffer, bus: BusMemory | None, reads: Reads) -> Failures:
         columns = reads.offsets, reads.memory, reads.lengths
-        return self._namespace.submit(lane, *columns, owner, bus)
+        return self._device.submit(lane, *columns, owner, bus)
 
 
 def _require_memory(mem: str, gpu: int | None) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from dali_storage._types import address_of
 from dali_storage.backends import xnvme_bam
+from dali_storage.backends.extents import reader as extents_reader
 from dali_storage.backends.xnvme import queue_pairs
 from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
@@ -63,11 +64,11 @@ class Machine:
             "_library": lambda: None,
             "require_access": lambda address: None,
             "load_map": lambda bmap: None,
-            "open_mapped": self.open,
             "Registers": self.registers,
-            "MappedSamples": self.samples,
         }.items():
             monkeypatch.setattr(xnvme_bam, name, value)
+        monkeypatch.setattr(extents_reader, "open_mapped", self.open)
+        monkeypatch.setattr(extents_reader, "MappedSamples", self.samples)
 
     def fail(self, step: str) -> None:
         if step in self.failing:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Samples by the extents of a map: found, planned, checked, whoever reads them."""

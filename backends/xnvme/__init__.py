@@ -1,1 +1,1 @@
-"""TODO."""
+"""libxnvme: devices, files, queues of commands, memory. Nothing here knows samples or maps."""

@@ -1,0 +1,54 @@
+"""What the readers of extents have in common, whatever reads them."""
+
+from collections.abc import Callable
+from typing import Any, Generic
+
+from ..._types import IntArray, PathLike
+from ...catalog import Catalog
+from ...reader import Reader
+from .device import Opened, open_mapped
+from .map import LoadedMap, MapTree, load_map
+from .samples import MappedSamples, directory_of
+
+
+class MappedReader(Reader, Generic[Opened]):
+    """A reader of an open device and of the mapped samples on it."""
+
+    _device: Opened
+    _samples: MappedSamples
+
+    def _open(
+        self,
+        catalog: Catalog,
+        loaded: LoadedMap,
+        uri: PathLike | None,
+        opener: Callable[[str], Opened],
+        max_transfer: Callable[[Opened], int],
+        *,
+        retries: int,
+        check: bool,
+    ) -> None:
+        """Open the device, compare it with the map, and find every sample in the map.
+
+        `max_transfer` is called with the open device and returns the most bytes of one read.
+        """
+        self._device, start = open_mapped(uri, loaded, directory_of(catalog), opener)
+        try:
+            storage, most = self._device.storage, max_transfer(self._device)
+            self._samples = MappedSamples(
+                catalog, loaded, storage, start, max_transfer=most, retries=retries, check=check
+            )
+            self.alignment = self._samples.alignment
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def tree(cls, **options: Any) -> MapTree:
+        return MapTree(load_map(options["bmap"]).map)
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return self._samples.sizes[samples]
+
+    def close(self) -> None:
+        self._device.close()
