@@ -1,4 +1,4 @@
-"""How a reader takes part in DALI's pipelines; the only package that knows DALI's insides.
+"""How a reader takes part in DALI's pipelines; beside `dynamic` all that knows DALI's insides.
 
 Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, `seeds`,
 `iterators` and `hold` serve it, and `executor` adds metadata and checkpoints to pipelines.

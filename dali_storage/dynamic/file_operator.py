@@ -1,0 +1,68 @@
+"""What `File` has where `ndd.readers.File` has an operator of DALI."""
+
+import json
+import threading
+from typing import Any
+
+from ..dali.group import data_list, number_list
+from ..prefetch import LoadedBatch
+from ..source import Source
+
+
+class FileSource(Source):
+    """The one source of a reader; the pipeline of a captured loop takes it over as it is.
+
+    It may be closed while another thread waits for a batch, as torchdata's Prefetcher has them.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._lock = threading.RLock()
+        self._started = False
+
+    def start(self, **settings: Any) -> None:
+        """Begin to read; the second time, do nothing."""
+        if not self._started:
+            super().start(**settings)
+        self._started = True
+
+    def batch(self) -> LoadedBatch:
+        """See Source."""
+        with self._lock:
+            return super().batch()
+
+    def close(self) -> None:
+        """See Source; waits for `batch()`."""
+        with self._lock:
+            super().close()
+
+    def __repr__(self) -> str:
+        return f"dali_storage.dynamic.readers.File(name={self._name!r})"
+
+
+class FileOperator:
+    """What a reader uses of DALI's operator, with the names of nvidia.dali.backend_impl."""
+
+    def __init__(self, source: Source, batch_size: int) -> None:
+        self._source, self._batch_size = source, batch_size
+
+    def GetReaderMeta(self) -> dict[str, int]:  # noqa: N802
+        """What `get_metadata()` returns."""
+        return self._source.meta
+
+    def SetupAndRun(self, workspace: Any, batch_size: int | None = None) -> None:  # noqa: N802
+        """Put the next batch into the workspace."""
+        if batch_size not in (None, self._batch_size):
+            raise ValueError(
+                f"{self._source}: batch_size must stay {self._batch_size}, not {batch_size}; take "
+                "another reader"
+            )
+        batch = self._source.batch()
+        workspace.AddOutput(data_list(self._source, batch.contents)[0])
+        workspace.AddOutput(number_list(self._source.labels(batch)))
+        self._source.advance()()
+        self._source.keep(0)
+
+    def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
+        """What `get_state()` returns, before it is made text."""
+        return json.dumps(self._source.state(self._batch_size, pending=0)).encode()

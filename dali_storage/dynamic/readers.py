@@ -1,0 +1,194 @@
+"""The drop-in reader of DALI's dynamic mode.
+
+`ndd.readers.File` of DALI 2.4 drives an operator: it gives it a workspace for every batch, asks it
+for metadata and checkpoints. `File` inherits all of that, and puts a `Source` where DALI's operator
+would be. So epochs, samples, shards, states and errors are DALI's own.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import nvidia.dali.experimental.dynamic as ndd
+
+from .. import discovery
+from .._types import PathLike
+from ..dali import add_reader
+from ..options import dali_flag, require_integer
+from ..readers import prepare
+from .file_operator import FileOperator, FileSource
+
+__all__ = ["File"]
+
+_STATE = {"batches", "batch_size", "samples"}  # see Source.state()
+
+
+class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
+    """`ndd.readers.File` of DALI 2.4, with a choice of how the bytes are read.
+
+    The arguments are the same, and so are samples, labels, order, shards and epochs, bit for bit;
+    only `backend` and `backend_options` are new, see `dali_storage.readers.file`. As there, bad
+    arguments are refused at once, and missing files raise `FileNotFoundError`.
+
+        reader = File(file_root=root, random_shuffle=True, backend="block", backend_options={...})
+        for data, labels in reader.next_epoch(batch_size=64, capture=True):
+            images = ndd.decoders.image(data, device="gpu")
+
+    All methods are those of `ndd.readers.File`: `next_epoch()`, also with `capture=True`, calls,
+    `get_metadata()`, `get_state()` and `set_state()` for `ndd.checkpoint.Checkpoint`. A reader
+    works in `ndd.pytorch.nodes.Reader(File, ...)`, too. What DALI's reader does and one may not
+    expect: `next_epoch()` goes on where an abandoned epoch or a restored state was, and is as long
+    as a whole epoch.
+
+    Batches are shared with DALI and not copied; their memory is used again when the last reference
+    to them is gone. The reader is closed by `close()`, by `with`, or when it is dropped.
+    """
+
+    _checkpointing_enabled: bool  # these are of DALI's reader
+    _max_batch_size: int | None
+    _op_backend: Any
+    _pending_state: bytes | None
+
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        name: str | None = None,
+        device: Any = "cpu",
+        *,
+        case_sensitive_filter: bool = False,
+        dir_filters: str | Sequence[str] | None = None,
+        dont_use_mmap: bool = False,
+        file_filters: str | Sequence[str] = discovery.DEFAULT_FILE_FILTERS,
+        file_list: PathLike | None = None,
+        file_root: PathLike | None = None,
+        files: PathLike | Sequence[PathLike] | None = None,
+        initial_fill: int = 1024,
+        labels: int | Sequence[int] | None = None,
+        lazy_init: bool = False,
+        num_shards: int = 1,
+        pad_last_batch: bool = False,
+        prefetch_queue_depth: int = 1,
+        random_shuffle: bool = False,
+        read_ahead: bool = False,
+        seed: int | None = None,
+        shard_id: int = 0,
+        shuffle_after_epoch: bool = False,
+        shuffle_after_epoch_seed: int | None = None,
+        skip_cached_images: bool = False,
+        stick_to_shard: bool = False,
+        tensor_init_bytes: int = 1 << 20,
+        enable_checkpointing: bool = False,
+        backend: str = "python-file",
+        backend_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.
+
+        Args:
+            max_batch_size: the batch size for `next_epoch()`; by default that of its first call.
+            name: for error messages.
+            device: must be "cpu"; `data.gpu()` copies a batch.
+            seed: as in DALI, -1 by default, a seed like any other.
+            enable_checkpointing: whether `get_state()` works. As in DALI, it changes the order of
+                `shuffle_after_epoch`.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong; the message has its name and value.
+        """
+        if not isinstance(name, (str, type(None))):
+            raise TypeError(f"name must be a string, not {name!r}")
+        device = getattr(device, "device_type", device) or "cpu"
+        if device != "cpu":
+            raise ValueError(
+                f"device must be 'cpu' in dynamic mode, not {device!r}: data.gpu() copies a batch "
+                "to the GPU"
+            )
+        if max_batch_size is not None:
+            require_integer("File", "max_batch_size", max_batch_size, range(1, 2**31))
+        dali_flag("lazy_init", lazy_init)
+        opener, order, depth = prepare(locals())
+        super().__init__(
+            max_batch_size,
+            name,
+            num_shards=order.num_shards,
+            shard_id=order.shard_id,
+            stick_to_shard=order.stick_to_shard,
+            enable_checkpointing=dali_flag("enable_checkpointing", enable_checkpointing),
+        )
+        self._source = FileSource(name=self._name, opener=opener, order=order, depth=depth)
+
+    def set_state(self, state: Any) -> None:
+        """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
+
+        Raises:
+            TypeError, ValueError: it is no state of such a reader. That it is of another batch size
+                or number of samples, the first batch finds.
+            RuntimeError: the reader has begun to read.
+        """
+        before = self._checkpointing_enabled
+        try:
+            super().set_state(state)
+            numbers = json.loads(self._pending_state or b"")
+            if not isinstance(numbers, dict) or numbers.keys() != _STATE:
+                raise ValueError
+        except ValueError:
+            self._checkpointing_enabled, self._pending_state = before, None
+            raise ValueError(f"{self._source}: this is no state of it: {str(state)!r}") from None
+
+    def close(self) -> None:
+        """Wait for calls and running reads; close files and threads. Twice is fine.
+
+        The batches that were asked for until now stay valid.
+        """
+        if self._last_invocation is not None:
+            with contextlib.suppress(Exception):  # the result of the call has it, too
+                self._last_invocation.run()
+        self._source.close()
+
+    def __enter__(self) -> "File":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What follows is called by the methods of DALI's reader.
+
+    def _infer_num_outputs(self, *_: Any, **__: Any) -> int:
+        return 2
+
+    def _init_backend(self, ctx: Any, inputs: Any, args: Any) -> None:
+        with self._lock:
+            if self._op_backend is not None:
+                return
+            if self._max_batch_size is None:
+                self._max_batch_size = 1
+            batch_size = self._max_batch_size
+            require_integer(str(self._source), "batch_size", batch_size, range(1, 2**31))
+            self._source.start(
+                batch_size=batch_size,
+                seed=None,
+                checkpointing=self._checkpointing_enabled,
+                num_threads=(ctx or ndd.EvalContext.current()).num_threads,
+                device_id=None,  # not page-locked: we do not learn when a GPU has read a batch
+            )
+            if self._pending_state is not None:
+                self._source.restore(json.loads(self._pending_state), batch_size)
+                self._pending_state = None
+            self._op_backend = FileOperator(self._source, batch_size)
+
+    def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
+        """With `capture=True`, go on in the pipeline that DALI makes of the loop's body."""
+        reading = self._source
+        return add_reader(
+            self._name,
+            lambda name: reading,
+            device="cpu",
+            inherits_seed=False,
+            preserve=False,
+            lazy=True,
+            with_index=False,
+        )
+
+    def _transfer_into(self, pipe: Any) -> bool:
+        self._transferred = True
+        return True
