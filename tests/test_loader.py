@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -157,3 +157,31 @@ def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(
                 if place[1] == len(rest):
                     place = start
     loader.close()
+
+
+def test_a_newer_iterator_ends_an_older_one(loader: Any) -> None:
+    """Silence would be a loop that sees a part of the data."""
+    one = loader(Make())
+    first, second = iter(one), iter(one)
+    assert labels(islice(second, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert one.epoch == 0
+    assert labels(islice(first, 1)) == [[0, 1, 2, 3]]  # it begins an epoch now
+    assert one.epoch == 1
+    for old in (second, zip(one, one, strict=True)):
+        with pytest.raises(RuntimeError, match="two Loaders for two loops"):
+            list(old)
+    last = iter(one)
+    assert len(list(islice(last, 6))) == 6
+    next(iter(one))
+    assert list(last) == []  # complete
+
+
+def test_len_is_of_the_epoch_under_way_or_else_of_the_coming_one(loader: Any) -> None:
+    """Rank 0 of 2 has 4, 5 and 4 of 9 samples: 2, 3 and 2 batches."""
+    one = loader(Make(samples=9, batch_size=2), shard=Shard(0, 2))
+    lengths = []
+    assert len(one) == 2
+    for _ in range(3):
+        for _batch in one:
+            lengths.append(len(one))
+    assert lengths == [2, 3, 3, 3, 2, 2, 3]

@@ -148,6 +148,20 @@ def test_a_corrupt_image_that_nobody_asked_for_does_no_harm(
     assert labels(one) == [batch(number) for number in range(5)]
 
 
+def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(loader: Any) -> None:
+    """When the pipeline is made anew, an epoch would have other batches."""
+    sizes = iter([22, 23, 22])
+    one = loader(lambda **arguments: Make(samples=next(sizes))(**arguments))
+    iterator = iter(one)
+    next(iterator)
+    one.pipeline.share_outputs = {}.__getitem__  # fails
+    with pytest.raises(TypeError):
+        next(iterator)
+    with pytest.raises(RuntimeError, match=r"samples=23.* instead of .*samples=22.*make a new"):
+        list(one)
+    assert len(labels(one)) == 6
+
+
 def test_many_files_of_a_batch_are_not_all_named(
     loader: Any, pictures: list[Path], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,20 @@ def test_a_state_is_right_after_epochs_that_were_left(
     assert values(islice(epochs(other), len(expected))) == expected
 
 
+def test_a_state_of_a_restored_loader_is_as_good(loader: Any) -> None:
+    whole = values(islice(epochs(loader(MAKE)), 18))
+    one = loader(MAKE)
+    seen = []
+    for take in (4, 1, 3, 6, 0, 4):
+        seen += values(islice(epochs(one), take))
+        state = saved(one)
+        one.close()
+        one = loader(MAKE)
+        one.load_state_dict(state)
+        assert saved(one)["given"] == state["given"]
+    assert seen == whole
+
+
 def test_a_state_replaces_what_the_loader_was_doing(loader: Any) -> None:
     one = loader(MAKE)
     whole = values(islice(epochs(one), 18))

@@ -202,7 +202,7 @@ class _Epoch(Iterator[tuple[Any, ...]]):
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._turn: int | None = None
-        self._failed = False
+        self._complete = self._failed = False
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -213,12 +213,14 @@ class _Epoch(Iterator[tuple[Any, ...]]):
         progress = loader._progress
         if self._turn is None:
             self._turn = loader._begin(asked)
-        if self._failed or self._turn != progress.turn:
+        if not self._complete and (self._failed or self._turn != progress.turn):
             raise RuntimeError(_FAILED if self._failed else _OLD)
-        if progress.given >= progress.length:
+        if self._complete or progress.given >= progress.length:
             raise StopIteration
         try:
-            return loader._next(asked)
+            batch = loader._next(asked)
         except Exception:
             self._failed = loader._supply.broken
             raise
+        self._complete = progress.given >= progress.length
+        return batch
