@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Be aware that when using .ckpt_path.:UserWarning"),
 ]
 
-STEPS = 12  # full batches of 8 in an epoch for training; for validation there are 3 of 32
+STEPS = 12  # full batches of 8 in an epoch for training; for validation there are 11
 Round = tuple[str, int]
 
 
@@ -90,7 +90,7 @@ def loaders(jpegs: Path) -> Iterator[Callable[[], tuple[Loader, Loader]]]:
 
         def make() -> tuple[Loader, Loader]:
             train = Loader(maker(jpegs, TRAIN, train=True), last_batch="drop")
-            validation = Loader(maker(jpegs, VALIDATION, train=False, batch_size=32))
+            validation = Loader(maker(jpegs, VALIDATION, train=False))
             return stack.enter_context(train), stack.enter_context(validation)
 
         yield make
@@ -101,7 +101,7 @@ def loaders(jpegs: Path) -> Iterator[Callable[[], tuple[Loader, Loader]]]:
     [
         ({}, [("validate", 83), ("train", 96)]),
         ({"limit_train_batches": 5}, [("validate", 83), ("train", 40)]),
-        ({"limit_val_batches": 1}, [("validate", 32), ("train", 96)]),
+        ({"limit_val_batches": 1}, [("validate", 8), ("train", 96)]),
         ({"val_check_interval": 4}, [("validate", 83)] * 3 + [("train", 96)]),
     ],
     ids=str,
@@ -110,13 +110,13 @@ def test_every_epoch_is_a_whole_one(
     loaders: Any, options: dict[str, Any], rounds: list[Round]
 ) -> None:
     model = fit(Model(), *loaders(), **options)
-    sanity = ("sanity", 64 if "limit_val_batches" not in options else 32)
+    sanity = ("sanity", 8 if "limit_val_batches" in options else 16)
     assert model.rounds == [sanity] + rounds * 3
 
 
 def test_overfit_batches_limits_every_epoch_to_as_many_batches(loaders: Any) -> None:
     model = fit(Model(), *loaders(), overfit_batches=2)
-    assert model.rounds == [("sanity", 64)] + [("validate", 64), ("train", 16)] * 3
+    assert model.rounds == [("sanity", 16)] + [("validate", 16), ("train", 16)] * 3
 
 
 def test_why_there_is_a_loader(jpegs: Path) -> None:
@@ -125,7 +125,7 @@ def test_why_there_is_a_loader(jpegs: Path) -> None:
     def iterators() -> Iterator[DALIGenericIterator]:
         for make, policy in [
             (maker(jpegs, TRAIN, train=True), LastBatchPolicy.DROP),
-            (maker(jpegs, VALIDATION, train=False, batch_size=32), LastBatchPolicy.PARTIAL),
+            (maker(jpegs, VALIDATION, train=False), LastBatchPolicy.PARTIAL),
         ]:
             yield DALIGenericIterator(
                 make(),
@@ -135,7 +135,7 @@ def test_why_there_is_a_loader(jpegs: Path) -> None:
                 auto_reset=True,
             )
 
-    assert fit(Model(), *iterators()).rounds[:2] == [("sanity", 64), ("validate", 19)]
+    assert fit(Model(), *iterators()).rounds[:2] == [("sanity", 16), ("validate", 67)]
     limited = fit(Model(), *iterators(), limit_train_batches=5).rounds
     assert limited[3:] == [("validate", 83), ("train", 40), ("train", 16)]
 
