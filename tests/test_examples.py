@@ -78,6 +78,14 @@ def test_jax(pictures: Path, tmp_path: Path) -> None:
     assert accuracies(printed)[-1] > CHANCE
 
 
+def test_dynamic_mode(pictures: Path, tmp_path: Path) -> None:
+    command = [example("dynamic_train"), "--data", pictures, "--device", "cpu"]
+    printed = run(tmp_path, *command, "--max-steps", "6")
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed)]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+
+
 def test_side_by_side(pictures: Path, tmp_path: Path) -> None:
     imagenet, cifar = tmp_path / "imagenet", tmp_path / "cifar"
     for number, folder in enumerate(sorted(pictures.glob("*/*"))):
