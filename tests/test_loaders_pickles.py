@@ -136,6 +136,12 @@ def test_missing_bytes_are_counted() -> None:
         parse(memoryview(content[:end]))
 
 
+def test_a_negative_length_is_refused() -> None:
+    """It would lead back to the opcode itself, forever."""
+    with pytest.raises(NotPlain, match="byte 3: the file is damaged: -5 bytes of text"):
+        parse(memoryview(b"\x80\x02NT\xfb\xff\xff\xff."))
+
+
 def test_what_follows_the_end_is_refused() -> None:
     with pytest.raises(NotPlain, match="3 bytes or some values are left"):
         parse(memoryview(pickled(BATCH) + b"abc"))

@@ -126,7 +126,9 @@ class _Machine:
     def skip(self, nbytes: int) -> slice:
         start, self._next = self._next, self._next + nbytes
         missing = self._next - len(self._pickled)
-        if missing > 0 or nbytes < 0:
+        if nbytes < 0:
+            raise self.refusal(f"the file is damaged: {nbytes} bytes of text")
+        if missing > 0:
             raise self.refusal(f"the file is truncated or damaged: {missing} bytes are missing")
         return slice(start, self._next)
 
