@@ -69,7 +69,7 @@ def image_folder(
         check=partial(require_images, names),
     ).loader(
         classes=lambda: names,
-        describe=lambda: f"image_folder {_shown_root(root)}, {len(names)} classes",
+        describe=lambda: f"image_folder of {_shown_root(root)}, {len(names)} classes",
     )
 
 

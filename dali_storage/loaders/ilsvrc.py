@@ -123,7 +123,8 @@ def _read_labels(images: Sequence[bytes], places: Sequence[str]) -> tuple[str, l
         for place in places:
             path = os.path.join(place, name)
             if os.path.isfile(path):
-                with open(path, encoding="utf-8", newline="") as lines:
+                # Synsets and names are ASCII; what is not is then found to be no synset.
+                with open(path, encoding="ascii", errors="replace", newline="") as lines:
                     synsets = read(path, lines, images)
                 if wrong := [each for each in synsets if not _SYNSET.fullmatch(each)]:
                     raise ValueError(f"{path!r}: expected synsets, not {shown(wrong)}")

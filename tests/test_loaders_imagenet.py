@@ -1,0 +1,305 @@
+"""imagenet(): the layouts of ILSVRC2012; what is missing or too much is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from benchmarks import dataset
+from dali_storage.loaders import imagenet
+from dali_storage.loaders.transforms import CentreCrop
+
+SYNSETS = ["n01440764", "n01443537", "n02102040", "n03000684"]
+SMALL: dict[str, Any] = {"device": "cpu", "num_threads": 1, "transforms": [CentreCrop(8)]}
+KAGGLE = "ILSVRC/Data/CLS-LOC"
+
+
+def write(path: Path, brightness: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8, 3), brightness, np.uint8)).save(path, "PNG")  # decoded exactly
+
+
+def write_split(folder: Path, per_class: int, *, flat: bool = False) -> dict[str, str]:
+    """Images as bright as the number of their class; returns the synset of each name."""
+    names = {}
+    for number in range(per_class * len(SYNSETS)):
+        synset = SYNSETS[number * 7 % len(SYNSETS)]
+        name = f"ILSVRC2012_val_{number:08d}"
+        write(folder / ("" if flat else synset) / f"{name}.JPEG", SYNSETS.index(synset))
+        names[name] = synset
+    return names
+
+
+@pytest.fixture
+def classic(tmp_path: Path) -> Path:
+    write_split(tmp_path / "train", 3)
+    write_split(tmp_path / "val", 2)
+    return tmp_path
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    write_split(tmp_path / "train", 3)
+    names = write_split(tmp_path / "val", 2, flat=True)
+    write_solution(tmp_path / "LOC_val_solution.csv", names)
+    return tmp_path
+
+
+def write_solution(path: Path, names: dict[str, str]) -> None:
+    rows = [f"{name},{synset} 1 2 3 4 {synset} 5 6 7 8 \n" for name, synset in names.items()]
+    path.write_text("".join(["ImageId,PredictionString\n", *reversed(rows)]))
+
+
+def check(root: Path, split: Any, images: int) -> None:
+    """Every image of a split is delivered once, with the label that its pixels show."""
+    with imagenet(root, split, batch_size=3, last_batch="partial", **SMALL) as loader:
+        assert list(loader.classes) == SYNSETS
+        shown, labels = [], []
+        for batch, given in loader:
+            shown += batch[:, 0, 0, 0].tolist()
+            labels += given.tolist()
+        assert shown == labels
+        assert sorted(labels) == sorted(list(range(4)) * (images // 4))
+
+
+def test_class_directories(classic: Path) -> None:
+    check(classic, "train", 12)
+    check(classic, "val", 8)
+    assert ImageFolder(str(classic / "train")).classes == SYNSETS
+
+
+def test_kaggles_archive(classic: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("kaggle")
+    shutil.copytree(classic / "train", root / KAGGLE / "train")
+    names = write_split(root / KAGGLE / "val", 2, flat=True)
+    write_solution(root / "LOC_val_solution.csv", names)
+    check(root, "train", 12)
+    check(root, "val", 8)
+    (root / "LOC_val_solution.csv").rename(root / KAGGLE / "LOC_val_solution.csv")
+    check(root / KAGGLE, "val", 8)
+
+
+@pytest.mark.parametrize("place", [".", "val"])
+@pytest.mark.parametrize(
+    "name", ["imagenet_2012_validation_synset_labels.txt", "synset_labels.txt"]
+)
+def test_a_list_of_synsets(flat: Path, name: str, place: str) -> None:
+    lines = (flat / "LOC_val_solution.csv").read_text().splitlines()[1:]
+    (flat / "LOC_val_solution.csv").unlink()
+    synsets = dict(line.split(",") for line in lines)
+    (flat / place / name).write_text("".join(f"{synsets[k][:9]}\n" for k in sorted(synsets)))
+    check(flat, "val", 8)
+
+
+def test_a_flat_val_is_labelled_by_kaggles_file(flat: Path) -> None:
+    check(flat, "val", 8)
+
+
+def test_without_train_the_synsets_are_those_of_val(flat: Path) -> None:
+    shutil.rmtree(flat / "train")
+    check(flat, "val", 8)
+
+
+def test_a_val_alone_has_the_synsets_of_its_directories(classic: Path) -> None:
+    shutil.rmtree(classic / "train")
+    check(classic, "val", 8)
+
+
+def test_a_part_of_a_flat_val_keeps_its_labels(flat: Path) -> None:
+    for name in sorted((flat / "val").iterdir())[4:]:
+        name.unlink()
+    with imagenet(flat, "val", batch_size=8, **SMALL) as loader:
+        ((images, labels),) = loader
+        assert images[:, 0, 0, 0].tolist() == labels.tolist()
+        assert repr(loader) == (
+            "<Loader: imagenet val: 4 classes (ILSVRC: 1,000), 4 images (ILSVRC: 50,000)>"
+        )
+
+
+def test_the_text_says_what_differs_from_ilsvrc(classic: Path) -> None:
+    with imagenet(classic, "train", batch_size=3, **SMALL) as loader:
+        assert repr(loader) == "<Loader: imagenet train: 4 classes (ILSVRC: 1,000)>"
+        assert len(loader) == 4  # opens it
+        assert repr(loader) == (
+            "<Loader: imagenet train: 4 classes (ILSVRC: 1,000), 12 images (ILSVRC: 1,281,167)>"
+        )
+
+
+def test_training_and_evaluation_have_their_presets(classic: Path) -> None:
+    for split, shuffled in (("train", True), ("val", False)):
+        options: dict[str, Any] = {"device": "cpu", "batch_size": 4, "num_threads": 1}
+        with imagenet(classic, split, **options) as loader:  # type: ignore[arg-type]
+            epochs = [[label for _, labels in loader for label in labels.tolist()] for _ in "12"]
+            assert tuple(next(iter(loader))[0].shape) == (4, 3, 224, 224)
+        assert (epochs[0] != epochs[1]) is shuffled
+
+
+# What is refused
+
+
+def remove_class(root: Path) -> None:
+    shutil.rmtree(root / "val" / SYNSETS[1])
+
+
+def add_class(root: Path) -> None:
+    write(root / "val" / "n09999999" / "a.JPEG", 0)
+
+
+def add_loose(root: Path) -> None:
+    write(root / "val" / "a.JPEG", 0)
+
+
+def add_directory(root: Path) -> None:
+    (root / "train" / "lost+found").mkdir()
+
+
+def empty_class(root: Path) -> None:
+    shutil.rmtree(root / "train" / SYNSETS[1])
+    (root / "train" / SYNSETS[1]).mkdir()
+
+
+def empty_val(root: Path) -> None:
+    shutil.rmtree(root / "val")
+    (root / "val").mkdir()
+
+
+def no_train(root: Path) -> None:
+    shutil.rmtree(root / "train")
+
+
+CLASSIC: list[tuple[Callable[[Path], None], str, type[Exception], str]] = [
+    (remove_class, "val", ValueError, r"val', compared with train: missing: 'n01443537'$"),
+    (add_class, "val", ValueError, r"val', compared with train: not expected: 'n09999999'$"),
+    (add_loose, "val", ValueError, r"class directories, and 1 images beside them.*'a.JPEG'"),
+    (add_directory, "train", ValueError, r"no synsets .*: 'lost\+found'.* image_folder\(\)"),
+    (add_directory, "val", ValueError, r"train' has directories that are no synsets"),
+    (empty_class, "train", ValueError, r"no images in the class directories 'n01443537'"),
+    (empty_val, "val", ValueError, r"val' has neither class directories nor images"),
+    (no_train, "train", FileNotFoundError, r"neither train nor ILSVRC/Data/CLS-LOC/train in"),
+]
+
+
+@pytest.mark.parametrize(("change", "split", "error", "message"), CLASSIC)
+def test_another_tree_is_refused(
+    classic: Path, change: Any, split: Any, error: type[Exception], message: str
+) -> None:
+    change(classic)
+    with pytest.raises(error, match=message):
+        with_length(classic, split)
+
+
+def with_length(root: Path, split: Any) -> int:
+    with imagenet(root, split, batch_size=3, **SMALL) as loader:
+        return len(loader)
+
+
+def no_labels(root: Path) -> None:
+    (root / "LOC_val_solution.csv").unlink()
+
+
+def one_row_less(root: Path) -> None:
+    lines = (root / "LOC_val_solution.csv").read_text().splitlines()
+    (root / "LOC_val_solution.csv").write_text("\n".join(lines[:-1]))
+
+
+def other_columns(root: Path) -> None:
+    text = (root / "LOC_val_solution.csv").read_text()
+    (root / "LOC_val_solution.csv").write_text(text.replace("ImageId", "image"))
+
+
+def other_synset(root: Path) -> None:
+    text = (root / "LOC_val_solution.csv").read_text()
+    (root / "LOC_val_solution.csv").write_text(text.replace(SYNSETS[3], "n09999999"))
+
+
+def no_synset(root: Path) -> None:
+    text = (root / "LOC_val_solution.csv").read_text()
+    (root / "LOC_val_solution.csv").write_text(text.replace(SYNSETS[3], "490"))
+
+
+def short_list(root: Path) -> None:
+    no_labels(root)
+    (root / "synset_labels.txt").write_text("n01440764\n" * 7)
+
+
+def not_text(root: Path) -> None:
+    (root / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe,n01440764\n")
+
+
+FLAT: list[tuple[Callable[[Path], None], type[Exception], str]] = [
+    (
+        no_labels,
+        FileNotFoundError,
+        r"no file of labels: expected LOC_val_solution.csv or imagenet_2012_validation_synset_"
+        r"labels.txt or synset_labels.txt here, or in",
+    ),
+    (
+        one_row_less,
+        ValueError,
+        r"csv' has no line .* for 1 of the images: 'ILSVRC2012_val_00000000",
+    ),
+    (other_columns, ValueError, r"csv' has no line `ImageId,PredictionString` for 8 of"),
+    (other_synset, ValueError, r"synsets that train does not have: 'n09999999'"),
+    (no_synset, ValueError, r"csv': expected synsets, not '490'"),
+    (short_list, ValueError, r"txt' has 7 lines, but there are 8 images"),
+    (not_text, ValueError, r"csv' has no line `ImageId,PredictionString` for 8 of"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), FLAT)
+def test_wrong_labels_of_a_flat_val_are_refused(
+    flat: Path, change: Any, error: type[Exception], message: str
+) -> None:
+    change(flat)
+    with pytest.raises(error, match=message):
+        with_length(flat, "val")
+
+
+def test_a_root_that_is_none_is_refused(classic: Path) -> None:
+    (classic / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file"):
+        with_length(classic / "file", "train")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        with_length(classic / "nowhere", "train")
+    with pytest.raises(ValueError, match="split must be 'train' or 'val', not 'test'"):
+        with_length(classic, "test")
+    with pytest.raises(TypeError, match=r"imagenet\(\): .*'classes'"):
+        imagenet(classic, "train", batch_size=3, classes=SYNSETS)  # type: ignore[call-arg]
+
+
+# The demo's data set in these layouts
+
+
+def test_the_benchmark_makes_these_layouts(tmp_path: Path) -> None:
+    dataset.make_imagenet(str(tmp_path / "classic"), lambda done: None, 6, classes=3)
+    done = run_dataset(str(tmp_path / "flat"), "--classes=3", "--images=6", "--flat-val")
+    assert done.returncode == 0, done.stderr
+    for name in ("classic", "flat"):
+        root = tmp_path / name
+        for split, count in (("train", 6), ("val", 3)):
+            with imagenet(root, split, batch_size=3, **SMALL) as loader:  # type: ignore[arg-type]
+                labels = [label for _, given in loader for label in given.tolist()]
+                assert sorted(labels) == sorted([0, 1, 2] * (count // 3))
+                assert loader.classes == dataset.SYNSETS[:3]
+        assert any(path.is_dir() for path in (root / "val").iterdir()) is (name == "classic")
+
+
+def test_the_benchmark_refuses_more_classes_than_it_knows(tmp_path: Path) -> None:
+    done = run_dataset(str(tmp_path), "--classes=21")
+    assert done.returncode == 2
+    assert "classes must be from 1 to 20" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_dataset(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.dataset", "--layout=imagenet", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
