@@ -2,19 +2,24 @@
 
     python benchmark.py demo
     python benchmark.py compare --datadir DIR --verify
+    python benchmark.py loaders --datadir DIR --set imagenet-train
     python benchmark.py --batchsize 64 --batches 1000 python-file --datadir DIR
 
-Exit status: 0 for success; 1 if a leg failed or differs from fn.readers.file; 2 for bad input; 130
-after Ctrl-C, with the figures until then.
+Exit status: 0 for success; 1 if a leg failed, or differs from fn.readers.file or torchvision; 2 for
+bad input; 130 after Ctrl-C, with the figures until then.
 """
 
 import sys
 from collections.abc import Sequence
 
-_REMEDIES = dict.fromkeys(("rich", "matplotlib", "PIL"), "pip install 'dali-storage[bench]'") | {
-    "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
-    "numpy": "pip install numpy",
-}
+_REMEDIES = (
+    dict.fromkeys(("rich", "matplotlib", "PIL"), "pip install 'dali-storage[bench]'")
+    | {
+        "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
+        "numpy": "pip install numpy",
+    }
+    | dict.fromkeys(("torch", "torchvision"), "pip install 'dali-storage[examples]'")
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

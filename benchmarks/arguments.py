@@ -1,15 +1,27 @@
 """The command line."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, XNVME_BAM, XNVME_GDS, names_of
 from .workload import Settings
 
-SEVERAL_LEGS = ("compare", "demo")
+LOADERS = "loaders"
+"""The command that compares loaders instead of readers."""
+SEVERAL_LEGS = ("compare", "demo", LOADERS)
 """The commands that run several legs. Every other command is named after its only leg."""
+
+LOADER_SETS = ("imagenet-train", "imagenet-eval", "cifar10")
+"""What loaders are compared on."""
+LOADER_LEGS = (
+    "dali",
+    "no-loader",
+    *(leg.name for leg in LEGS if leg.backend not in (None, XNVME_BAM.backend)),
+)
+"""The legs of loaders, beside torchvision's."""
 
 _DEMO_BATCHES = 250  # eight epochs: one would end before the queues are full
 _DEFAULTS = Settings()
@@ -30,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     summaries = {
         "compare": "run every leg that works here, in turn, on the same samples",
         "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
+        LOADERS: "compare whole loaders with torchvision: pixels first, then the time",
         **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
     }
     for name, summary in summaries.items():
@@ -38,8 +51,22 @@ def parser() -> argparse.ArgumentParser:
         _add_options(command)
         if name in SEVERAL_LEGS:
             text = "run only these legs"
-            command.add_argument("--legs", type=_legs, default=None, metavar="LEG,LEG", help=text)
+            known = LOADER_LEGS if name == LOADERS else [leg.name for leg in LEGS]
+            legs = partial(_legs, known=known)
+            command.add_argument("--legs", type=legs, default=None, metavar="LEG,LEG", help=text)
+        if name == LOADERS:
+            _add_loader_options(command)
     return top
+
+
+def _add_loader_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", required=True, choices=LOADER_SETS, help="what DIR has")
+    text = "numbers of workers of torch's DataLoader (default: 0,2)"
+    parser.add_argument("--workers", type=_workers, default=[0, 2], metavar="N,N", help=text)
+    text = "images that the model takes in a second (default: all that come)"
+    parser.add_argument(
+        "--model", type=_integer(1, 2**31 - 1), default=None, metavar="N", help=text
+    )
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +122,11 @@ def _integer(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def _legs(text: str) -> list[str]:
-    known = [leg.name for leg in LEGS]
+def _workers(text: str) -> list[int]:
+    return [_integer(0, 1024)(number) for number in text.split(",")]
+
+
+def _legs(text: str, known: Sequence[str]) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:

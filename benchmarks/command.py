@@ -1,17 +1,13 @@
 """The commands."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
 
 from . import arguments, environment, fio, maps, report
-from .legs import LEGS, XNVME_BAM, Leg, names_of
+from .legs import LEGS, XNVME_BAM, Leg, refuse_unused
 from .measure import Result, Results, measure
-from .pipelines import describe_use
 from .progress import progress, say
 from .verify import verify
 from .workload import BadInputError, Settings, Workload, prepare, summarize_error
@@ -23,6 +19,10 @@ def run(command_line: Sequence[str] | None) -> int:
     """Parse the command line and run the command; return the exit status."""
     options = arguments.parser().parse_args(command_line)
     try:
+        if options.command == arguments.LOADERS:
+            from . import loading  # here: nothing else needs torch and torchvision
+
+            return loading.run(options)
         if options.command == "demo":
             _make_demo(options)
         return _compare(options)
@@ -86,12 +86,7 @@ def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Le
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
     legs = [leg for leg in LEGS if names is None or leg.name in names]
-    given = asdict(settings) | {"mem": settings.mem == "pinned"}  # gpu is for the consumer, too
-    for name in ("bmap", "uri", "io", "mem", "queues", "spin", "copying_lanes"):
-        if given[name] and not any(leg.takes(name) for leg in legs):
-            takers = names_of(leg for leg in LEGS if leg.takes(name))
-            option = f"--{name.replace('_', '-')}"
-            raise BadInputError(f"{option} is for the legs {takers}, and none of them is to run")
+    refuse_unused(settings, legs)
     return legs, workload
 
 
@@ -112,18 +107,15 @@ def _report(
     limit: fio.Fio | None,
     interrupted: bool,
 ) -> None:
-    machine = environment.describe(workload)
-    if interrupted:
-        print("interrupted: the figures are of the rounds until then", file=sys.stderr)
-    report.show_table(results, machine, workload.settings, describe_use(workload.settings))
+    report.publish(
+        results,
+        environment.describe(workload),
+        workload.settings,
+        report.readers(workload.settings),
+        interrupted=interrupted,
+        json_path=options.json,
+        plot_path=options.plot,
+        more={"fio": None if limit is None else fio.as_json(limit, results)},
+    )
     if limit is not None:
         print(fio.describe(limit, results))
-    try:
-        if options.json is not None:
-            document = report.document(results, machine, workload.settings, interrupted)
-            document["fio"] = None if limit is None else fio.as_json(limit, results)
-            Path(options.json).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        if options.plot is not None:
-            report.plot(options.plot, results, machine)
-    except OSError as error:
-        raise BadInputError(f"cannot write the results: {error}") from error

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from dali_storage.backends.xnvme import pci
 
 from .environment import available_memory_bytes
 from .pipelines import Nodes, read_files, read_naively, read_with_io_file
-from .workload import Workload
+from .workload import BadInputError, Settings, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +206,13 @@ def names_of(legs: Iterable[Leg]) -> str:
     """The names of legs, for a sentence."""
     *names, last = (leg.name for leg in legs)
     return f"{', '.join(names)} and {last}" if names else last
+
+
+def refuse_unused(settings: Settings, legs: Sequence[Leg]) -> None:
+    """Refuse settings that no backend of the legs takes, with a BadInputError."""
+    given = asdict(settings) | {"mem": settings.mem == "pinned"}  # gpu is for the consumer, too
+    for name in ("bmap", "uri", "io", "mem", "queues", "spin", "copying_lanes"):
+        if given[name] and not any(leg.takes(name) for leg in legs):
+            takers = names_of(leg for leg in LEGS if leg.takes(name))
+            option = f"--{name.replace('_', '-')}"
+            raise BadInputError(f"{option} is for the legs {takers}, and none of them is to run")

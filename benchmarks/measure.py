@@ -121,7 +121,9 @@ def measure(
 
 
 def take_turns(
-    turns: Iterable[Turn], workload: Workload, examine: Callable[[Exception], None]
+    turns: Iterable[Turn],
+    workload: Workload,
+    examine: Callable[[Exception], None] = lambda error: None,
 ) -> None:
     """Measure the rounds of every turn, one of each at a time.
 

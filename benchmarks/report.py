@@ -1,6 +1,8 @@
 """The results as a table, a JSON file and a picture."""
 
+import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +14,7 @@ from rich.table import Table
 
 from .legs import BASELINES
 from .measure import Results, summarize
+from .pipelines import describe_use
 from .workload import BadInputError, Settings
 
 Environment = Mapping[str, Any]
@@ -23,12 +26,14 @@ class Kind:
     """What is reported of a comparison.
 
     Attributes:
+        use: what was done with the samples.
         columns: the figures in the table, by their titles.
         baselines: the legs that the others are compared with.
         ratios: what the columns that compare are.
         cost: the title of the chart of CPU times, and its figure.
     """
 
+    use: str
     columns: Mapping[str, str]
     baselines: tuple[str, ...]
     ratios: str
@@ -37,25 +42,29 @@ class Kind:
 
 _SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
 
-READERS = Kind(
-    columns=_SPEEDS
-    | {
-        "GB/s": "gb_per_s",
-        "CPU s/GB": "cpu_s_per_gb",
-        "wait p50 ms": "wait_p50_ms",
-        "p99 ms": "wait_p99_ms",
-        "x dali": "ratio",
-    },
-    baselines=BASELINES,
-    ratios=f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round",
-    cost=("CPU seconds per GB", "cpu_s_per_gb"),
-)
-"""Legs that read and hardly look at what they read."""
 
-
-def loaders(peers: tuple[str, ...]) -> Kind:
-    """Loaders, compared with `peers`."""
+def readers(settings: Settings) -> Kind:
+    """Legs that read, and hardly look at what they read."""
     return Kind(
+        use=describe_use(settings),
+        columns=_SPEEDS
+        | {
+            "GB/s": "gb_per_s",
+            "CPU s/GB": "cpu_s_per_gb",
+            "wait p50 ms": "wait_p50_ms",
+            "p99 ms": "wait_p99_ms",
+            "x dali": "ratio",
+        },
+        baselines=BASELINES,
+        ratios=f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round",
+        cost=("CPU seconds per GB", "cpu_s_per_gb"),
+    )
+
+
+def loaders(use: str, peers: tuple[str, ...]) -> Kind:
+    """Loaders, compared with the legs `peers`."""
+    return Kind(
+        use=use,
         columns=_SPEEDS
         | {
             "CPU µs/img": "cpu_us_per_img",
@@ -65,8 +74,8 @@ def loaders(peers: tuple[str, ...]) -> Kind:
             "x CPU": "cpu_ratio",
         },
         baselines=peers,
-        ratios=f"x speed, x CPU: compared with the better of {' and '.join(peers)} in the same "
-        "round; wait: share of the time in next()",
+        ratios="wait: share of the time in next(); x speed, x CPU: how much faster and cheaper "
+        f"than the better of {' and '.join(peers)} in the same round",
         cost=("CPU microseconds per image", "cpu_us_per_img"),
     )
 
@@ -87,11 +96,35 @@ def check_outputs(json_path: str | None, plot_path: str | None) -> None:
         import matplotlib.figure  # noqa: F401  (fails now if it is missing)
 
 
-def show_table(
-    results: Results, environment: Environment, settings: Settings, use: str, kind: Kind = READERS
+def publish(
+    results: Results,
+    environment: Environment,
+    settings: Settings,
+    kind: Kind,
+    *,
+    interrupted: bool,
+    json_path: str | None,
+    plot_path: str | None,
+    more: Mapping[str, Any],
 ) -> None:
-    """Print the table on standard output; `use` says what was done with the samples."""
-    print(_describe(environment, settings, use))
+    """Print the table; write the figures, and `more` of them, to the JSON file; draw the chart."""
+    if interrupted:
+        print("interrupted: the figures are of the rounds until then", file=sys.stderr)
+    show_table(results, environment, settings, kind)
+    try:
+        if json_path is not None:
+            document = _document(results, environment, settings, kind) | dict(more)
+            with open(json_path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(document | {"interrupted": interrupted}, indent=2) + "\n")
+        if plot_path is not None:
+            _plot(plot_path, results, environment, kind)
+    except OSError as error:
+        raise BadInputError(f"cannot write the results: {error}") from error
+
+
+def show_table(results: Results, environment: Environment, settings: Settings, kind: Kind) -> None:
+    """Print the table on standard output."""
+    print(_describe(environment, settings, kind.use))
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
     buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
@@ -151,12 +184,8 @@ def _cell(key: str, figure: float | None) -> str:
     return f"{figure:,.{0 if key.startswith(('img', 'cpu_us')) else 2}f}"
 
 
-def document(
-    results: Results,
-    environment: Environment,
-    settings: Settings,
-    interrupted: bool,
-    kind: Kind = READERS,
+def _document(
+    results: Results, environment: Environment, settings: Settings, kind: Kind
 ) -> dict[str, Any]:
     """All figures of the legs, round by round, for the JSON file."""
     figures = summarize(results, kind.baselines)
@@ -178,12 +207,11 @@ def document(
     return {
         "environment": dict(environment),
         "settings": asdict(settings),
-        "interrupted": interrupted,
         "legs": legs,
     }
 
 
-def plot(path: str, results: Results, environment: Environment, kind: Kind = READERS) -> None:
+def _plot(path: str, results: Results, environment: Environment, kind: Kind) -> None:
     """Write a PNG: the speed of every leg with its spread, and its CPU time."""
     from matplotlib.figure import Figure
 
