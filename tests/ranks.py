@@ -1,0 +1,160 @@
+"""What a process of torchrun, or of Lightning's ddp, does with loaders; test_ranks.py starts them.
+
+python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.ranks torchrun DIR
+python -m tests.ranks lightning DIR
+
+Every process writes what it has seen to DIR/RANK.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import astuple
+from datetime import timedelta
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from dali_storage.loaders import Loader, Shard
+
+from .loading import SHUFFLES, Make, numbers
+
+SAMPLES, BATCH = 35, 4  # shards of 17 and 18 samples, 5 batches; 4 of them are full everywhere
+ORDERS = ("list", "epoch")
+POLICIES = ("partial", "drop", "pad")
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+def make(order: str = "list") -> Make:
+    return Make(samples=SAMPLES, batch_size=BATCH, order=SHUFFLES[order])
+
+
+def refusal(loader: Loader) -> str:
+    try:
+        next(iter(loader))
+    except RuntimeError as error:
+        return str(error)
+    return "none"
+
+
+def without_launcher(loader: Loader) -> int:
+    """Use a loader where the launcher has said nothing, as in Lightning's first process."""
+    hidden = {name: os.environ.pop(name) for name in LAUNCHER}
+    try:
+        return len(loader)
+    finally:
+        os.environ |= hidden
+
+
+def epochs(loader: Loader, together: bool) -> list[list[Any]]:
+    """Two epochs; all processes meet at every batch, which needs equally many batches in each."""
+    seen = []
+    for _ in range(2):
+        seen.append([(numbers(batch), loader.valid) for batch in meeting(loader, together)])
+        assert len(seen[-1]) == len(loader) or not together
+    return seen
+
+
+def meeting(loader: Loader, together: bool) -> Any:
+    for batch in loader:
+        if together:
+            distributed.all_reduce(torch.ones(1))
+        yield batch
+
+
+def restored(state: dict[str, Any]) -> tuple[list[Any], list[str]]:
+    """What a new loader gives that goes on from a state, and the warnings."""
+    with Loader(make("epoch"), to="torch") as loader, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        rest = [numbers(batch) for batch in chain(loader, loader)]
+    return rest, [str(each.message) for each in seen]
+
+
+def torchrun() -> dict[str, Any]:
+    early, late = Loader(make(), to="torch"), Loader(make(), to="torch")
+    seen: dict[str, Any] = {"alone": without_launcher(early)}
+    seen["before"] = astuple(Shard.here())
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    seen["shard"] = astuple(Shard.here())
+    seen["early"] = refusal(early)
+    seen["late"] = [numbers(batch)[0] for batch in late]
+    world = distributed.get_world_size()
+    for order in ORDERS:
+        for policy in POLICIES:
+            loader = Loader(make(order), to="torch", last_batch=policy)  # type: ignore[arg-type]
+            seen[f"{order} {policy}"] = epochs(loader, together=policy != "partial")
+            loader.close()
+    os.environ["WORLD_SIZE"] = str(world + 1)
+    seen["disagree"] = refusal(Loader(make(), to="torch"))
+    os.environ["WORLD_SIZE"] = str(world)
+    with Loader(make("epoch"), to="torch") as loader:
+        epoch = iter(loader)
+        seen["taken"] = [numbers(batch) for batch in islice(epoch, 2)]
+        state = loader.state_dict()
+        seen["rest"] = [numbers(batch) for batch in chain(epoch, loader)]
+    seen["restored"], seen["warnings"] = restored(state)
+    states: list[Any] = [None] * world
+    distributed.all_gather_object(states, state)
+    seen["of rank 0"], seen["warnings of rank 0"] = restored(states[0])
+    early.close()
+    late.close()
+    distributed.destroy_process_group()
+    return seen
+
+
+def lightning() -> dict[str, Any]:
+    from lightning import LightningModule, Trainer
+
+    class Model(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: dict[str, list[int]] = {"train": [], "val": []}
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            self.seen["train"] += numbers(batch)[0]
+            return self.layer(batch[1].reshape(-1, 1)).mean()
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.seen["val"] += numbers(batch)[0]
+
+        def on_train_start(self) -> None:
+            seen["in fit"] = astuple(Shard.here())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    seen: dict[str, Any] = {"before": astuple(Shard.here())}
+    train = Loader(make("epoch"), last_batch="drop")
+    val = Loader(make())
+    model = Model()
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=1,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, train, val)
+    seen["after"] = astuple(Shard.here())
+    train.close()
+    val.close()
+    return seen | model.seen
+
+
+if __name__ == "__main__":
+    what, directory = sys.argv[1:]
+    result = torchrun() if what == "torchrun" else lightning()
+    rank = result["shard" if what == "torchrun" else "after"][0]
+    Path(directory, f"{rank}.json").write_text(json.dumps(result))
