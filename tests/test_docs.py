@@ -119,6 +119,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "CONTRIBUTING.md": 2,
         "README.md": 1,
         "docs/bmap.md": 1,
+        "docs/loaders.md": 1,
         "docs/xnvme.md": 1,
     }
 
@@ -135,6 +136,23 @@ def test_the_pipeline_of_the_readme_delivers_every_sample(data: Path) -> None:
         code = code.replace(there, here)
     code += "\nprint(sum(len(batch[0]['label']) for batch in loader), len(loader))\n"
     assert run(code) == "20 5\n"
+
+
+def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
+    (code,) = snippets("docs/loaders.md", "python")
+    for there, here in (
+        ("device_id=0", "device_id=None"),
+        ("batch_size=64", "batch_size=4"),
+        ('device="mixed"', 'device="cpu"'),
+        ("/data/train", str(data)),
+        ("pass  # train", "print(images.shape, labels.shape)"),
+    ):
+        assert there in code
+        code = code.replace(there, here)
+    lines = run(code).splitlines()
+    assert lines[:5] == ["torch.Size([4, 224, 224, 3]) torch.Size([4])"] * 5
+    assert re.match(r"[\d,]+ samples/s · waited \d+% · of it storage \d+% → \w+-bound: ", lines[5])
+    assert len(lines) == 18
 
 
 def test_the_diff_of_the_readme_is_a_change_of_valid_code() -> None:
