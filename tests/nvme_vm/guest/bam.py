@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import signal
-import threading
 import time
 from typing import Any
 
@@ -23,13 +21,13 @@ from dali_storage.testing import make_batch, read
 from . import vram, ways
 from .hostile import Layout
 from .launching import on_the_processor as on_the_processor
+from .promises import GUARD, require_nothing_is_written_after_ctrl_c
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
     pytest.mark.usefixtures("on_the_processor"),
 ]
 
-GUARD = 0xA5
 MANY = 25  # times that all files are read at once
 
 
@@ -169,17 +167,7 @@ def test_nothing_is_written_after_ctrl_c(
 ) -> None:
     layout = layouts[0]
     with ways.address(layout.serial) as uri, opened(layout, uri) as reader:
-        batch = make_batch(reader, np.arange(len(layout.contents)))
-        for number in range(8):
-            press = threading.Timer(0.02 + 0.007 * number, os.kill, (os.getpid(), signal.SIGINT))
-            with pytest.raises(KeyboardInterrupt):
-                press.start()
-                while True:
-                    reader.read(batch, 0)
-            batch.buffer[:] = GUARD
-            time.sleep(0.05)
-            assert (batch.buffer == GUARD).all()
-        del batch
+        require_nothing_is_written_after_ctrl_c(reader, len(layout.contents))
         assert is_read_right(reader, layout)
     assert len(identifiers) > 2  # some were deleted, because commands were in flight
 

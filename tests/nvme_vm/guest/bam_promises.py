@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +11,13 @@ import pytest
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
 from dali_storage.reader import Reader
-from dali_storage.testing import SIZES, SnapshotReaderTests, read
+from dali_storage.testing import read
 
-from ...devices import make_file_system, mounted
-from ...layouts import make_map
 from .. import plan
 from . import controllers, ways
 from .launching import on_the_processor as on_the_processor
+from .promises import DiskPromises
 from .removal import failure_when_taken_out
 from .xnvme_namespaces import filled
 from .xnvme_removal import TIMEOUT, prepare
@@ -30,36 +27,10 @@ pytestmark = [
     pytest.mark.usefixtures("on_the_processor"),
 ]
 
-CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
-DISK = plan.EMPTY[4096]
 
-
-class TestPromises(SnapshotReaderTests):
+class TestPromises(DiskPromises):
+    serial, way = plan.EMPTY[4096], staticmethod(ways.address)
     batches, interrupts = 100, 10
-
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def disk(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        directory = tmp_path_factory.mktemp("promises")
-        node, mount = controllers.blank(controllers.disk(DISK)), directory / "mnt"
-        make_file_system("ext4", node)
-        with mounted(node, mount):
-            (mount / "class").mkdir()
-            for index, content in enumerate(CONTENTS):
-                (mount / "class" / f"{index:03d}").write_bytes(content)
-            cls.files = from_directory(mount, file_filters="*")
-            cls.bmap = make_map(mount, directory / "bmap.json")
-        (mount / "class").mkdir()
-        with ways.address(DISK) as cls.function:
-            yield
-
-    @pytest.fixture
-    def contents(self) -> list[bytes]:
-        return CONTENTS
-
-    @pytest.fixture
-    def catalog(self) -> Catalog:
-        return self.files
 
     def open(self, catalog: Catalog) -> Reader:
         return XnvmeBamReader(catalog, bmap=self.bmap, uri=self.function)

@@ -1,0 +1,72 @@
+"""What readers promise, on a disk whose controller another driver has meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dali_storage.catalog import Catalog
+from dali_storage.discovery import from_directory
+from dali_storage.reader import Reader
+from dali_storage.testing import SIZES, SnapshotReaderTests, make_batch
+
+from ...devices import make_file_system, mounted
+from ...layouts import make_map
+from . import controllers, ways
+
+CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
+GUARD = 0xA5
+
+
+class DiskPromises(SnapshotReaderTests):
+    """Promises of a reader of files on the disk `serial`, which it is given in this `way`.
+
+    Subclasses open the reader of `catalog` and `bmap` at the address `function`.
+    """
+
+    serial: str
+    way: ways.Way
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def disk(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        directory = tmp_path_factory.mktemp("promises")
+        node, mount = controllers.blank(controllers.disk(cls.serial)), directory / "mnt"
+        make_file_system("ext4", node)
+        with mounted(node, mount):
+            (mount / "class").mkdir()
+            for index, content in enumerate(CONTENTS):
+                (mount / "class" / f"{index:03d}").write_bytes(content)
+            cls.files = from_directory(mount, file_filters="*")
+            cls.bmap = make_map(mount, directory / "bmap.json")
+        (mount / "class").mkdir()
+        with cls.way(cls.serial) as cls.function:
+            yield
+
+    @pytest.fixture
+    def contents(self) -> list[bytes]:
+        return CONTENTS
+
+    @pytest.fixture
+    def catalog(self) -> Catalog:
+        return self.files
+
+
+def require_nothing_is_written_after_ctrl_c(reader: Reader, samples: int) -> None:
+    """Press Ctrl-C at several moments of reads of all samples."""
+    batch = make_batch(reader, np.arange(samples))
+    for number in range(8):
+        press = threading.Timer(0.02 + 0.007 * number, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            press.start()
+            while True:
+                reader.read(batch, 0)
+        batch.buffer[:] = GUARD
+        time.sleep(0.05)
+        assert batch.buffer.tobytes() == bytes([GUARD]) * batch.buffer.nbytes
