@@ -40,6 +40,8 @@ class Containers:
 def read_whole(files: Catalog, open_reader: Callable[[Catalog], Reader]) -> Containers:
     """Read `files`, all in one batch, by the reader that `open_reader` returns; close the reader.
 
+    (The backend `memory` has a copy of its own until it is closed.)
+
     Raises:
         SampleChangedError: the size of a file changed twice while it was read.
         ValueError: the reader reads into the memory of a GPU.

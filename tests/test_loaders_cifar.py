@@ -119,6 +119,7 @@ def test_images_and_labels_are_those_of_torchvision(root: Path, form: str, split
     with cifar10(root / form, split, batch_size=32, **RAW) as loader:
         require_equal(taken(loader), by_torchvision(root, split))
         assert loader.classes == CLASSES
+        assert repr(loader) == f"<Loader: {split} of {str(root / form)!r}, 10 classes>"
 
 
 @pytest.mark.parametrize("form", ["cifar-100-python", "cifar-100-binary"])
