@@ -119,7 +119,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "CONTRIBUTING.md": 2,
         "README.md": 1,
         "docs/bmap.md": 1,
-        "docs/loaders.md": 1,
+        "docs/loaders.md": 3,
         "docs/xnvme.md": 1,
     }
 
@@ -139,7 +139,7 @@ def test_the_pipeline_of_the_readme_delivers_every_sample(data: Path) -> None:
 
 
 def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
-    (code,) = snippets("docs/loaders.md", "python")
+    code = snippets("docs/loaders.md", "python")[2]
     for there, here in (
         ("device_id=0", "device_id=None"),
         ("batch_size=64", "batch_size=4"),
@@ -153,6 +153,25 @@ def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
     assert lines[:5] == ["torch.Size([4, 224, 224, 3]) torch.Size([4])"] * 5
     assert re.match(r"[\d,]+ samples/s · waited \d+% · of it storage \d+% → \w+-bound: ", lines[5])
     assert len(lines) == 18
+
+
+def test_the_folders_of_the_loaders_page_are_read(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    for number, folder in enumerate(sorted(data.iterdir())):
+        (tmp_path / "train" / f"n{number:08d}").symlink_to(folder)
+    code = snippets("docs/loaders.md", "python")[0].replace("batch_size=64", "batch_size=4")
+    for path, here in (("train", data), ("val", data), ("imagenet", tmp_path)):
+        code = code.replace(f"/data/{path}", str(here))
+    code = code.replace("    pass", "    print(images.shape, labels.dtype)")
+    lines = run(f"{code}\nprint(len(train), len(val), next(iter(train))[0].shape)").splitlines()
+    assert lines[:-1] == ["torch.Size([4, 3, 224, 224]) torch.int64"] * 5
+    assert lines[-1] == "5 5 torch.Size([4, 3, 176, 176])"
+
+
+def test_the_transforms_of_the_loaders_page_work(data: Path) -> None:
+    code = snippets("docs/loaders.md", "python")[1]
+    code = code.replace("batch_size=64", "batch_size=4").replace("/data/train", str(data))
+    assert run(f"{code}\nprint(next(iter(loader))[0].shape)") == "torch.Size([4, 3, 160, 160])\n"
 
 
 def test_the_diff_of_the_readme_is_a_change_of_valid_code() -> None:
