@@ -156,11 +156,12 @@ def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
 
 
 def test_the_folders_of_the_loaders_page_are_read(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "train").mkdir()
+    synsets = tmp_path / "synsets" / "train"
+    synsets.mkdir(parents=True)
     for number, folder in enumerate(sorted(data.iterdir())):
-        (tmp_path / "train" / f"n{number:08d}").symlink_to(folder)
+        (synsets / f"n{number:08d}").symlink_to(folder)
     code = snippets("docs/loaders.md", "python")[0].replace("batch_size=64", "batch_size=4")
-    for path, here in (("train", data), ("val", data), ("imagenet", tmp_path)):
+    for path, here in (("train", data), ("val", data), ("imagenet", synsets.parent)):
         code = code.replace(f"/data/{path}", str(here))
     code = code.replace("    pass", "    print(images.shape, labels.dtype)")
     lines = run(f"{code}\nprint(len(train), len(val), next(iter(train))[0].shape)").splitlines()
