@@ -40,6 +40,7 @@ def epochs(reader: readers.File) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 device = "cuda" if args.device == "gpu" else "cpu"
+torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(3, 64, 8, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
 model.append(nn.Linear(64 * 4 * 4, args.classes)).to(device)
 optimizer = torch.optim.AdamW(model.parameters())

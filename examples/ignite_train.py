@@ -25,6 +25,7 @@ args = parser.parse_args()
 train = image_folder(f"{args.data}/train", train=True, batch_size=32, device=args.device)
 val = image_folder(f"{args.data}/val", train=False, batch_size=32, device=args.device)
 device = "cuda" if args.device == "gpu" else "cpu"
+torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(3, 64, 8, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
 model.append(nn.Linear(64 * 4 * 4, len(train.classes))).to(device)
 optimizer = torch.optim.AdamW(model.parameters())

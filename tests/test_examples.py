@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -14,26 +18,84 @@ from .cifar_archive import write_cifar10
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+COMMANDS = {
+    "ignite": [
+        "{examples}/ignite_train.py --data {pictures} --device cpu --epochs 3 --max-steps 6",
+        "{examples}/ignite_train.py --data {pictures} --device cpu --epochs 3 "
+        "--resume checkpoints/checkpoint_6.pt",
+    ],
+    "torchrun": [
+        "-m torch.distributed.run --standalone --nproc-per-node 2 {examples}/torchrun_train.py "
+        "--data {pictures} --device cpu --epochs 3 --max-steps 2"
+    ],
+    "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
+    "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
+    "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
+    "side_by_side": [
+        "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
+        "--threads 1 --max-steps 1"
+    ],
+}
+STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
 CHANCE = 0.25
-TRAIN, VALIDATION, STEPS = 128, 32, 4  # `pictures`, in batches of 32
+
+Printed: TypeAlias = Callable[[str], str]
 
 
-def run(directory: Path, *command: str | Path) -> str:
-    """What a Python program prints that runs in this directory; it must succeed."""
-    done = subprocess.run(
-        [sys.executable, *command], cwd=directory, capture_output=True, text=True, timeout=120
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples run, each in a directory of its name."""
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(scope="module")
+def sets(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What side_by_side.py compares: ImageNet with four synsets, and a small CIFAR-10."""
+    directory = tmp_path_factory.mktemp("sets")
+    for number, folder in enumerate(sorted(pictures.glob("*/*"))):
+        synset = directory / "imagenet" / folder.parent.name / f"n0000000{number % 4}"
+        synset.parent.mkdir(parents=True, exist_ok=True)
+        synset.symlink_to(folder)
+    write_cifar10(directory / "cifar")
+    (directory / "side_by_side.py").write_text(
+        "import runpy, torchvision.datasets.cifar as cifar\n"
+        "cifar.check_integrity = lambda *_: True  # it knows the original by its MD5 sums\n"
+        "runpy.run_module('examples.side_by_side', run_name='__main__')\n"
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return directory
 
 
-def example(name: str) -> Path:
-    return ROOT / "examples" / f"{name}.py"
+@pytest.fixture(scope="module")
+def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
+    """What the commands of an example print; two run at a time, as they import for seconds."""
+    path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+
+    def run(name: str) -> str:
+        (results / name).mkdir()
+        output = ""
+        for command in COMMANDS[name]:
+            words = command.format(examples=ROOT / "examples", pictures=pictures, sets=sets).split()
+            done = subprocess.run(
+                [sys.executable, *words],
+                cwd=results / name,
+                env=os.environ | {"PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, done.stderr
+            output += done.stdout
+        return output
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = {name: pool.submit(run, name) for name in COMMANDS}
+        yield lambda name: runs[name].result()
+        pool.shutdown(cancel_futures=True)
 
 
-def accuracies(printed: str) -> list[float]:
-    assert len(re.findall(r" samples/s · waited \d+% ", printed)) > 0
-    return [float(found) for found in re.findall(r"accuracy (\d\.\d+)", printed)]
+def accuracies(text: str) -> list[float]:
+    """Of the epochs of an example, each of which prints the statistics of its loader, too."""
+    return [float(a) for a in re.findall(r"accuracy (\d\.\d+); .* samples/s · waited ", text)]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -44,61 +106,39 @@ def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
         assert f"examples/{path.name} " in text or f"-m examples.{path.stem} " in text
 
 
-def test_ignite_goes_on_where_it_stopped(pictures: Path, tmp_path: Path) -> None:
-    command = [example("ignite_train"), "--data", pictures, "--device", "cpu", "--epochs", "3"]
-    run(tmp_path, *command, "--max-steps", "6")
-    printed = run(tmp_path, *command, "--resume", "checkpoints/checkpoint_6.pt")
-    assert re.findall(r"epoch (\d)", printed) == ["2", "3"]
-    assert accuracies(printed)[-1] > CHANCE
-    last = torch.load(tmp_path / "checkpoints/checkpoint_12.pt", weights_only=True)
+def test_ignite_goes_on_where_it_stopped(printed: Printed, results: Path) -> None:
+    text = printed("ignite")
+    assert re.findall(r"epoch (\d)", text) == ["1", "2", "3"]
+    assert accuracies(text)[-1] > CHANCE
+    last = torch.load(results / "ignite/checkpoints/checkpoint_12.pt", weights_only=True)
     assert last["trainer"]["iteration"] == 3 * STEPS
 
 
-def test_lightning(pictures: Path, tmp_path: Path) -> None:
-    command = [example("lightning_train"), "--data", pictures, "--device", "cpu"]
-    printed = run(tmp_path, *command, "--max-steps", "10")
-    assert " samples/s · waited " in printed
-    last = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)
+def test_lightning(printed: Printed, results: Path) -> None:
+    assert " samples/s · waited " in printed("lightning")
+    last = torch.load(results / "lightning/checkpoints/last.ckpt", weights_only=True)
     assert (last["epoch"], last["global_step"]) == (10 // STEPS, 10)
 
 
-def test_torchrun_with_two_processes(pictures: Path, tmp_path: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, example("torchrun_train"), "--data", pictures, "--device", "cpu"]
-    printed = run(tmp_path, *command, "--epochs", "3", "--max-steps", "2")
-    right = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+) right", printed)]
-    assert [samples for _, samples in right] == [VALIDATION] * 3
-    assert right[-1][0] > CHANCE * VALIDATION
+def test_torchrun_with_two_processes(printed: Printed) -> None:
+    found = re.findall(r"(\d+) of (\d+) right; .* samples/s · waited ", printed("torchrun"))
+    assert [int(samples) for _, samples in found] == [VALIDATION] * 3
+    assert int(found[-1][0]) > CHANCE * VALIDATION
 
 
-def test_jax(pictures: Path, tmp_path: Path) -> None:
-    command = [example("jax_train"), "--data", pictures, "--device", "cpu"]
-    printed = run(tmp_path, *command, "--epochs", "3", "--max-steps", "3")
-    assert len(accuracies(printed)) == 3
-    assert accuracies(printed)[-1] > CHANCE
+def test_jax(printed: Printed) -> None:
+    assert len(accuracies(printed("jax"))) == 3
+    assert accuracies(printed("jax"))[-1] > CHANCE
 
 
-def test_dynamic_mode(pictures: Path, tmp_path: Path) -> None:
-    command = [example("dynamic_train"), "--data", pictures, "--device", "cpu"]
-    printed = run(tmp_path, *command, "--max-steps", "6")
-    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed)]
+def test_dynamic_mode(printed: Printed) -> None:
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed("dynamic"))]
     assert len(losses) == 6
     assert losses[-1] < losses[0]
 
 
-def test_side_by_side(pictures: Path, tmp_path: Path) -> None:
-    imagenet, cifar = tmp_path / "imagenet", tmp_path / "cifar"
-    for number, folder in enumerate(sorted(pictures.glob("*/*"))):
-        synset = imagenet / folder.parent.name / f"n0000000{number % 4}"
-        synset.parent.mkdir(parents=True, exist_ok=True)
-        synset.symlink_to(folder)
-    write_cifar10(cifar)
-    # The archive is a small one of the tests; torchvision knows the MD5 sums of the original.
-    program = (
-        "import runpy, torchvision.datasets.cifar as cifar\n"
-        "cifar.check_integrity = lambda *_: True\n"
-        "runpy.run_module('examples.side_by_side', run_name='__main__')"
-    )
-    options = ["--device", "cpu", "--threads", "1", "--max-steps", "1"]
-    printed = run(ROOT, "-c", program, "--imagenet", imagenet, "--cifar", cifar, *options)
-    assert re.findall(r"(\S+): the same pixels", printed) == ["CIFAR-10", "ImageNet"]
+def test_side_by_side(printed: Printed) -> None:
+    assert re.findall(r"(\S+): the same pixels", printed("side_by_side")) == [
+        "CIFAR-10",
+        "ImageNet",
+    ]
