@@ -31,6 +31,8 @@ $(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VE
 
 demo: install
 	$(BIN)/python benchmark.py demo
+	$(BIN)/python examples/make_pictures.py demo/pictures
+	cd demo && ../$(BIN)/python ../examples/ignite_train.py --data pictures --device cpu --epochs 3
 
 test: install
 	@which g++ >/dev/null || \

@@ -79,7 +79,7 @@ def named(commands: list[tuple[str, list[str]]], *start: str) -> list[Any]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """20 JPEGs in two classes."""
-    root = tmp_path / "train"
+    root = tmp_path / "data"
     for index in range(20):
         folder = root / f"class{index % 2}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "CONTRIBUTING.md": 2,
         "README.md": 1,
         "docs/bmap.md": 1,
-        "docs/loaders.md": 3,
+        "docs/loaders.md": 5,
         "docs/xnvme.md": 1,
     }
 
@@ -173,6 +173,22 @@ def test_the_transforms_of_the_loaders_page_work(data: Path) -> None:
     code = snippets("docs/loaders.md", "python")[1]
     code = code.replace("batch_size=64", "batch_size=4").replace("/data/train", str(data))
     assert run(f"{code}\nprint(next(iter(loader))[0].shape)") == "torch.Size([4, 3, 160, 160])\n"
+
+
+def test_the_tools_of_the_loaders_page_take_loaders_and_pipelines(data: Path) -> None:
+    *_, statistics, evaluator = snippets("docs/loaders.md", "python")
+    code = f"""
+from dali_storage.loaders import image_folder
+loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
+pipe = loader.pipeline
+{statistics}
+loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
+{evaluator.replace("pass", "print(labels.tolist())")}
+"""
+    first, *replayed = run(code).splitlines()
+    assert re.fullmatch(r"2\d batches, \d+ bytes, waited [\d.e-]+ s; [\d.]+ of \d ready", first)
+    assert len(replayed) == 5
+    assert len(set(replayed)) == 1  # of an epoch, three batches of which have other labels
 
 
 def test_the_diff_of_the_readme_is_a_change_of_valid_code() -> None:
