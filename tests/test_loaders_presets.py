@@ -14,7 +14,8 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tv
 
 from dali_storage.loaders import presets
-from dali_storage.loaders.compose import chosen, fused, seeded
+from dali_storage.loaders.choice import chosen
+from dali_storage.loaders.compose import fused, seeded
 from dali_storage.loaders.presets import Preset
 from dali_storage.loaders.settings import Settings
 from dali_storage.loaders.transforms import Normalize, RandomErasing

@@ -18,6 +18,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tv
 
 from dali_storage.loaders.compose import decode, fused, seeded
+from dali_storage.loaders.presets import Preset
 from dali_storage.loaders.transforms import (
     Auto,
     CentreCrop,
@@ -438,6 +439,8 @@ NOT_TRANSFORMS: list[tuple[Any, str]] = [
 def test_what_is_no_transform_is_refused(photographs: Path, step: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         delivered(photographs, transforms=[CentreCrop(8), step])
+    with pytest.raises(TypeError, match=message):
+        delivered(photographs, preset=Preset((CentreCrop(8), step), "a test"))
 
 
 # On a GPU; without one, only the graph can be made

@@ -3,21 +3,18 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from nvidia.dali import fn, types
 
-from .presets import Preset
-from .settings import Dtype, Settings
+from .settings import Dtype
 from .transforms import (
-    Cutout,
     DataNode,
     Flip,
     Layout,
     Normalize,
     PadCrop,
-    RandomErasing,
     RandomResizedCrop,
     Transform,
 )
@@ -25,27 +22,11 @@ from .transforms import (
 Steps: TypeAlias = tuple[Any, ...]
 
 _TYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
-_DALI = "nvidia.dali.experimental.torchvision"
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator of `nvidia.dali.experimental.torchvision`, as a function of a DataNode.
-
-    That module calls its operators by a private method, and so does this class, of which DALI 2.4
-    knows nothing.
-    """
-
-    operator: Any
-    conditional: ClassVar[bool] = True
-
-    def __call__(self, images: DataNode) -> DataNode:
-        return self.operator._invoke(images)
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A flip, a normalization, and a change of layout and type, in one pass over the pixels."""
+    """A flip, a normalisation, and a change of layout and type, in one pass over the pixels."""
 
     flip: Flip | None = None
     normalize: Normalize | None = None
@@ -60,65 +41,6 @@ class Finish:
             output_layout=self.layout,
             **(self.normalize.scaled() if self.normalize else {}),
         )
-
-
-def chosen(settings: Settings, usual: Preset) -> Steps:
-    """What happens to the images: the transforms or preset of the user, or else the usual one.
-
-    Raises:
-        ValueError: uint8 is asked for, but the user's transforms normalize.
-        TypeError: a transform is none, or is for another device.
-    """
-    if settings.transforms is None:
-        steps = (settings.preset or usual).transforms
-        return _in_pixels(steps) if settings.dtype == "uint8" else steps
-    steps = tuple(_checked(step, settings.device) for step in settings.transforms)
-    if settings.dtype == "uint8" and normalizes(steps):
-        raise ValueError(
-            "dtype='uint8' is of pixels from 0 to 255: leave Normalize out of transforms"
-        )
-    return steps
-
-
-def normalizes(steps: Sequence[Transform]) -> bool:
-    """Whether the result is normalized."""
-    return any(isinstance(step, Normalize) for step in steps)
-
-
-def conditional(steps: Sequence[Transform]) -> bool:
-    """Whether a step needs a pipeline with `enable_conditionals`."""
-    return any(getattr(step, "conditional", False) for step in steps)
-
-
-def _checked(step: Any, device: str) -> Transform:
-    module = type(step).__module__
-    if module.startswith(_DALI):
-        if step.device != device:
-            raise TypeError(
-                f"transforms: {step!r} has device={step.device!r}, but the images are on the "
-                f"{device}: make it with device={device!r}"
-            )
-        return Operator(step)
-    if not callable(step) or isinstance(step, type) or module.startswith("torchvision."):
-        raise TypeError(
-            f"transforms: {step!r} is not a function of a DataNode; take one of "
-            "dali_storage.loaders.transforms"
-        )
-    return step  # type: ignore[no-any-return]
-
-
-def _in_pixels(steps: Sequence[Transform]) -> Steps:
-    """The steps without the normalization; colours of later steps are converted to pixels."""
-    result: list[Transform] = []
-    normalize = None
-    for step in steps:
-        if isinstance(step, Normalize):
-            normalize = step
-        elif normalize and isinstance(step, (Cutout, RandomErasing)):
-            result.append(replace(step, fill=normalize.pixels(step.fill)))
-        else:
-            result.append(step)
-    return tuple(result)
 
 
 def decode(

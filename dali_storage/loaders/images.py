@@ -12,7 +12,7 @@ from .. import registry
 from ..catalog import Catalog
 from ..dali import catalog
 from ..errors import BackendUnavailable
-from . import compose
+from . import choice, compose
 from .loader import Loader
 from .presets import Preset
 from .settings import Settings
@@ -63,7 +63,7 @@ class ImagePipeline:
             BackendUnavailable: device="gpu", and there is no GPU; or the backend lacks a package.
         """
         settings = self.settings
-        compose.chosen(settings, self.preset)
+        choice.chosen(settings, self.preset)
         registry.configure(settings.backend, settings.backend_options or {})
         if settings.device == "gpu":
             _require_gpu(settings.device_id or 0)
@@ -82,8 +82,8 @@ class ImagePipeline:
     ) -> Pipeline:
         """A pipeline of one shard."""
         settings = self.settings
-        steps = compose.seeded(compose.chosen(settings, self.preset), settings.seed + shard_id)
-        define = pipeline_def(self._define, enable_conditionals=compose.conditional(steps))
+        steps = compose.seeded(choice.chosen(settings, self.preset), settings.seed + shard_id)
+        define = pipeline_def(self._define, enable_conditionals=choice.conditional(steps))
         pipeline = define(
             steps,
             self._order(shard_id, num_shards),
@@ -104,7 +104,7 @@ class ImagePipeline:
         samples, labels = self.read(**order)
         labels = fn.cast(fn.squeeze(labels, axes=[0]), dtype=types.INT64)
         settings, gpu = self.settings, self.settings.device == "gpu"
-        dtype = settings.dtype or ("float32" if compose.normalizes(steps) else "uint8")
+        dtype = settings.dtype or ("float32" if choice.normalizes(steps) else "uint8")
         layout: Layout = "CHW"
         if self.decode is None:
             images, steps = compose.decode(samples, steps, settings.device, self.hints)

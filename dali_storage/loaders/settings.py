@@ -51,7 +51,8 @@ class Settings:
         batch_size: how many images a batch has.
         preset: what happens to the images. None: the usual one for this data set.
         transforms: what happens to the images instead of a preset, and nothing else: a list of
-            transforms of this package, functions of a DataNode (HWC, RGB), and operators of
+            transforms of this package, functions of a DataNode (HWC, RGB; so must be what they
+            return, unless they are the last), and operators of
             `nvidia.dali.experimental.torchvision`.
         shuffle: "epoch" or True: the whole list is shuffled anew before every epoch. "window":
             samples are drawn from a window that moves over the list, which moves them by a few

@@ -110,6 +110,8 @@ class CentreCrop:
 class PadCrop:
     """A random square of the image, to which a margin is added; torchvision's `RandomCrop`.
 
+    Where an image is too small even with its margin, the margin is wider; torchvision refuses it.
+
     Attributes:
         size: height and width.
         padding: the width of the margin on all four sides.
