@@ -22,6 +22,7 @@ import pytest
 import torchdata.nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nvidia.dali import Pipeline
 from nvidia.dali.experimental.dynamic.pytorch import nodes
 
 from dali_storage.dynamic.readers import File
@@ -292,6 +293,20 @@ def test_images_and_random_operators_are_equal_in_a_captured_loop(jpegs: Path) -
         return [np.asarray(image).tobytes() for image in images]
 
     both(play, file_root=str(jpegs), random_shuffle=True, seed=2)
+
+
+def test_a_captured_loop_that_cannot_be_built_ends_as_the_real_one(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Pipeline, "build", fail)
+
+    def play(reader: Any) -> list[Any]:
+        return [outcome(lambda: captured(reader, 4, [None])) for _ in range(2)]
+
+    both(play, file_root=str(tree(22)))
 
 
 def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree: Tree) -> None:

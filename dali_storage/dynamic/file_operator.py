@@ -60,8 +60,7 @@ class FileOperator:
         batch = self._source.batch()
         workspace.AddOutput(data_list(self._source, batch.contents)[0])
         workspace.AddOutput(number_list(self._source.labels(batch)))
-        self._source.advance()()
-        self._source.keep(0)
+        self._source.seek(self._source.position + 1)
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
         """What `get_state()` returns, before it is made text."""
