@@ -1,7 +1,7 @@
 # Every target installs what it needs; python3, make and git are enough. On Debian and Ubuntu,
 # apt-get installs a missing venv module. On Debian, as root, it also installs g++ for test and test-gpu
-# (tests that need it are skipped elsewhere) and for test-frameworks, QEMU and a kernel for test-nvme, and buildah and debootstrap
-# for test-image.
+# (tests that need it are skipped elsewhere) and for test-frameworks, QEMU and a kernel for test-nvme, and
+# buildah and debootstrap for test-image.
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
 CUDA ?= 12
