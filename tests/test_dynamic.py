@@ -25,9 +25,11 @@ from hypothesis import strategies as st
 from nvidia.dali import Pipeline
 from nvidia.dali.experimental.dynamic.pytorch import nodes
 
+from dali_storage.dynamic.file_operator import FileOperator
 from dali_storage.dynamic.readers import File
 
 from .conftest import Tree, open_files
+from .interrupts import interrupted
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -506,8 +508,9 @@ def test_missing_files_are_named_and_nothing_is_lost(tree: Tree) -> None:
         assert labels == list(range(8))
 
 
-def test_held_batches_stay_intact(tree: Tree) -> None:
-    arguments: dict[str, Any] = {"file_root": str(tree(22)), "random_shuffle": True}
+@pytest.mark.parametrize("sizes", [(700, 0, 4096, 1, 5000), (64,)], ids=str)
+def test_held_batches_stay_intact(tree: Tree, sizes: tuple[int, ...]) -> None:
+    arguments: dict[str, Any] = {"file_root": str(tree(22, sizes=sizes)), "random_shuffle": True}
     real = ndd.readers.File(dont_use_mmap=True, **arguments)
     expected = [contents(outputs) for _ in range(5) for outputs in real.next_epoch(4)]
     with File(**arguments) as reader:
@@ -516,6 +519,23 @@ def test_held_batches_stay_intact(tree: Tree) -> None:
     gc.collect()
     assert len(held) == 30
     assert [contents(outputs) for outputs in held] == expected
+
+
+@pytest.mark.parametrize("point", range(0, 90, 9))
+def test_ctrl_c_parts_no_data_from_labels_and_loses_no_more_than_its_batch(
+    tree: Tree, point: int
+) -> None:
+    arguments: dict[str, Any] = {"file_root": str(tree(22)), "max_batch_size": 4}
+    real = ndd.readers.File(dont_use_mmap=True, **arguments)
+    expected = list(islice(batches(real), 12))
+    with File(**arguments) as reader:
+        seen = list(islice(batches(reader), 2))
+        with pytest.raises(KeyboardInterrupt), interrupted(FileOperator.SetupAndRun, point):
+            seen += batches(reader)
+        following = list(islice(batches(reader), 4))
+    begin = expected.index(following[0])
+    assert following == expected[begin : begin + 4]
+    assert begin - len(seen) in (0, 1)
 
 
 def test_what_was_called_before_closing_is_delivered(tree: Tree) -> None:
