@@ -5,7 +5,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -63,14 +62,41 @@ class ReaderStatistics:
     ready: float = 0.0
 
 
+def _locked() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch to be read: the lanes take jobs, the caller waits for their futures."""
+    """A batch to be read: the lanes take jobs, the caller waits for their results.
+
+    Not a Future: its condition is written in Python, and a Ctrl-C may leave one locked for good.
+    The lane would then wait for it, and `close()` for the lane.
+    """
 
     index: int
-    future: Future[LoadedBatch] = field(default_factory=Future)
     samples: IntArray | None = None
-    ready: bool = False
+    outcome: LoadedBatch | Exception | None = None
+    dropped: bool = False
+    unfinished: threading.Lock = field(default_factory=_locked)  # held until there is an outcome
+
+    def finish(self, outcome: LoadedBatch | Exception) -> None:
+        self.outcome = outcome
+        self.unfinished.release()
+
+    def result(self) -> LoadedBatch:
+        """Wait for the batch, or for the error, which is raised."""
+        with self.unfinished:
+            outcome = self.outcome
+        if isinstance(outcome, LoadedBatch):
+            return outcome
+        assert outcome is not None
+        try:
+            raise outcome
+        finally:
+            del outcome, self  # the error keeps this frame
 
 
 def next_index(index: int) -> int:
@@ -124,7 +150,7 @@ class Prefetcher:
         ready = self._read_ahead(index, successor)
         asked = time.perf_counter()
         try:
-            batch = self._ahead[index].future.result()
+            batch = self._ahead[index].result()
         except Exception:
             # Not on KeyboardInterrupt: the batch is still being read, and will be needed.
             self._ahead.pop(index, None)
@@ -168,8 +194,8 @@ class Prefetcher:
             index = successor(index)
             wanted[index] = None
         for passed in self._ahead.keys() - wanted:
-            self._ahead.pop(passed).future.cancel()
-        ready = sum([job.ready for job in self._ahead.values()])
+            self._ahead.pop(passed).dropped = True
+        ready = sum([isinstance(job.outcome, LoadedBatch) for job in self._ahead.values()])
         for new in (new for new in wanted if new not in self._ahead):
             job = _Job(new)
             self._lanes.submit(job)
@@ -178,24 +204,22 @@ class Prefetcher:
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""
-        if job.future.set_running_or_notify_cancel():
+        if not job.dropped:
             try:
                 job.samples = self._order.batch(job.index)
             except Exception as error:
-                job.future.set_exception(error)
+                job.finish(error)
                 del job  # the error keeps this frame, and the job the error
 
     def _work(self, job: _Job, lane: int) -> None:
         if job.samples is None:
             return
         try:
-            batch = self._read(job.samples, lane)
-            job.ready = True
-            job.future.set_result(batch)
+            job.finish(self._read(job.samples, lane))
         except Exception as error:
             # Clear the traceback's frames: their locals keep the leased buffer alive.
             traceback.clear_frames(error.__traceback__)
-            job.future.set_exception(error)
+            job.finish(error)
         finally:
             del job
 

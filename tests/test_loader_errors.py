@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
 from dali_storage import BackendUnavailable, readers
+from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import Loader, Shard
 
-from .conftest import open_files
 from .interrupts import interrupted
 from .loading import FILE, MEMORY, Make, given, labels, stream
 
@@ -216,7 +215,7 @@ def test_ctrl_c_loses_no_batch_and_repeats_none(loader: Any, sound: bool) -> Non
     interrupts = 0
     for point in range(0, 180, 1 if sound else 3):
         if sound:
-            seen += labels(islice(iterator, 1))
+            seen += labels([next(iterator)])
         taken, ended = interrupted_next(iterator, point)
         interrupts += ended
         seen += [] if taken is None else labels([taken])
@@ -330,15 +329,15 @@ def test_a_make_that_ignores_the_shard_is_refused(loader: Any) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_pipeline_that_cannot_be_used_is_refused_and_closed(
-    loader: Any, make: Make, words: str
+    loader: Any, monkeypatch: pytest.MonkeyPatch, make: Make, words: str
 ) -> None:
-    make = replace(make, file=make.file if make.file is fn.readers.file else readers.file)
-    len(loader(replace(Make(), file=readers.file)))  # what only the first reader opens
-    before = open_files()
+    closed: list[MemoryReader] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: closed.append(reader))
     one = loader(make, last_batch="drop")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=words) as raised:
         len(one)
-    assert open_files() == before
+    assert len(closed) == (make.file is MEMORY)  # although the traceback refers to the pipeline
+    assert raised.traceback
 
 
 @pytest.mark.parametrize(
@@ -391,6 +390,18 @@ def test_a_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch, package: 
         Loader(Make(), to=package)  # type: ignore[arg-type]
 
 
+def test_batches_that_others_take_do_not_end_an_epoch(loader: Any) -> None:
+    one = loader(Make())
+    iterator = iter(one)
+    next(iterator)
+    while not one.pipeline.empty():
+        one.pipeline.share_outputs()
+        one.pipeline.release_outputs()
+    with pytest.raises(RuntimeError, match="only the Loader may run it"):
+        next(iterator)
+    assert labels(one) == labels(loader(Make()))
+
+
 def two_readers(second: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Makes pipelines of the labels of two readers."""
 
@@ -405,14 +416,15 @@ def two_readers(second: Callable[..., Any], **options: Any) -> Callable[..., Any
     return make
 
 
-def test_all_readers_of_a_pipeline_move_together(loader: Any) -> None:
+@pytest.mark.parametrize("last_batch", ["partial", "drop"])
+def test_all_readers_of_a_pipeline_move_together(loader: Any, last_batch: str) -> None:
     """Images and their masks."""
-    one = loader(two_readers(MEMORY))
+    one = loader(two_readers(MEMORY), last_batch=last_batch)
     for take in (2, 6, 1, 3):
         for first, second in islice(one, take):
             assert first.tolist() == second.tolist()
     one.set_epoch(7)
-    other = loader(two_readers(MEMORY))
+    other = loader(two_readers(MEMORY), last_batch=last_batch)
     other.load_state_dict(one.state_dict())
     for first, second in chain(one, other):
         assert first.tolist() == second.tolist()

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -172,17 +173,23 @@ def use(one: Loader, how: str, root: Path) -> None:
                 next(iterator)  # the next but one has failed
 
 
+def lanes() -> list[str]:
+    """The threads of readers."""
+    return [it.name for it in threading.enumerate() if it.name.startswith("dali_storage")]
+
+
 def test_close_ends_the_readers_work_and_twice_is_fine(loader: Any, tree: Tree) -> None:
     root = tree(22, sizes=(50,))
     make = replace(Make(), file=read_all(root))
     list(loader(make))
-    before = left_behind()
+    before, running = left_behind(), len(lanes())
     with loader(make) as one:
         iterator = iter(one)
         next(iterator)
         pipeline = one.pipeline
-        assert left_behind() > before
+        assert len(lanes()) > running
     one.close()
+    assert len(lanes()) == running  # although somebody refers to the pipeline
     del pipeline
     assert left_behind() == before
     for use_it in (lambda: next(iterator), lambda: iter(one), lambda: len(one), one.state_dict):

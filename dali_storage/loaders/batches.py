@@ -103,8 +103,7 @@ class Batches:
         return self.pipeline.checkpoint()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close the readers, and let go of the pipeline."""
-        del self.pipeline
+        """Close the readers. The rest of the pipeline ends when nobody refers to it."""
         for each in self._sources:
             each.close()
 

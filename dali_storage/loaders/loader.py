@@ -219,8 +219,12 @@ class _Epoch(Iterator[tuple[Any, ...]]):
             raise StopIteration
         try:
             batch = loader._next(asked)
-        except Exception:
+        except Exception as error:
             self._failed = loader._supply.broken
+            if isinstance(error, StopIteration):  # DALI's, if others take batches of the pipeline
+                raise RuntimeError(
+                    "the pipeline has no batch; only the Loader may run it"
+                ) from error
             raise
         self._complete = progress.given >= progress.length
         return batch
