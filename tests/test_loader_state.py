@@ -172,7 +172,7 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
         ({"given": True}, "given is True"),
         ({"given": 7}, "7 batches.*6"),
         ({"pipeline": None}, "pipeline is None"),
-        ({"pipeline": "not base64!"}, "not base64"),
+        ({"pipeline": "Z2Fy!YmFnZQ=="}, "not base64"),
         ({"pipeline": "Z2FyYmFnZQ=="}, "other operators.*or is damaged"),
         ({"pipeline": ""}, "other operators.*or is damaged"),
         ({"more": 1}, "more"),

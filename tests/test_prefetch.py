@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -27,6 +28,7 @@ from dali_storage.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, lay
 from dali_storage.reader import Batch, Reader
 
 from .fake_cuda import Cuda, put_on_gpu
+from .interrupts import interrupted
 
 SAMPLES = 40
 BATCH = 4
@@ -662,3 +664,19 @@ def test_a_closed_prefetcher_keeps_no_buffers() -> None:
         assert [buffer for buffer in buffers if buffer() is not None] == []
     finally:
         gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
+def test_ctrl_c_while_waiting_leaves_no_lock_behind() -> None:
+    """At any point: a lane would wait for it to hand over its batch, and close() for the lane."""
+    for point in range(60):
+        reader = Model(from_files(["x"]), lanes=1)
+        with prefetcher(reader) as ahead:
+            assert ahead.get(0) == expected(0)
+            reader.seconds = 0.01
+            with contextlib.suppress(KeyboardInterrupt), interrupted(Prefetcher.get, point):
+                ahead.get(5)
+            closing = threading.Thread(target=ahead.close)
+            closing.start()
+            closing.join(timeout=10)
+            assert not closing.is_alive(), point
