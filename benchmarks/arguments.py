@@ -60,13 +60,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_loader_options(parser: argparse.ArgumentParser) -> None:
+    count = _integer(1, 2**31 - 1)
     parser.add_argument("--set", required=True, choices=LOADER_SETS, help="what DIR has")
     text = "numbers of workers of torch's DataLoader (default: 0,2)"
     parser.add_argument("--workers", type=_workers, default=[0, 2], metavar="N,N", help=text)
+    text = "threads of torch in this process (default: 1, as in workers)"
+    parser.add_argument("--torch-threads", type=count, default=1, metavar="N", help=text)
     text = "images that the model takes in a second (default: all that come)"
-    parser.add_argument(
-        "--model", type=_integer(1, 2**31 - 1), default=None, metavar="N", help=text
-    )
+    parser.add_argument("--model", type=count, default=None, metavar="N", help=text)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -53,7 +53,7 @@ class LoaderLeg:
 
 
 def make_legs(
-    of: OpenSet, workers: Iterable[int], names: Collection[str] | None
+    of: OpenSet, workers: Iterable[int], threads: int, names: Collection[str] | None
 ) -> list[LoaderLeg]:
     """The ways of torchvision to load a set, and those of `names` of DALI's and ours."""
     legs = [
@@ -66,19 +66,21 @@ def make_legs(
         ),
     ]
     return [
-        *(LoaderLeg(f"torchvision-{n}", partial(_torchvision, of, n)) for n in workers),
+        *(LoaderLeg(f"torchvision-{n}", partial(_torchvision, of, n, threads)) for n in workers),
         *(leg for leg in legs if names is None or leg.name in names),
     ]
 
 
 @contextmanager
-def _torchvision(of: OpenSet, workers: int, workload: Workload, exact: bool) -> Iterator[Stream]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in torch's workers; more make images of this size slower
+def _torchvision(
+    of: OpenSet, workers: int, threads: int, workload: Workload, exact: bool
+) -> Iterator[Stream]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
         yield Stream(peers.batches(of.peer(exact=exact), workload.order, workers))
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -170,7 +172,7 @@ def cpu_time() -> float:
 
 def verify(legs: Iterable[LoaderLeg], of: OpenSet, workload: Workload, results: Results) -> None:
     """Fail every leg whose batches are not torchvision's."""
-    torchvision = LoaderLeg("torchvision", partial(_torchvision, of, 0))
+    torchvision = LoaderLeg("torchvision", partial(_torchvision, of, 0, 1))
     exact = _first(torchvision, workload, True)
     draws = [_first(torchvision, workload, False) for _ in range(2 if of.of.compare else 0)]
     for leg in legs:

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Compare loaders; return the exit status."""
     opened = _open(options)
     workload = opened.workload()
-    legs = make_legs(opened, options.workers, options.legs)
+    legs = make_legs(opened, options.workers, options.torch_threads, options.legs)
     results = {leg.name: Result(leg.name, skipped=leg.unsupported(workload)) for leg in legs}
     interrupted = False
     with maps.with_map(workload, results) as workload:
@@ -96,5 +96,10 @@ def _report(
         interrupted=interrupted,
         json_path=options.json,
         plot_path=options.plot,
-        more={"set": options.set, "workers": options.workers, "model_img_per_s": options.model},
+        more={
+            "set": options.set,
+            "workers": options.workers,
+            "torch_threads": options.torch_threads,
+            "model_img_per_s": options.model,
+        },
     )

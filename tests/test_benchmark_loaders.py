@@ -198,6 +198,16 @@ def test_the_time_of_workers_counts_while_they_live() -> None:
         child.join()
 
 
+def test_torch_has_one_thread_or_as_many_as_asked_for(photographs: Path) -> None:
+    ours, before = opened("imagenet-eval", photographs, batch_size=32), torch.get_num_threads()
+    for threads in (1, before + 2):
+        leg = loader_legs.make_legs(ours, [0], threads, [])[0]
+        with leg.open(ours.workload(), True) as stream:
+            images, _ = next(iter(stream.batches))
+            assert (torch.get_num_threads(), len(images)) == (threads, 32)
+        assert torch.get_num_threads() == before
+
+
 def test_an_interrupt_shows_what_was_measured(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -372,7 +382,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[devices.Disk]:
         yield made
 
 
-@pytest.mark.parametrize("name", ["imagenet-train", "imagenet-eval", "cifar10"])
+@pytest.mark.parametrize("name", ["imagenet-eval", "cifar10"])
 def test_extents_are_read_through_a_map_made_for_the_run(
     name: str, disk: devices.Disk, capsys: pytest.CaptureFixture[str]
 ) -> None:
