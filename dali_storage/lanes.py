@@ -9,10 +9,12 @@ batch, in the same thread, and yields it before it blocks.
 
 import contextlib
 import heapq
+import operator
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -97,9 +99,13 @@ class Lanes(Generic[Job]):
             lane = self._idle[0]
             if lane not in self._threads:
                 self._threads[lane] = self._start(lane)
-            heapq.heappop(self._idle)
+            steps: list[Callable[[], object]] = [
+                partial(heapq.heappop, self._idle),
+                partial(self._bells[lane].put, None),
+            ]
+            wake = map(operator.call, steps)
             self._free_turns -= 1
-            self._bells[lane].put(None)
+            deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
 
     def _start(self, lane: int) -> threading.Thread:
         # A daemon: at exit Python joins all other threads before it closes anything, and this one
@@ -112,10 +118,9 @@ class Lanes(Generic[Job]):
     def _run(self, lane: int) -> None:
         self._mine.has_turn = False
         with self._running[lane]:
-            while True:
+            # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
+            while not self._closed:
                 self._bells[lane].get()
-                if self._closed:
-                    return
                 self._mine.has_turn = True
                 while (job := self._next_job(lane)) is not None:
                     self._work(job, lane)

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,41 +63,18 @@ class ReaderStatistics:
     ready: float = 0.0
 
 
-def _locked() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch to be read: the lanes take jobs, the caller waits for their results.
+    """A batch to be read: a lane sets the outcome, then it tells the caller that it is done.
 
-    Not a Future: its condition is written in Python, and a Ctrl-C may leave one locked for good.
-    The lane would then wait for it, and `close()` for the lane.
+    Not a Future: that is written in Python, and a Ctrl-C may leave it locked for good.
     """
 
     index: int
+    wanted: bool = True
     samples: IntArray | None = None
     outcome: LoadedBatch | Exception | None = None
-    dropped: bool = False
-    unfinished: threading.Lock = field(default_factory=_locked)  # held until there is an outcome
-
-    def finish(self, outcome: LoadedBatch | Exception) -> None:
-        self.outcome = outcome
-        self.unfinished.release()
-
-    def result(self) -> LoadedBatch:
-        """Wait for the batch, or for the error, which is raised."""
-        with self.unfinished:
-            outcome = self.outcome
-        if isinstance(outcome, LoadedBatch):
-            return outcome
-        assert outcome is not None
-        try:
-            raise outcome
-        finally:
-            del outcome, self  # the error keeps this frame
+    done: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
 def next_index(index: int) -> int:
@@ -148,20 +126,25 @@ class Prefetcher:
         The batches that follow it by `successor` are read ahead.
         """
         ready = self._read_ahead(index, successor)
+        job = self._ahead[index]
         asked = time.perf_counter()
         try:
-            batch = self._ahead[index].result()
-        except Exception:
-            # Not on KeyboardInterrupt: the batch is still being read, and will be needed.
-            self._ahead.pop(index, None)
-            raise
+            if job.outcome is None:
+                job.done.get()
         finally:
             self._wait_seconds += time.perf_counter() - asked
-        self._ahead.pop(index, None)
+        # Not after a Ctrl-C: the batch is still being read, and will be needed.
+        del self._ahead[index]
+        if isinstance(job.outcome, Exception):
+            try:
+                raise job.outcome
+            finally:
+                del job  # the error keeps this frame, and the job the error
+        assert job.outcome is not None
         self._ready += ready
-        self._bytes += batch.nbytes
+        self._bytes += job.outcome.nbytes
         self._batches += 1
-        return batch
+        return job.outcome
 
     @property
     def statistics(self) -> ReaderStatistics:
@@ -194,7 +177,7 @@ class Prefetcher:
             index = successor(index)
             wanted[index] = None
         for passed in self._ahead.keys() - wanted:
-            self._ahead.pop(passed).dropped = True
+            self._ahead.pop(passed).wanted = False
         ready = sum([isinstance(job.outcome, LoadedBatch) for job in self._ahead.values()])
         for new in (new for new in wanted if new not in self._ahead):
             job = _Job(new)
@@ -204,22 +187,22 @@ class Prefetcher:
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""
-        if not job.dropped:
+        if job.wanted:
             try:
                 job.samples = self._order.batch(job.index)
             except Exception as error:
-                job.finish(error)
+                _finish(job, error)
                 del job  # the error keeps this frame, and the job the error
 
     def _work(self, job: _Job, lane: int) -> None:
         if job.samples is None:
             return
         try:
-            job.finish(self._read(job.samples, lane))
+            _finish(job, self._read(job.samples, lane))
         except Exception as error:
             # Clear the traceback's frames: their locals keep the leased buffer alive.
             traceback.clear_frames(error.__traceback__)
-            job.finish(error)
+            _finish(job, error)
         finally:
             del job
 
@@ -239,6 +222,11 @@ class Prefetcher:
         lease = self._pool.lease(nbytes)
         self._reader.read(Batch(samples, sizes, offsets, lease), lane)
         return LoadedBatch(samples, slices(lease, offsets, sizes), int(np.add.reduce(sizes)))
+
+
+def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:
+    job.outcome = outcome
+    job.done.put(None)
 
 
 def copying_lanes(reader: Reader, dali_threads: int) -> int:

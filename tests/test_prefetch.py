@@ -447,6 +447,30 @@ def test_ctrl_c_while_waiting_loses_nothing(ctrl_c: CtrlC) -> None:
         assert [ahead.get(0), ahead.get(1)] == [expected(0), expected(1)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("start", [0, 5])
+def test_ctrl_c_at_any_point_locks_nothing_up(lanes: int, start: int) -> None:
+    ends = KeyboardInterrupt, RuntimeError  # Thread.start() may turn one into the other
+    for point in range(80):
+        with prefetcher(Model(from_files(["x"]), lanes=lanes)) as ahead:
+            if start:
+                ahead.get(0)
+            with contextlib.suppress(*ends), interrupted(Prefetcher.get, point):
+                ahead.get(start)
+            seen: list[list[bytes]] = []
+
+            def go_on(ahead: Stream = ahead, seen: list[list[bytes]] = seen) -> None:
+                seen += [ahead.get(index) for index in range(start, start + 5)]
+                ahead.close()
+
+            thread = threading.Thread(target=go_on, daemon=True)
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive(), point
+            assert seen == [expected(index) for index in range(start, start + 5)]
+
+
 # --- statistics ---
 
 
@@ -664,19 +688,3 @@ def test_a_closed_prefetcher_keeps_no_buffers() -> None:
         assert [buffer for buffer in buffers if buffer() is not None] == []
     finally:
         gc.enable()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
-def test_ctrl_c_while_waiting_leaves_no_lock_behind() -> None:
-    """At any point: a lane would wait for it to hand over its batch, and close() for the lane."""
-    for point in range(60):
-        reader = Model(from_files(["x"]), lanes=1)
-        with prefetcher(reader) as ahead:
-            assert ahead.get(0) == expected(0)
-            reader.seconds = 0.01
-            with contextlib.suppress(KeyboardInterrupt), interrupted(Prefetcher.get, point):
-                ahead.get(5)
-            closing = threading.Thread(target=ahead.close)
-            closing.start()
-            closing.join(timeout=10)
-            assert not closing.is_alive(), point
