@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import inspect
+import json
 import os
 import tempfile
 import threading
@@ -383,7 +384,12 @@ def test_a_state_is_text(tree: Tree) -> None:
             assert again.get_state() != form
 
 
-@pytest.mark.parametrize("state", ["", "x", "5", "[]", "{}", '{"batches": 1}', "\x10\xff"])
+FOREIGN = ["", "x", "5", "[]", "{}", '{"batches": 1}', "\x10\xff"] + [
+    f'{{"batches": {number}, "batch_size": 4, "samples": 22}}' for number in ("-1", "1.5", '"x"')
+]
+
+
+@pytest.mark.parametrize("state", FOREIGN)
 def test_a_foreign_state_is_refused(tree: Tree, state: str) -> None:
     with File(4, file_root=str(tree(22)), name="Train") as reader:
         for given_ in (state, base64.b64encode(state.encode("latin1")).decode()):
@@ -392,6 +398,22 @@ def test_a_foreign_state_is_refused(tree: Tree, state: str) -> None:
         with pytest.raises(RuntimeError, match="checkpointing disabled"):
             next(batches(reader))  # as if it had not been given
             reader.get_state()
+
+
+def test_after_a_refused_state_an_earlier_one_and_another_batch_size_work(tree: Tree) -> None:
+    root = str(tree(22))
+    with File(4, file_root=root, enable_checkpointing=True) as reader:
+        expected = list(islice(batches(reader), 3))
+    with File(4, file_root=root, enable_checkpointing=True) as reader:
+        next(batches(reader))
+        state = reader.get_state()
+    with File(file_root=root) as reader:
+        reader.set_state(state)
+        with pytest.raises(ValueError, match="no state of it"):
+            reader.set_state("x")
+        with pytest.raises(ValueError, match="a batch size of 4, not 5"):
+            next(reader.next_epoch(5))
+        assert [contents(it) for it in islice(reader.next_epoch(4), 2)] == expected[1:]
 
 
 def test_states_of_the_real_reader_other_batches_and_other_files_are_refused(tree: Tree) -> None:
@@ -468,6 +490,15 @@ def test_wrong_arguments_are_refused_at_once(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         File(**{"file_root": str(tree(3))} | arguments)
+
+
+def test_integers_of_numpy_are_batch_sizes(tree: Tree) -> None:
+    root, four = str(tree(22)), np.int64(4)
+    both(lambda reader: contents(next(reader.next_epoch(four))), file_root=root)
+    both(lambda reader: contents(next(reader.next_epoch())), file_root=root, max_batch_size=four)
+    with File(four, file_root=root, enable_checkpointing=True) as reader:
+        next(reader.next_epoch())
+        json.loads(base64.b64decode(str(reader.get_state())))
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.5, "8", True])

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 
 from .. import discovery
@@ -104,7 +105,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
                 "to the GPU"
             )
         if max_batch_size is not None:
-            require_integer("File", "max_batch_size", max_batch_size, range(1, 2**31))
+            max_batch_size = _integer("File", "max_batch_size", max_batch_size)
         dali_flag("lazy_init", lazy_init)
         opener, order, depth = prepare(locals())
         super().__init__(
@@ -121,18 +122,20 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
 
         Raises:
-            TypeError, ValueError: it is no state of such a reader. That it is of another batch size
-                or number of samples, the first batch finds.
+            TypeError, ValueError: it is no state of such a reader, and any earlier one stays. That
+                it is of another batch size or number of samples, the first batch finds.
             RuntimeError: the reader has begun to read.
         """
-        before = self._checkpointing_enabled
+        before = self._checkpointing_enabled, self._pending_state
         try:
             super().set_state(state)
             numbers = json.loads(self._pending_state or b"")
             if not isinstance(numbers, dict) or numbers.keys() != _STATE:
                 raise ValueError
+            if not all(type(number) is int and number >= 0 for number in numbers.values()):
+                raise ValueError
         except ValueError:
-            self._checkpointing_enabled, self._pending_state = before, None
+            self._checkpointing_enabled, self._pending_state = before
             raise ValueError(f"{self._source}: this is no state of it: {str(state)!r}") from None
 
     def close(self) -> None:
@@ -162,8 +165,9 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
                 return
             if self._max_batch_size is None:
                 self._max_batch_size = 1
-            batch_size = self._max_batch_size
-            require_integer(str(self._source), "batch_size", batch_size, range(1, 2**31))
+            batch_size = _integer(str(self._source), "batch_size", self._max_batch_size)
+            if self._pending_state is not None:
+                self._source.restore(json.loads(self._pending_state), batch_size)
             self._source.start(
                 batch_size=batch_size,
                 seed=None,
@@ -171,9 +175,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
                 num_threads=(ctx or ndd.EvalContext.current()).num_threads,
                 device_id=None,  # not page-locked: we do not learn when a GPU has read a batch
             )
-            if self._pending_state is not None:
-                self._source.restore(json.loads(self._pending_state), batch_size)
-                self._pending_state = None
+            self._pending_state = None
             self._op_backend = FileOperator(self._source, batch_size)
 
     def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
@@ -192,3 +194,10 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
     def _transfer_into(self, pipe: Any) -> bool:
         self._transferred = True
         return True
+
+
+def _integer(where: str, argument: str, value: Any) -> int:
+    """A batch size; as in DALI, also an integer of numpy."""
+    value = value.item() if isinstance(value, np.integer) else value
+    require_integer(where, argument, value, range(1, 2**31))
+    return value  # type: ignore[no-any-return]
