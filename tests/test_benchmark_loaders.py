@@ -177,6 +177,24 @@ def test_the_model_takes_its_time(photographs: Path) -> None:
     assert one.waits.sum() < 0.1
 
 
+def test_what_is_waited_for_the_storage_is_summed_over_epochs(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = MemoryReader.read
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.1)
+        read(*arguments)
+
+    monkeypatch.setattr(MemoryReader, "read", slow)
+    ours = opened("imagenet-eval", photographs, batch_size=4, batches=14)
+    assert len(ours.workload().order) > 64 / 4
+    (_, leg) = loader_legs.make_legs(ours, [0], 1, ["memory"])
+    one = loader_legs.run_round(leg, ours.workload(), None, ignore)
+    assert one.storage_seconds is not None
+    assert 0.3 < one.storage_seconds < one.waits.sum()
+
+
 def burn(seconds: float, done: Any) -> None:
     while time.process_time() < seconds:
         pass
