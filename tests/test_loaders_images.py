@@ -176,6 +176,17 @@ def test_layout_and_type_are_as_asked_for(jpegs: Path) -> None:
             assert images.max() > 100  # nothing has normalised them
 
 
+def test_the_pipeline_has_what_was_asked_for(jpegs: Path) -> None:
+    options = {**SMALL, "num_threads": 3, "prefetch_queue_depth": 4, "seed": 7}
+    shard = Shard(1, 2, 1)
+    with image_folder(jpegs, train=True, batch_size=5, shard=shard, **options) as loader:
+        pipeline = loader.pipeline
+        assert (pipeline.num_threads, pipeline.prefetch_queue_depth) == (3, 4)
+        assert (pipeline.max_batch_size, pipeline.seed) == (5, 8)
+        assert pipeline.device_id is None
+        assert pipeline.reader_meta("Reader")["number_of_shards"] == 2
+
+
 # Order
 
 

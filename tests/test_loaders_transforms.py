@@ -468,3 +468,5 @@ def test_all_transforms_can_follow_a_decoder_on_a_gpu() -> None:
             for step in fused(seeded(left, 1), "HWC", "CHW", "float32"):
                 images = step(images)
                 assert images.device == "gpu"
+        with pytest.raises(KeyError, match="no_such_hint"):
+            decode(encoded, (), "gpu", {"no_such_hint": 1})
