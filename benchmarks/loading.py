@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             verify(legs, opened, workload, results)
             if not workload.settings.cold:
-                environment.fill_page_cache(_with_every_file(workload))
+                environment.fill_page_cache(_of_files(opened, workload))
             take_turns(_turns(legs, workload, results, options.model), workload)
         except KeyboardInterrupt:
             interrupted = True
@@ -67,8 +67,10 @@ def _open(options: argparse.Namespace) -> OpenSet:
     return OpenSet(options.set, options.datadir, replace(settings, seed=settings.seed or 0))
 
 
-def _with_every_file(workload: Workload) -> Workload:
-    """The order of a set of records has these, and not the files."""
+def _of_files(opened: OpenSet, workload: Workload) -> Workload:
+    """The workload with an order of files, also if the samples are records in them."""
+    if opened.of.record_bytes is None:
+        return workload
     return replace(workload, order=np.arange(len(workload.catalog))[np.newaxis])
 
 

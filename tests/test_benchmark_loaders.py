@@ -24,7 +24,7 @@ from nvidia.dali import fn, types
 from torchvision.datasets import ImageFolder
 
 import benchmark
-from benchmarks import loader_legs, loader_sets, loading, peers, pixels
+from benchmarks import environment, loader_legs, loader_sets, loading, peers, pixels, workload
 from benchmarks.arguments import LOADER_LEGS
 from benchmarks.loader_legs import LoaderLeg, Stream
 from benchmarks.measure import Round
@@ -214,6 +214,22 @@ def test_the_time_of_workers_counts_while_they_live() -> None:
     finally:
         child.kill()
         child.join()
+
+
+@pytest.mark.parametrize(("name", "files"), [("imagenet-train", 40), ("cifar10", 5)])
+def test_the_page_cache_is_filled_with_what_is_read(
+    name: str, files: int, photographs: Path, cifar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled: list[bytes] = []
+
+    def fill(of: Workload) -> None:
+        filled.extend(workload.paths(of.catalog, np.unique(of.order)))
+
+    monkeypatch.setattr(environment, "fill_page_cache", fill)
+    directory = cifar if name == "cifar10" else photographs
+    arguments = ("--set", name, "--datadir", directory, "--batchsize", 8, "--batches", 1)
+    assert run(*arguments, "--legs", "dali", "--workers", 0, "--rounds", 1) == 0
+    assert len({*filled}) == len(filled) == files  # of photographs, 4 + 1 batches
 
 
 def test_torch_has_one_thread_or_as_many_as_asked_for(photographs: Path) -> None:
