@@ -207,21 +207,42 @@ class Prefetcher:
             del job
 
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
-        try:
-            return self._try_to_read(samples, lane)
-        except SampleSizeChanged:
-            pass
-        try:
-            return self._try_to_read(samples, lane)
-        except SampleSizeChanged as changed:
-            raise SampleChangedError(self._catalog.path(int(changed.samples[0]))) from None
+        batch = read_batch(self._reader, self._catalog, samples, self._pool.lease, lane)
+        contents = slices(batch.buffer, batch.offsets, batch.sizes)
+        return LoadedBatch(samples, contents, int(np.add.reduce(batch.sizes)))
 
-    def _try_to_read(self, samples: IntArray, lane: int) -> LoadedBatch:
-        sizes = self._reader.sizes(samples)
-        offsets, nbytes = layout(sizes, self._reader.alignment)
-        lease = self._pool.lease(nbytes)
-        self._reader.read(Batch(samples, sizes, offsets, lease), lane)
-        return LoadedBatch(samples, slices(lease, offsets, sizes), int(np.add.reduce(sizes)))
+
+def read_batch(
+    reader: Reader,
+    catalog: Catalog,
+    samples: IntArray,
+    allocate: Callable[[int], Buffer],
+    lane: int = 0,
+) -> Batch:
+    """Read `samples` into memory from `allocate`; twice, if a size changes meanwhile.
+
+    Raises:
+        SampleChangedError: a size changed again.
+        OSError: as `Reader.read()`.
+    """
+    try:
+        return _read_once(reader, samples, allocate, lane)
+    except SampleSizeChanged:
+        pass
+    try:
+        return _read_once(reader, samples, allocate, lane)
+    except SampleSizeChanged as changed:
+        raise SampleChangedError(catalog.path(int(changed.samples[0]))) from None
+
+
+def _read_once(
+    reader: Reader, samples: IntArray, allocate: Callable[[int], Buffer], lane: int
+) -> Batch:
+    sizes = reader.sizes(samples)
+    offsets, nbytes = layout(sizes, reader.alignment)
+    batch = Batch(samples, sizes, offsets, allocate(nbytes))
+    reader.read(batch, lane)
+    return batch
 
 
 def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:

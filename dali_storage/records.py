@@ -7,40 +7,24 @@ blocks, in every epoch; the whole file is read with the largest reads there are,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ._types import Buffer, HostBuffer, IntArray
 from .catalog import Catalog
-from .errors import SampleChangedError, SampleSizeChanged
-from .prefetch import layout
+from .prefetch import read_batch
 from .reader import Batch, Reader
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Containers:
-    """Files that were read whole, in one block of host memory.
-
-    Attributes:
-        memory: their bytes, with gaps between the files.
-        offsets: int64[n], where each file starts in `memory`.
-        sizes: int64[n], bytes of each file.
-    """
-
-    memory: HostBuffer
-    offsets: IntArray
-    sizes: IntArray
-
-    def contents(self, file: int) -> HostBuffer:
-        """The bytes of one file, a view of `memory`."""
-        return self.memory[self.offsets[file] :][: self.sizes[file]]
-
-
-def read_whole(files: Catalog, open_reader: Callable[[Catalog], Reader]) -> Containers:
+def read_whole(
+    files: Catalog, open_reader: Callable[[Catalog], Reader]
+) -> tuple[HostBuffer, list[slice]]:
     """Read `files`, all in one batch, by the reader that `open_reader` returns; close the reader.
 
     (The backend `memory` has a copy of its own until it is closed.)
+
+    Returns:
+        One block of host memory, and where in it each file is; there are gaps between them.
 
     Raises:
         SampleChangedError: the size of a file changed twice while it was read.
@@ -53,24 +37,10 @@ def read_whole(files: Catalog, open_reader: Callable[[Catalog], Reader]) -> Cont
                 f"{type(reader).__name__} reads into GPU memory with these options, and records "
                 "are gathered by the processor: have it read into host memory (mem='cpu')"
             )
-        try:
-            return _read(reader, len(files))
-        except SampleSizeChanged:
-            pass
-        try:
-            return _read(reader, len(files))
-        except SampleSizeChanged as changed:
-            raise SampleChangedError(files.path(int(changed.samples[0]))) from None
-
-
-def _read(reader: Reader, files: int) -> Containers:
-    every = np.arange(files)
-    sizes = reader.sizes(every)
-    offsets, nbytes = layout(sizes, reader.alignment)
-    memory = reader.allocate(nbytes)
-    assert isinstance(memory, np.ndarray)
-    reader.read(Batch(every, sizes, offsets, memory), 0)
-    return Containers(memory, offsets, sizes)
+        batch = read_batch(reader, files, np.arange(len(files)), reader.allocate)
+    memory: HostBuffer = batch.buffer  # type: ignore[assignment]  # by its device
+    ends = batch.offsets + batch.sizes
+    return memory, list(map(slice, batch.offsets.tolist(), ends.tolist()))
 
 
 class RecordsReader(Reader):
@@ -83,7 +53,7 @@ class RecordsReader(Reader):
     def __init__(
         self, catalog: Catalog, *, memory: HostBuffer, starts: IntArray, size_bytes: int
     ) -> None:
-        """Keep `memory`, usually that of `Containers`, until the reader is closed.
+        """Keep `memory`, usually that of `read_whole()`, until the reader is closed.
 
         Args:
             catalog: the n records.

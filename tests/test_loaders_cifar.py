@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 
 from dali_storage.dali import catalog
 from dali_storage.loaders import Loader, Shard, cifar10, cifar100, presets
-from dali_storage.loaders.cifar_files import CIFAR10 as FORMS
+from dali_storage.loaders.cifar_files import CIFAR10 as ARCHIVES
 
 from .cifar_archive import (
     CLASSES,
@@ -169,6 +169,16 @@ def test_the_directory_above_is_taken_too_and_of_both_forms_that_of_python(copy:
         require_equal(taken(loader), by_torchvision(copy, "test"))
 
 
+def test_links_relative_paths_and_a_slash_at_the_end(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(root)
+    monkeypatch.chdir(tmp_path)
+    for place in ("link", f"link/{FORM[1]}/", b"./link/"):
+        with cifar10(place, "test", batch_size=32, **RAW) as loader:
+            require_equal(taken(loader), by_torchvision(root, "test"))
+
+
 def test_files_of_10000_images(tmp_path: Path) -> None:
     images = make_images(10_000, 10, seed=3)
     (tmp_path / "test_batch").write_bytes(batch_of_python("testing batch 1 of 1", images))
@@ -195,13 +205,14 @@ def test_an_array_in_fortrans_order(tmp_path: Path) -> None:
         require_equal(taken(loader), images)
 
 
-def test_a_batch_saved_by_python_3(copy: Path) -> None:
-    directory = copy / FORM[0]
-    for number, protocol in enumerate([3, 4, 3, 4, 3], 1):
-        path = directory / f"data_batch_{number}"
-        path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes(), encoding="latin1"), protocol))
-    with cifar10(copy, "train", batch_size=50, **RAW) as loader:
-        require_equal(taken(loader), by_torchvision(copy, "train"))
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_batch_that_python_3_pickled_is_refused_with_the_remedy(
+    copy: Path, protocol: int
+) -> None:
+    path = copy / FORM[0] / "test_batch"
+    path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes(), encoding="latin1"), protocol))
+    with pytest.raises(ValueError, match=f"^'{path}': .* Python 3 perhaps: extract the original"):
+        open_test_split(copy)
 
 
 @pytest.mark.skipif("CIFAR10_ROOT" not in os.environ, reason="CIFAR10_ROOT names no CIFAR-10")
@@ -369,6 +380,43 @@ def test_a_file_as_root_is_refused(root: Path) -> None:
         cifar10(root / FORM[0] / "test_batch", "test", batch_size=2, **RAW)
 
 
+def test_only_an_archive_as_root_is_said_to_be_packed(root: Path) -> None:
+    with pytest.raises(ValueError, match=r"not the file '.*meta\.txt'; give the directory"):
+        cifar10(root / FORM[1] / "batches.meta.txt", "test", batch_size=2, **RAW)
+
+
+@pytest.mark.parametrize("name", ["test_batch", "batches.meta"])
+def test_what_is_no_file_is_missing(copy: Path, name: str) -> None:
+    """A FIFO, which open() would wait for, or a directory."""
+    path = copy / FORM[0] / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileNotFoundError, match=f"{name} missing"):
+        open_test_split(copy)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FileNotFoundError, match=f"{name} missing"):
+        open_test_split(copy)
+
+
+@pytest.mark.parametrize("name", ["", "test_batch", "batches.meta"])
+def test_what_cannot_be_looked_at_is_named_and_not_called_missing(copy: Path, name: str) -> None:
+    path = copy / FORM[0] / name
+    path.rename(path.with_name("moved"))
+    path.symlink_to(path)
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        open_test_split(copy)
+    assert caught.value.filename.startswith(str(path))
+
+
+@pytest.mark.parametrize("name", ["test_batch", "batches.meta"])
+def test_a_file_of_a_terabyte_is_refused_at_once(copy: Path, name: str) -> None:
+    path = copy / FORM[0] / name
+    os.truncate(path, 1 << 40)
+    with pytest.raises(ValueError, match=f"^'{path}': no file of CIFAR has 1099511627776 bytes"):
+        cifar10(copy, "test", batch_size=2, **RAW)
+
+
 def test_wrong_arguments_are_refused_by_name(root: Path) -> None:
     with pytest.raises(ValueError, match="split must be 'train' or 'test', not 'val'"):
         cifar10(root, "val", batch_size=2, **RAW)  # type: ignore[arg-type]
@@ -384,23 +432,16 @@ def test_wrong_arguments_are_refused_by_name(root: Path) -> None:
         cifar10(root, "test", batch_size=2, backend_options={"speed": 9}, **RAW)
 
 
-class Hostile:
-    def __init__(self, proof: Path) -> None:
-        self._proof = proof
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self._proof}",)
-
-
 @pytest.mark.parametrize("name", ["test_batch", "batches.meta"])
 def test_a_pickle_that_runs_a_command_is_refused_by_name_and_not_run(
     copy: Path, tmp_path: Path, name: str
 ) -> None:
     path, proof = copy / FORM[0] / name, tmp_path / "ran"
-    content = pickle.loads(path.read_bytes(), encoding="latin1")
-    content["labels" if name == "test_batch" else "label_names"][3] = Hostile(proof)
-    path.write_bytes(pickle.dumps(content, 2))
-    with pytest.raises(ValueError, match=f"^'{path}': byte [0-9]+: it imports posix.system"):
+    command = b"touch %s" % os.fsencode(proof)
+    call = b"cposix\nsystem\nU%c%s\x85R" % (len(command), command)
+    path.write_bytes(path.read_bytes()[:-2] + b"U\x04codeq\x00" + call + b"u.")
+    message = f"^'{path}': byte [0-9]+: b'cposix.*system.*extract the original archive again$"
+    with pytest.raises(ValueError, match=message):
         open_test_split(copy)
     assert not proof.exists()
     pickle.loads(path.read_bytes(), encoding="latin1")
@@ -410,14 +451,21 @@ def test_a_pickle_that_runs_a_command_is_refused_by_name_and_not_run(
 _BATCH = make_images(4, 10, seed=0)
 _WRONG = {
     "no data": ({"labels": [1, 2, 3, 4]}, "'data' must be an array of n x 3072 bytes"),
-    "data that is a list": ({"labels": [1], "data": [1]}, "'data' must be an array"),
-    "records of another size": (
-        {"labels": [1, 2], "data": np.zeros((2, 3071), np.uint8)},
+    "data that is a list": (
+        {"labels": [1, 2], "data": [1, 2]},
         "'data' must be an array of n x 3072 bytes",
     ),
+    "records of another size": (
+        {"labels": [1, 2], "data": np.zeros((2, 3071), np.uint8)},
+        "byte [0-9]+: b'cnumpy.* is not in the published files",
+    ),
     "three dimensions": (
-        {"labels": [1], "data": np.zeros((1, 32, 96), np.uint8)},
-        "'data' must be an array of n x 3072 bytes",
+        {"labels": [1, 2], "data": np.zeros((2, 32, 96), np.uint8)},
+        "byte [0-9]+: b'cnumpy.* is not in the published files",
+    ),
+    "no images": (
+        {"labels": [], "data": np.zeros((0, 3072), np.uint8)},
+        "'labels' must be a list of integers",
     ),
     "no labels": ({"data": _BATCH.pixels}, "'labels' must be a list of integers"),
     "labels of CIFAR-100": (
@@ -448,19 +496,34 @@ def test_wrong_contents_are_refused_by_the_name_of_the_file(copy: Path, case: st
         open_test_split(copy)
 
 
-def test_a_batch_that_is_no_dict_is_refused(copy: Path) -> None:
-    path = copy / FORM[0] / "test_batch"
-    path.write_bytes(pickle.dumps([1, 2], 4))
-    with pytest.raises(ValueError, match=f"^'{path}': it holds a list, not a dict"):
-        open_test_split(copy)
-
-
 @pytest.mark.parametrize("names", [pickled({"num_vis": 3072}), pickled({"label_names": [1, 2]})])
 def test_classes_without_names_are_refused(copy: Path, names: bytes) -> None:
     path = copy / FORM[0] / "batches.meta"
     path.write_bytes(names)
     with pytest.raises(ValueError, match=f"^'{path}': 'label_names' must be a list of names"):
         open_test_split(copy)
+
+
+@pytest.mark.parametrize("count", [0, 9, 11])
+@pytest.mark.parametrize("form", FORM)
+def test_a_wrong_number_of_classes_is_refused_by_name(copy: Path, form: str, count: int) -> None:
+    names = [*CLASSES, "tram"][:count]
+    path = copy / form / ("batches.meta" if form == FORM[0] else "batches.meta.txt")
+    is_text = path.suffix == ".txt"
+    path.write_bytes("\n".join(names).encode() if is_text else pickled({"label_names": names}))
+    message = f"it names {count} classes, not 10" if count or is_text else "must be a list of names"
+    with pytest.raises(ValueError, match=f"^'{path}': .*{message}"):
+        open_test_split(copy / form)
+
+
+def test_a_name_in_a_text_file_is_a_line(copy: Path) -> None:
+    names = ["fire truck", *CLASSES[1:]]
+    (copy / FORM[1] / "batches.meta.txt").write_text("\r\n".join([*names, "", " "]))
+    with cifar10(copy / FORM[1], "test", batch_size=2, **RAW) as loader:
+        assert loader.classes == tuple(names)
+    (copy / FORM[1] / "batches.meta.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"batches\.meta\.txt': 'utf-8' codec"):
+        open_test_split(copy / FORM[1])
 
 
 @pytest.mark.parametrize("left", [0, 1, 3072, ROWS * 3073 - 1])
@@ -516,7 +579,7 @@ def test_a_damaged_batch_is_refused_or_read_as_pickle_does(
         content[place : place + 1] = value
     before = bytes(content)
     try:
-        starts, labels = FORMS[0].form.records(content)
+        starts, labels = ARCHIVES[0].records(content)
     except ValueError:
         return
     batch = pickle.loads(before, encoding="latin1")

@@ -1,11 +1,11 @@
-"""Pickles read without unpickling. The oracle is pickle itself, where the pickle is harmless."""
+"""Pickles of CIFAR, read without unpickling. The oracle is pickle itself, for harmless pickles."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
-import struct
 import sys
 import time
 import tracemalloc
@@ -17,170 +17,123 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_storage.loaders.pickles import ByteArray, NotPlain, parse
+from dali_storage.loaders.pickles import Rows, parse
 
 from .cifar_archive import pickled
 
-IMAGES = np.arange(256, 256 + 4 * 77, dtype=np.uint16).astype(np.uint8).reshape(4, 77)
-BATCH = {"labels": [3, 255, 256, 65_535, 0], "data": IMAGES, "names": ["a", "bé", "a"]}
+IMAGES = np.arange(3 * 3072, dtype=np.uint16).astype(np.uint8).reshape(3, 3072)
+BATCH = {"labels": [3, 255, 0], "data": IMAGES, "names": ["a", "bé", "a"], "rows": 65_535}
 
 
-RECONSTRUCT = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n."
-
-
-class Restricted(pickle.Unpickler):
+class Restricted(pickle._Unpickler):  # the one in C fills memory up to any number of a value
     """The oracle; called for pickles that `parse()` has accepted."""
 
     def find_class(self, module: str, name: str) -> Any:
         assert (module, name) in {
             ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
             ("numpy", "ndarray"),
             ("numpy", "dtype"),
         }
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def by_pickle(content: bytes) -> Any:
-    return Restricted(io.BytesIO(content), encoding="latin1").load()
-
-
-class Comparison:
-    """Compares a value of `parse()` with the one of pickle; values may contain themselves."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._seen: set[tuple[int, int]] = set()
-
-    def require_same(self, found: Any, expected: Any) -> None:
-        if (id(found), id(expected)) in self._seen:
-            return
-        self._seen.add((id(found), id(expected)))
-        if isinstance(found, ByteArray) and not found.shape:
-            assert expected.size == 0
-        elif isinstance(found, ByteArray):
-            assert expected.dtype == np.uint8
-            content = np.frombuffer(self._content, np.uint8)[found.start :][: expected.size]
-            order: Any = "F" if found.fortran else "C"
-            assert np.array_equal(content.reshape(found.shape, order=order), expected)
-        elif isinstance(found, dict):
-            self.require_same(list(found), list(expected))
-            self.require_same(list(found.values()), list(expected.values()))
-        elif isinstance(found, (list, tuple)):
-            assert type(found) is type(expected)
-            assert len(found) == len(expected)
-            for one, other in zip(found, expected, strict=True):
-                self.require_same(one, other)
-        elif type(found) is object:
-            assert expected in (np.ndarray, np.dtype, by_pickle(RECONSTRUCT), np.dtype("u1"))
-        else:
-            if isinstance(found, slice):  # bytes, or a long string of Python 2
-                found = self._content[found]
-                found = found.decode("latin-1") if isinstance(expected, str) else found
-            assert (type(found), found) == (type(expected), expected)
-
-
 def check(content: bytes, expected: Any = None) -> None:
     """Compare with what pickle makes of it, and with `expected`."""
     found = parse(memoryview(content))
-    Comparison(content).require_same(found, by_pickle(content))
-    if expected is not None:
-        Comparison(content).require_same(found, expected)
+    for items in (Restricted(io.BytesIO(content), encoding="latin1").load(), expected or found):
+        assert list(found) == list(items)
+        for key, value in found.items():
+            require_same(content, value, items[key])
 
 
-@pytest.mark.parametrize("protocol", [3, 4])
-def test_a_batch_saved_by_python_3(protocol: int) -> None:
-    check(pickle.dumps(BATCH, protocol), BATCH)
+def require_same(content: bytes, found: Any, expected: Any) -> None:
+    if found is expected:
+        return
+    if isinstance(found, Rows):
+        assert expected.dtype == np.uint8
+        pixels = np.frombuffer(content, np.uint8)[found.start :][: found.count * 3072]
+        order: Any = "F" if found.transposed else "C"
+        assert np.array_equal(pixels.reshape(found.count, 3072, order=order), expected)
+    else:
+        found = list(found) if isinstance(found, bytes) else found
+        assert (type(found), found) == (type(expected), expected)
 
 
-@pytest.mark.parametrize("values", [1, 2, 999, 1000, 1001, 2001])
+@pytest.mark.parametrize("values", [2, 999, 1000, 1002, 2000, 2002])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_batch_saved_by_python_2(values: int, order: Any) -> None:
     items = {
-        "labels": [i % 300 for i in range(values)],
+        "labels": [i % 256 for i in range(values)],
         "data": np.asarray(IMAGES, order=order),
         "filenames": [f"{i}.png" for i in range(values)],
     }
     check(pickled(items), items)
 
 
-_LEAVES = st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1) | st.text(max_size=300)
-_VALUES = st.recursive(
-    _LEAVES | st.binary(max_size=400).map(bytes),
-    lambda inner: (
-        st.lists(inner, max_size=5)
-        | st.dictionaries(st.text(max_size=3), inner, max_size=4)
-        | st.lists(inner, max_size=4).map(tuple)
-    ),
-    max_leaves=20,
-)
+def test_values_of_all_kinds() -> None:
+    check(pickled(BATCH), BATCH)
+    check(pickled({"": "", "none": [], "one": IMAGES[:1], "long": "é" * 255}))
+    many = np.zeros((300, 3072), np.uint8)
+    check(pickled({"data": many, "more": many}))
 
 
-@settings(max_examples=200, deadline=None)
-@given(value=_VALUES, protocol=st.integers(3, 4))
-def test_any_plain_value(value: Any, protocol: int) -> None:
-    check(pickle.dumps([value, value], protocol))
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_python_3_pickled_is_refused_with_the_remedy(protocol: int) -> None:
+    with pytest.raises(
+        ValueError, match=r"^byte [0-6]: .* by Python 3 perhaps: extract the original archive again"
+    ):
+        parse(memoryview(pickle.dumps(BATCH, protocol)))
 
 
-@pytest.mark.parametrize("content", [pickled(BATCH), pickle.dumps(BATCH, 4)], ids=["2", "4"])
-def test_a_truncated_pickle_is_refused(content: bytes) -> None:
-    for length in range(len(content)):
-        with pytest.raises(NotPlain, match=r"^byte \d+: "):
-            parse(memoryview(content[:length]))
-
-
-def test_missing_bytes_are_counted() -> None:
+def test_a_truncated_pickle_is_refused() -> None:
     content = pickled(BATCH)
-    end = content.index(IMAGES.tobytes()) + 100
-    with pytest.raises(NotPlain, match="truncated or damaged: 208 bytes are missing"):
-        parse(memoryview(content[:end]))
-
-
-def test_a_negative_length_is_refused() -> None:
-    """It would lead back to the opcode itself, forever."""
-    with pytest.raises(NotPlain, match="byte 3: the file is damaged: -5 bytes of text"):
-        parse(memoryview(b"\x80\x02NT\xfb\xff\xff\xff."))
+    start = content.index(IMAGES.tobytes())
+    for length in {*range(start + 100), *range(start + IMAGES.size - 100, len(content))}:
+        with pytest.raises(ValueError, match=r"^byte \d+: .*truncated"):
+            parse(memoryview(content[:length]))
+    with pytest.raises(ValueError, match=f"byte {start}: 9116 bytes of images are missing"):
+        parse(memoryview(content[: start + 100]))
 
 
 def test_what_follows_the_end_is_refused() -> None:
-    with pytest.raises(NotPlain, match="3 bytes or some values are left"):
+    with pytest.raises(ValueError, match="the pickle ends here, and 3 bytes are left"):
         parse(memoryview(pickled(BATCH) + b"abc"))
 
 
 def accepts(content: bytes) -> bool:
-    """Whether `parse()` takes a pickle for plain data; if so, its value is right."""
+    """Whether `parse()` takes a pickle; if so, its value is right."""
     try:
         parse(memoryview(content))
-    except NotPlain:
+    except ValueError as error:
+        assert "extract the original archive again" in str(error)  # noqa: PT017
         return False
     check(content)
     return True
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_a_pickle_with_any_byte_changed_is_refused_or_read_as_pickle_does(protocol: int) -> None:
-    batch = {"l": [1, 2, 700], "d": np.arange(256, dtype=np.uint8).reshape(2, 128), "n": ["é"]}
-    content = pickled(batch) if protocol == 2 else pickle.dumps(batch, 4)
-    start = content.index(batch["d"].tobytes())  # type: ignore[attr-defined]
-    frame = range(2, 11 if protocol == 4 else 2)  # only says how much to read at once
-    pixels = range(start + 3, start + 253)
-    places = [i for i in range(len(content)) if i not in frame and i not in pixels]
+def test_a_pickle_with_any_byte_changed_is_refused_or_read_as_pickle_does() -> None:
+    batch = {"l": [1, 2, 70], "d": IMAGES[:2], "n": ["é", "aa"]}
+    content = pickled(batch)
+    start = content.index(IMAGES[:2].tobytes())
+    places = [i for i in range(len(content)) if not start + 3 <= i < start + 6100]
     accepted = 0
     for place in places:
         for value in range(place % 3, 256, 3):
             changed = content[:place] + bytes([value]) + content[place + 1 :]
             accepted += accepts(changed)
-    assert 85 * 6 < accepted < 85 * len(places) / 2  # pixels and labels may be anything
+    assert 85 * 10 < accepted < 85 * len(places) / 2  # pixels, labels, text may be anything
 
 
-_OPCODES = st.sampled_from([*b"\x80\x02\x04}](K\x01M\x00U\x01aTXqrhj\x85\x86tesuRbcN\x88.\x94\x93"])
+_OPCODES = st.sampled_from(
+    [b"]", b"(", b"K\x01", b"M\1\2", b"U\1a", b"q\1", b"r\1\0\0\0", b"e", b"u", b"a", b".", b"}"]
+)
+_LISTS = st.lists(_OPCODES, max_size=12).map(b"".join)
 
 
 @settings(max_examples=600, deadline=None)
-@given(body=st.lists(_OPCODES, max_size=30).map(bytes))
-def test_any_opcodes_are_refused_or_read_as_pickle_does(body: bytes) -> None:
-    accepts(b"\x80\x02" + body + b".")
-    accepts(pickled({"a": [1]})[:-1] + body + b".")
+@given(opcodes=_LISTS, items=st.booleans())
+def test_any_opcodes_are_refused_or_read_as_pickle_does(opcodes: bytes, items: bool) -> None:
+    accepts(b"\x80\x02}(U\1k" + (b"](" + opcodes + b"eU\1l" if items else b"") + opcodes + b"u.")
 
 
 class Hostile:
@@ -207,125 +160,102 @@ def test_a_pickle_that_runs_a_command_is_refused_and_not_run(
         "key": {hostile: 1},
     }[place]
     content = pickle.dumps(value, protocol)
-    with pytest.raises(NotPlain) as caught:
+    with pytest.raises(ValueError, match="is not in the published files"):
         parse(memoryview(content))
     assert not proof.exists()
-    if protocol in (2, 3, 4) and place != "data":
-        assert "it imports posix.system" in str(caught.value)
     pickle.loads(content)
     assert proof.exists(), "this pickle would not have run"
+
+
+SYSTEM = b"cposix\nsystem\nU\x06exit 1\x85R"
+GOOD = pickled(BATCH)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"U\x06labels", SYSTEM),
+        (b"K\x03K\xff", SYSTEM),
+        (b"cnumpy.core.multiarray\n_reconstruct", b"cposix\nsystem"),
+        (b"cnumpy\nndarray", b"cnumpy\nload"),
+        (b"cnumpy\ndtype", b"cnumpy\nload"),
+        (b"U\x01b", SYSTEM),
+        (b"tbU\x05names", b"tb0" + SYSTEM + b"U\x05names"),
+        (b"u.", SYSTEM + b"u."),
+        (b"u.", b"u0" + SYSTEM + b"."),
+    ],
+)
+def test_a_batch_of_python_2_with_a_command_in_it_is_refused(old: bytes, new: bytes) -> None:
+    assert GOOD.count(old) == 1
+    with pytest.raises(ValueError, match=r"^byte \d+: "):
+        parse(memoryview(GOOD.replace(old, new)))
 
 
 def test_no_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module_of_a_pickle.py").write_text("raise SystemExit")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(NotPlain, match=r"it imports module_of_a_pickle\.name"):
-        parse(memoryview(b"\x80\x02cmodule_of_a_pickle\nname\n."))
+    with pytest.raises(ValueError, match="module_of_a_pickle"):
+        parse(memoryview(b"\x80\x02}(U\1acmodule_of_a_pickle\nname\nu."))
     assert "module_of_a_pickle" not in sys.modules
 
 
-ARRAY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85U\x01b\x87R"
-UINT8 = b"cnumpy\ndtype\nU\x02u1K\0K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
-
-
-def array(
-    *, shape: bytes = b"K\x02K\x03\x86", dtype: bytes = UINT8, version: bytes = b"K\x01"
-) -> bytes:
-    state = b"(" + version + shape + dtype + b"\x89T\x06\0\0\0abcdeft"
-    return b"\x80\x02" + ARRAY + state + b"b."
-
-
-def test_the_array_of_the_next_test_is_right() -> None:
-    check(array())
-
-
 @pytest.mark.parametrize(
-    "content",
+    ("old", "new"),
     [
-        pytest.param(array(shape=b"K\x02K\x04\x86"), id="more elements than bytes"),
-        pytest.param(array(shape=b"K\x02K\x02\x86"), id="fewer elements than bytes"),
-        pytest.param(array(shape=b"J\xfe\xff\xff\xffJ\xfd\xff\xff\xff\x86"), id="negative shape"),
-        pytest.param(array(shape=b"K\x06K\x01K\0\x87"), id="empty"),
-        pytest.param(array(shape=b"U\x01aK\x06\x86"), id="a shape of text"),
-        pytest.param(array(shape=b")"), id="no shape"),
-        pytest.param(array(version=b"K\x02"), id="another version"),
-        pytest.param(array(dtype=UINT8.replace(b"u1", b"i1")), id="signed"),
-        pytest.param(array(dtype=UINT8.replace(b"u1", b"O8")), id="objects"),
-        pytest.param(array(dtype=UINT8.replace(b"|NNN", b"|NN}")), id="fields"),
-        pytest.param(array(dtype=b"N"), id="no dtype"),
-        pytest.param(array().replace(b"K\0\x85U\x01b\x87R", b"K\x09\x85U\x01b\x87R"), id="large"),
-        pytest.param(array().replace(b"\nndarray", b"\ndtype"), id="not an ndarray"),
-        pytest.param(array().replace(b"T\x06\0\0\0abcdef", b"X\x06\0\0\0abcdef"), id="text"),
-        pytest.param(array().replace(b"T\x06\0\0\0", b"T\xff\xff\xff\xff"), id="negative length"),
-        pytest.param(b"\x80\x02cnumpy\nndarray\n(K\x01tR.", id="calls ndarray"),
-        pytest.param(b"\x80\x02cnumpy\ndtype\n}b.", id="builds dtype itself"),
-        pytest.param(b"\x80\x02}N}b.", id="builds None"),
-        pytest.param(b"\x80\x02cnumpy\nsave\n.", id="another function of numpy"),
-        pytest.param(b"\x80\x02\x8c\x05numpy\x8c\x04load\x93.", id="STACK_GLOBAL"),
-        pytest.param(b"\x80\x02C\x05numpyC\x05dtype\x93.", id="STACK_GLOBAL of bytes"),
-        pytest.param(b"\x80\x02}C\x01aK\x01s.", id="a key of bytes"),
-        pytest.param(b"\x80\x02]]]\x93.", id="STACK_GLOBAL of lists"),
-        pytest.param(b"\x80\x02c" + b"a" * 999 + b"\nb\n.", id="a long name"),
-        pytest.param(b"\x80\x02(K\x01l.", id="LIST"),
-        pytest.param(b"\x80\x020.", id="POP of nothing"),
-        pytest.param(b"\x80\x02K\x01a.", id="APPEND to nothing"),
-        pytest.param(b"\x80\x02}K\x01a.", id="APPEND to a dict"),
-        pytest.param(b"\x80\x02](K\x01K\x02u.", id="SETITEMS of a list"),
-        pytest.param(b"\x80\x02}(U\x01au.", id="a key without a value"),
-        pytest.param(b"\x80\x02}K\x01K\x02s.", id="a key that is a number"),
-        pytest.param(b"\x80\x02e.", id="no MARK"),
-        pytest.param(b"\x80\x02(K\x01.", id="MARK is left"),
-        pytest.param(b"\x80\x02K\x01K\x02.", id="a value is left"),
-        pytest.param(b"\x80\x02.", id="no value"),
-        pytest.param(b"\x80\x02h\x05.", id="BINGET of nothing"),
-        pytest.param(b"\x80\x02Nr\xff\xff\xff\x7f.", id="BINPUT far away"),
-        pytest.param(b"\x80\x02q\x00.", id="BINPUT of nothing"),
-        pytest.param(b"\x80\x02K\x01\x85\x86.", id="TUPLE2 of one"),
-        pytest.param(b"\x80\x02\x8c\x01\xff.", id="not UTF-8"),
-        pytest.param(b"\x80\x02X\xff\xff\xff\xff.", id="4 GB of text"),
-        pytest.param(b"\x80\x04\x95" + struct.pack("<Q", 2**60) + b"N.", id="a large FRAME"),
-        pytest.param(b"\x80\x02\xff.", id="no opcode"),
-        pytest.param(b"\x80\x05N.", id="protocol 5"),
-        pytest.param(b"(dp1\n.", id="protocol 0"),
-        pytest.param(b"\x1f\x8b\x08\0", id="gzip"),
-        pytest.param(b"", id="empty file"),
+        pytest.param(b"K\3M\0\x0c\x86", b"K\4M\0\x0c\x86", id="more elements than bytes"),
+        pytest.param(b"K\3M\0\x0c\x86", b"K\2M\0\x0c\x86", id="fewer elements than bytes"),
+        pytest.param(b"K\3M\0\x0c\x86", b"J\xfd\xff\xff\xffM\0\x0c\x86", id="negative shape"),
+        pytest.param(b"K\3M\0\x0c\x86", b"M\0\x0cK\3\x86", id="another shape"),
+        pytest.param(b"K\3M\0\x0c\x86", b"M\0\x24\x85", id="one dimension"),
+        pytest.param(b"K\3M\0\x0c\x86", b")", id="no shape"),
+        pytest.param(b"(K\1K\3", b"(K\2K\3", id="another version"),
+        pytest.param(b"U\x02u1", b"U\x02i1", id="signed"),
+        pytest.param(b"U\x02u1", b"U\x02O8", id="objects"),
+        pytest.param(b"|NNN", b"|NN}", id="fields"),
+        pytest.param(b"K\0\x85U\x01b", b"K\x09\x85U\x01b", id="large"),
+        pytest.param(b"\x89T\0\x24\0\0", b"\x89X\0\x24\0\0", id="text"),
+        pytest.param(b"\x89T\0\x24\0\0", b"\x89T\xff\xff\xff\xff", id="negative length"),
+        pytest.param(b"\x89T", b"NT", id="no order"),
+        pytest.param(b"K\3K\xff", b"h\1", id="a value that was numbered"),
+        pytest.param(b"K\3K\xff", b"j\1\0\0\0", id="a value with a large number"),
+        pytest.param(b"K\3K\xff", b"M\1\1", id="a large label"),
+        pytest.param(b"K\3K\xff", b"K\3U\1a", id="text among integers"),
+        pytest.param(b"K\3K\xff", b"]K\3", id="a list in a list"),
+        pytest.param(b"K\3K\xff", b"}K\3", id="a dict in a list"),
+        pytest.param(b"K\3K\xff", b"\x88K\3", id="a flag"),
+        pytest.param(b"K\3K\xff", b"N", id="nothing"),
+        pytest.param(b"U\6labels", b"K\1", id="a key that is a number"),
+        pytest.param(b"u.", b"U\1au.", id="a key without a value"),
+        pytest.param(b"u.", b"X\xff\xff\xff\xffu.", id="4 GB of text"),
+        pytest.param(b"u.", b"U\xff.", id="a long text at the end"),
+        pytest.param(b"u.", b".", id="MARK is left"),
+        pytest.param(b"u.", b"u}.", id="a value is left"),
+        pytest.param(GOOD, b"", id="empty file"),
+        pytest.param(GOOD, b"\x80\x02N.", id="no dict"),
+        pytest.param(GOOD, b"(dp1\n.", id="protocol 0"),
+        pytest.param(GOOD, b"\x1f\x8b\x08\0", id="gzip"),
     ],
 )
-def test_what_is_no_plain_data_is_refused(content: bytes) -> None:
-    with pytest.raises(NotPlain, match=r"^byte \d+: .*; extract the original archive again, or"):
-        parse(memoryview(content))
+def test_what_the_published_files_do_not_have_is_refused(old: bytes, new: bytes) -> None:
+    check(GOOD, BATCH)
+    assert GOOD.count(old) == 1
+    with pytest.raises(ValueError, match=r"^byte \d+: .*: extract the original archive again$"):
+        parse(memoryview(GOOD.replace(old, new)))
 
 
-@pytest.mark.parametrize("end", [b"}h\x01K\x01s", b"h\x01h\x01\x93"], ids=["key", "name"])
-def test_nested_values_do_not_take_long(end: bytes) -> None:
-    """2**27 tuples in 200 bytes, which Python would look at one by one to hash them."""
-    content = b"\x80\x02)" + b"".join(b"q\x01h\x01\x86" for _ in range(27)) + b"q\x01" + end + b"."
+@pytest.mark.parametrize("values", [b"K\1", b"U\0", b"(e", b"e(", b"q\1"])
+def test_many_values_take_memory_and_time_in_proportion(values: bytes) -> None:
+    content = b"\x80\x02}(U\1a](" + values * 100_000 + b"eu."
     start = time.process_time()
-    with pytest.raises(NotPlain):
-        parse(memoryview(content))
-    assert time.process_time() - start < 0.5
-
-
-@pytest.mark.parametrize("opcode", [b"(", b")", b"N", b"]q\x00"])
-def test_many_values_do_not_take_much_memory(opcode: bytes) -> None:
-    content = b"\x80\x02" + opcode * 400_000 + b"."
     tracemalloc.start()
     try:
-        with pytest.raises(NotPlain, match="more values are nested than in plain data"):
+        with contextlib.suppress(ValueError):
             parse(memoryview(content))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 30 << 20
-
-
-def test_a_shape_of_many_dimensions_is_refused_at_once() -> None:
-    """Their product has 700,000 bits."""
-    shape = b"(" + b"K\xff" * 90_000 + b"t"
-    start = time.process_time()
-    with pytest.raises(NotPlain, match="an array without a shape"):
-        parse(memoryview(array(shape=shape)))
-    assert time.process_time() - start < 0.5
+    assert peak < 9 * len(content)
+    assert time.process_time() - start < 4
 
 
 def test_a_real_file_takes_little_time() -> None:
@@ -335,5 +265,5 @@ def test_a_real_file_takes_little_time() -> None:
     start = time.process_time()
     value = parse(memoryview(content))
     assert time.process_time() - start < 0.2
-    assert value["labels"] == labels
+    assert value["labels"] == bytes(labels)
     assert value["filenames"] == names

@@ -48,10 +48,10 @@ def catalog_of_records(directory: Path, count: int) -> Catalog:
 def open_records(catalog: Catalog, open_reader: Any = MemoryReader) -> RecordsReader:
     """A reader of the records of `write_containers()`, in their order."""
     files = Catalog.from_names(CONTAINERS, [0] * len(CONTAINERS), catalog.root)
-    containers = read_whole(files, open_reader)
+    memory, places = read_whole(files, open_reader)
     container, place = np.arange(len(catalog)) % 3, np.arange(len(catalog)) // 3
-    starts = containers.offsets[container] + BEFORE + place * SIZE
-    return RecordsReader(catalog, memory=containers.memory, starts=starts, size_bytes=SIZE)
+    starts = np.array([each.start for each in places])[container] + BEFORE + place * SIZE
+    return RecordsReader(catalog, memory=memory, starts=starts, size_bytes=SIZE)
 
 
 @pytest.fixture
@@ -144,10 +144,10 @@ def scripted(tmp_path: Path, contents: list[bytes]) -> tuple[Catalog, Scripted]:
 def test_a_file_that_changes_once_is_read_again(scripted: tuple[Catalog, Scripted]) -> None:
     files, reader = scripted
     reader.changes = 1
-    containers = read_whole(files, lambda _: reader)
+    memory, places = read_whole(files, lambda _: reader)
     for index in range(3):
         expected = Path(os.fsdecode(files.path(index))).read_bytes()
-        assert containers.contents(index).tobytes() == expected
+        assert memory[places[index]].tobytes() == expected
     assert reader.closed
 
 

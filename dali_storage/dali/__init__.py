@@ -22,11 +22,11 @@ def add_reader(
     name: str | None,
     make: Callable[[str], Source],
     *,
-    device: str,
-    inherits_seed: bool,
-    preserve: bool,
-    lazy: bool,
-    with_index: bool,
+    device: str = "cpu",
+    inherits_seed: bool = False,
+    preserve: bool = False,
+    lazy: bool = False,
+    with_index: bool = False,
 ) -> tuple[DataNode, ...]:
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 

@@ -1,15 +1,16 @@
 """Loaders of CIFAR-10 and CIFAR-100."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn
 
 from .. import registry
-from .._types import IntArray, PathLike
+from .._types import PathLike
 from ..catalog import Catalog, CatalogBuilder
 from ..dali import DataNode, add_reader
 from ..filters import path_bytes
@@ -17,11 +18,14 @@ from ..order import OrderOptions, reader_meta
 from ..reader import Reader
 from ..records import RecordsReader, read_whole
 from ..source import Source
-from .cifar_files import CIFAR10, CIFAR100, RECORD_BYTES, SHAPE, Found, find, naming
+from .cifar_files import CIFAR10, CIFAR100, Archive, Found, find, naming
 from .images import ImagePipeline
 from .loader import Loader
+from .pickles import RECORD_BYTES
 from .presets import CIFAR10_EVAL, CIFAR10_TRAIN, CIFAR100_EVAL, CIFAR100_TRAIN, Preset
 from .settings import Options, Settings, takes_options
+
+_SHAPE = 3, 32, 32
 
 
 @takes_options
@@ -50,9 +54,7 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
             built.)
         ValueError, TypeError: an option is wrong.
     """
-    settings = Settings(**options)
-    found = find("CIFAR-10", CIFAR10, _path(root), split)
-    return _loader(found, settings, CIFAR10_TRAIN if split == "train" else CIFAR10_EVAL, split)
+    return _loader(CIFAR10, root, split, Settings(**options), (CIFAR10_TRAIN, CIFAR10_EVAL))
 
 
 @takes_options
@@ -62,31 +64,30 @@ def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[
     `root` is the directory `cifar-100-python` or `cifar-100-binary`, or one that has them in it.
     The usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
     """
-    settings = Settings(**options)
-    found = find("CIFAR-100", CIFAR100, _path(root), split)
-    return _loader(found, settings, CIFAR100_TRAIN if split == "train" else CIFAR100_EVAL, split)
+    return _loader(CIFAR100, root, split, Settings(**options), (CIFAR100_TRAIN, CIFAR100_EVAL))
 
 
-def _path(root: PathLike) -> str:
-    return os.fsdecode(path_bytes("root", root))
-
-
-def _loader(found: Found, settings: Settings, preset: Preset, split: str) -> Loader:
+def _loader(
+    archives: Sequence[Archive],
+    root: PathLike,
+    split: str,
+    settings: Settings,
+    presets: tuple[Preset, Preset],
+) -> Loader:
+    """The loader; `presets` are those for training and for evaluation."""
+    found = find(archives, os.fsdecode(path_bytes("root", root)), split)
+    train = split == "train"
     return ImagePipeline(
         read=partial(_read, found),
         settings=settings,
-        train=split == "train",
-        preset=preset,
-        decode=_decode,
-        square=SHAPE[-1],
+        train=train,
+        preset=presets[0 if train else 1],
+        decode=partial(fn.reshape, shape=_SHAPE, layout="CHW"),
+        square=_SHAPE[-1],
     ).loader(
         classes=lambda: found.classes,
         describe=lambda: f"{split} of {found.directory!r}, {len(found.classes)} classes",
     )
-
-
-def _decode(records: DataNode) -> DataNode:
-    return fn.reshape(records, shape=SHAPE, layout="CHW")
 
 
 def _read(
@@ -110,11 +111,6 @@ def _read(
     data, labels = add_reader(
         name,
         lambda name: Source(name=name, opener=open_storage, order=ordered, depth=1),
-        device="cpu",
-        inherits_seed=False,
-        preserve=False,
-        lazy=False,
-        with_index=False,
     )
     return data, labels
 
@@ -122,25 +118,25 @@ def _read(
 def _open(found: Found, open_reader: Callable[[Catalog], Reader]) -> tuple[Catalog, RecordsReader]:
     """Read the files; the catalog of their records, and a reader of these."""
     names, root = list(map(os.fsencode, found.files)), os.fsencode(found.directory)
-    containers = read_whole(Catalog.from_names(names, [0] * len(names), root), open_reader)
+    files = Catalog.from_names(names, [0] * len(names), root)
+    memory, places = read_whole(files, open_reader)
     builder, starts = CatalogBuilder(), []
-    for file, name in enumerate(names):
-        with naming(found.path(file)):
-            first, labels = found.form.records(containers.contents(file))
+    for file, (name, place) in enumerate(zip(names, places, strict=True)):
+        with naming(os.fsdecode(files.path(file))):
+            first, labels = found.archive.records(memory[place])
             _require_labels(labels, len(found.classes))
         digits = len(str(labels.size - 1))
         numbers = [b"#%0*d" % (digits, record) for record in range(labels.size)]
         builder.extend(numbers, labels.tolist(), prefix=name)
-        starts.append(containers.offsets[file] + first)
+        starts.append(place.start + first)
     catalog = builder.build(root)
-    reader = RecordsReader(
-        catalog, memory=containers.memory, starts=np.concatenate(starts), size_bytes=RECORD_BYTES
+    return catalog, RecordsReader(
+        catalog, memory=memory, starts=np.concatenate(starts), size_bytes=RECORD_BYTES
     )
-    return catalog, reader
 
 
-def _require_labels(labels: IntArray, classes: int) -> None:
-    for record in np.flatnonzero((labels < 0) | (labels >= classes))[:1].tolist():
+def _require_labels(labels: NDArray[np.uint8], classes: int) -> None:
+    for record in np.flatnonzero(labels >= classes)[:1].tolist():
         raise ValueError(
             f"record {record} has the label {labels[record]}, and there are {classes} classes"
         )

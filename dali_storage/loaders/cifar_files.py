@@ -1,99 +1,28 @@
 """Where the records of CIFAR-10 and CIFAR-100 are in the files that are distributed.
 
-The formats are those of https://www.cs.toronto.edu/~kriz/cifar.html. A record is an image of 32 x
-32 pixels: the red, the green and the blue plane, row by row. Nothing is unpickled.
+The formats are those of https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import contextlib
 import errno
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._types import HostBuffer, IntArray
-from .pickles import ByteArray, parse
+from .pickles import RECORD_BYTES, Rows, parse
 
-SHAPE = 3, 32, 32
-RECORD_BYTES = 3 * 32 * 32
+_MOST_BYTES = 1 << 28  # of a file; the largest published has 155 MB
 
-
-class Form(Protocol):
-    """How records, labels and the names of the classes are written. Both raise `ValueError`."""
-
-    def records(self, content: HostBuffer) -> tuple[IntArray, IntArray]:
-        """Where the n records start in a file with these bytes, and their labels: int64[n]."""
-
-    def classes(self, content: bytes) -> Sequence[str]:
-        """The names in a file with these bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pickled:
-    """Dicts, pickled by Python 2.
-
-    Attributes:
-        labels: the key of the labels of a batch.
-        names: the key of the names of the classes.
-    """
-
-    labels: str
-    names: str
-
-    def records(self, content: HostBuffer) -> tuple[IntArray, IntArray]:
-        batch = self._dict(content.data)
-        data, labels = batch.get("data"), batch.get(self.labels)
-        if not isinstance(data, ByteArray) or data.shape[1:] != (RECORD_BYTES,):
-            raise ValueError(f"'data' must be an array of n x {RECORD_BYTES} bytes")
-        if type(labels) is not list or set(map(type, labels)) != {int}:
-            raise ValueError(f"{self.labels!r} must be a list of integers")
-        rows = data.shape[0]
-        if len(labels) != rows:
-            raise ValueError(f"there are {rows} images, but {len(labels)} {self.labels}")
-        if data.fortran:  # records lie across each other
-            part = content[data.start :][: rows * RECORD_BYTES]
-            part[:] = part.reshape(RECORD_BYTES, rows).T.ravel()
-        return data.start + RECORD_BYTES * np.arange(rows), np.array(labels, np.int64)
-
-    def classes(self, content: bytes) -> Sequence[str]:
-        names = self._dict(memoryview(content)).get(self.names)
-        if type(names) is not list or set(map(type, names)) != {str}:
-            raise ValueError(f"{self.names!r} must be a list of names")
-        return names
-
-    def _dict(self, content: memoryview) -> dict[str, Any]:
-        value = parse(content)
-        if type(value) is not dict:
-            raise ValueError(f"it holds a {type(value).__name__}, not a dict")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Binary:
-    """Records, each behind its labels; a text file with a name on each line.
-
-    Attributes:
-        label_bytes: how many labels a record has, of a byte each. The last one counts: that of
-            CIFAR-100's 100 classes follows that of its 20 superclasses.
-    """
-
-    label_bytes: int
-
-    def records(self, content: HostBuffer) -> tuple[IntArray, IntArray]:
-        step = self.label_bytes + RECORD_BYTES
-        if not content.size or content.size % step:
-            raise ValueError(
-                f"its {content.size} bytes are not a number of records of {step} bytes; the file "
-                "is truncated, or of another data set"
-            )
-        starts = np.arange(self.label_bytes, content.size, step)
-        return starts, content[starts - 1].astype(np.int64)
-
-    def classes(self, content: bytes) -> Sequence[str]:
-        return content.decode().split()
+Records: TypeAlias = tuple[IntArray, NDArray[np.uint8]]
+"""Where n records start in a file, int64[n], and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,67 +32,20 @@ class Archive:
     Attributes:
         name: of the archive.
         directory: the one that is in it.
-        files: those of each split, in the order of their records.
+        splits: the files of each split, in the order of their records.
         names: the file with the names of the classes.
-        form: how all of them are written.
+        classes: how many classes there are.
+        records: finds the records in a file with these bytes, which it may move.
+        class_names: finds the names. Both raise `ValueError`.
     """
 
     name: str
     directory: str
-    files: Mapping[str, Sequence[str]]
+    splits: Mapping[str, Sequence[str]]
     names: str
-    form: Form
-
-    def found_in(self, root: str) -> str | None:
-        """The directory, if it is `root` or in it."""
-        known = [name for names in self.files.values() for name in names]
-        for directory in (root, os.path.join(root, self.directory)):
-            if any(os.path.isfile(os.path.join(directory, name)) for name in known):
-                return directory
-        return None
-
-
-_SPLITS_10 = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
-_SPLITS_100 = {"train": ["train"], "test": ["test"]}
-
-
-def _with_suffix(splits: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-    return {split: [f"{name}.bin" for name in names] for split, names in splits.items()}
-
-
-# Those of Python first: most users have them, because torchvision takes no others.
-CIFAR10 = (
-    Archive(
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-py",
-        _SPLITS_10,
-        "batches.meta",
-        _Pickled("labels", "label_names"),
-    ),
-    Archive(
-        "cifar-10-binary.tar.gz",
-        "cifar-10-batches-bin",
-        _with_suffix(_SPLITS_10),
-        "batches.meta.txt",
-        _Binary(1),
-    ),
-)
-CIFAR100 = (
-    Archive(
-        "cifar-100-python.tar.gz",
-        "cifar-100-python",
-        _SPLITS_100,
-        "meta",
-        _Pickled("fine_labels", "fine_label_names"),
-    ),
-    Archive(
-        "cifar-100-binary.tar.gz",
-        "cifar-100-binary",
-        _with_suffix(_SPLITS_100),
-        "fine_label_names.txt",
-        _Binary(2),
-    ),
-)
+    classes: int
+    records: Callable[[HostBuffer], Records]
+    class_names: Callable[[bytes], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,61 +53,70 @@ class Found:
     """A split of a data set on disk.
 
     Attributes:
+        archive: what it was extracted from.
         directory: where its files are.
         files: their names, in the order of their records.
-        form: how they are written.
         classes: the names of the labels.
     """
 
+    archive: Archive
     directory: str
     files: Sequence[str]
-    form: Form
     classes: tuple[str, ...]
 
-    def path(self, file: int) -> str:
-        """The path of one of the files."""
-        return os.path.join(self.directory, self.files[file])
 
-
-def find(title: str, archives: Sequence[Archive], root: str, split: str) -> Found:
+def find(archives: Sequence[Archive], root: str, split: str) -> Found:
     """The split of the first of `archives` that is in `root`; the names of its classes are read.
 
     Raises:
-        ValueError: there is no such split; `root` or what is in it is still packed; or the names
-            cannot be read.
-        FileNotFoundError: there is no such directory, or none of the archives in it, or it lacks
-            files.
+        ValueError: there is no such split; `root` or what is in it is still packed; a file is too
+            large; or the names cannot be read.
+        OSError: there is no such directory, or none of the archives in it, or it lacks files.
     """
-    if split not in archives[0].files:
+    if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', not {split!r}")
     if os.path.isfile(root):
-        packed = ".t" in os.path.basename(root)
+        packed = root.endswith((".tar", ".gz", ".tgz"))
         remedy = _how_to_extract(root) if packed else "give the directory that it is in"
         raise ValueError(f"root must be a directory, not the file {root!r}; {remedy}")
     os.stat(root)  # raises if it is missing
     for archive in archives:
-        directory = archive.found_in(root)
-        if directory is not None:
-            return _found(archive, directory, split)
-    for archive in archives:
-        packed_file = os.path.join(root, archive.name)
-        if os.path.isfile(packed_file):
+        known = [name for names in archive.splits.values() for name in names]
+        for directory in (root, os.path.join(root, archive.directory)):
+            if any(_is_file(os.path.join(directory, name)) for name in known):
+                return _found(archive, directory, split)
+    title = f"CIFAR-{archives[0].classes}"
+    for packed_file in (os.path.join(root, archive.name) for archive in archives):
+        if _is_file(packed_file):
             raise ValueError(f"{title} is still packed in {root!r}; {_how_to_extract(packed_file)}")
     expected = " or ".join(archive.directory for archive in archives)
     raise FileNotFoundError(errno.ENOENT, f"no {title} here: no {expected}", root)
 
 
 def _found(archive: Archive, directory: str, split: str) -> Found:
-    files = archive.files[split]
+    files = archive.splits[split]
     needed = [*files, archive.names]
-    missing = [name for name in needed if not os.path.isfile(os.path.join(directory, name))]
+    missing = [name for name in needed if not _is_file(os.path.join(directory, name))]
     if missing:
         what = f"{', '.join(missing)} missing; extract {archive.name} again"
         raise FileNotFoundError(errno.ENOENT, what, directory)
-    names = os.path.join(directory, archive.names)
-    with open(names, "rb") as file, naming(names):
-        classes = tuple(archive.form.classes(file.read()))
-    return Found(directory, files, archive.form, classes)
+    path = os.path.join(directory, archive.names)
+    with open(path, "rb") as file, naming(path):
+        names = tuple(archive.class_names(file.read()))
+        if len(names) != archive.classes:
+            raise ValueError(f"it names {len(names)} classes, not {archive.classes}")
+    return Found(archive, directory, files, names)
+
+
+def _is_file(path: str) -> bool:
+    """As `os.path.isfile()`, but what cannot be looked at, or is too large, is an error."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISREG(status.st_mode) and status.st_size > _MOST_BYTES:
+        raise ValueError(f"{path!r}: no file of CIFAR has {status.st_size} bytes")
+    return stat.S_ISREG(status.st_mode)
 
 
 def _how_to_extract(packed: str) -> str:
@@ -240,3 +131,80 @@ def naming(path: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{path!r}: {error}") from None
+
+
+def _pickled_records(key: str, content: HostBuffer) -> Records:
+    batch = parse(content.data)
+    rows, labels = batch.get("data"), batch.get(key)
+    if not isinstance(rows, Rows):
+        raise ValueError(f"'data' must be an array of n x {RECORD_BYTES} bytes")
+    if not isinstance(labels, bytes) or not labels:
+        raise ValueError(f"{key!r} must be a list of integers")
+    if len(labels) != rows.count:
+        raise ValueError(f"there are {rows.count} images, but {len(labels)} {key}")
+    if rows.transposed:  # records lie across each other
+        part = content[rows.start :][: rows.count * RECORD_BYTES]
+        part[:] = part.reshape(RECORD_BYTES, rows.count).T.ravel()
+    return rows.start + RECORD_BYTES * np.arange(rows.count), np.frombuffer(labels, np.uint8)
+
+
+def _pickled_names(key: str, content: bytes) -> Sequence[str]:
+    names = parse(memoryview(content)).get(key)
+    if not isinstance(names, list):
+        raise ValueError(f"{key!r} must be a list of names")
+    return names
+
+
+def _binary_records(label_bytes: int, content: HostBuffer) -> Records:
+    """Records, each behind its labels. The last one is taken: the fine one of CIFAR-100."""
+    step = label_bytes + RECORD_BYTES
+    if not content.size or content.size % step:
+        raise ValueError(
+            f"its {content.size} bytes are not a number of records of {step} bytes; the file is "
+            "truncated, or of another data set"
+        )
+    starts = np.arange(label_bytes, content.size, step)
+    return starts, content[starts - 1]
+
+
+def _names_in_lines(content: bytes) -> Sequence[str]:
+    return [name for line in content.decode().splitlines() if (name := line.strip())]
+
+
+def _python(classes: int, directory: str, names: str, labels: str, label_names: str) -> Archive:
+    return Archive(
+        f"cifar-{classes}-python.tar.gz",
+        directory,
+        _SPLITS[classes],
+        names,
+        classes,
+        partial(_pickled_records, labels),
+        partial(_pickled_names, label_names),
+    )
+
+
+def _binary(classes: int, directory: str, names: str, label_bytes: int) -> Archive:
+    return Archive(
+        f"cifar-{classes}-binary.tar.gz",
+        directory,
+        {split: [f"{name}.bin" for name in files] for split, files in _SPLITS[classes].items()},
+        names,
+        classes,
+        partial(_binary_records, label_bytes),
+        _names_in_lines,
+    )
+
+
+_SPLITS = {
+    10: {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
+    100: {"train": ["train"], "test": ["test"]},
+}
+# Those of Python first: most users have them, because torchvision takes no others.
+CIFAR10 = (
+    _python(10, "cifar-10-batches-py", "batches.meta", "labels", "label_names"),
+    _binary(10, "cifar-10-batches-bin", "batches.meta.txt", 1),
+)
+CIFAR100 = (
+    _python(100, "cifar-100-python", "meta", "fine_labels", "fine_label_names"),
+    _binary(100, "cifar-100-binary", "fine_label_names.txt", 2),
+)
