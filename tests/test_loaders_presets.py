@@ -178,3 +178,12 @@ def test_an_erased_part_is_the_mean_in_pixels_too() -> None:
     pixels = (found == np.round(255 * np.array(MEAN))[:, None, None]).all(1)
     assert np.array_equal(pixels, normalised)  # the random numbers are the same
     assert (pixels | (found == 7).all(1)).all()
+
+
+def test_half_precision_is_that_of_the_result_only() -> None:
+    steps = (Normalize(MEAN, STD), RandomErasing(0.5))
+    images = cifar(40)
+    expected = planes(steps, images).astype(np.float16)
+    found = planes(steps, images, "float16")
+    assert found.dtype == np.float16
+    assert np.array_equal(found, expected)
