@@ -266,9 +266,10 @@ class Source:
             )
 
     def _close_when_collected(self, close: Callable[[], None]) -> None:
-        if self._finalizer is not None:
-            self._finalizer.detach()
+        before = self._finalizer
         self._finalizer = weakref.finalize(self, _close_in, self._process, close)
+        if before is not None:
+            before.detach()  # not before: a Ctrl-C in between would leave nothing that closes
 
 
 def _close_in(process: int, close: Callable[[], None]) -> None:
