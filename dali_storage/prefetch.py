@@ -134,7 +134,7 @@ class Prefetcher:
         finally:
             self._wait_seconds += time.perf_counter() - asked
         # Not after a Ctrl-C: the batch is still being read, and will be needed.
-        del self._ahead[index]
+        self._ahead.pop(index, None)  # a lane that closes clears it
         if isinstance(job.outcome, Exception):
             try:
                 raise job.outcome
