@@ -26,7 +26,7 @@ from .reader import Reader
 class Source:
     """An endless stream of full batches.
 
-    `batch()` returns the same batch until `advance()()` or `seek()` moves on. If one source of a
+    `batch()` returns the same batch until `advance()` or `seek()` moves on. If one source of a
     pipeline fails, DALI drops the batches of the others, which must then return them again.
     Otherwise two readers of one pipeline would get out of step.
 
@@ -163,14 +163,14 @@ class Source:
             raise ValueError(f"{self}: position must be at least 0, not {position}")
         self._positions[-1] = operator.index(position)
 
-    def advance(self) -> Callable[[], object]:
-        """What moves on to the successor when it is called: C code, which no Ctrl-C interrupts."""
-        return partial(self._positions.append, self.successor(self.position))
+    def advance(self, pending: int) -> Callable[[], object]:
+        """What moves on to the successor when it is called: C code, which no Ctrl-C interrupts.
 
-    def keep(self, pending: int) -> None:
-        """Forget the positions before those of the last `pending` batches; for `state()`."""
+        Only the positions of the last `pending` batches stay known, for `state()`.
+        """
         while len(self._positions) > pending + 1:
             self._positions.popleft()
+        return partial(self._positions.append, self.successor(self.position))
 
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.

@@ -79,7 +79,7 @@ def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
         seen += batch.samples.tolist()
         assert source.labels(batch).tolist() == [int(sample >= 5) for sample in batch.samples]
         assert source.labels(batch).dtype == np.int32
-        source.advance()()
+        source.advance(0)()
     assert seen == [sample % 10 for sample in range(24)]
 
 
@@ -113,12 +113,12 @@ def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) ->
     assert samples(7, None) == samples(1, 7) != samples(1, None)
 
 
-def take(source: Source, number: int) -> list[list[int]]:
+def take(source: Source, number: int, pending: int = 0) -> list[list[int]]:
     """The samples of the next batches."""
     batches = []
     for _ in range(number):
         batches.append(source.batch().samples.tolist())
-        source.advance()()
+        source.advance(pending)()
     return batches
 
 
@@ -204,9 +204,8 @@ def test_a_state_is_of_the_first_batch_not_delivered_also_after_seeks(
     for target in (5, 40, 2):
         source.seek(target)
         for _ in range(2):
-            source.keep(pending)
             taken.append(source.position)
-            take(source, 1)
+            take(source, 1, pending)
     expected = [*taken, source.position][-1 - pending]
     assert source.state(batch_size=4, pending=pending)["batches"] == expected
 
@@ -215,8 +214,7 @@ def test_positions_are_forgotten_when_their_batches_are_delivered(opener: Opener
     source = make(opener)
     source.start(**SETTINGS)
     for _ in range(100):
-        source.keep(2)
-        take(source, 1)
+        take(source, 1, pending=2)
     assert source.state(batch_size=4, pending=3)["batches"] == 97
     with pytest.raises(IndexError):
         source.state(batch_size=4, pending=4)
@@ -313,7 +311,7 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     batches = []
     for _ in range(taken + 1):
         batches.append(first.batch().samples.tolist())
-        first.advance()()
+        first.advance(pending)()
     second.restore(first.state(batch_size=4, pending=1 + pending), batch_size=4)
     second.start(**SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
@@ -353,7 +351,7 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
 def take_batches(source: Source, number: int = 20) -> None:
     for _ in range(number):
         source.batch()
-        source.advance()()
+        source.advance(0)()
 
 
 @pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])

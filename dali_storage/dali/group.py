@@ -100,7 +100,6 @@ class ReaderGroup:
         """Called by DALI for every batch, before it feeds any of the pipeline's sources."""
         inputs, hold = self._started.get(pipeline) or self._start(pipeline)
         source = self._sources[pipeline]
-        source.keep(pipeline._batches_to_consume)
         try:
             return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
@@ -165,7 +164,7 @@ class Delivery:
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
         ]
-        self._steps.append(source.advance())
+        self._steps.append(source.advance(pipeline._batches_to_consume))
         if hold is not None:
             self._steps.insert(0, partial(hold.add, batch.contents))
 

@@ -18,13 +18,11 @@ class FileSource(Source):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._lock = threading.RLock()
-        self._started = False
 
     def start(self, **settings: Any) -> None:
         """Begin to read; the second time, do nothing."""
-        if not self._started:
+        if self._prefetcher is None:
             super().start(**settings)
-        self._started = True
 
     def batch(self) -> LoadedBatch:
         """See Source."""
