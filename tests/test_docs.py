@@ -186,7 +186,7 @@ loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
 {evaluator.replace("pass", "print(labels.tolist())")}
 """
     first, *replayed = run(code).splitlines()
-    assert re.fullmatch(r"2\d batches, \d+ bytes, waited [\d.e-]+ s; [\d.]+ of \d ready", first)
+    assert re.fullmatch(r"waited \d+\.\d+ s for the storage, \d\.\d of \d batches ready", first)
     assert len(replayed) == 5
     assert len(set(replayed)) == 1  # of an epoch, three batches of which have other labels
 
