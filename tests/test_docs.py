@@ -117,7 +117,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         name: len(snippets(name, "python")) for name in DOCUMENTS if "```python" in text_of(name)
     } == {
         "CONTRIBUTING.md": 2,
-        "README.md": 1,
+        "README.md": 2,
         "docs/bmap.md": 1,
         "docs/loaders.md": 5,
         "docs/xnvme.md": 1,
@@ -125,7 +125,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
 
 
 def test_the_pipeline_of_the_readme_delivers_every_sample(data: Path) -> None:
-    (code,) = snippets("README.md", "python")
+    code, _ = snippets("README.md", "python")
     for there, here in (
         ("device_id=0", "device_id=None"),
         ("batch_size=64", "batch_size=4"),
@@ -136,6 +136,15 @@ def test_the_pipeline_of_the_readme_delivers_every_sample(data: Path) -> None:
         code = code.replace(there, here)
     code += "\nprint(sum(len(batch[0]['label']) for batch in loader), len(loader))\n"
     assert run(code) == "20 5\n"
+
+
+def test_the_loader_of_the_readme_delivers_full_batches(data: Path) -> None:
+    _, code = snippets("README.md", "python")
+    code = code.replace("/data/train", str(data)).replace("batch_size=64", "batch_size=8")
+    code = code.replace("pass  # train", "print(*images.shape, images.dtype, labels.dtype)")
+    *batches, stats = run(code).splitlines()
+    assert batches == ["8 3 224 224 torch.float32 torch.int64"] * 2
+    assert " samples/s · waited " in stats
 
 
 def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
