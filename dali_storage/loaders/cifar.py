@@ -135,7 +135,7 @@ def _open(found: Found, open_reader: Callable[[Catalog], Reader]) -> tuple[Catal
     )
 
 
-def _require_labels(labels: NDArray[np.uint8], classes: int) -> None:
+def _require_labels(labels: NDArray[np.integer], classes: int) -> None:
     for record in np.flatnonzero(labels >= classes)[:1].tolist():
         raise ValueError(
             f"record {record} has the label {labels[record]}, and there are {classes} classes"

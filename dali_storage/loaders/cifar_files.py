@@ -21,7 +21,7 @@ from .pickles import RECORD_BYTES, Rows, parse
 
 _MOST_BYTES = 1 << 28  # of a file; the largest published has 155 MB
 
-Records: TypeAlias = tuple[IntArray, NDArray[np.uint8]]
+Records: TypeAlias = tuple[IntArray, NDArray[np.integer]]
 """Where n records start in a file, int64[n], and their labels."""
 
 
@@ -138,19 +138,19 @@ def _pickled_records(key: str, content: HostBuffer) -> Records:
     rows, labels = batch.get("data"), batch.get(key)
     if not isinstance(rows, Rows):
         raise ValueError(f"'data' must be an array of n x {RECORD_BYTES} bytes")
-    if not isinstance(labels, bytes) or not labels:
+    if not isinstance(labels, list) or set(map(type, labels)) != {int}:
         raise ValueError(f"{key!r} must be a list of integers")
     if len(labels) != rows.count:
         raise ValueError(f"there are {rows.count} images, but {len(labels)} {key}")
     if rows.transposed:  # records lie across each other
         part = content[rows.start :][: rows.count * RECORD_BYTES]
         part[:] = part.reshape(RECORD_BYTES, rows.count).T.ravel()
-    return rows.start + RECORD_BYTES * np.arange(rows.count), np.frombuffer(labels, np.uint8)
+    return rows.start + RECORD_BYTES * np.arange(rows.count), np.array(labels)
 
 
 def _pickled_names(key: str, content: bytes) -> Sequence[str]:
     names = parse(memoryview(content)).get(key)
-    if not isinstance(names, list):
+    if not isinstance(names, list) or set(map(type, names)) != {str}:
         raise ValueError(f"{key!r} must be a list of names")
     return names
 

@@ -8,7 +8,7 @@ this way and refuses everything else. The opcodes are described in Python's Lib/
 
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 RECORD_BYTES = 3 * 32 * 32
 """Of an image: 32 x 32 pixels; the red, the green and the blue plane, row by row."""
@@ -29,11 +29,11 @@ class Rows:
     transposed: bool
 
 
-Value: TypeAlias = int | str | bytes | list[str] | Rows
+Value: TypeAlias = int | str | list[Any] | Rows
 
 
 def parse(pickled: memoryview) -> dict[str, Value]:
-    """The dict in a whole pickle. Text is decoded as Latin-1; integers in a list are its bytes.
+    """The dict in a whole pickle. Text is decoded as Latin-1.
 
     Raises:
         ValueError: there is anything else than in the published files. None of it was executed.
@@ -43,6 +43,8 @@ def parse(pickled: memoryview) -> dict[str, Value]:
         return parser.dict()
     except IndexError:
         raise parser.refusal("the end is missing") from None
+    except RecursionError:
+        raise parser.refusal("lists are nested") from None
 
 
 def _form(pattern: bytes) -> re.Pattern[bytes]:
@@ -52,18 +54,18 @@ def _form(pattern: bytes) -> re.Pattern[bytes]:
 
 _DICT, _DICT_END = _form(rb"\x80\x02} \("), _form(rb"u\.")
 _LIST, _PART, _PART_END = _form(rb"\] "), _form(rb"\("), _form(rb"e")
+_TEXT, _NUMBER = b"U"[0], _form(rb" ")
 # Lists are written in parts of 1,000. The memory of a match grows with its length.
-_INTEGERS = _form(rb"(?:K.){1,1000}")
-_INTEGER = _form(rb"K(.)|M(..)")
-_NUMBER = _form(rb" ")
-_ROWS = _form(
-    rb"cnumpy\.core\.multiarray\n_reconstruct\n cnumpy\nndarray\n K\0\x85 U\x01b \x87 R "
-    rb"\(K\x01(?:K(.)|M(..))M\0\x0c\x86 "  # the shape: by 3,072
-    rb"cnumpy\ndtype\n U\x02u1 K\0K\x01\x87 R \(K\x03U\x01\| NNN(?:J\xff{4}){2}K\0t b"
-    rb"([\x88\x89])T(.{4})"
+_SMALL_INTEGERS, _INTEGER = _form(rb"(?:K.){1,1000}"), _form(rb"M(..)")
+_ROWS, _ROWS_END = (
+    _form(
+        rb"cnumpy\.core\.multiarray\n_reconstruct\n cnumpy\nndarray\n K\0\x85 U\x01b \x87 R "
+        rb"\(K\x01(?:K(.)|M(..))M\0\x0c\x86 "  # the shape: by 3,072
+        rb"cnumpy\ndtype\n U\x02u1 K\0K\x01\x87 R \(K\x03U\x01\| NNN(?:J\xff{4}){2}K\0t b"
+        rb"([\x88\x89])T(.{4})"
+    ),
+    _form(rb" t b"),
 )
-_ROWS_END = _form(rb" t b")
-_TEXT = b"U"[0]
 
 
 class _Parser:
@@ -81,49 +83,49 @@ class _Parser:
 
     def dict(self) -> dict[str, Value]:
         self._expect(_DICT)
-        items: dict[str, Value] = {}
-        while not self._take(_DICT_END):
-            (key,) = self._texts(1)
-            items[key] = self._value()
+        items = self._values()
+        self._expect(_DICT_END)
+        if set(map(type, items[::2])) - {str} or len(items) % 2:
+            raise self.refusal("a dict has other keys than text, or no value for one")
         if left := len(self._pickled) - self._place:
             raise self.refusal(f"the pickle ends here, and {left} bytes are left")
-        return items
+        return dict(zip(items[::2], items[1::2], strict=True))
 
-    def _value(self) -> Value:
-        if found := self._take(_INTEGER):
-            return _integer(found[1] or found[2])
-        if self._take(_LIST):
-            return self._list()
-        if self._pickled[self._place] == _TEXT:
-            return self._texts(1)[0]
-        return self._rows()
+    def _values(self) -> list[Any]:
+        """Those that follow one after another."""
+        values = list[Any]()
+        while True:
+            if self._pickled[self._place] == _TEXT:
+                values += self._texts()
+            elif found := self._take(_SMALL_INTEGERS):
+                values += found[0][1::2]
+            elif found := self._take(_INTEGER):
+                values.append(_integer(found[1]))
+            elif self._take(_LIST):
+                values.append(self._list())
+            elif found := self._take(_ROWS):
+                values.append(self._rows(found))
+            else:
+                return values
 
-    def _list(self) -> bytes | list[str]:
-        integers, texts = bytearray(), list[str]()
+    def _list(self) -> list[Any]:
+        values = list[Any]()
         while self._take(_PART):
-            while found := self._take(_INTEGERS):
-                integers += found[0][1::2]
-            texts += self._texts()
+            values += self._values()
             self._expect(_PART_END)
-        if texts and integers:
-            raise self.refusal("a list of text and integers")
-        return texts or bytes(integers)
+        return values
 
-    def _texts(self, count: int | None = None) -> list[str]:
-        """The texts that follow one after another; `count` of them, if that is given."""
+    def _texts(self) -> list[str]:
         # A file has 10,000 names of files: one look at each is affordable.
         pickled, place, texts = self._pickled, self._place, list[str]()
-        while pickled[place] == _TEXT and len(texts) != count:
+        while pickled[place] == _TEXT:
             end = place + 2 + pickled[place + 1]
             texts.append(str(pickled[place + 2 : end], "latin-1"))
             place = _NUMBER.match(pickled, end).end()  # type: ignore[union-attr]  # it may be empty
         self._place = place
-        if count is not None and len(texts) != count:
-            raise self._unknown()
         return texts
 
-    def _rows(self) -> Rows:
-        found = self._expect(_ROWS)
+    def _rows(self, found: re.Match[bytes]) -> Rows:
         count, nbytes = _integer(found[1] or found[2]), _integer(found[4])
         rows = Rows(self._place, count, found[3] == b"\x88")
         if nbytes != count * RECORD_BYTES:
@@ -142,15 +144,10 @@ class _Parser:
             self._place = found.end()
         return found
 
-    def _expect(self, form: re.Pattern[bytes]) -> re.Match[bytes]:
-        found = self._take(form)
-        if not found:
-            raise self._unknown()
-        return found
-
-    def _unknown(self) -> ValueError:
-        here = bytes(self._pickled[self._place :][:30])
-        return self.refusal(f"{here!r} is not in the published files")
+    def _expect(self, form: re.Pattern[bytes]) -> None:
+        if not self._take(form):
+            here = bytes(self._pickled[self._place :][:30])
+            raise self.refusal(f"{here!r} is not in the published files")
 
 
 def _integer(content: bytes) -> int:
