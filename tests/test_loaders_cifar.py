@@ -380,6 +380,14 @@ def test_a_file_as_root_is_refused(root: Path) -> None:
         cifar10(root / FORM[0] / "test_batch", "test", batch_size=2, **RAW)
 
 
+def test_more_shards_than_images_are_refused(root: Path) -> None:
+    with (
+        cifar10(root, "test", batch_size=2, shard=Shard(0, ROWS + 1, 0), **RAW) as loader,
+        pytest.raises(ValueError, match=f"num_shards must be at most {ROWS}"),
+    ):
+        next(iter(loader))
+
+
 def test_only_an_archive_as_root_is_said_to_be_packed(root: Path) -> None:
     with pytest.raises(ValueError, match=r"not the file '.*meta\.txt'; give the directory"):
         cifar10(root / FORM[1] / "batches.meta.txt", "test", batch_size=2, **RAW)
@@ -479,6 +487,10 @@ _WRONG = {
     "too few labels": (
         {"labels": [1, 2, 3], "data": _BATCH.pixels},
         "there are 4 images, but 3 labels",
+    ),
+    "too many labels": (
+        {"labels": [1, 2, 3, 4, 5], "data": _BATCH.pixels},
+        "there are 4 images, but 5 labels",
     ),
     "a label out of range": (
         {"labels": [1, 2, 10, 4], "data": _BATCH.pixels},

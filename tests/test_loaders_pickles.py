@@ -228,6 +228,7 @@ def test_no_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         pytest.param(b"K\3K\xff", b"N", id="nothing"),
         pytest.param(b"U\6labels", b"K\1", id="a key that is a number"),
         pytest.param(b"U\6labels", b"U\6labelsK\1", id="a key after a value that is a number"),
+        pytest.param(b"tbU\x05names", b"U\x05names", id="an array that is not built"),
         pytest.param(b"u.", b"U\1au.", id="a key without a value"),
         pytest.param(b"u.", b"X\xff\xff\xff\xffu.", id="4 GB of text"),
         pytest.param(b"u.", b"U\xff.", id="a long text at the end"),

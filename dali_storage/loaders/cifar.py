@@ -14,7 +14,7 @@ from .._types import PathLike
 from ..catalog import Catalog, CatalogBuilder
 from ..dali import DataNode, add_reader
 from ..filters import path_bytes
-from ..order import OrderOptions, reader_meta
+from ..order import OrderOptions
 from ..reader import Reader
 from ..records import RecordsReader, read_whole
 from ..source import Source
@@ -100,17 +100,10 @@ def _read(
 ) -> tuple[DataNode, DataNode]:
     """The records and labels in the current pipeline; the arguments are those of `readers.file`."""
     options = dict(backend_options or {})
-    storage = registry.configure(backend, options)
-    ordered = OrderOptions(**order)
-
-    def open_storage() -> tuple[Catalog, Reader]:
-        catalog, reader = _open(found, partial(storage, **options))
-        reader_meta(len(catalog), ordered)  # refuses more shards than samples
-        return catalog, reader
-
+    storage = partial(registry.configure(backend, options), **options)
+    opener, ordered = partial(_open, found, storage), OrderOptions(**order)
     data, labels = add_reader(
-        name,
-        lambda name: Source(name=name, opener=open_storage, order=ordered, depth=1),
+        name, lambda name: Source(name=name, opener=opener, order=ordered, depth=1)
     )
     return data, labels
 
