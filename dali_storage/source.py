@@ -183,6 +183,11 @@ class Source:
             close(*arguments)
             self._finalizer.detach()  # not before: after a Ctrl-C there is more to close
 
+    @property
+    def ended(self) -> bool:
+        """Whether `batch()` refuses to go on: after `close()` or `end()`."""
+        return self._ended is not None
+
     def end(self, error: Exception) -> None:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
         self._ended = self._ended or (

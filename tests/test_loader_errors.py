@@ -465,3 +465,34 @@ def test_another_source_that_ends_is_reported(loader: Any) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="another source of this pipeline has ended"):
             next(iterator)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_missing_file_beside_another_source_spoils_no_later_epoch(
+    loader: Any, pictures: list[Path], asked: bool
+) -> None:
+    """DALI drops a batch of the other source, so the pipeline must be made anew."""
+
+    @pipeline_def(batch_size=BATCH, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+        _, labels = readers.file(name="Reader", files=list(map(str, pictures)), **shard)
+        other = fn.external_source(lambda info: np.array([info.idx_in_epoch]), batch=False)
+        return labels, other
+
+    one = loader(make)
+    lost = pictures[3 * BATCH]
+    contents = lost.read_bytes()
+    lost.unlink()
+    iterator = iter(one)
+    assert labels(islice(iterator, 2)) == [batch(0), batch(1)]
+    if asked:
+        next(iterator)
+        with pytest.raises(FileNotFoundError):
+            next(iterator)
+        with pytest.raises(RuntimeError, match="iterate over the Loader again"):
+            next(iterator)
+    lost.write_bytes(contents)
+    for epoch in (1, 2):
+        assert labels(one) == [batch(number) for number in range(5)]
+        assert one.epoch == epoch

@@ -63,19 +63,20 @@ class Batches:
         except Exception:  # an operator's; nobody has asked for its batch
             return
         self._ahead.clear()
-        self.sound = True
+        self.sound = self._in_step()
 
     def take(self) -> tuple[Any, ...]:
         """The next batch, with padding; has DALI begin another one.
 
         Raises:
-            OSError: a sample of the next batch cannot be read. The next call tries again.
+            OSError: a sample of the next batch cannot be read. The next call tries again, unless
+                the pipeline has other sources, of which DALI has then dropped a batch.
             Exception: an operator has failed; a note names the files of the batch.
         """
         self.sound = False
         self._fill()
         if not self._ahead:
-            self.sound = True
+            self.sound = self._in_step()
             self._raise()
         try:
             outputs = self.pipeline.share_outputs()
@@ -106,6 +107,10 @@ class Batches:
         """Close the readers. The rest of the pipeline ends when nobody refers to it."""
         for each in self._sources:
             each.close()
+
+    def _in_step(self) -> bool:
+        """Whether no failed read has put the readers and other sources out of step."""
+        return not any(each.ended for each in self._sources)
 
     def _fill(self) -> None:
         """Have DALI work at as many batches as its queue holds.

@@ -17,7 +17,7 @@ _OLD = (
     "a newer iter() of this Loader has ended this epoch: a Loader has one epoch at a time; use two "
     "Loaders for two loops at once"
 )
-_FAILED = "an operator has failed in this epoch: iterate over the Loader again for the next one"
+_FAILED = "the pipeline has failed in this epoch: iterate over the Loader again for the next one"
 
 
 class Loader:

@@ -81,7 +81,8 @@ class Supply:
         known = {"world": shard.world, "last_batch": self._last_batch}
         state.require(**asdict(self._identity) if self._identity else known)
         checkpoint = state.checkpoint() if state.rank == shard.rank else None
-        before = self._batches and not self.broken and self._batches.checkpoint()
+        sound = self._batches and self._batches.sound
+        before = self._batches.checkpoint() if self._batches and sound else self._checkpoint
         try:
             self._renew(checkpoint)
             state.require(**asdict(self.identity))
@@ -93,8 +94,9 @@ class Supply:
                 )
         except BaseException:
             self._drop()
-            self._checkpoint = before or None
+            self._checkpoint = before
             raise
+        self._checkpoint = None
 
     def shard(self) -> Shard:
         """The shard of this process.
