@@ -21,8 +21,9 @@ class FileSource(Source):
 
     def start(self, **settings: Any) -> None:
         """Begin to read; the second time, do nothing."""
-        if self._prefetcher is None:
-            super().start(**settings)
+        with self._lock:
+            if self._prefetcher is None:
+                super().start(**settings)
 
     def batch(self) -> LoadedBatch:
         """See Source."""
@@ -30,7 +31,7 @@ class FileSource(Source):
             return super().batch()
 
     def close(self) -> None:
-        """See Source; waits for `batch()`."""
+        """See Source; waits for `start()` and `batch()`."""
         with self._lock:
             super().close()
 
