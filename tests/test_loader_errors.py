@@ -438,11 +438,19 @@ def test_all_readers_of_a_pipeline_move_together(loader: Any, last_batch: str) -
         (fn.readers.file, {}, "no reader 'Masks' of dali_storage"),
     ],
 )
-def test_readers_that_cannot_move_together_are_refused(
-    loader: Any, second: Any, options: dict[str, Any], words: str
+def test_readers_that_cannot_move_together_are_refused_and_closed(
+    loader: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    second: Any,
+    options: dict[str, Any],
+    words: str,
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    closed: list[MemoryReader] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: closed.append(reader))
+    with pytest.raises(ValueError, match=words) as raised:
         len(loader(two_readers(second, **options)))
+    assert len(closed) == 1 + (second is MEMORY)  # although the traceback refers to the pipeline
+    assert raised.traceback
 
 
 def test_another_source_that_ends_is_reported(loader: Any) -> None:

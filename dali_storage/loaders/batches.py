@@ -8,6 +8,7 @@ from ..dali import source
 from ..source import Source
 from .epochs import Epochs, LastBatch
 from .shard import Shard
+from .state import Identity
 from .tensors import Convert, convert
 
 _NAMED = 256  # files that an error lists at most; DALI does not say which of a batch it was
@@ -19,7 +20,7 @@ class Batches:
     Attributes:
         pipeline: the pipeline.
         epochs: which batches there are.
-        batch_size: samples of a batch.
+        identity: what the pipeline delivers.
         sound: False while a method works, and for good after it was interrupted or an operator
             has failed. Then batches may be lost: close this, and make the pipeline anew.
     """
@@ -29,27 +30,35 @@ class Batches:
     ) -> None:
         """Take over the pipeline; close its readers if it cannot be used."""
         self.pipeline = pipeline
-        self.batch_size: int = pipeline.max_batch_size
         self.sound = True
         self._to = to
         self._sources = _sources(pipeline, reader_name)
         self._source = self._sources[0]
         try:
             _check(pipeline, reader_name, shard)
-            self.epochs = Epochs(self._source.meta, self.batch_size, last_batch)
+            meta, batch_size = self._source.meta, pipeline.max_batch_size
+            self.epochs = Epochs(meta, batch_size, last_batch)
         except BaseException:
             self.close()
             raise
+        self.identity = Identity(
+            samples=meta["epoch_size"],
+            batch_size=batch_size,
+            world=shard.world,
+            rank=shard.rank,
+            last_batch=last_batch,
+        )
         for each in self._sources:
             each.successor = self.epochs.successor
         self._ahead = deque[int]()  # positions of the batches that DALI works at
         self._failed_read: Exception | None = None
 
-    def move(self, position: int) -> None:
-        """Make this the position of the next batch; drop those that DALI works at, if others.
+    def move(self, epoch: int, batch: int) -> None:
+        """Make this batch the next one; drop those that DALI works at, if others.
 
         If one of these has failed, the pipeline is not sound.
         """
+        position = self.epochs.position(epoch, batch)
         if position == (self._ahead[0] if self._ahead else self._source.position):
             return
         self.sound = False
@@ -88,11 +97,6 @@ class Batches:
         self._fill()
         self.sound = True
         return convert(outputs, self._to)
-
-    @property
-    def samples(self) -> int:
-        """The number of samples of the data set."""
-        return self._source.meta["epoch_size"]
 
     @property
     def storage_seconds(self) -> float:
@@ -156,16 +160,20 @@ class Batches:
 
 def _sources(pipeline: Any, reader_name: str) -> list[Source]:
     """The readers of a pipeline, the one of this name first."""
-    first = source(pipeline, reader_name)
-    names = [name for name in pipeline.reader_meta() if name != reader_name]
+    sources = [source(pipeline, reader_name)]
     try:
-        return [first] + [source(pipeline, name) for name in names]
+        for name in pipeline.reader_meta():
+            if name != reader_name:
+                sources.append(source(pipeline, name))
     except ValueError as error:
+        for each in sources:
+            each.close()
         error.add_note(
             "a Loader moves all readers of its pipeline to another epoch, and those of DALI cannot "
             "be moved: make them dali_storage.readers.file, too"
         )
         raise
+    return sources
 
 
 def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:

@@ -88,7 +88,7 @@ class Loader:
 
     def __len__(self) -> int:
         """How many batches the epoch under way has; else the coming one."""
-        return self._supply.epochs.batches(self._progress.place[0])
+        return self._supply.batches().epochs.batches(self._progress.place[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the next one, as with torch's DistributedSampler.
@@ -107,8 +107,8 @@ class Loader:
         the next epoch. Integers and text only: JSON and torch.load(weights_only=True) take it.
         """
         place = self._progress.place
-        checkpoint = self._supply.at(*place).checkpoint()
-        return State.save(self._supply.identity, *place, checkpoint)
+        batches = self._supply.at(*place)
+        return State.save(batches.identity, *place, batches.checkpoint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where `state_dict()` was called; makes the pipeline anew.
@@ -122,10 +122,10 @@ class Loader:
                 of shards, `last_batch` or pipeline. The Loader goes on as if it had not been given.
         """
         saved = State.read(state)
-        self._supply.restore(saved)
-        length = self._supply.epochs.batches(saved.epoch)
+        batches = self._supply.restore(saved)
+        length = batches.epochs.batches(saved.epoch)
         self._progress.restore(saved.epoch, saved.given, length)
-        rank = self._supply.identity.rank
+        rank = batches.identity.rank
         if saved.rank != rank:
             warnings.warn(
                 f"the state is of rank {saved.rank}, and this is rank {rank}: the samples go on "
@@ -171,7 +171,7 @@ class Loader:
     @property
     def pipeline(self) -> Any:
         """The pipeline. It is another one after `load_state_dict()`, and after an error."""
-        return self._supply.pipeline
+        return self._supply.batches().pipeline
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class Loader:
         return self._classes() if self._classes else ()
 
     def _begin(self, now: float) -> int:
-        length = self._supply.epochs.batches(self._progress.start[0])
+        length = self._supply.batches().epochs.batches(self._progress.start[0])
         return self._progress.begin(length, now)
 
     def _next(self, asked: float) -> tuple[Any, ...]:
@@ -189,7 +189,7 @@ class Loader:
         storage = batches.storage_seconds
         tensors = batches.take()
         valid = batches.epochs.valid(*place)
-        if self._partial and valid < batches.batch_size:
+        if self._partial and valid < batches.identity.batch_size:
             tensors = tuple([tensor[:valid] for tensor in tensors])
         storage = batches.storage_seconds - storage
         self._progress.give(valid, asked, time.perf_counter(), storage)

@@ -8,7 +8,7 @@ from typing import Any
 from nvidia.dali import Pipeline
 
 from .batches import Batches
-from .epochs import Epochs, LastBatch
+from .epochs import LastBatch
 from .shard import Shard
 from .state import Identity, State
 from .tensors import Convert
@@ -41,37 +41,20 @@ class Supply:
         self._checkpoint: bytes | None = None  # what the next pipeline is made from
 
     @property
-    def epochs(self) -> Epochs:
-        """Which batches there are; makes the pipeline at the first use."""
-        return self._usable().epochs
-
-    @property
-    def pipeline(self) -> Any:
-        """The pipeline; makes it at the first use."""
-        return self._usable().pipeline
-
-    @property
-    def identity(self) -> Identity:
-        """What the pipeline delivers; makes it at the first use."""
-        self._usable()
-        assert self._identity is not None
-        return self._identity
-
-    @property
     def broken(self) -> bool:
         """Whether the pipeline must be made anew."""
         return self._batches is not None and not self._batches.sound
 
     def at(self, epoch: int, batch: int) -> Batches:
         """The batches from this one on."""
-        batches = self._usable()
-        batches.move(batches.epochs.position(epoch, batch))
+        batches = self.batches()
+        batches.move(epoch, batch)
         if not batches.sound:  # one that nobody asked for has failed
-            batches = self._renew()
-            batches.move(batches.epochs.position(epoch, batch))
+            batches = self.batches()
+            batches.move(epoch, batch)
         return batches
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State) -> Batches:
         """Make the pipeline from a state; if that fails, the next one is made as it was.
 
         Raises:
@@ -81,12 +64,13 @@ class Supply:
         known = {"world": shard.world, "last_batch": self._last_batch}
         state.require(**asdict(self._identity) if self._identity else known)
         checkpoint = state.checkpoint() if state.rank == shard.rank else None
-        sound = self._batches and self._batches.sound
-        before = self._batches.checkpoint() if self._batches and sound else self._checkpoint
+        before = self._checkpoint
+        if self._batches and self._batches.sound:
+            before = self._batches.checkpoint()
         try:
-            self._renew(checkpoint)
-            state.require(**asdict(self.identity))
-            length = self.epochs.batches(state.epoch)
+            batches = self._renew(checkpoint)
+            state.require(**asdict(batches.identity))
+            length = batches.epochs.batches(state.epoch)
             if state.given > length:
                 raise ValueError(
                     f"no state of a Loader: {state.given} batches given of the {length} of epoch "
@@ -97,6 +81,7 @@ class Supply:
             self._checkpoint = before
             raise
         self._checkpoint = None
+        return batches
 
     def shard(self) -> Shard:
         """The shard of this process.
@@ -121,7 +106,8 @@ class Supply:
             self._closed = True
             self._drop()
 
-    def _usable(self) -> Batches:
+    def batches(self) -> Batches:
+        """The batches, wherever they are; makes the pipeline if there is none that works."""
         self._refuse_unusable()
         batches = self._batches
         if batches is None or not batches.sound:
@@ -137,7 +123,7 @@ class Supply:
         if self._closed:
             raise RuntimeError("this Loader is closed: make a new one")
 
-    def _renew(self, checkpoint: bytes | None = None) -> Batches:
+    def _renew(self, checkpoint: bytes | None) -> Batches:
         """Close the pipeline, if there is one, and make it anew."""
         self._drop()
         shard = self.shard()
@@ -152,20 +138,13 @@ class Supply:
                 "operators or another version of DALI, or is damaged"
             ) from error
         batches = Batches(pipeline, self._reader_name, self._last_batch, shard, self._to)
-        identity = Identity(
-            samples=batches.samples,
-            batch_size=batches.batch_size,
-            world=shard.world,
-            rank=shard.rank,
-            last_batch=self._last_batch,
-        )
-        if self._identity not in (None, identity):
+        if self._identity not in (None, batches.identity):
             batches.close()
             raise RuntimeError(
-                f"the pipeline was made anew, and make() returned another one: {identity} instead "
-                f"of {self._identity}; make a new Loader"
+                "the pipeline was made anew, and make() returned another one: "
+                f"{batches.identity} instead of {self._identity}; make a new Loader"
             )
-        self._identity = identity
+        self._identity = batches.identity
         self._batches = batches
         return batches
 
