@@ -26,15 +26,16 @@ __all__ = [
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:
-    """Whether the storage keeps up with a pipeline: counts since it began to read.
+    """What a reader has delivered, and how long its pipeline waited for the storage.
 
     Args:
         pipeline: a `Pipeline` of DALI; it is built if it has not been.
         name: the name of a `readers.file` in it.
 
     Returns:
-        All zeros before the pipeline asked for its first batch. It asks ahead of the user. For a
-        part of the time, subtract an earlier result.
+        Batches, bytes, seconds of waiting, and how full the queue of batches read ahead was, since
+        the pipeline began to read; all zeros before. For a part of the time, subtract an earlier
+        result. DALI asks for batches ahead of the user.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `readers.file`.

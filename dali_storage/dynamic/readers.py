@@ -38,9 +38,9 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
 
     All methods are those of `ndd.readers.File`: `next_epoch()`, also with `capture=True`, calls,
     `get_metadata()`, `get_state()` and `set_state()` for `ndd.checkpoint.Checkpoint`. A reader
-    works in `ndd.pytorch.nodes.Reader(File, ...)`, too. What DALI's reader does and one may not
-    expect: `next_epoch()` goes on where an abandoned epoch or a restored state was, and is as long
-    as a whole epoch.
+    works in `ndd.pytorch.nodes.Reader(File, ...)`, too. As with DALI's reader, `next_epoch()` after
+    an abandoned epoch or a restored state goes on from that sample, for as many batches as a whole
+    epoch has.
 
     Batches are shared with DALI and not copied; their memory is used again when the last reference
     to them is gone. The reader is closed by `close()`, by `with`, or when it is dropped.

@@ -37,11 +37,11 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
     noticed. They are never unpickled, so they cannot run code.
 
     Args:
-        root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or one that has them in
-            it. Of both, the first is taken; they hold the same images.
+        root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or the one above. If
+            it has both, which hold the same images, the first is read.
         split: "train" or "test".
-        **options: see `Settings`. The usual preset is `CIFAR10_TRAIN` or `CIFAR10_EVAL`. The
-            backend must read into host memory.
+        **options: help(dali_storage.loaders.settings.Settings) explains them. The usual preset is
+            `CIFAR10_TRAIN` or `CIFAR10_EVAL`. The backend must read into host memory.
 
     Returns:
         A loader of batches `(images, labels)`: images of shape (N, 3, 32, 32), labels int64, (N,).
@@ -50,8 +50,8 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
     Raises:
         FileNotFoundError: there is no such directory, or files are missing in it.
         ValueError: `root` is an archive, which has to be extracted first; a file is truncated, has
-            wrong labels, or is a pickle of anything but CIFAR-10. (Of a batch, when the pipeline is
-            built.)
+            wrong labels, or is a pickle of anything but CIFAR-10. Files of images are checked at
+            the first use of the loader.
         ValueError, TypeError: an option is wrong.
     """
     return _loader(CIFAR10, root, split, Settings(**options), (CIFAR10_TRAIN, CIFAR10_EVAL))
@@ -61,8 +61,8 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
 def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[Options]) -> Loader:
     """The 50,000 or 10,000 images of CIFAR-100, with its 100 (fine) labels; else as `cifar10()`.
 
-    `root` is the directory `cifar-100-python` or `cifar-100-binary`, or one that has them in it.
-    The usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
+    `root` is the directory `cifar-100-python` or `cifar-100-binary`, or the one above. The
+    usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
     """
     return _loader(CIFAR100, root, split, Settings(**options), (CIFAR100_TRAIN, CIFAR100_EVAL))
 

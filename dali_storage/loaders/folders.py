@@ -30,22 +30,21 @@ def image_folder(
 ) -> Loader:
     """Batches `(images, labels)` of the images in a directory of class directories.
 
-    The images are as torchvision makes them of `ImageFolder(root)`, and so are the labels: the
-    class directories count from 0 in the order of their names (as bytes). Images are the files
-    that `fn.readers.file` takes by default: `*.jpg`, `*.jpeg`, `*.png`, `*.webp` and others, in
-    upper or lower case; other files are not read.
+    Pixels and labels are those of torchvision's `ImageFolder(root)`: labels number the class
+    directories from 0, sorted by name (as bytes). Images are the files that `fn.readers.file` takes
+    by default: `*.jpg`, `*.jpeg`, `*.png`, `*.webp` and others, in upper or lower case; other files
+    are not read.
 
     * images: float32 and normalised, (N, 3, height, width), or as `dtype` and `layout` say.
     * labels: int64, (N,); on the same device.
 
     Args:
-        root: the directory. None: the samples that the backend knows, as one with an extent map
-            does.
-        train: whether to train on the images. Then they are shuffled, and by default get
-            `presets.IMAGENET_TRAIN` and no batch that is not full. Otherwise they keep their order,
-            and by default get `presets.IMAGENET_EVAL`.
+        root: the directory. None: the samples that the backend knows, as with an extent map.
+        train: whether to train on the images. This sets defaults: if True, they are shuffled, get
+            `presets.IMAGENET_TRAIN`, and come in full batches only; else they keep their order, get
+            `presets.IMAGENET_EVAL`, and the last batch may be smaller.
         classes: the names that the class directories must have, in their order. None: any.
-        **options: as for all loaders of images, see `Settings`.
+        **options: help(dali_storage.loaders.settings.Settings) explains them.
 
     Returns:
         The loader. It opens the storage when it is first used; its `classes` are the names.

@@ -25,7 +25,7 @@ _IMAGES = {"train": 1_281_167, "val": 50_000}
 def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader:
     """Batches `(images, labels)` of ImageNet's training or validation images.
 
-    These layouts are known; nothing need be moved:
+    These layouts are known; no file need be moved:
 
     * `root/train/n01440764/*.JPEG` and `root/val/n01440764/*.JPEG`;
     * the same under `root/ILSVRC/Data/CLS-LOC`, as in Kaggle's archive;
@@ -34,8 +34,8 @@ def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader
       line, in the order of the images' names). This file is looked for in `val`, beside it, and
       in `root`.
 
-    A label is the number of the synset among the sorted ones of `train`, as torchvision counts
-    them; if there is no `train`, among those of `val`. Fewer classes or images than ILSVRC's
+    A label is the index of the synset among the sorted synsets of `train`, as in torchvision; if
+    there is no `train`, among those of `val`. Fewer classes or images than ILSVRC's
     1,000, 1,281,167 and 50,000 are fine; `repr(loader)` says what differs.
 
     The images are torchvision's: by default those of `presets.IMAGENET_TRAIN` or `IMAGENET_EVAL`.
@@ -43,7 +43,7 @@ def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader
     Args:
         root: the directory.
         split: "train" or "val".
-        **options: as for all loaders of images, see `Settings`.
+        **options: help(dali_storage.loaders.settings.Settings) explains them.
 
     Returns:
         The loader, as `image_folder()`; its `classes` are the synsets.

@@ -25,7 +25,7 @@ class Loader:
 
     `for images, labels in loader`, as with torch's DataLoader. An epoch begins when its first batch
     is asked for, and is complete when its last one has been given. If it was left early, the next
-    `iter()` drops what is left of it, and the iterator of then raises RuntimeError.
+    `iter()` drops the rest of it, and the older iterator raises RuntimeError.
 
     `state_dict()` and `load_state_dict()` are what Lightning, Ignite's Checkpoint and torchdata
     look for. The pipeline is closed by `close()`, by `with`, or when the Loader is dropped.
@@ -61,8 +61,8 @@ class Loader:
             to: whose tensors a batch consists of. A callable is given an object with
                 `__dlpack__()`; with "partial", what it returns must allow slices.
             shard: by default `Shard.here()` at the first use.
-            classes: returns what `classes` is.
-            describe: returns what `repr()` says of the data set.
+            classes: returns the names of the labels, for the attribute `classes`.
+            describe: returns a description of the data set, for `repr()`.
 
         Raises:
             ValueError, TypeError: an argument is wrong.
@@ -113,9 +113,9 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where `state_dict()` was called; makes the pipeline anew.
 
-        The state of another rank (Lightning saves only one) is right for the samples. The random
-        operators then begin anew, and a warning says so: with the states of another rank, both
-        would augment alike.
+        The state of another rank (Lightning saves only that of rank 0) is right for the samples.
+        The random operators then begin anew, and a warning says so: with their states restored,
+        both ranks would augment alike.
 
         Raises:
             ValueError, TypeError: the state is damaged, or of another data set, batch size, number
@@ -154,7 +154,7 @@ class Loader:
 
     @property
     def stats(self) -> LoaderStats:
-        """Of the epoch under way, or else of the last one."""
+        """Times and waiting of the epoch under way, or else of the last one."""
         return self._progress.stats
 
     @property

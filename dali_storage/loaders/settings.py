@@ -71,8 +71,8 @@ class Settings:
             rank to rank.
         dtype: of the pixels. "uint8": from 0 to 255 and not normalised. None: "float32" if the
             images are normalised, else "uint8".
-        layout: of the images.
-        to: whose tensors; see `Loader`.
+        layout: of the images: "CHW" or "HWC".
+        to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
         backend: how the storage is read; see `readers.file`.
         backend_options: keyword arguments of the backend.
 
