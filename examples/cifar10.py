@@ -1,7 +1,8 @@
 """cifar10.py of DataLoaders_DALI over today's API, with equal transforms on both sides.
 
-The functions and their arguments are those of then; `device` is new. `image_dir` has
-cifar-10-batches-py/. `val_size` has no effect, as it had none; `cutout` had none with DALI.
+Functions and arguments have their old names; `device` is new. `image_dir` has cifar-10-batches-py/.
+As in the original, `val_size` has no effect. `cutout` now works with DALI, too. `local_rank` is the
+rank, which is right on one machine; without `shard=`, a loader finds its rank on several.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -40,11 +41,11 @@ def get_cifar_iter_dali(
 def get_cifar_iter_torch(
     type: Part, image_dir: str, batch_size: int, num_threads: int, cutout: int = 0
 ) -> DataLoader[Any]:
+    train = type == "train"
     steps = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-    if type == "train":
+    if train:
         steps = [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), *steps]
         share = (cutout / 32) ** 2
         steps += [v2.RandomErasing(1, scale=(share, share), ratio=(1, 1))] if cutout else []
-    images = CIFAR10(image_dir, train=type == "train", transform=v2.Compose(steps))
-    train = type == "train"
+    images = CIFAR10(image_dir, train=train, transform=v2.Compose(steps))
     return DataLoader(images, batch_size, shuffle=train, num_workers=num_threads, drop_last=train)

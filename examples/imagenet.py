@@ -1,7 +1,8 @@
 """imagenet.py of DataLoaders_DALI over today's API, with equal transforms on both sides.
 
-The functions and their arguments are those of then; `device` is new. `image_dir` has train/ and
-val/. `num_gpus` has no effect, as it had none.
+Functions and arguments have their old names; `device` is new. `image_dir` has train/ and val/. As
+in the original, `num_gpus` has no effect. `local_rank` is the rank, which is right on one machine;
+without `shard=`, a loader finds its rank on several.
 """
 
 from typing import Any, Literal, TypeAlias

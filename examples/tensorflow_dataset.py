@@ -2,8 +2,7 @@
 
 python examples/tensorflow_dataset.py --data DIR
 
-DALI's DALIDataset sends its pipeline through TensorFlow as bytes, and cannot take a reader that
-lives in Python.
+DALI's DALIDataset serializes its pipeline, so it cannot take a reader that is Python code.
 """
 
 import argparse

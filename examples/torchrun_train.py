@@ -40,7 +40,7 @@ for epoch in range(args.epochs):
             break  # the next loop begins the next epoch
 
     model.eval()
-    right = torch.zeros(2, device=device)  # right answers, and all
+    right = torch.zeros(2, device=device)  # correct answers, all answers
     with torch.no_grad():
         for images, labels in val:  # every picture once, in one of the processes
             right[0] += (model.module(images).argmax(1) == labels).sum()
