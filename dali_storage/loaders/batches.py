@@ -50,11 +50,11 @@ class Batches:
         )
         for each in self._sources:
             each.successor = self.epochs.successor
-        self._ahead = deque[int]()  # positions of the batches that DALI works at
+        self._ahead = deque[int]()  # positions of the batches that DALI works on
         self._failed_read: Exception | None = None
 
     def move(self, epoch: int, batch: int) -> None:
-        """Make this batch the next one; drop those that DALI works at, if others.
+        """Make this batch the next one; drop those that DALI works on, if others.
 
         If one of these has failed, the pipeline is not sound.
         """
@@ -117,7 +117,7 @@ class Batches:
         return not any(each.ended for each in self._sources)
 
     def _fill(self) -> None:
-        """Have DALI work at as many batches as its queue holds.
+        """Have DALI work on as many batches as its queue holds.
 
         The first `schedule_run()` of a pipeline fills the queue, every other one adds a batch. A
         failed read is kept until the batches before it have been given.
@@ -177,7 +177,11 @@ def _sources(pipeline: Any, reader_name: str) -> list[Source]:
 
 
 def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
-    """Refuse a pipeline that a Loader cannot use."""
+    """Refuse a pipeline that a Loader cannot use.
+
+    Raises:
+        ValueError: says which argument to change.
+    """
     metas = pipeline.reader_meta()
     meta = metas[reader_name]
     for name, other in metas.items():

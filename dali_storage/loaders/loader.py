@@ -24,7 +24,7 @@ class Loader:
     """The batches of one pipeline: every `iter()` is a new epoch, whatever was left of the last.
 
     `for images, labels in loader`, as with torch's DataLoader. An epoch begins when its first batch
-    is asked for, and is complete when its last one has been given. If it was left early, the next
+    is asked for, and is complete when its last one has been given. If it is left early, the next
     `iter()` drops the rest of it, and the older iterator raises RuntimeError.
 
     `state_dict()` and `load_state_dict()` are what Lightning, Ignite's Checkpoint and torchdata
@@ -161,7 +161,7 @@ class Loader:
     def epoch(self) -> int:
         """The epoch of the batch given last; after `iter()`, the one that it begins."""
         progress = self._progress
-        return progress.epoch if progress.begun else progress.start[0]
+        return progress.start[0] if progress.turn is None else progress.epoch
 
     @property
     def valid(self) -> int:
@@ -178,9 +178,10 @@ class Loader:
         """The names of the labels 0, 1, 2 and so on; empty if they are not known."""
         return self._classes() if self._classes else ()
 
-    def _begin(self, now: float) -> int:
+    def _begin(self, asked: float, turn: object) -> None:
+        """Begin the next epoch, whose first batch was asked for at this time."""
         length = self._supply.batches().epochs.batches(self._progress.start[0])
-        return self._progress.begin(length, now)
+        self._progress.begin(length, asked, turn)
 
     def _next(self, asked: float) -> tuple[Any, ...]:
         """The next batch of the epoch under way, which was asked for at this time."""
@@ -201,21 +202,23 @@ class _Epoch(Iterator[tuple[Any, ...]]):
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._turn: int | None = None
-        self._complete = self._failed = False
+        self._turn = object()  # not self, which would be a reference cycle
+        self._begun = self._complete = self._failed = False
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __next__(self) -> tuple[Any, ...]:
         asked = time.perf_counter()
-        loader = self._loader
-        progress = loader._progress
-        if self._turn is None:
-            self._turn = loader._begin(asked)
-        if not self._complete and (self._failed or self._turn != progress.turn):
-            raise RuntimeError(_FAILED if self._failed else _OLD)
-        if self._complete or progress.given >= progress.length:
+        loader, progress = self._loader, self._loader._progress
+        if not self._begun:
+            loader._begin(asked, self._turn)
+            self._begun = True
+        if not self._complete:
+            if self._failed or progress.turn is not self._turn:
+                raise RuntimeError(_FAILED if self._failed else _OLD)
+            self._complete = progress.given >= progress.length
+        if self._complete:
             raise StopIteration
         try:
             batch = loader._next(asked)

@@ -19,8 +19,7 @@ class Progress:
         length: how many batches it has.
         start: the epoch that begins next, and how many of its batches were given.
         restored: the place of the state that was loaded, until a batch is asked for.
-        begun: whether a batch was asked for since the last `iter()`.
-        turn: changes whenever the iterators that have begun an epoch must end.
+        turn: what stands for the iterator of `epoch`; None if `iter()` was called since.
         valid: how many samples of the batch given last are not padding.
     """
 
@@ -29,15 +28,14 @@ class Progress:
     length: int = 0
     start: tuple[int, int] = 0, 0
     restored: tuple[int, int] | None = None
-    begun: bool = False
-    turn: int = 0
+    turn: object = None
     valid: int = 0
     _times: tuple[int, int, float, float, float, float] = 0, 0, 0.0, 0.0, 0.0, 0.0
 
     @property
     def place(self) -> tuple[int, int]:
         """The epoch of the next batch, and how many of its batches were given."""
-        under_way = self.begun and self.given < self.length
+        under_way = self.turn is not None and self.given < self.length
         return (self.epoch, self.given) if under_way else self.start
 
     @property
@@ -48,8 +46,7 @@ class Progress:
 
     def renew(self) -> None:
         """End the epoch under way: an `iter()` asks for the next one."""
-        self.turn += 1
-        self.begun = False
+        self.turn = None
 
     def set_epoch(self, epoch: int) -> None:
         """Make an epoch the next one; if it is that of the loaded state, go on from there."""
@@ -62,14 +59,12 @@ class Progress:
         self.restored = epoch, given
         self.start = (epoch, given) if given < length else (epoch + 1, 0)
 
-    def begin(self, length: int, now: float) -> int:
-        """Begin the next epoch, which has `length` batches; returns whose turn it is."""
-        self.turn += 1
-        self.begun, self.restored, self.length = True, None, length
+    def begin(self, length: int, now: float, turn: object) -> None:
+        """Begin the next epoch, which has `length` batches, for the iterator of this turn."""
+        self.turn, self.restored, self.length = turn, None, length
         self.epoch, self.given = self.start
         self.start = self.epoch + 1, 0
         self._times = 0, 0, now, now, 0.0, 0.0
-        return self.turn
 
     def give(self, valid: int, asked: float, now: float, storage: float) -> None:
         """Count a batch of `valid` samples, which was asked for at a time and is given now.

@@ -15,10 +15,7 @@ from .tensors import Convert
 
 
 class Supply:
-    """Makes pipelines, one at a time, that deliver from any place on.
-
-    It belongs to the process that made it; a fork is refused.
-    """
+    """Makes the pipeline, closes it before it makes another one, and refuses to work in a fork."""
 
     def __init__(
         self,
@@ -107,7 +104,7 @@ class Supply:
             self._drop()
 
     def batches(self) -> Batches:
-        """The batches, wherever they are; makes the pipeline if there is none that works."""
+        """The batches, wherever they are; makes the pipeline if there is no sound one."""
         self._refuse_unusable()
         batches = self._batches
         if batches is None or not batches.sound:
