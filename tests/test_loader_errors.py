@@ -114,6 +114,19 @@ def test_a_missing_file_of_the_first_batch_ends_no_later_epoch(
     assert one.epoch == 1
 
 
+def test_a_missing_file_that_nobody_asked_for_does_no_harm(
+    loader: Any, pictures: list[Path]
+) -> None:
+    one = loader(decoding(pictures))
+    lost = pictures[2 * BATCH]
+    contents = lost.read_bytes()
+    lost.unlink()
+    assert labels(islice(one, 1)) == [batch(0)]
+    lost.write_bytes(contents)
+    one.set_epoch(40)  # not read ahead while the file was missing
+    assert labels(one) == [batch(number) for number in range(5)]
+
+
 def test_a_corrupt_image_ends_its_epoch_and_names_the_files(
     loader: Any, pictures: list[Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
