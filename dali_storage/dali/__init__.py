@@ -63,7 +63,8 @@ def source(pipeline: Pipeline, name: str) -> Source:
     readers = readers_of(pipeline)
     if name not in readers:
         raise ValueError(
-            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}"
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: use "
+            f"dali_storage.readers.file(name={name!r}, ...), or give the name of another one"
         )
     return readers[name].source(pipeline)
 
