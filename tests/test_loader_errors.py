@@ -160,7 +160,9 @@ def test_a_corrupt_image_that_nobody_asked_for_does_no_harm(
     assert labels(one) == [batch(number) for number in range(5)]
 
 
-def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(loader: Any) -> None:
+def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(
+    loader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the pipeline is made anew, an epoch would have other batches."""
     sizes = iter([22, 23, 22])
     one = loader(lambda **arguments: Make(samples=next(sizes))(**arguments))
@@ -169,8 +171,13 @@ def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(loader: Any) -> N
     one.pipeline.share_outputs = {}.__getitem__  # fails
     with pytest.raises(TypeError):
         next(iterator)
-    with pytest.raises(RuntimeError, match=r"samples=23.* instead of .*samples=22.*make a new"):
+    closed: list[MemoryReader] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: closed.append(reader))
+    words = r"samples=23.* instead of .*samples=22.*make a new"
+    with pytest.raises(RuntimeError, match=words) as raised:
         list(one)
+    assert len(closed) == 2  # the old one, and the new one, although the traceback refers to it
+    assert raised.traceback
     assert len(labels(one)) == 6
 
 

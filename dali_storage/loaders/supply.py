@@ -77,7 +77,6 @@ class Supply:
             self._drop()
             self._checkpoint = before
             raise
-        self._checkpoint = None
         return batches
 
     def shard(self) -> Shard:
@@ -108,7 +107,7 @@ class Supply:
         self._refuse_unusable()
         batches = self._batches
         if batches is None or not batches.sound:
-            batches, self._checkpoint = self._renew(self._checkpoint), None
+            batches = self._renew(self._checkpoint)
         return batches
 
     def _refuse_unusable(self) -> None:
@@ -142,7 +141,7 @@ class Supply:
                 f"{batches.identity} instead of {self._identity}; make a new Loader"
             )
         self._identity = batches.identity
-        self._batches = batches
+        self._batches, self._checkpoint = batches, None
         return batches
 
     def _call_make(self, checkpoint: bytes | None, shard: Shard) -> Pipeline:
