@@ -198,7 +198,8 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None
     memory, threads = redefine(REDEFINITIONS // 4)
     more_memory, more_threads = redefine(REDEFINITIONS)
     assert more_threads < threads + REDEFINITIONS // 4  # DALI's own end some time later
-    assert more_memory - memory < 30 << 20  # one pipeline has 10 MB of buffers
+    # One pipeline has 10 MB of buffers; malloc keeps some memory in every thread of a large process.
+    assert more_memory - memory < REDEFINITIONS * (10 << 20) // 4
 
 
 def test_a_fork_cannot_use_the_files_of_its_parent(tree: Tree) -> None:
