@@ -198,7 +198,7 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None
     memory, threads = redefine(REDEFINITIONS // 4)
     more_memory, more_threads = redefine(REDEFINITIONS)
     assert more_threads < threads + REDEFINITIONS // 4  # DALI's own end some time later
-    # One pipeline has 10 MB of buffers; malloc keeps some memory in every thread of a large process.
+    # One pipeline has 10 MB of buffers. In a large process malloc keeps some for every thread.
     assert more_memory - memory < REDEFINITIONS * (10 << 20) // 4
 
 

@@ -164,6 +164,7 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
     [
         ({"version": 2}, "version 2.*reads version 1"),
         ({"samples": 23}, "data set of 23 samples.*of 22 samples"),
+        ({"names": 7}, "CRC-32 0x7, and this"),
         ({"batch_size": 8}, "batch size of 8.*batch size of 4"),
         ({"world": 2}, "saved with 2 shards.*has 1 shards"),
         ({"last_batch": "drop"}, "last_batch='drop'.*last_batch='partial'"),
@@ -222,6 +223,18 @@ def test_the_options_of_an_unused_loader_are_compared(loader: Any) -> None:
         with pytest.raises(ValueError, match=words):
             loader(make).load_state_dict(state | {"rank": 3})
         assert len(labels(other)) == len(other)
+
+
+@pytest.mark.parametrize("change", [{"labels": [1] * 22}, {"files": [__file__] * 22}])
+def test_a_state_of_other_samples_of_the_same_number_is_refused(
+    loader: Any, change: dict[str, Any]
+) -> None:
+    def other(**arguments: Any) -> Any:
+        return MAKE.file(**arguments | change)
+
+    state = saved(loader(MAKE))
+    with pytest.raises(ValueError, match="names and labels"):
+        loader(replace(MAKE, file=other)).load_state_dict(state)
 
 
 def test_pickling_and_copying_say_what_to_do(loader: Any) -> None:

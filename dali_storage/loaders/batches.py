@@ -1,6 +1,7 @@
 """The batches of a pipeline, from any position on; uses only public calls of the pipeline."""
 
 import os
+import zlib
 from collections import deque
 from typing import Any
 
@@ -37,12 +38,14 @@ class Batches:
         try:
             _check(pipeline, reader_name, shard)
             meta, batch_size = self._source.meta, pipeline.max_batch_size
+            catalog, _ = self._source.open()
             self.epochs = Epochs(meta, batch_size, last_batch)
         except BaseException:
             self.close()
             raise
         self.identity = Identity(
             samples=meta["epoch_size"],
+            names=zlib.crc32(catalog.labels.tobytes(), zlib.crc32(catalog.names)),
             batch_size=batch_size,
             world=shard.world,
             rank=shard.rank,

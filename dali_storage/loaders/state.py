@@ -8,6 +8,7 @@ from typing import Any
 _VERSION = 1
 _SAME = {
     "samples": "a data set of {} samples",
+    "names": "names and labels of the samples that have the CRC-32 {:#x}",
     "batch_size": "a batch size of {}",
     "world": "{} shards",
     "last_batch": "last_batch={!r}",
@@ -20,6 +21,7 @@ class Identity:
 
     Attributes:
         samples: number of samples of the data set.
+        names: CRC-32 of the names and labels of the samples.
         batch_size: samples of a batch.
         world: number of shards.
         rank: the shard in the first epoch.
@@ -27,6 +29,7 @@ class Identity:
     """
 
     samples: int
+    names: int
     batch_size: int
     world: int
     rank: int
