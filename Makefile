@@ -13,9 +13,11 @@ BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
+LOADER_TESTS := $(wildcard tests/test_loader*.py) \
+	$(patsubst %,tests/test_%.py,benchmark_loaders dynamic examples ignite jax lightning notebooks ranks)
 IMAGE_PACKAGES := buildah debootstrap
 
-.PHONY: install demo test test-frameworks test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-library test-loaders test-frameworks test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -37,7 +39,14 @@ demo: install
 test: install
 	@which g++ >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
-	$(BIN)/python -m pytest -q
+	@$(MAKE) --no-print-directory -j 2 -O test-library test-loaders
+
+# Two processes, because most tests use one processor. What each prints is shown when it has ended.
+test-library: install
+	$(BIN)/python -m pytest -q $(LOADER_TESTS:%=--ignore=%)
+
+test-loaders: install
+	$(BIN)/python -m pytest -q $(LOADER_TESTS)
 
 # TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed

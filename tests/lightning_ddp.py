@@ -2,20 +2,22 @@
 
     python -m tests.lightning_ddp JPEGS OUT
 
-Writes OUT/RANK.json: the samples of each round of training and of validation.
+Writes OUT/RANK.json: the shard before, in and after the training, and the samples of each round of
+training and of validation.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 
-from dali_storage.loaders import Loader
+from dali_storage.loaders import Loader, Shard
 
 from .pipelines import TRAIN, VALIDATION, maker
 from .training import loss_of, network
@@ -26,6 +28,10 @@ class Model(lightning.LightningModule):
         super().__init__()
         self.network = network()
         self.rounds: dict[str, list[list[int]]] = {"train": [], "validate": []}
+        self.shards = [astuple(Shard.here())]
+
+    def on_train_start(self) -> None:
+        self.shards.append(astuple(Shard.here()))
 
     def on_train_epoch_start(self) -> None:
         self.rounds["train"].append([])
@@ -62,8 +68,9 @@ def main(jpegs: Path, out: Path) -> None:
         Loader(maker(jpegs, VALIDATION, train=False)) as validation,
     ):
         trainer.fit(model, train, validation)
+    model.shards.append(astuple(Shard.here()))
     weights = [parameter.sum().item() for parameter in model.parameters()]
-    result = model.rounds | {"weights": weights}
+    result = model.rounds | {"weights": weights, "shards": model.shards}
     (out / f"{trainer.global_rank}.json").write_text(json.dumps(result))
 
 

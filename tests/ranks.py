@@ -1,7 +1,6 @@
-"""What a process of torchrun, or of Lightning's ddp, does with loaders; test_ranks.py starts them.
+"""What a process of torchrun does with loaders; test_ranks.py starts two of them.
 
-python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.ranks torchrun DIR
-python -m tests.ranks lightning DIR
+python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.ranks DIR
 
 Every process writes what it has seen to DIR/RANK.json.
 """
@@ -109,52 +108,6 @@ def torchrun() -> dict[str, Any]:
     return seen
 
 
-def lightning() -> dict[str, Any]:
-    from lightning import LightningModule, Trainer
-
-    class Model(LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-            self.seen: dict[str, list[int]] = {"train": [], "val": []}
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            self.seen["train"] += numbers(batch)[0]
-            return self.layer(batch[1].reshape(-1, 1)).mean()
-
-        def validation_step(self, batch: Any, _: int) -> None:
-            self.seen["val"] += numbers(batch)[0]
-
-        def on_train_start(self) -> None:
-            seen["in fit"] = astuple(Shard.here())
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    seen: dict[str, Any] = {"before": astuple(Shard.here())}
-    train = Loader(make("epoch"), last_batch="drop")
-    val = Loader(make())
-    model = Model()
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_epochs=1,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(model, train, val)
-    seen["after"] = astuple(Shard.here())
-    train.close()
-    val.close()
-    return seen | model.seen
-
-
 if __name__ == "__main__":
-    what, directory = sys.argv[1:]
-    result = torchrun() if what == "torchrun" else lightning()
-    rank = result["shard" if what == "torchrun" else "after"][0]
-    Path(directory, f"{rank}.json").write_text(json.dumps(result))
+    result = torchrun()
+    Path(sys.argv[1], f"{result['shard'][0]}.json").write_text(json.dumps(result))

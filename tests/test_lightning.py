@@ -167,3 +167,6 @@ def test_two_processes_share_every_epoch(jpegs: Path, tmp_path: Path) -> None:
     assert [len(samples) for samples in sanity] == [16, 16]
     assert [sorted(a + b) for a, b in validated] == [list(range(VALIDATION))] * 2
     assert one["weights"] == other["weights"]
+    # The first process starts the other one when it trains; both made their loaders before.
+    assert one["shards"] == [[0, 1, 0], [0, 2, 0], [0, 2, 0]]
+    assert other["shards"] == [[1, 2, 1]] * 3

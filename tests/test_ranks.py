@@ -1,4 +1,4 @@
-"""Loaders in two processes of torchrun, and of Lightning's ddp; `ranks` is what these run."""
+"""Loaders in two processes of torchrun; `ranks` is what these run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,20 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-
 EVERYTHING = list(range(SAMPLES))
 
 
-def run(directory: Path, *module: str) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the ranks have written."""
-    environment = {name: os.environ[name] for name in os.environ if name not in LAUNCHER}
+    directory = tmp_path_factory.mktemp("torchrun")
     done = subprocess.run(
-        [sys.executable, "-m", *module, str(directory)],
+        [sys.executable, "-m", *TORCHRUN, str(directory)],
         cwd=ROOT,
-        env=environment,
+        env={name: os.environ[name] for name in os.environ if name not in LAUNCHER},
         capture_output=True,
         text=True,
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run(tmp_path_factory.mktemp("torchrun"), *TORCHRUN, "torchrun")
 
 
 def labels(batches: list[Any]) -> list[list[int]]:
@@ -106,13 +102,3 @@ def test_a_rank_takes_the_place_but_not_the_random_numbers_of_rank_0(ranks: list
     for batch, expected in zip(ranks[1]["of rank 0"], ranks[1]["rest"], strict=True):
         assert batch[0] == expected[0]
         assert batch[1] != expected[1]
-
-
-def test_loaders_made_before_lightning_starts_the_other_process(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "tests.ranks", "lightning")
-    assert [seen["before"] for seen in ranks] == [[0, 1, 0], [1, 2, 1]]  # rank 0 starts rank 1
-    for rank, seen in enumerate(ranks):
-        assert seen["in fit"] == seen["after"] == [rank, 2, rank]
-        real = stream(make("epoch"), rank, 2)(0)
-        assert seen["train"] == list(chain(*given(make("epoch"), real, 0, "drop", rank, 2)))
-    assert sorted(ranks[0]["val"] + ranks[1]["val"]) == EVERYTHING
