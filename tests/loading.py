@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def
 
 from dali_storage import readers
+from dali_storage.backends.memory import MemoryReader
 
 SHUFFLES: dict[str, dict[str, Any]] = {
     "list": {},
@@ -46,14 +49,7 @@ class Make:
     def __call__(self, *, checkpoint: bytes | None, shard_id: int, num_shards: int) -> Pipeline:
         @pipeline_def
         def define() -> Any:
-            _, labels = self.file(
-                name="Reader",
-                files=[str(FILE)] * self.samples,
-                labels=list(range(self.samples)),
-                shard_id=shard_id,
-                num_shards=num_shards,
-                **{"pad_last_batch": True} | self.order,
-            )
+            labels = self.read(shard_id, num_shards)
             return labels, fn.random.uniform(range=(0.0, 1.0), seed=9 + shard_id)
 
         options: dict[str, Any] = {
@@ -65,6 +61,29 @@ class Make:
             "checkpoint": checkpoint,
         }
         return define(**options | self.options)
+
+    def read(self, shard_id: int, num_shards: int) -> Any:
+        """Put the reader into the current pipeline; returns the labels."""
+        _, labels = self.file(
+            name="Reader",
+            files=[str(FILE)] * self.samples,
+            labels=list(range(self.samples)),
+            shard_id=shard_id,
+            num_shards=num_shards,
+            **{"pad_last_batch": True} | self.order,
+        )
+        return labels
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have the backend memory need so long for a batch."""
+    read = MemoryReader.read
+
+    def slow(reader: MemoryReader, batch: Any, lane: int) -> None:
+        time.sleep(seconds)
+        read(reader, batch, lane)
+
+    monkeypatch.setattr(MemoryReader, "read", slow)
 
 
 def numbers(batch: Iterable[Any]) -> tuple[list[Any], ...]:

@@ -15,10 +15,10 @@ import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 
 from dali_storage import ReaderStatistics, readers, statistics
-from dali_storage.backends.memory import MemoryReader
 from dali_storage.dali import source
 
 from .conftest import Tree, build, take
+from .loading import slow_down
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -124,13 +124,7 @@ def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
 
 def test_the_statistics_of_a_pipeline(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a storage that needs 50 ms for a batch."""
-    read = MemoryReader.read
-
-    def slow(reader: MemoryReader, batch: Any, lane: int) -> None:
-        time.sleep(0.05)
-        read(reader, batch, lane)
-
-    monkeypatch.setattr(MemoryReader, "read", slow)
+    slow_down(monkeypatch, 0.05)
     files = sorted(tree(6, classes=1).rglob("*.jpg"))
     root = str(files[0].parent.parent)
     pipeline = build(readers.file, 6, file_root=root, name="R", backend="memory")

@@ -478,9 +478,7 @@ def test_another_source_that_ends_is_reported(loader: Any) -> None:
 
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
     def make(shard_id: int, num_shards: int) -> Any:
-        files = {"files": [str(FILE)] * 22, "labels": list(range(22))}
-        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
-        _, labels = MEMORY(name="Reader", **files, **shard)
+        labels = Make().read(shard_id, num_shards)
         return labels, fn.external_source(lambda info: ends(info.idx_in_epoch), batch=False)
 
     def ends(index: int) -> Any:

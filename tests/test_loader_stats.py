@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, pipeline_def
 
-from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import LoaderStats
 
-from .loading import FILE, MEMORY, Make
+from .loading import Make, slow_down
 
 
 def test_a_slow_model_is_the_bottleneck(loader: Any) -> None:
@@ -32,13 +31,7 @@ def test_a_slow_model_is_the_bottleneck(loader: Any) -> None:
 
 
 def test_slow_storage_is_the_bottleneck(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = MemoryReader.read
-
-    def slow(reader: MemoryReader, batch: Any, lane: int) -> None:
-        time.sleep(0.03)
-        original(reader, batch, lane)
-
-    monkeypatch.setattr(MemoryReader, "read", slow)
+    slow_down(monkeypatch, 0.03)
     one = loader(Make())
     list(one)
     list(one)
@@ -53,9 +46,7 @@ def test_slow_storage_is_the_bottleneck(loader: Any, monkeypatch: pytest.MonkeyP
 def test_a_slow_operator_is_the_bottleneck(loader: Any) -> None:
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
     def make(shard_id: int, num_shards: int) -> Any:
-        files = {"files": [str(FILE)] * 22, "labels": list(range(22))}
-        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
-        _, labels = MEMORY(name="Reader", **files, **shard)
+        labels = Make().read(shard_id, num_shards)
         many = fn.random.normal(shape=(300_000,), seed=1)
         return labels, fn.reductions.mean(many)
 

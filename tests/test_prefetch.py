@@ -320,14 +320,19 @@ def test_closing_ends_the_threads_and_closes_the_reader() -> None:
     assert reader.closed
 
 
+def begin_a_read(ahead: Stream, reader: Model) -> None:
+    """Have a read under way that ends when `reader.go` is set."""
+    ahead.get(0)
+    wait_for(lambda: len(reader.read_batches) == 3 and not reader.under_way)
+    reader.go.clear()
+    ahead.get(1)
+    wait_for(lambda: reader.under_way)
+
+
 def test_closing_waits_for_running_reads() -> None:
     reader = Model(from_files(["x"]))
     with prefetcher(reader) as ahead:
-        ahead.get(0)
-        wait_for(lambda: len(reader.read_batches) == 3 and not reader.under_way)
-        reader.go.clear()
-        ahead.get(1)
-        wait_for(lambda: reader.under_way)
+        begin_a_read(ahead, reader)
         threading.Timer(0.05, reader.go.set).start()
         ahead.close()
         assert not reader.under_way
@@ -336,11 +341,7 @@ def test_closing_waits_for_running_reads() -> None:
 def test_ctrl_c_while_closing_closes_nothing_under_a_running_read(ctrl_c: CtrlC) -> None:
     reader = Model(from_files(["x"]))
     with prefetcher(reader) as ahead:
-        ahead.get(0)
-        wait_for(lambda: len(reader.read_batches) == 3 and not reader.under_way)
-        reader.go.clear()
-        ahead.get(1)
-        wait_for(lambda: reader.under_way)
+        begin_a_read(ahead, reader)
         ctrl_c(0.1)
         with pytest.raises(KeyboardInterrupt):
             ahead.close()

@@ -30,7 +30,7 @@ def chosen(settings: Settings, usual: Preset) -> tuple[Transform, ...]:
 
     Raises:
         ValueError: uint8 is asked for, but the user's transforms normalise.
-        TypeError: a transform is none, or is for another device.
+        TypeError: an item is not a transform, or is for another device.
     """
     given = settings.transforms
     wanted = (settings.preset or usual).transforms if given is None else given

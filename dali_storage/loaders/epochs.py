@@ -1,14 +1,14 @@
 """Which batches make an epoch: pure arithmetic, without a pipeline."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from ..order import OrderOptions
 from ..order.shards import Shards
 
 LastBatch: TypeAlias = Literal["partial", "drop", "pad"]
 
-LAST_BATCH: tuple[LastBatch, ...] = ("partial", "drop", "pad")
+LAST_BATCH: tuple[LastBatch, ...] = get_args(LastBatch)
 
 
 class Epochs:

@@ -3,15 +3,15 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, NoReturn, Self
 
-from .epochs import LAST_BATCH
+from .epochs import LAST_BATCH, LastBatch
 from .progress import Progress
 from .shard import Shard
 from .state import State
 from .stats import LoaderStats
 from .supply import Supply
-from .tensors import converter
+from .tensors import To, converter
 
 _OLD = (
     "a newer iter() of this Loader has ended this epoch: a Loader has one epoch at a time; use two "
@@ -36,8 +36,8 @@ class Loader:
         make: Callable[..., Any],
         *,
         reader_name: str = "Reader",
-        last_batch: Literal["partial", "drop", "pad"] = "partial",
-        to: Literal["torch", "jax", "numpy"] | Callable[[Any], Any] = "torch",
+        last_batch: LastBatch = "partial",
+        to: To = "torch",
         shard: Shard | None = None,
         classes: Callable[[], tuple[str, ...]] | None = None,
         describe: Callable[[], str] | None = None,

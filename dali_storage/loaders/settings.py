@@ -8,15 +8,15 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Required, TypeAlias, TypedDict, TypeVar, get_args
 
 from ..options import require_integer
+from .epochs import LastBatch
 from .presets import Preset
 from .shard import Shard
+from .tensors import To
 from .transforms import Layout, Transform
 
 Device: TypeAlias = Literal["gpu", "cpu"]
 Dtype: TypeAlias = Literal["float32", "float16", "uint8"]
-LastBatch: TypeAlias = Literal["partial", "drop", "pad"]
 Shuffle: TypeAlias = Literal["epoch", "window"]
-To: TypeAlias = Literal["torch", "jax", "numpy"] | Callable[[Any], Any]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -8,7 +8,7 @@ from typing import Any
 _VERSION = 1
 _SAME = {
     "samples": "a data set of {} samples",
-    "names": "names and labels of the samples that have the CRC-32 {:#x}",
+    "names": "samples whose names and labels have the CRC-32 {:#x}",
     "batch_size": "a batch size of {}",
     "world": "{} shards",
     "last_batch": "last_batch={!r}",

@@ -1,16 +1,17 @@
 """Outputs of a pipeline as tensors of a framework."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from ..errors import BackendUnavailable
 
 Convert: TypeAlias = Callable[[Any], Any]
+To: TypeAlias = Literal["torch", "jax", "numpy"] | Convert
 
 
-def converter(to: str | Convert) -> Convert:
+def converter(to: To) -> Convert:
     """What makes a tensor of an object with `__dlpack__()`; imports the framework.
 
     Raises:
