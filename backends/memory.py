@@ -6,6 +6,8 @@ import numpy as np
 
 from .._types import IntArray
 from ..catalog import Catalog
+from ..errors import ContainerChangedError
+from ..ranges import Ranges
 from ..reader import Batch, Reader
 
 
@@ -15,25 +17,44 @@ class MemoryReader(Reader):
     For data sets that fit in memory several times. Later changes to the files are not noticed.
     """
 
+    reads_ranges = True
+
     def __init__(self, catalog: Catalog) -> None:
         """Read all files of `catalog`.
 
         Raises:
             OSError: a file cannot be read; names its path.
+            ContainerChangedError: a file ends before one of its ranges.
         """
-        self._contents = {sample: _contents(catalog.path(sample)) for sample in range(len(catalog))}
-        self._sizes = np.array([content.size for content in self._contents.values()], np.int64)
+        files = np.arange(catalog.file_count)
+        self._contents = [_contents(path) for path in catalog.file_paths(files)]
+        self._sizes = np.array([content.size for content in self._contents], np.int64)
+        self._catalog = catalog
+        if catalog.ranges is not None:
+            _require_within(catalog, catalog.ranges, self._sizes)
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
-            content = self._contents[sample]
-            batch.buffer[start : start + content.size] = content
+        files, spans = self._catalog.files(batch.samples), batch.spans
+        starts, sizes, offsets = np.zeros_like(files), batch.sizes, batch.offsets
+        if spans is not None:
+            files, starts, sizes, offsets = spans.files, spans.starts, spans.sizes, spans.offsets
+        columns = files.tolist(), starts.tolist(), sizes.tolist(), offsets.tolist()
+        for file, start, size, offset in zip(*columns, strict=True):
+            batch.buffer[offset : offset + size] = self._contents[file][start : start + size]
 
     def close(self) -> None:
-        self._contents = {}
+        self._contents = []
+
+
+def _require_within(catalog: Catalog, ranges: Ranges, sizes: IntArray) -> None:
+    ends = ranges.starts + ranges.sizes
+    bounds = sizes[ranges.files_of(np.arange(len(ranges)))]
+    for sample in np.flatnonzero(ends > bounds)[:1].tolist():
+        what = f"{catalog.where(sample)}, but the file has {bounds[sample]:,} bytes"
+        raise ContainerChangedError(catalog.path(sample), f"{what}; make its index anew")
 
 
 def _contents(path: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

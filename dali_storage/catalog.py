@@ -11,23 +11,35 @@ import numpy as np
 import numpy.typing as npt
 
 from ._types import IntArray
+from .ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """The samples in their order, in columns: 12 bytes per sample and the bytes of its name.
+    """The samples in their order, in columns: 12 bytes per sample, and the names of the files.
+
+    A sample is a whole file or, in a catalog with `ranges`, a range of one. Containers may have
+    several ranges for each sample of DALI, such as an image and a label; they follow each other:
+    those of sample i of DALI are the samples i * pieces to (i + 1) * pieces - 1 of the catalog.
 
     Attributes:
         root: the directory that names are relative to; empty for the current directory.
-        names: all names, one after another, without separators; none is empty.
-        offsets: int64[n + 1], bytes: the name of sample i is `names[offsets[i]:offsets[i + 1]]`.
-        labels: int32[n].
+        names: the names of all files, one after another, without separators; none is empty.
+        offsets: int64[files + 1], bytes: the name of file i is `names[offsets[i]:offsets[i + 1]]`.
+        labels: int32[n], one for each sample of DALI; empty if these have none.
+        ranges: where the samples are in the files; None if each is a whole file.
+        pieces: how many samples of the catalog make up one of DALI.
+        containers: int64[k], how many samples of DALI each container has, for an order that goes by
+            containers; None otherwise.
     """
 
     root: bytes
     names: bytes
     offsets: IntArray
     labels: npt.NDArray[np.int32]
+    ranges: Ranges | None = None
+    pieces: int = 1
+    containers: IntArray | None = None
 
     @classmethod
     def from_names(
@@ -39,25 +51,70 @@ class Catalog:
         return builder.build(root)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self.file_count if self.ranges is None else len(self.ranges)
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are; without ranges, as many as samples."""
+        return len(self.offsets) - 1
+
+    @property
+    def delivered(self) -> int:
+        """How many samples DALI gets in an epoch."""
+        return len(self) // self.pieces
+
+    def pieces_of(self, delivered: IntArray) -> IntArray:
+        """int64[n * pieces], the samples that make up n of DALI, in their order."""
+        if self.pieces == 1:
+            return delivered
+        return (delivered[:, None] * self.pieces + np.arange(self.pieces)).ravel()
+
+    def files(self, samples: IntArray) -> IntArray:
+        """int64[n], the file of each of `samples`."""
+        return samples if self.ranges is None else self.ranges.files_of(samples)
 
     def name(self, sample: int) -> bytes:
-        """The name of a sample as it was found or given: DALI's source_info."""
-        return self.names[self.offsets[:-1][sample] : self.offsets[1:][sample]]
+        """The name of a sample's file as it was found or given: DALI's source_info."""
+        return self.file_name(self._file(sample))
 
     def path(self, sample: int) -> bytes:
-        """The path of a sample, see `join_path()`."""
-        return join_path(self.root, self.name(sample))
+        """The path of a sample's file, see `join_path()`."""
+        return self.file_path(self._file(sample))
+
+    def file_name(self, file: int) -> bytes:
+        """The name of a file."""
+        return self.names[self.offsets[:-1][file] : self.offsets[1:][file]]
+
+    def file_path(self, file: int) -> bytes:
+        """The path of a file."""
+        return join_path(self.root, self.file_name(file))
+
+    def where(self, sample: int) -> str:
+        """What an error says of a sample in addition to the path of its file; "" if it is a file.
+
+        For example "sample 17: 97,500 bytes at 512".
+        """
+        if self.ranges is None:
+            return ""
+        start, size = int(self.ranges.starts[sample]), int(self.ranges.sizes[sample])
+        return f"sample {sample // self.pieces}: {size:,} bytes at {start:,}"
 
     def paths(self, samples: IntArray) -> list[bytes]:
-        """The paths of `samples` (int64[n], indices), in their order."""
-        # Called for every batch, so there is little work per sample.
-        starts, stops = self.offsets[:-1][samples], self.offsets[1:][samples]
+        """The paths of the files of `samples` (int64[n]), in their order."""
+        return self.file_paths(self.files(samples))
+
+    def file_paths(self, files: IntArray) -> list[bytes]:
+        """The paths of `files` (int64[n], indices), in their order."""
+        # Called for every batch, so there is little work per file.
+        starts, stops = self.offsets[:-1][files], self.offsets[1:][files]
         names, prefix = self.names, _prefix(self.root)
         ranges = zip(starts.tolist(), stops.tolist(), strict=True)
         if (np.frombuffer(names, np.uint8)[starts] == ord("/")).any():
             return [_join(prefix, names[start:stop]) for start, stop in ranges]
         return [prefix + names[start:stop] for start, stop in ranges]
+
+    def _file(self, sample: int) -> int:
+        return sample if self.ranges is None else int(self.ranges.files_of(np.array([sample]))[0])
 
 
 class CatalogBuilder:

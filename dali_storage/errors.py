@@ -3,10 +3,12 @@
     Exception
     ├── OSError
     │   ├── SampleChangedError      a file's size changed each time it was read
+    │   ├── ContainerChangedError   a container no longer matches its index, or changed while open
     │   └── StaleMapError           an extent map no longer matches the storage
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
     ├── ValueError, TypeError       an argument is wrong or unknown; the message has its name
+    │   ├── RecordError             the bytes of a sample are not of its format
     │   └── bmap_tools.MapFormatError   an invalid or inconsistent bmap.json
     ├── UserWarning
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
@@ -45,6 +47,30 @@ class SampleChangedError(OSError):
     def __init__(self, path: bytes) -> None:
         what = "the file keeps changing its size while it is read"
         super().__init__(errno.ESTALE, what, os.fsdecode(path))
+
+
+class ContainerChangedError(OSError):
+    """A container, whose path is `filename`, is not the one that was indexed or opened.
+
+    No bytes of it were delivered in the batch that raises this.
+    """
+
+    def __init__(self, path: bytes, what: str) -> None:
+        """`what` is the difference, and what to do."""
+        super().__init__(errno.ESTALE, what, os.fsdecode(path))
+
+
+class RecordError(ValueError):
+    """The bytes of a sample are not what its format says.
+
+    Attributes:
+        filename: the path of its file.
+    """
+
+    def __init__(self, path: bytes, what: str) -> None:
+        """`what` names the sample, the defect and the remedy."""
+        self.filename = os.fsdecode(path)
+        super().__init__(f"{self.filename!r}: {what}")
 
 
 class StaleMapError(OSError):

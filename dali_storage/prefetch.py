@@ -7,21 +7,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ._types import Buffer, IntArray
 from .buffers import BufferPool
 from .catalog import Catalog
+from .contents import Contents, Format, parts, slices
 from .errors import SampleChangedError, SampleSizeChanged
 from .lanes import Lanes, spare_processors
 from .order import Order
+from .ranges import place
 from .reader import Batch, Reader
-
-Contents: TypeAlias = Sequence[Buffer] | NDArray[np.uint8]
-"""The bytes of the samples of a batch: a slice each, or rows of one array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,16 +26,17 @@ class LoadedBatch:
     """A batch that has been read. Its buffer is used again when nothing refers to it any more.
 
     Attributes:
-        samples: int64[n], catalog indices.
-        contents: the samples' bytes, slices of one leased buffer. In host memory they are the rows
-            of one array, uint8[n, size], if all have one size and lie side by side, and memoryviews
-            else.
-        nbytes: the sum of the samples' sizes.
+        samples: int64[n], those of DALI, as the order numbers them.
+        contents: the bytes of their pieces, as a `Format` gets them: slices of one leased buffer,
+            or one array: of host memory in the buffer, or a copy of small ranges.
+        nbytes: the sum of the pieces' sizes.
+        outputs: what the format makes of them, each with n samples.
     """
 
     samples: IntArray
     contents: Contents
     nbytes: int
+    outputs: Sequence[Contents]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +96,16 @@ class Prefetcher:
         *,
         pool: BufferPool | None = None,
         dali_threads: int = 0,
+        fmt: Format | None = None,
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
         `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
-        of the pipeline's threads, which need processors too.
+        of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
+        they are the samples' bytes.
         """
         self._catalog = catalog
+        self._decode = (fmt or Format()).decode
         self._reader = reader
         self._order = order
         self._depth = max(depth, reader.lanes)
@@ -207,9 +208,12 @@ class Prefetcher:
             del job
 
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
-        batch = read_batch(self._reader, self._catalog, samples, self._pool.lease, lane)
-        contents = slices(batch.buffer, batch.offsets, batch.sizes)
-        return LoadedBatch(samples, contents, int(np.add.reduce(batch.sizes)))
+        pieces = self._catalog.pieces_of(samples)
+        batch = read_batch(self._reader, self._catalog, pieces, self._pool.lease, lane)
+        divide = slices if batch.spans is None else parts
+        contents = divide(batch.buffer, batch.offsets, batch.sizes)
+        outputs = self._decode(self._catalog, samples, contents)
+        return LoadedBatch(samples, contents, int(np.add.reduce(batch.sizes)), outputs)
 
 
 def read_batch(
@@ -219,30 +223,46 @@ def read_batch(
     allocate: Callable[[int], Buffer],
     lane: int = 0,
 ) -> Batch:
-    """Read `samples` into memory from `allocate`; twice, if a size changes meanwhile.
+    """Read `samples` of a catalog into memory from `allocate`; twice, if a size changes meanwhile.
 
     Raises:
         SampleChangedError: a size changed again.
         OSError: as `Reader.read()`.
     """
     try:
-        return _read_once(reader, samples, allocate, lane)
+        return _read_once(reader, catalog, samples, allocate, lane)
     except SampleSizeChanged:
         pass
     try:
-        return _read_once(reader, samples, allocate, lane)
+        return _read_once(reader, catalog, samples, allocate, lane)
     except SampleSizeChanged as changed:
         raise SampleChangedError(catalog.path(int(changed.samples[0]))) from None
 
 
 def _read_once(
-    reader: Reader, samples: IntArray, allocate: Callable[[int], Buffer], lane: int
+    reader: Reader,
+    catalog: Catalog,
+    samples: IntArray,
+    allocate: Callable[[int], Buffer],
+    lane: int,
 ) -> Batch:
-    sizes = reader.sizes(samples)
-    offsets, nbytes = layout(sizes, reader.alignment)
-    batch = Batch(samples, sizes, offsets, allocate(nbytes))
+    batch = make_batch(reader, catalog, samples, allocate)
     reader.read(batch, lane)
     return batch
+
+
+def make_batch(
+    reader: Reader, catalog: Catalog, samples: IntArray, allocate: Callable[[int], Buffer]
+) -> Batch:
+    """A batch of `samples` of a catalog, laid out in memory from `allocate` and not read yet."""
+    if (ranges := catalog.ranges) is None:
+        sizes = reader.sizes(samples)
+        offsets, nbytes = layout(sizes, reader.alignment)
+        return Batch(samples, sizes, offsets, allocate(nbytes))
+    sizes = ranges.sizes[samples].astype(np.int64)
+    files, starts = ranges.files_of(samples), ranges.starts[samples]
+    offsets, nbytes, spans = place(files, starts, sizes, reader.alignment, reader.unit)
+    return Batch(samples, sizes, offsets, allocate(nbytes), spans)
 
 
 def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:
@@ -263,17 +283,3 @@ def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
     offsets = np.zeros_like(ends)
     offsets[1:] = ends[:-1]
     return offsets, int(ends[-1]) if ends.size else 0
-
-
-def slices(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
-    """The parts of a buffer, as `LoadedBatch.contents` has them."""
-    memory: Any = buffer
-    ends = offsets + sizes
-    if isinstance(buffer, np.ndarray):
-        shape = len(sizes), int(sizes[0])
-        # The first comparison is cheap, and fails unless all sizes happen to add up.
-        if ends[-1] == shape[0] * shape[1] and (sizes == shape[1]).all():
-            return buffer[: ends[-1]].reshape(shape)
-        # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
-        memory = buffer.data
-    return [memory[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)]

@@ -22,6 +22,12 @@ For implementers:
 * **Errors.** A sample that cannot be read is an `OSError(errno, strerror, path)`. What is missing
   on the machine is a `BackendUnavailable`.
 
+* **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
+  files. Their sizes are known, so `sizes()` is not called, and `Batch.spans` has what to read: each
+  span is one contiguous read that fills all ranges in it. A container that is shorter than its
+  ranges, or that has been written or replaced since the reader first saw it, is a
+  `ContainerChangedError`, raised before a byte of it is delivered.
+
 For callers: samples are indices into the catalog, and a batch may contain one more than once.
 
 Storage that knows its samples without a directory listing, such as an extent map, offers them as a
@@ -35,7 +41,7 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +49,7 @@ from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
 from .errors import BackendUnavailable
+from .ranges import Spans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +60,17 @@ class Batch:
         samples: int64[n], catalog indices, in the order of the batch.
         sizes: int64[n], bytes of each sample, exactly as `Reader.sizes()` returned them.
         offsets: int64[n], where each sample starts in `buffer`: bytes, multiples of
-            `Reader.alignment`. Samples do not overlap.
+            `Reader.alignment`. Samples do not overlap. With spans: congruent to the start of the
+            sample in its file modulo `Reader.unit`, and only the spans are aligned.
         buffer: memory from `Reader.allocate()`.
+        spans: the reads that fill samples which are ranges of files; None for whole files.
     """
 
     samples: IntArray
     sizes: IntArray
     offsets: IntArray
     buffer: Buffer
+    spans: Spans | None = None
 
     @property
     def addresses(self) -> IntArray:
@@ -74,6 +84,10 @@ class Reader(ABC):
     Attributes:
         alignment: bytes, a power of two. Samples start at multiples of it. The reader may write up
             to the next multiple after a sample's end; those extra bytes have no meaning.
+        unit: bytes, a power of two that divides `alignment`: spans start and end at multiples of it
+            in their file.
+        reads_ranges: whether it reads catalogs with `ranges`. Others are refused before it is
+            opened.
         lanes: how many `read()` calls may run at the same time. They are numbered from 0 to
             lanes - 1.
         cooperative: False (default): all lanes run concurrently; right for readers that mostly
@@ -88,6 +102,8 @@ class Reader(ABC):
     """
 
     alignment: int = 1
+    unit: int = 1
+    reads_ranges: ClassVar[bool] = False
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
@@ -103,7 +119,8 @@ class Reader(ABC):
     def sizes(self, samples: IntArray) -> IntArray:
         """The exact sizes in bytes, int64[n], of `samples`, int64[n].
 
-        Sizes may be cached until `read()` raises `SampleSizeChanged` for a sample.
+        Sizes may be cached until `read()` raises `SampleSizeChanged` for a sample. Not called for
+        ranges.
 
         Raises:
             OSError: a sample has no size, for example because its file is missing; names its path.
@@ -116,6 +133,7 @@ class Reader(ABC):
         Raises:
             SampleSizeChanged: some samples no longer have their `batch.sizes`. From now on,
                 `sizes()` returns their new ones.
+            ContainerChangedError: the file of a range is too short or has changed; names its path.
             OSError: a sample cannot be read; names its path. If several fail in the same way, it is
                 the first of the batch.
         """

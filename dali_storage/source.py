@@ -17,6 +17,7 @@ from . import cuda
 from ._types import HostBuffer, IntArray
 from .buffers import BufferPool
 from .catalog import Catalog
+from .contents import Format
 from .errors import BackendUnavailable, NotPageLocked
 from .order import Order, OrderOptions, reader_meta
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics, next_index
@@ -34,6 +35,7 @@ class Source:
     garbage-collected.
 
     Attributes:
+        fmt: what makes the outputs of a batch.
         successor: the index of the batch after a batch, by default the next one. What is left out
             is not read. May be set at any time; must be a pure function.
         pinned: whether batches are in page-locked host memory; known after `start()`.
@@ -49,17 +51,19 @@ class Source:
         order: OrderOptions,
         depth: int,
         pinned: bool | None = None,
+        fmt: Format | None = None,
     ) -> None:
         """Open nothing yet; `opener` finds the samples and opens the backend.
 
         `name` is for error messages. `depth` is the number of batches to read ahead. `pinned` is
-        the option of `readers.file`.
+        the option of `readers.file`. `fmt` makes the outputs, by default bytes and label.
         """
         self._name = name
         self._opener = opener
         self._order = order
         self._depth = depth
         self._page_lock = pinned
+        self.fmt = fmt or Format()
         self._process = os.getpid()
         self.successor: Callable[[int], int] = next_index
         self.pinned = False
@@ -89,7 +93,7 @@ class Source:
     def meta(self) -> dict[str, int]:
         """What `pipe.reader_meta(name)` returns for this reader."""
         catalog, _ = self.open()
-        return reader_meta(len(catalog), self._order)
+        return reader_meta(catalog.delivered, self._order)
 
     def require_gpu(self, device_id: int | None) -> None:
         """Open the backend; refuse a pipeline on this GPU, or on none, if it cannot serve it."""
@@ -126,10 +130,18 @@ class Source:
         catalog, reader = self.open()
         seed = self._order.seed if seed is None else seed
         options = replace(self._order, seed=seed, checkpointing=checkpointing)
-        self._make_order = partial(Order, len(catalog), batch_size, options)
+        self._make_order = partial(
+            Order, catalog.delivered, batch_size, options, catalog.containers
+        )
         pool = self._make_pool(reader, device_id)
         self._prefetcher = Prefetcher(
-            catalog, reader, self._make_order(), self._depth, pool=pool, dali_threads=num_threads
+            catalog,
+            reader,
+            self._make_order(),
+            self._depth,
+            pool=pool,
+            dali_threads=num_threads,
+            fmt=self.fmt,
         )
         self._close_when_collected(self._prefetcher.close)
 
@@ -196,7 +208,7 @@ class Source:
         )
 
     def samples(self, position: int) -> IntArray:
-        """int64[n], the catalog indices of any batch, for messages: a jump in a shuffle is slow.
+        """int64[n], the samples of DALI in any batch, for messages: a jump in a shuffle is slow.
 
         Raises:
             RuntimeError: `start()` has not been called, so the size of batches is not known.
@@ -215,7 +227,7 @@ class Source:
         return {
             "batches": self._positions[-1 - pending],
             "batch_size": batch_size,
-            "samples": len(self.open()[0]),
+            "samples": self.open()[0].delivered,
         }
 
     def restore(self, state: Mapping[str, int], batch_size: int) -> None:
@@ -230,7 +242,7 @@ class Source:
         self.seek(state["batches"])
 
     def __repr__(self) -> str:
-        return f"dali_storage.readers.file(name={self._name!r})"
+        return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
 
     def _make_pool(self, reader: Reader, gpu: int | None) -> BufferPool:
         """The memory of the batches; also sets `pinned` and `stream`."""

@@ -28,6 +28,7 @@ from nvidia.dali.tensors import TensorGPU
 
 from dali_storage import cuda, readers
 from dali_storage.backends.memory import MemoryReader
+from dali_storage.contents import Format
 from dali_storage.dali import group, hold
 from dali_storage.discovery import from_directory
 from dali_storage.order import OrderOptions
@@ -157,8 +158,8 @@ def make(
         def source(name: str) -> Source:
             return Source(name=name, opener=opener, order=OrderOptions(), depth=2)
 
-        reader = group.ReaderGroup("R", source, False, device)
-        nodes = [reader.add_output(preserve=False) for _ in range(2)]
+        reader = group.ReaderGroup("R", source, Format(), False, device)
+        nodes = list(reader.add_outputs(Format(), with_index=False, preserve=False))
         assert [node.device for node in nodes] == [device, "cpu"]
         return reader, FakePipeline(gpus, reader, nodes)
 

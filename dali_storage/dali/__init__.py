@@ -10,6 +10,7 @@ from nvidia.dali.ops import _OpCounter
 from nvidia.dali.pipeline import Pipeline
 
 from ..catalog import Catalog
+from ..contents import Format
 from ..source import Source
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
@@ -22,6 +23,7 @@ def add_reader(
     name: str | None,
     make: Callable[[str], Source],
     *,
+    fmt: Format | None = None,
     device: str = "cpu",
     inherits_seed: bool = False,
     preserve: bool = False,
@@ -31,23 +33,26 @@ def add_reader(
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 
     `make` is called once for each of them, with the reader's name, which is generated if None. The
-    samples' bytes are on `device`, "cpu" or "gpu". A `lazy` reader is not opened before a pipeline
-    needs it.
+    samples' bytes are on `device`, "cpu" or "gpu"; `fmt` makes the outputs of them. A `lazy` reader
+    is not opened before a pipeline needs it.
     """
     pipeline = Pipeline.current()
+    fmt = fmt or Format()
     if getattr(pipeline, "_debug_on", False):
         # Its definition runs once per batch, and every run would open the files again.
-        raise RuntimeError("dali_storage.readers.file does not work in a pipeline with debug=True")
+        what = f"dali_storage.readers.{fmt.operator}"
+        raise RuntimeError(f"{what} does not work in a pipeline with debug=True")
     if preserve and pipeline is None:
         Pipeline._raise_pipeline_required("Operators with side-effects ")
     if not isinstance(name, (str, type(None))):
         raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
     extend_iterators()
-    group = ReaderGroup(_generated_name() if name is None else name, make, inherits_seed, device)
+    name = _generated_name(fmt.schema) if name is None else name
+    group = ReaderGroup(name, make, fmt, inherits_seed, device)
     if not lazy:
         group.open(pipeline)
-    nodes = tuple(group.add_output(preserve) for _ in range(3 if with_index else 2))
+    nodes = group.add_outputs(fmt, with_index=with_index, preserve=preserve)
     for node in nodes if preserve else ():
         pipeline.add_sink(node)
     return nodes
@@ -57,7 +62,7 @@ def source(pipeline: Pipeline, name: str) -> Source:
     """The batches of the reader `name` in `pipeline`, which is built if it has not been.
 
     Raises:
-        ValueError: the pipeline has no reader of this name made by `readers.file`.
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     pipeline.build()
     readers = readers_of(pipeline)
@@ -76,14 +81,14 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
     relative to the root, is what DALI calls its source_info.
 
     Raises:
-        ValueError: the pipeline has no reader of this name made by `readers.file`.
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     return source(pipeline, name).open()[0]
 
 
-def _generated_name() -> str:
+def _generated_name(schema: str) -> str:
     """The name that DALI would give to an unnamed reader made here; uses up the same number."""
     pipeline = Pipeline.current()
     if pipeline is None:
-        return f"__File_detached_{_OpCounter().id}"
-    return f"__File_{pipeline._next_op_id()}"
+        return f"__{schema}_detached_{_OpCounter().id}"
+    return f"__{schema}_{pipeline._next_op_id()}"

@@ -53,9 +53,10 @@ def _reader_meta(original: _Method, pipeline: Any, readers: _Readers, name: Any 
 
 
 def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) -> Any:
+    name, group = next(iter(readers.items()))
     raise RuntimeError(
-        f"reader {next(iter(readers))!r}: a pipeline with dali_storage.readers.file cannot be "
-        "serialized, because the reader runs in this Python process; use fn.readers.file for "
+        f"reader {name!r}: a pipeline with dali_storage.readers.{group.operator} cannot be "
+        "serialized, because the reader runs in this Python process; use DALI's own reader for "
         "Triton models and the like"
     )
 

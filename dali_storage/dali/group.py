@@ -21,23 +21,27 @@ from numpy.typing import NDArray
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
-from nvidia.dali.types import DALIDataType, PipelineAPIType
+from nvidia.dali.types import PipelineAPIType, to_dali_type
 
 from .. import cuda
-from ..prefetch import Contents, LoadedBatch
+from ..buffers import Lease
+from ..contents import Contents, Format, Output
+from ..prefetch import LoadedBatch
 from ..source import Source
 from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed
 
 DataNode: TypeAlias = Any
+_Inputs: TypeAlias = dict[str, int | str]
+"""Which output each input of a pipeline takes, by its name."""
 
-DATA, LABELS, INDEX = range(3)  # the outputs of a reader
-_DTYPES = DALIDataType.UINT8, DALIDataType.INT32, DALIDataType.INT64
+LABELS, INDEX = "labels", "index"  # outputs beside those of the format, which are numbers
+_LABEL, _INDEX = Output(np.dtype(np.int32)), Output(np.dtype(np.int64))
 
 
 class ReaderGroup:
-    """What DALI sees of one call of `readers.file`.
+    """What DALI sees of one call of a reader.
 
     A group belongs to the nodes that the call returns. Several pipelines may use these nodes; each
     has a source of its own, which is closed when the pipeline is dropped. The group itself stays
@@ -48,16 +52,23 @@ class ReaderGroup:
     instances = ()  # where DALI looks for unused outputs, by ids that are not unique, to warn
 
     def __init__(
-        self, name: str, make: Callable[[str], Source], inherits_seed: bool, device: str
+        self,
+        name: str,
+        make: Callable[[str], Source],
+        fmt: Format,
+        inherits_seed: bool,
+        device: str,
     ) -> None:
         self.name = name
+        self.operator = fmt.operator
         self.inherits_seed = inherits_seed
         self._device = device
         self._make = make
         self._sources = weakref.WeakKeyDictionary[Pipeline, Source]()
-        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[dict[str, int], Hold | None]]()
+        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Hold | None]]()
         self._unclaimed: Source | None = None
         self._operators: list[Any] = []
+        self._keys: list[int | str] = []
 
     def open(self, pipeline: Pipeline | None) -> None:
         """Open the source for `pipeline`; without one, for the first that uses the nodes."""
@@ -69,24 +80,32 @@ class ReaderGroup:
             source.require_gpu(pipeline.device_id)
             self._sources[pipeline] = source
 
-    def add_output(self, preserve: bool) -> DataNode:
+    def add_output(self, output: Output, key: int | str, preserve: bool) -> DataNode:
         """The node of the next output, named as DALI's reader names it."""
-        output = len(self._operators)
+        device = self._device if isinstance(key, int) else "cpu"
         node = fn.external_source(
             self,
-            name=f"{self.name}[{output}]",
+            name=f"{self.name}[{len(self._operators)}]",
             batch=True,
-            device=self._device if output == DATA else "cpu",
+            device=device,
             # What is in GPU memory is copied on our stream, so we know when it has been read.
-            no_copy=output != DATA or self._device == "cpu",
-            dtype=_DTYPES[output],
-            ndim=1,
+            no_copy=device == "cpu",
+            dtype=None if output.dtype is None else to_dali_type(str(output.dtype)),
+            ndim=output.ndim,
             preserve=preserve,
         )
         self.source_desc = node.source._group.source_desc
         node.source._group = self
         self._operators.append(node.source)
+        self._keys.append(key)
         return node
+
+    def add_outputs(self, fmt: Format, *, with_index: bool, preserve: bool) -> tuple[DataNode, ...]:
+        """The nodes of all outputs: those of the format, the label, the index."""
+        outputs: list[tuple[Output, int | str]] = [(it, i) for i, it in enumerate(fmt.outputs)]
+        outputs += [(_LABEL, LABELS)] if fmt.labels else []
+        outputs += [(_INDEX, INDEX)] if with_index else []
+        return tuple(self.add_output(output, key, preserve) for output, key in outputs)
 
     def source(self, pipeline: Pipeline) -> Source:
         """The source for `pipeline`."""
@@ -117,16 +136,17 @@ class ReaderGroup:
         """Only here because an external source must have a callable."""
         raise RuntimeError(
             f"reader {self.name!r}: only a pipeline of DALI can take batches from "
-            "dali_storage.readers.file"
+            f"dali_storage.readers.{self.operator}"
         )
 
-    def _start(self, pipeline: Pipeline) -> tuple[dict[str, int], Hold | None]:
+    def _start(self, pipeline: Pipeline) -> tuple[_Inputs, Hold | None]:
         """Begin to read; returns which output each of the pipeline's inputs takes, by name.
 
         And what keeps its batches until a GPU has read them, if they are page-locked.
         """
         used = set(map(id, pipeline._ops))
-        inputs = {op.name: output for output, op in enumerate(self._operators) if id(op) in used}
+        nodes = zip(self._operators, self._keys, strict=True)
+        inputs = {op.name: key for op, key in nodes if id(op) in used}
         readers_of(pipeline)  # refuses two of one name
         source = self.source(pipeline)
         source.start(
@@ -147,7 +167,7 @@ class Delivery:
     def __init__(
         self,
         pipeline: Pipeline,
-        inputs: dict[str, int],
+        inputs: _Inputs,
         source: Source,
         batch: LoadedBatch,
         hold: Hold | None,
@@ -156,10 +176,7 @@ class Delivery:
         uses_gpu = source.pinned or source.stream is not None
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
-            data, *copying = data_list(source, batch.contents)
-        outputs = [(data, *copying), (number_list(source.labels(batch)), None, False)]
-        if INDEX in inputs.values():
-            outputs.append((number_list(batch.samples), None, False))
+            outputs = {key: self._output(source, batch, key) for key in inputs.values()}
         feed = pipeline._pipe.SetExternalTLInput
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
@@ -167,6 +184,15 @@ class Delivery:
         self._steps.append(source.advance(pipeline._batches_to_consume))
         if hold is not None:
             self._steps.insert(0, partial(hold.add, batch.contents))
+
+    def _output(self, source: Source, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
+        """DALI's list of an output, the stream to copy it on, and whether a kernel should copy."""
+        if key == LABELS:
+            return number_list(source.labels(batch)), None, False
+        if key == INDEX:
+            return number_list(batch.samples), None, False
+        assert isinstance(key, int)
+        return data_list(source, batch.outputs[key])
 
     def feed(self) -> None:
         """Called by DALI."""
@@ -183,12 +209,21 @@ def data_list(source: Source, contents: Contents) -> tuple[Any, Any, bool]:
         # Not an int, which DALI takes for the default stream without a word.
         return data, ctypes.c_void_p(source.stream.pointer), True
     if isinstance(contents, np.ndarray):
-        return TensorListCPU(contents, is_pinned=source.pinned), None, False
+        return (
+            TensorListCPU(contents, is_pinned=_is_leased(contents) and source.pinned),
+            None,
+            False,
+        )
     # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
     # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
-    page_locked = ("", True) if source.pinned else ()
+    page_locked = ("", True) if source.pinned and _is_leased(contents[0]) else ()
     tensors = [TensorCPU(content, *page_locked) for content in contents]
     return TensorListCPU(tensors, contiguous=False), None, False
+
+
+def _is_leased(content: Any) -> bool:
+    """Whether memory is part of the buffer of its batch. What a format makes anew is not."""
+    return isinstance(content, (memoryview, Lease))
 
 
 def number_list(values: NDArray[Any]) -> TensorListCPU:

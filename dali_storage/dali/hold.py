@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from nvidia.dali.backend import Pipeline as Executor
 
 from .. import cuda
-from ..prefetch import Contents
+from ..contents import Contents
 
 _Queued: TypeAlias = deque[tuple[Callable[[], None], Contents]]
 

@@ -17,7 +17,7 @@ from .. import discovery
 from .._types import PathLike
 from ..dali import add_reader
 from ..options import dali_flag, require_integer
-from ..readers import prepare
+from ..readers.files import prepare_file
 from .file_operator import FileOperator, FileSource
 
 __all__ = ["File"]
@@ -107,7 +107,8 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         if max_batch_size is not None:
             max_batch_size = _integer("File", "max_batch_size", max_batch_size)
         dali_flag("lazy_init", lazy_init)
-        opener, order, depth = prepare(locals())
+        prepared = prepare_file(locals())
+        order = prepared.order
         super().__init__(
             max_batch_size,
             name,
@@ -116,7 +117,12 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
             stick_to_shard=order.stick_to_shard,
             enable_checkpointing=dali_flag("enable_checkpointing", enable_checkpointing),
         )
-        self._source = FileSource(name=self._name, opener=opener, order=order, depth=depth)
+        self._source = FileSource(
+            name=self._name,
+            opener=prepared.opener,
+            order=order,
+            depth=prepared.depth,
+        )
 
     def set_state(self, state: Any) -> None:
         """Go on where `get_state()` was called; before the first batch, as with DALI's reader.

@@ -26,8 +26,16 @@ class Order:
     larger than a shard.
     """
 
-    def __init__(self, size: int, batch_size: int, options: OrderOptions) -> None:
-        """For a catalog of `size` entries.
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        options: OrderOptions,
+        containers: IntArray | None = None,
+    ) -> None:
+        """For a list of `size` entries; `containers`: int64[k], how many of them each has.
+
+        With containers the order is that of DALI's readers of containers.
 
         Raises:
             ValueError: batch_size is below 1, or there are more shards than entries.

@@ -1,27 +1,19 @@
-"""The drop-in operator."""
+"""`readers.file`: samples that are files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, TypeAlias
+from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from . import discovery, registry
-from ._types import PathLike
-from .catalog import Catalog
-from .dali import DataNode, add_reader, catalog
-from .options import dali_flag, dali_integer
-from .order import OrderOptions, reader_meta
-from .reader import Reader
-from .source import Source
-
-__all__ = ["catalog", "file"]
-
-Opener: TypeAlias = Callable[[], tuple[Catalog, Reader]]
+from .. import discovery
+from .._types import PathLike
+from ..catalog import Catalog, Tree
+from ..contents import Format
+from ..dali import DataNode
+from .arguments import Prepared, add, prepare
 
 _SAMPLES = "file_root", "files", "file_list"
 _FILTERS = "labels", "file_filters", "dir_filters", "case_sensitive_filter"
-_ORDER = [field.name for field in fields(OrderOptions) if field.name != "checkpointing"]
 
 
 @do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
@@ -168,79 +160,21 @@ def file(
 
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
-    opener, order, depth = prepare(locals())
-    locked = None if pinned is None else dali_flag("pinned", pinned)
-    return add_reader(
-        name,
-        lambda name: Source(name=name, opener=opener, order=order, depth=depth, pinned=locked),
-        device=device or "cpu",
-        inherits_seed=seed is None,
-        preserve=dali_flag("preserve", preserve),
-        lazy=dali_flag("lazy_init", lazy_init),
-        with_index=dali_flag("return_index", return_index),
-    )
+    return add(locals(), prepare_file(locals()), Format())
 
 
-def prepare(arguments: Mapping[str, Any]) -> tuple[Opener, OrderOptions, int]:
-    """What opens the samples and the backend; their order; how many batches are read ahead.
-
-    `arguments` are those of `file` by name; others are ignored.
+def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
+    """What `file` reads and how, from its arguments by name; others are ignored.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
-    device = _check(arguments["device"], arguments["skip_cached_images"])
-    backend, options = arguments["backend"], _options(arguments["backend_options"])
-    storage = registry.configure(backend, options)
-    order = OrderOptions(**{name: arguments[name] for name in _ORDER})
     samples = {name: arguments[name] for name in _SAMPLES}
     filters = {name: arguments[name] for name in _FILTERS}
-    samples_are_named = any(given is not None for given in samples.values())
+    are_named = any(given is not None for given in samples.values())
 
-    def open_storage() -> tuple[Catalog, Reader]:
+    def find(tree: Callable[[], Tree | None]) -> Catalog:
         # Kept until the reader is open: both may be made from one loaded map.
-        tree = None if samples_are_named else storage.tree(**options)
-        catalog = discovery.discover(tree, **samples, **filters)
-        reader_meta(len(catalog), order)  # refuses more shards than samples
-        return catalog, _require_device(storage(catalog, **options), device, backend)
+        return discovery.discover(None if are_named else tree(), **samples, **filters)
 
-    return open_storage, order, _depth(arguments["prefetch_queue_depth"])
-
-
-def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not isinstance(backend_options or {}, Mapping):
-        raise TypeError(f"backend_options must be a mapping, not {backend_options!r}")
-    return dict(backend_options or {})
-
-
-def _check(device: str | None, skip_cached_images: bool) -> str:
-    if device not in (None, "cpu", "gpu"):
-        raise ValueError(f"device must be 'cpu' or 'gpu', not {device!r}")
-    if dali_flag("skip_cached_images", skip_cached_images):
-        raise ValueError(
-            "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
-        )
-    return device or "cpu"
-
-
-def _require_device(reader: Reader, device: str, backend: str) -> Reader:
-    """The reader, if its memory is on this device; else it is closed."""
-    if reader.device == device:
-        return reader
-    reader.close()
-    if device == "cpu":
-        raise ValueError(f"backend {backend!r} reads into GPU memory: give device='gpu', too")
-    raise ValueError(
-        f"device='gpu': backend {backend!r} with these options reads into host memory. xnvme-block "
-        "and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; with any other, "
-        "take pinned=True and data.gpu()"
-    )
-
-
-def _depth(prefetch_queue_depth: int | None) -> int:
-    if prefetch_queue_depth is None:  # as in DALI, the default
-        return 1
-    depth = dali_integer("prefetch_queue_depth", prefetch_queue_depth, bits=32)
-    if not 1 <= depth <= 65536:
-        raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
-    return depth
+    return prepare(arguments, find)

@@ -1,0 +1,121 @@
+"""Samples that are byte ranges of files, and where the ranges of a batch go in a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._types import IntArray
+
+_GAP = 4096  # bytes; to read what is between two ranges costs less than a read of its own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Where the samples of a catalog are in its files: 12 bytes per sample, in columns.
+
+    A *run* is a sequence of samples of one file; usually a file has one.
+
+    Attributes:
+        runs: int64[r], the first sample of each run; ascending, the first is 0.
+        files: int64[r], the file of each run.
+        starts: int64[n], bytes into the file.
+        sizes: int64[n] or uint32[n], bytes.
+    """
+
+    runs: IntArray
+    files: IntArray
+    starts: IntArray
+    sizes: NDArray[np.int64] | NDArray[np.uint32]
+
+    @classmethod
+    def of_files(cls, files: Iterable[tuple[IntArray, IntArray]]) -> Ranges:
+        """From the starts and sizes of the samples of each file, in the order of the files."""
+        columns = list(files)
+        counts = np.array([len(starts) for starts, _ in columns], np.int64)
+        none = np.empty(0, np.int64)
+        starts = np.concatenate([none, *(starts for starts, _ in columns)])
+        sizes = np.concatenate([none, *(sizes for _, sizes in columns)])
+        return cls(np.cumsum(counts) - counts, np.arange(len(counts)), starts, _narrow(sizes))
+
+    @classmethod
+    def of_columns(cls, files: IntArray, starts: IntArray, sizes: IntArray) -> Ranges:
+        """From the file, start and size of each sample."""
+        changes = np.flatnonzero(files[1:] != files[:-1]) + 1
+        runs = np.concatenate(([0], changes)) if files.size else changes
+        return cls(runs, files[runs], starts, _narrow(sizes))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def files_of(self, samples: IntArray) -> IntArray:
+        """The file of each of `samples`, int64[n]."""
+        return self.files[np.searchsorted(self.runs, samples, "right") - 1]
+
+
+def _narrow(sizes: IntArray) -> NDArray[np.int64] | NDArray[np.uint32]:
+    return sizes.astype(np.uint32) if not sizes.size or sizes.max() < 1 << 32 else sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """What to read of files: each span is one contiguous read for ranges that lie close together.
+
+    Attributes:
+        files: int64[k], the file of each, as an index into the catalog's files.
+        starts: int64[k], bytes into the file; multiples of the unit.
+        sizes: int64[k], bytes; multiples of the unit, so a span may reach beyond the file's end.
+        needed: int64[k], bytes; what lies behind belongs to no range. If a read ends before, the
+            file is too short.
+        offsets: int64[k], where each goes in the buffer: bytes, multiples of the alignment.
+        slots: int64[k], the slot of one of its ranges, the first in the batch.
+    """
+
+    files: IntArray
+    starts: IntArray
+    sizes: IntArray
+    needed: IntArray
+    offsets: IntArray
+    slots: IntArray
+
+    def __len__(self) -> int:
+        return self.sizes.size
+
+
+def place(
+    files: IntArray, starts: IntArray, sizes: IntArray, alignment: int, unit: int
+) -> tuple[IntArray, int, Spans]:
+    """Lay out n ranges in one buffer so that nothing has to be moved after it was read.
+
+    Ranges of one file that follow each other within 4 KiB become one span, in which they keep
+    their distance; overlapping ones do not. Each span begins at a multiple of `alignment` (a
+    multiple of `unit`) and is read in whole units, so the offset of a range is congruent to its
+    start modulo `unit`.
+
+    Returns:
+        The offsets in the buffer, int64[n] bytes; the length of the buffer in bytes; the spans.
+        An empty range has the offset 0 and is in no span.
+    """
+    some = np.flatnonzero(sizes)
+    order = some[np.lexsort((starts[some], files[some]))]
+    file, start = files[order], starts[order]
+    end = start + sizes[order]
+    gap = start[1:] - end[:-1]
+    begins = np.ones(order.size, bool)
+    begins[1:] = (file[1:] != file[:-1]) | (gap < 0) | (gap > _GAP)
+    first = np.flatnonzero(begins)
+    bounds = np.append(first, order.size)
+    low = start[first] // unit * unit
+    needed = end[bounds[1:] - 1] - low
+    lengths = -(-needed // unit) * unit
+    ends = np.cumsum(-(-lengths // alignment) * alignment)
+    where = np.zeros_like(ends)
+    where[1:] = ends[:-1]
+    offsets = np.zeros_like(starts)
+    offsets[order] = start + np.repeat(where - low, np.diff(bounds))
+    slots = np.minimum.reduceat(order, first) if first.size else first
+    spans = Spans(file[first], low, lengths, needed, where, slots)
+    return offsets, int(ends[-1]) if ends.size else 0, spans

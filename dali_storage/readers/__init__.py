@@ -1,0 +1,7 @@
+"""The drop-in operators: those of `nvidia.dali.fn.readers`, with a choice of storage backend."""
+
+from ..dali import catalog
+from .files import file
+from .records import records
+
+__all__ = ["catalog", "file", "records"]

@@ -1,0 +1,129 @@
+"""What all readers have in common: the arguments beside those of the format, and opening."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, TypeAlias
+
+from .. import registry
+from ..catalog import Catalog, Tree
+from ..contents import Format
+from ..dali import DataNode, add_reader
+from ..options import dali_flag, dali_integer
+from ..order import OrderOptions, reader_meta
+from ..reader import Reader
+from ..source import Source
+
+Find: TypeAlias = Callable[[Callable[[], Tree | None]], Catalog]
+"""Finds the samples. Its argument returns those that the backend knows, if any."""
+
+_ORDER = [field.name for field in fields(OrderOptions) if field.name != "checkpointing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How a reader reads, from checked arguments.
+
+    Attributes:
+        opener: finds the samples and opens the backend.
+        order: the order of the samples.
+        depth: how many batches are read ahead.
+    """
+
+    opener: Callable[[], tuple[Catalog, Reader]]
+    order: OrderOptions
+    depth: int
+
+
+def prepare(arguments: Mapping[str, Any], find: Find, **order: Any) -> Prepared:
+    """Check the arguments that all readers have; `order` has further ones of `OrderOptions`.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+    """
+    device = _check(arguments["device"], arguments["skip_cached_images"])
+    backend, options = arguments["backend"], _options(arguments["backend_options"])
+    storage = registry.configure(backend, options)
+    given = {name: arguments[name] for name in _ORDER if name in arguments}
+    ordered = OrderOptions(**given, **order)
+
+    def open_storage() -> tuple[Catalog, Reader]:
+        catalog = find(partial(storage.tree, **options))
+        reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
+        if catalog.ranges is not None and not storage.reads_ranges:
+            what = f"backend {backend!r} reads whole files only, no samples in containers"
+            raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
+        return catalog, _require_device(storage(catalog, **options), device, backend)
+
+    return Prepared(open_storage, ordered, _depth(arguments["prefetch_queue_depth"]))
+
+
+def add(arguments: Mapping[str, Any], prepared: Prepared, fmt: Format) -> tuple[DataNode, ...]:
+    """Put the reader into the current pipeline; returns the nodes of its outputs.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+        OSError, BackendUnavailable: unless the argument lazy_init is given, of opening.
+    """
+    pinned = arguments["pinned"]
+    locked = None if pinned is None else dali_flag("pinned", pinned)
+
+    def make(name: str) -> Source:
+        return Source(
+            name=name,
+            opener=prepared.opener,
+            order=prepared.order,
+            depth=prepared.depth,
+            pinned=locked,
+            fmt=fmt,
+        )
+
+    return add_reader(
+        arguments["name"],
+        make,
+        fmt=fmt,
+        device=arguments["device"] or "cpu",
+        inherits_seed=arguments["seed"] is None,
+        preserve=dali_flag("preserve", arguments["preserve"]),
+        lazy=dali_flag("lazy_init", arguments["lazy_init"]),
+        with_index=dali_flag("return_index", arguments["return_index"]),
+    )
+
+
+def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not isinstance(backend_options or {}, Mapping):
+        raise TypeError(f"backend_options must be a mapping, not {backend_options!r}")
+    return dict(backend_options or {})
+
+
+def _check(device: str | None, skip_cached_images: bool) -> str:
+    if device not in (None, "cpu", "gpu"):
+        raise ValueError(f"device must be 'cpu' or 'gpu', not {device!r}")
+    if dali_flag("skip_cached_images", skip_cached_images):
+        raise ValueError(
+            "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
+        )
+    return device or "cpu"
+
+
+def _require_device(reader: Reader, device: str, backend: str) -> Reader:
+    """The reader, if its memory is on this device; else it is closed."""
+    if reader.device == device:
+        return reader
+    reader.close()
+    if device == "cpu":
+        raise ValueError(f"backend {backend!r} reads into GPU memory: give device='gpu', too")
+    raise ValueError(
+        f"device='gpu': backend {backend!r} with these options reads into host memory. xnvme-block "
+        "and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; with any other, "
+        "take pinned=True and data.gpu()"
+    )
+
+
+def _depth(prefetch_queue_depth: int | None) -> int:
+    if prefetch_queue_depth is None:  # as in DALI, the default
+        return 1
+    depth = dali_integer("prefetch_queue_depth", prefetch_queue_depth, bits=32)
+    if not 1 <= depth <= 65536:
+        raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
+    return depth
