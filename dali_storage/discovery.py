@@ -223,19 +223,30 @@ def from_files(
             a local path; a label has more than 64 bits (DALI would drop all labels).
         TypeError: a name is not a path, or a label not a number.
     """
-    names = [path_bytes("files", name) for name in as_list("files", files, PATH_TYPES)]
-    if not names:
-        raise ValueError("files must not be empty")
-    for name in names:
-        if not name or b"\0" in name:
-            raise ValueError(f"files must be names of files, not {name!r}")
-        if b"://" in name:
-            _require_local("files", name)
+    names = file_names("files", files)
     numbers = array("q", range(len(names))) if labels is None else _integers("labels", labels)
     if len(numbers) != len(names):
         raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
     root = b"" if file_root is None else _local_path("file_root", file_root)
     return Catalog.from_names(names, numbers, root)
+
+
+def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[bytes]:
+    """The names of files that are given by an argument: one, or several.
+
+    Raises:
+        ValueError: there are none; one is empty, has a NUL or is not a local path.
+        TypeError: one is not a path.
+    """
+    names = [path_bytes(argument, name) for name in as_list(argument, files, PATH_TYPES)]
+    if not names:
+        raise ValueError(f"{argument} must not be empty")
+    for name in names:
+        if not name or b"\0" in name:
+            raise ValueError(f"{argument} must be names of files, not {name!r}")
+        if b"://" in name:
+            _require_local(argument, name)
+    return names
 
 
 def _integers(argument: str, values: Labels) -> array[int]:
