@@ -6,8 +6,8 @@ Written from the C++ code and the C++ standard, without the code under test.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, count
 
 from dali_storage.order import OrderOptions
 
@@ -125,14 +125,21 @@ def std_shuffle(items: list[int], bits: int, seed: int) -> None:
 
 
 class Model:
-    """DALI's Loader and FileLabelLoader, statement by statement; gives one sample after another."""
+    """DALI's Loader and FileLabelLoader, statement by statement; gives one sample after another.
 
-    def __init__(self, size: int, options: OrderOptions) -> None:
+    With `containers`, how many samples each has, the loaders of containers.
+    """
+
+    def __init__(self, size: int, options: OrderOptions, containers: Sequence[int] = ()) -> None:
         self.size, self.options = size, options
+        ends = list(accumulate(containers))
+        self.containers = [
+            list(range(end - count, end)) for end, count in zip(ends, containers, strict=True)
+        ]
         self.stick = options.stick_to_shard or options.shuffle_after_epoch
         self.items, self.epoch, numbers = list(range(size)), 0, minstd(options.seed)
         self.draw: Callable[[int], int] = lambda bound: scaled(numbers, bound)
-        if options.random_shuffle:
+        if options.random_shuffle and not options.by_container:
             std_shuffle(self.items, 32, 524287)
         self.reshuffle()
         self.fill = options.initial_fill if options.random_shuffle else 1
@@ -150,11 +157,18 @@ class Model:
 
     def reshuffle(self) -> None:
         self.epoch += 1
-        if self.options.shuffle_after_epoch:
-            if self.options.checkpointing:
-                self.items = list(range(self.size))
-            seed = self.options.shuffle_after_epoch_seed
-            std_shuffle(self.items, 64, (524287 if seed is None else seed) + (self.epoch << 32))
+        if not self.options.shuffle_after_epoch:
+            return
+        given = self.options.shuffle_after_epoch_seed
+        seed = (524287 if given is None else given) + (self.epoch << 32)
+        if self.options.by_container:
+            order = list(range(len(self.containers)))
+            std_shuffle(order, 64, seed)
+            self.items = [sample for number in order for sample in self.containers[number]]
+            return
+        if self.options.checkpointing:
+            self.items = list(range(self.size))
+        std_shuffle(self.items, 64, seed)
 
     def read(self) -> int:
         sample = self.items[self.current]
@@ -200,7 +214,11 @@ class Model:
 
 
 def model_batches(
-    size: int, batch_size: int, options: OrderOptions, batches: int
+    size: int,
+    batch_size: int,
+    options: OrderOptions,
+    batches: int,
+    containers: Sequence[int] = (),
 ) -> list[list[int]]:
-    model = Model(size, options)
+    model = Model(size, options, containers)
     return [[model.sample(i == 0) for i in range(batch_size)] for _ in range(batches)]

@@ -67,6 +67,7 @@ def dali_reader(path: str, case: Case, **pipeline_arguments: Any) -> Pipeline:
     """A pipeline of which each sample is its own index."""
     size, batch_size, options = case
     arguments = {key: value for key, value in asdict(options).items() if value is not None}
+    del arguments["by_container"]
     pipeline_arguments["enable_checkpointing"] = arguments.pop("checkpointing")
     if not options.shuffle_after_epoch:
         arguments.pop("shuffle_after_epoch_seed", None)  # DALI warns

@@ -17,6 +17,9 @@ class OrderOptions:
         shuffle_after_epoch_seed: None is 524287.
         checkpointing: the pipeline's enable_checkpointing. DALI then shuffles the original list
             after every epoch; otherwise the result of the last shuffle.
+        by_container: the order of DALI's readers of containers: random_shuffle does not shuffle the
+            list; shuffle_after_epoch shuffles the containers, always from their original order, and
+            goes with random_shuffle. Not an argument of DALI's.
 
     Raises:
         ValueError, TypeError: a value that DALI refuses, misreads or dies of; names it.
@@ -32,6 +35,7 @@ class OrderOptions:
     stick_to_shard: bool = False
     pad_last_batch: bool = False
     checkpointing: bool = False
+    by_container: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -45,9 +49,10 @@ class OrderOptions:
         if not 0 <= self.shard_id < self.num_shards:
             last = self.num_shards - 1
             raise ValueError(f"shard_id must be from 0 to {last}, not {self.shard_id}")
-        if self.shuffle_after_epoch and (self.random_shuffle or self.stick_to_shard):
-            other = "random_shuffle" if self.random_shuffle else "stick_to_shard"
-            raise ValueError(f"shuffle_after_epoch and {other} cannot both be True")
+        excluded = ["stick_to_shard"] if self.by_container else ["random_shuffle", "stick_to_shard"]
+        for other in excluded if self.shuffle_after_epoch else ():
+            if getattr(self, other):
+                raise ValueError(f"shuffle_after_epoch and {other} cannot both be True")
 
 
 def _converted(name: str, value: Any, default: Any) -> bool | int | None:

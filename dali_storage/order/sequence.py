@@ -20,10 +20,10 @@ class Order:
     Consecutive batches are cheap. A jump is free without shuffling. With random_shuffle it costs
     some nanoseconds per skipped sample, and the shuffle of the epoch up to the batch. With
     shuffle_after_epoch it costs the shuffles of all epochs in between, and a jump back starts from
-    the first one; with checkpointing it costs one shuffle.
+    the first one; with checkpointing it costs one shuffle, and with containers one of these.
 
-    Memory is O(size) if the list is shuffled, and O(initial_fill) for the window, which is never
-    larger than a shard.
+    Memory is O(size) if the list is shuffled, O(containers) if these are, and O(initial_fill) for
+    the window, which is never larger than a shard.
     """
 
     def __init__(
@@ -35,17 +35,18 @@ class Order:
     ) -> None:
         """For a list of `size` entries; `containers`: int64[k], how many of them each has.
 
-        With containers the order is that of DALI's readers of containers.
+        Containers are needed, and used, if the options say `by_container`.
 
         Raises:
-            ValueError: batch_size is below 1, or there are more shards than entries.
+            ValueError: batch_size is below 1, there are more shards than entries, or the containers
+                are missing or do not have `size` entries.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self._batch_size = batch_size
         self._padded = options.pad_last_batch
         self._shards = Shards(size, options)
-        self._stream = make_stream(self._shards, options)
+        self._stream = make_stream(self._shards, options, containers)
         self._chunk_start, self._chunk = 0, np.empty(0, np.int64)
 
     def batch(self, index: int) -> IntArray:

@@ -9,7 +9,7 @@ before it only through the state of the random engine, and the stream can start 
 
 from array import array
 from bisect import bisect_right
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Protocol
 
@@ -33,11 +33,24 @@ class Stream(Protocol):
         """A piece of the stream that contains `position`: where it starts, and its entries."""
 
 
-def make_stream(shards: Shards, options: OrderOptions) -> Stream:
-    """The stream that `options` describe."""
-    if options.shuffle_after_epoch:
+class _List(Protocol):
+    """The list that a window moves over."""
+
+    def entries(self, start: int, stop: int) -> IntArray:
+        """The entries at the positions start to stop - 1: int64[stop - start]."""
+
+
+def make_stream(shards: Shards, options: OrderOptions, containers: IntArray | None) -> Stream:
+    """The stream that `options` describe; `containers` as in `Order`."""
+    listed: _Listed | _ContainersReshuffled
+    if options.by_container and options.shuffle_after_epoch:
+        if containers is None or containers.sum() != shards.size:
+            raise ValueError(f"by_container needs containers of {shards.size} samples in all")
+        listed = _ContainersReshuffled(shards, options, containers)
+    elif options.shuffle_after_epoch:
         return _Reshuffled(shards, options)
-    listed = _Listed(shards, options.random_shuffle)
+    else:
+        listed = _Listed(shards, options.random_shuffle and not options.by_container)
     window = min(options.initial_fill, shards.largest) if options.random_shuffle else 1
     return _Windowed(shards, listed, window, options.seed) if window > 1 else listed
 
@@ -52,7 +65,6 @@ class _Listed:
         return position, self.entries(position, position + _CHUNK)
 
     def entries(self, start: int, stop: int) -> IntArray:
-        """The entries at the positions start to stop - 1: int64[stop - start]."""
         indices = self._shards.indices(start, stop)
         return self._list[indices] if self._shuffle else indices
 
@@ -65,8 +77,7 @@ class _Reshuffled:
     """The list, shuffled anew before each epoch (DALI, file_label_loader.h, Reset)."""
 
     def __init__(self, shards: Shards, options: OrderOptions) -> None:
-        given = options.shuffle_after_epoch_seed
-        self._seed = _DEFAULT_SEED if given is None else given
+        self._engine = partial(_engine, options)
         self._cumulative = not options.checkpointing
         self._original = self._list = np.arange(shards.size)
         self._epoch = -1  # the one that `_list` is shuffled for
@@ -84,15 +95,61 @@ class _Reshuffled:
         elif epoch < self._epoch:
             self._epoch, self._list = -1, self._original
         while self._epoch < epoch:
-            engine = Mt19937_64(self._seed + (self._epoch + 2 << 32))  # DALI counts epochs from 1
-            self._list = shuffled(self._list, engine, 64)
             self._epoch += 1
+            self._list = shuffled(self._list, self._engine(self._epoch), 64)
+
+
+class _ContainersReshuffled:
+    """The containers, shuffled anew before each epoch; samples keep their order within each.
+
+    DALI's readers of containers, since 2.4 (pull request 6288). They shuffle the original order, so
+    an epoch does not depend on others. Containers without samples take part.
+    """
+
+    def __init__(self, shards: Shards, options: OrderOptions, counts: IntArray) -> None:
+        """`counts`: int64[k], how many samples each container has."""
+        self._shards, self._counts = shards, counts
+        self._engine = partial(_engine, options)
+        self._length = shards.epoch_start(1)
+        self._epoch, self._ends, self._shifts = -1, counts, counts  # of the last epoch that we saw
+
+    def chunk(self, position: int) -> tuple[int, IntArray]:
+        epoch = position // self._length
+        return position, self._of_epoch(epoch, position, position + _CHUNK)
+
+    def entries(self, start: int, stop: int) -> IntArray:
+        epochs = range(start // self._length, -(-stop // self._length))
+        return np.concatenate([self._of_epoch(epoch, start, stop) for epoch in epochs])
+
+    def _of_epoch(self, epoch: int, start: int, stop: int) -> IntArray:
+        """The entries at those of the positions start to stop - 1 that are in an epoch."""
+        if epoch != self._epoch:
+            self._shuffle(epoch)
+        first = epoch * self._length
+        start, stop = max(start, first), min(stop, first + self._length)
+        indices = self._shards.indices(start, stop)
+        return indices + self._shifts[np.searchsorted(self._ends, indices, "right")]
+
+    def _shuffle(self, epoch: int) -> None:
+        counts, order = self._counts, np.arange(self._counts.size)
+        if order.size > 1:
+            order = shuffled(order, self._engine(epoch), 64)
+        ends = np.cumsum(counts[order])
+        # From the index in the shuffled list to the entry: how far each container has moved.
+        self._shifts = np.cumsum(counts)[order] - ends
+        self._epoch, self._ends = epoch, ends
+
+
+def _engine(options: OrderOptions, epoch: int) -> Mt19937_64:
+    """The random engine that shuffles before an epoch; DALI counts them from 1."""
+    seed = options.shuffle_after_epoch_seed
+    return Mt19937_64((_DEFAULT_SEED if seed is None else seed) + (epoch + 1 << 32))
 
 
 class _Windowed:
     """`listed`, drawn from a moving window, see the docstring of the module."""
 
-    def __init__(self, shards: Shards, listed: _Listed, window: int, seed: int) -> None:
+    def __init__(self, shards: Shards, listed: _List, window: int, seed: int) -> None:
         """`window` is in entries, at most those of the largest shard."""
         self._shards, self._listed, self._window = shards, listed, window
         self._engine = Minstd(seed)

@@ -17,7 +17,8 @@ from ..source import Source
 Find: TypeAlias = Callable[[Callable[[], Tree | None]], Catalog]
 """Finds the samples. Its argument returns those that the backend knows, if any."""
 
-_ORDER = [field.name for field in fields(OrderOptions) if field.name != "checkpointing"]
+_NOT_GIVEN = "checkpointing", "by_container"  # of the pipeline, of the reader
+_ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
 
 
 @dataclass(frozen=True, slots=True)
