@@ -1,8 +1,11 @@
-"""`python -m dali_storage`: which backends and devices work on this machine, and why not."""
+"""`python -m dali_storage`: which backends and devices work on this machine, and why not.
+
+`python -m dali_storage index` makes the index files of containers.
+"""
 
 import sys
 
-from . import doctor
+from . import doctor, index
 
 if __name__ == "__main__":
-    sys.exit(doctor.main())
+    sys.exit(index.main(sys.argv[2:]) if sys.argv[1:2] == ["index"] else doctor.main())

@@ -1,0 +1,259 @@
+"""Tars: where the files in them are, and the samples that DALI makes of them.
+
+The rules are those of DALI's loader/webdataset_loader.cc and of its libtar: a sample is a sequence
+of files whose names are equal up to the first dot in the last component; the rest is the extension.
+Beyond libtar this module reads pax headers, and sizes of 8 GiB and more. Formats: POSIX pax(1), and
+"Basic Tar Format" in the manual of GNU tar.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+BLOCK = 512
+_REGULAR = b"0\x007"  # also contiguous files
+_WITHOUT_DATA = b"123456"  # links, devices, directories, FIFOs; the size does not count
+_SPARSE = "a sparse file; extract it, and make the tar anew without --sparse"
+_LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
+_BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
+_UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # what libtar cuts off from a name
+_PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
+
+
+class Header(NamedTuple):
+    """What a header block says. A name of 100 bytes may be cut."""
+
+    kind: int
+    name: bytes
+    size: int
+
+
+class Member(NamedTuple):
+    """A regular file in a tar.
+
+    Attributes:
+        name: as libtar returns it: without slashes before it.
+        offset: of its data, in bytes.
+        size: bytes.
+    """
+
+    name: bytes
+    offset: int
+    size: int
+
+
+class Sample(NamedTuple):
+    """What of a tar is one sample.
+
+    Attributes:
+        extensions: of its components.
+        members: the components.
+    """
+
+    extensions: list[bytes]
+    members: list[Member]
+
+
+def matches(head: bytes) -> bool:
+    """Whether a file that begins with these 512 bytes is a tar. One of zeros is an empty tar."""
+    try:
+        return len(head) >= BLOCK and (not any(head) or header(head) is not None)
+    except ValueError:
+        return False
+
+
+def header(block: bytes) -> Header:
+    """The header in a block.
+
+    Raises:
+        ValueError: it has a wrong checksum, or a size that is no number.
+    """
+    rest = block[:148] + b" " * 8 + block[156:]
+    written = _number(block[148:156])
+    if written != sum(rest) and written != sum(rest) - 256 * sum(byte > 127 for byte in rest):
+        raise ValueError("no header of a tar is there: the checksum is wrong")
+    name = block[:100].partition(b"\0")[0]
+    prefix = block[345:500].partition(b"\0")[0]
+    if prefix and block[257:263] == b"ustar\0":  # GNU tar has times there
+        name = prefix + b"/" + name
+    return Header(block[156], name, _number(block[124:136]))
+
+
+def members(path: bytes, progress: Callable[[int], object] = int) -> Iterator[Member]:
+    """The regular files of a tar up to its first block of zeros, as in DALI, or its end.
+
+    Raises:
+        ValueError: it is damaged, cut short, compressed, or has a sparse file; names the offset.
+        OSError: it cannot be read.
+    """
+    fd = os.open(os.fsdecode(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield from _Walk(fd, path).members(progress)
+    finally:
+        os.close(fd)
+
+
+class _Walk:
+    """Through an open tar, header by header."""
+
+    def __init__(self, fd: int, path: bytes) -> None:
+        self._fd, self._path = fd, path
+        self._end = os.fstat(fd).st_size
+        self._position = 0
+        self._name: bytes | None = None  # of the next file, from a record before it
+        self._size: int | None = None
+
+    def members(self, progress: Callable[[int], object]) -> Iterator[Member]:
+        if not self._end:
+            raise self._error("the file is empty")
+        while self._position < self._end:
+            block = os.pread(self._fd, BLOCK, self._position)
+            if len(block) < BLOCK:
+                raise self._error("the file ends within a header; it has been cut short")
+            if not any(block):
+                return
+            try:
+                found = header(block)
+            except ValueError as error:
+                raise self._error(_compressed(block) or str(error)) from None
+            progress(self._position)
+            if (member := self._step(found)) is not None:
+                yield member
+
+    def _step(self, found: Header) -> Member | None:
+        """Go to the next header; returns the file, if this is one."""
+        kind = found.kind
+        size = found.size if self._size is None or kind in b"xgLK" else self._size
+        data = self._position + BLOCK
+        stored = 0 if kind in _WITHOUT_DATA else size
+        if stored > self._end - data:
+            raise self._error(f"{size:,} bytes of data, but the file ends; it has been cut short")
+        if kind in b"xL":
+            content = os.pread(self._fd, stored, data)
+            self._read_pax(content) if kind in b"x" else self._read_name(content)
+        elif kind in b"S":
+            raise self._error(_SPARSE)
+        self._position = data + -(-stored // BLOCK) * BLOCK
+        if kind in b"xgLK":
+            return None
+        name = found.name if self._name is None else self._name
+        self._name = self._size = None
+        if kind not in _REGULAR or (kind == 0 and name.endswith(b"/")):  # a directory, in old tars
+            return None
+        return Member(_UNSAFE.sub(b"", name, count=1), data, size)
+
+    def _read_name(self, content: bytes) -> None:
+        self._name = content.partition(b"\0")[0]
+
+    def _read_pax(self, content: bytes) -> None:
+        """Records `LENGTH KEY=VALUE\\n`; the length is that of the whole record."""
+        position = 0
+        while (space := content.find(b" ", position)) > 0 and content[position:space].isdigit():
+            end = position + int(content[position:space])
+            key, _, value = content[space + 1 : end - 1].partition(b"=")
+            if key == b"path":
+                self._name = value
+            elif key == b"size" and value.isdigit():
+                self._size = int(value)
+            elif key.startswith(b"GNU.sparse"):
+                raise self._error(_SPARSE)
+            position = max(end, space)
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"{os.fsdecode(self._path)!r}, at {self._position:,}: {what}")
+
+
+def samples(found: Iterable[Member]) -> Iterator[Sample]:
+    """The samples of a tar with these files, as in DALI: there is always a last one, if empty."""
+    last: bytes | None = None
+    sample = Sample([], [])
+    for member in found:
+        base, extension = split_name(member.name)
+        last = base if last is None else last  # a hidden first file opens a sample, too
+        if not base:
+            continue
+        if base != last:
+            yield sample
+            last, sample = base, Sample([], [])
+        sample.extensions.append(extension)
+        sample.members.append(member)
+    yield sample
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes]:
+    """What names a sample, and the extension. Without a dot both are the whole name."""
+    dot = name.find(b".", name.rfind(b"/") + 1)
+    return (name, name) if dot < 0 else (name[:dot], name[dot + 1 :])
+
+
+def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
+    """The lines of DALI's index of a tar, v1.2.
+
+    Raises:
+        ValueError: as `members()`; or an index cannot have such samples.
+    """
+    lines = [b""]
+    for sample in samples(members(path, progress)):
+        pairs = zip(sample.extensions, sample.members, strict=True)
+        fields = [b"%b %d %d %b" % (extension, m.offset, m.size, m.name) for extension, m in pairs]
+        line = b" ".join(fields)
+        if len(line.split()) != 4 * len(fields):
+            where = f"{os.fsdecode(path)!r}, {os.fsdecode(sample.members[0].name)!r}"
+            what = "white space or no extension at all in a name, which an index cannot have"
+            raise ValueError(f"{where}: {what}; rename it, or read the tar without index_paths")
+        lines += [line + b"\n"] if fields else []
+    if len(lines) == 1:
+        raise ValueError(f"{os.fsdecode(path)!r}: the tar has no samples")
+    lines[0] = b"v1.2 %d\n" % (len(lines) - 1)
+    return lines
+
+
+def contradiction(fd: int, member: Member) -> str | None:
+    """What the header before a file's data says otherwise than an index; None if nothing.
+
+    An index by wds2idx of a file with a long GNU name gives the place of the name.
+    `member.name` may be empty; it is not compared if a record before the header changes it.
+    """
+    first = max(member.offset - _BEFORE, 0)
+    before = os.pread(fd, member.offset - first, first)
+    if len(before) < BLOCK:
+        return "no header of a tar is there"
+    try:
+        found = header(before[-BLOCK:])
+    except ValueError as error:
+        return str(error)
+    if found.kind not in _REGULAR:
+        return f"the header there is of type {chr(found.kind)!r}, not of a file"
+    if found.size != member.size and not (member.size >= _LARGE and found.size == 0):
+        return f"the file there has {found.size:,} bytes"
+    name, expected = found.name.rpartition(b"/")[2], member.name.rpartition(b"/")[2]
+    plain = _PLAIN.fullmatch(name) and len(found.name) < 100
+    if expected and name != expected and plain and not _is_renamed(before[:-BLOCK]):
+        return f"the file there is {os.fsdecode(name)!r}"
+    return None
+
+
+def _is_renamed(before: bytes) -> bool:
+    """Whether there is a pax header or a record of a long name in these blocks."""
+    blocks = (before[i : i + BLOCK] for i in range(len(before) % BLOCK, len(before), BLOCK))
+    return any(block[156] in b"xL" and matches(block) for block in blocks)
+
+
+def _number(field: bytes) -> int:
+    """Octal digits or, for sizes of 8 GiB and more, base 256."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:])
+    digits = field.partition(b"\0")[0].strip()
+    if digits.strip(b"01234567"):
+        raise ValueError(f"no header of a tar is there: {field!r} should be a number")
+    return int(digits or b"0", 8)
+
+
+def _compressed(block: bytes) -> str:
+    for magic, name in ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
+        if block.startswith(magic):
+            return f"the tar is compressed with {name}; decompress it"
+    return "the tar is compressed; decompress it" if block.startswith(b"\x28\xb5\x2f\xfd") else ""

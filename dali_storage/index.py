@@ -1,0 +1,133 @@
+"""`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
+
+A container is known by its first bytes. The index has DALI's format, and is written beside the
+container or to DIR: `x.tar` gets `x.idx`, and a name without such an extension gets `.idx` appended.
+An index that exists is replaced when the new one is complete. The exit status is 0 if every file
+has an index, else 1.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from .formats import tars
+
+Progress: TypeAlias = Callable[[int], object]
+"""Told how many bytes of a container lie behind, as often as one likes."""
+
+_HEAD = 512  # bytes of a container by which it is known
+
+
+class Kind(NamedTuple):
+    """A kind of container.
+
+    Attributes:
+        name: for messages.
+        extensions: of file names, which ".idx" replaces.
+        matches: whether a file is one, from its first 512 bytes.
+        index: the lines of the index of the file at a path; raises ValueError for one that is
+            damaged, and has called `Progress` meanwhile.
+    """
+
+    name: str
+    extensions: tuple[str, ...]
+    matches: Callable[[bytes], bool]
+    index: Callable[[bytes, Progress], Iterable[bytes]]
+
+
+KINDS = (Kind("tar", (".tar",), tars.matches, tars.index),)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the indexes; errors go to stderr. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dali_storage index",
+        description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a container")
+    parser.add_argument("-o", "--output", metavar="DIR", help="where to; by default beside each")
+    given = parser.parse_args(arguments)
+    targets = [_target(file, given.output) for file in given.files]
+    if double := [target for target in targets if targets.count(target) > 1]:
+        parser.error(f"several files have the index {double[0]!r}; index them one by one, with -o")
+    failed = 0
+    with _bar(sum(map(_size, given.files))) as advance:
+        for file, target in zip(given.files, targets, strict=True):
+            try:
+                write(file, target, advance)
+            except (OSError, ValueError) as error:
+                print(f"error: {error}", file=sys.stderr)
+                failed += 1
+    return 1 if failed else 0
+
+
+def write(file: str, target: str, advance: Progress) -> None:
+    """Write the index of `file` to the path `target`.
+
+    Args:
+        advance: called with numbers of bytes, in all those of the file.
+
+    Raises:
+        ValueError: the file is no container that is known, or is damaged.
+        OSError: it cannot be read, or the index cannot be written.
+    """
+    path, done = os.fsencode(file), 0
+
+    def progress(position: int) -> None:
+        nonlocal done
+        advance(position - done)
+        done = position
+
+    lines = _kind(file).index(path, progress)
+    part = f"{target}.part"
+    try:
+        with open(part, "wb") as index:
+            index.writelines(lines)
+        os.replace(part, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+    progress(_size(file))
+
+
+def _kind(file: str) -> Kind:
+    with open(file, "rb") as container:
+        head = container.read(_HEAD)
+    for kind in KINDS:
+        if kind.matches(head):
+            return kind
+    known = " or ".join(kind.name for kind in KINDS)
+    compressed = "; it is compressed: decompress it" if head.startswith(b"\x1f\x8b") else ""
+    raise ValueError(f"{file!r} is no {known}{compressed}")
+
+
+def _target(file: str, directory: str | None) -> str:
+    stem, extension = os.path.splitext(file)
+    known = any(extension.lower() in kind.extensions for kind in KINDS)
+    target = (stem if known else file) + ".idx"
+    return target if directory is None else os.path.join(directory, os.path.basename(target))
+
+
+def _size(file: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(file).st_size
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Progress]:
+    """A progress bar on stderr, if rich is installed."""
+    if importlib.util.find_spec("rich") is None:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
