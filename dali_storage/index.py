@@ -1,9 +1,9 @@
 """`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
 
 A container is known by its first bytes. The index has DALI's format, and is written beside the
-container or to DIR: `x.tar` gets `x.idx`, and a name without such an extension gets `.idx` appended.
-An index that exists is replaced when the new one is complete. The exit status is 0 if every file
-has an index, else 1.
+container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension `.idx` is
+appended. An index that exists is replaced when the new one is complete. The exit status is 0 if
+every file has an index now, else 1.
 """
 
 import argparse
@@ -29,14 +29,14 @@ class Kind(NamedTuple):
         name: for messages.
         extensions: of file names, which ".idx" replaces.
         matches: whether a file is one, from its first 512 bytes.
-        index: the lines of the index of the file at a path; raises ValueError for one that is
+        lines: of the index of the file at a path; raises ValueError for one that is
             damaged, and has called `Progress` meanwhile.
     """
 
     name: str
     extensions: tuple[str, ...]
     matches: Callable[[bytes], bool]
-    index: Callable[[bytes, Progress], Iterable[bytes]]
+    lines: Callable[[bytes, Progress], Iterable[bytes]]
 
 
 KINDS = (Kind("tar", (".tar",), tars.matches, tars.index),)
@@ -68,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write(file: str, target: str, advance: Progress) -> None:
     """Write the index of `file` to the path `target`.
 
-    Args:
-        advance: called with numbers of bytes, in all those of the file.
+    `advance` is called with numbers of bytes, in all those of the file.
 
     Raises:
         ValueError: the file is no container that is known, or is damaged.
@@ -82,7 +81,7 @@ def write(file: str, target: str, advance: Progress) -> None:
         advance(position - done)
         done = position
 
-    lines = _kind(file).index(path, progress)
+    lines = _kind(file).lines(path, progress)
     part = f"{target}.part"
     try:
         with open(part, "wb") as index:

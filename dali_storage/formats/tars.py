@@ -149,7 +149,7 @@ class _Walk:
         self._name = content.partition(b"\0")[0]
 
     def _read_pax(self, content: bytes) -> None:
-        """Records `LENGTH KEY=VALUE\\n`; the length is that of the whole record."""
+        """Records "LENGTH KEY=VALUE" and a line feed; the length is that of the whole record."""
         position = 0
         while (space := content.find(b" ", position)) > 0 and content[position:space].isdigit():
             end = position + int(content[position:space])
