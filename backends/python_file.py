@@ -1,13 +1,11 @@
 """Files through the operating system: works wherever files can be opened."""
 
 import errno
-import mmap
 import os
 import stat
 import warnings
-from collections.abc import Callable
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +13,14 @@ import numpy.typing as npt
 from .._types import IntArray, address_of
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
+from ..ranges import Spans
 from ..reader import Batch, Reader
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
+from .files.spans import SpanReads
 from .linux import aio, preadv
 from .linux.libc import IOVEC
-
-_Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
+from .linux.reads import RangeReads, Read, Reads
 
 
 class PythonFileReader(Reader):
@@ -40,6 +39,7 @@ class PythonFileReader(Reader):
     """
 
     cooperative = True
+    reads_ranges = True
 
     def __init__(
         self,
@@ -74,11 +74,13 @@ class PythonFileReader(Reader):
         if io not in (None, "aio", "preadv"):
             raise ValueError(f"python-file: io must be one of aio, preadv, not {io!r}")
         self.io = _choose_io(io)
-        self._read: _Read = partial(aio.read, FILES_AT_ONCE) if self.io == "aio" else preadv.read
+        self._read: Read = partial(aio.read, FILES_AT_ONCE) if self.io == "aio" else preadv.read
         self.lanes = lanes
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
+        self._spans = SpanReads(catalog, self._files)
         self.alignment = self._files.alignment
+        self.unit = self._files.unit
         self._direct = direct
         self._overflow = self.allocate(self._files.unit)
 
@@ -90,6 +92,10 @@ class PythonFileReader(Reader):
         return self._files.sizes(samples, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
+        if batch.spans is not None:
+            read_spans = partial(self._read_spans, batch, batch.spans)
+            self._spans.read(batch, batch.spans, lane, self.yield_turn, read_spans)
+            return
         found, start = np.empty_like(batch.sizes), 0
         while start < found.size:
             got = self._read_files(batch, start)
@@ -99,6 +105,22 @@ class PythonFileReader(Reader):
 
     def close(self) -> None:
         self._files.close()
+        self._spans.close()
+
+    def _read_spans(
+        self, batch: Batch, spans: Spans, indices: IntArray, fds: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """See `ReadSpans`."""
+        memory = address_of(batch.buffer) + spans.offsets[indices]
+        starts, sizes, needed = spans.starts[indices], spans.sizes[indices], spans.needed[indices]
+        reads = RangeReads(self._read, fds, memory, starts, sizes, needed, self.unit)
+        if not self._direct:
+            reads.read(os.RWF_NOWAIT)
+        if reads.left.size:
+            self.yield_turn()
+        while reads.left.size:
+            reads.read()
+        return reads.got, reads.errors
 
     def _read_files(self, batch: Batch, start: int) -> IntArray:
         """Read files from slot `start` of the batch on, as many as can be open at once.
@@ -110,7 +132,7 @@ class PythonFileReader(Reader):
             self._files.open(fds, samples, self.yield_turn)
             part = slice(start, start + len(fds))
             iovecs = self._iovecs(batch, part)
-            reads = _Reads(self._read, fds, iovecs, batch.sizes[part], self._files.unit)
+            reads = Reads(self._read, fds, iovecs, batch.sizes[part], self._files.unit)
             if not self._direct:
                 reads.read_cached()
             if not reads.done.all():
@@ -149,54 +171,3 @@ def _choose_io(io: Literal["aio", "preadv"] | None) -> Literal["aio", "preadv"]:
 def _missing(io: str) -> BackendUnavailable | None:
     """Why `io` does not work here; None if it does."""
     return aio.unavailable(FILES_AT_ONCE) if io == "aio" else preadv.unavailable()
-
-
-class _Reads:
-    """The reads of n open files.
-
-    Attributes:
-        got: int64[n], bytes read of each so far.
-        errors: int64[n], errno of each; 0 if it has not failed.
-        done: bool[n], whether each has reached its current end, or has grown.
-    """
-
-    def __init__(
-        self, read: _Read, fds: list[int], iovecs: npt.NDArray[np.void], sizes: IntArray, unit: int
-    ) -> None:
-        """`unit`: bytes; what offsets must be multiples of."""
-        self.got = np.zeros_like(sizes)
-        self.errors = np.zeros_like(sizes)
-        self.done = np.zeros(sizes.shape, bool)
-        self._by = read
-        self._fds = np.array(fds)
-        self._iovecs = iovecs
-        self._sizes = sizes
-        self._unit = unit
-
-    def read_cached(self) -> None:
-        """Read what is in the page cache, and make the kernel read ahead what is not."""
-        self._read(np.flatnonzero(~self.done), os.RWF_NOWAIT)
-        # The read stops at the first page that is not cached, and at the end of the file. It was
-        # the end for certain if the next byte would be on the same page. Otherwise a read that may
-        # block decides; it does not block at the end of a file.
-        whole = self.got == self._sizes
-        self.done |= (whole & (self._sizes % mmap.PAGESIZE != 0)) | (self.got > self._sizes)
-        self._read(np.flatnonzero(whole & ~self.done), 0)
-
-    def read_rest(self) -> None:
-        """Read each file to its end. A short read need not be the end."""
-        while (indices := np.flatnonzero(~self.done)).size:
-            self._read(indices, 0)
-
-    def _read(self, indices: IntArray, rw_flags: int) -> None:
-        if not indices.size:
-            return
-        rest, got = self._iovecs[indices], self.got[indices]
-        rest["base"][:, 0] += got.astype(np.uint64)
-        rest["len"][:, 0] -= got.astype(np.uint64)
-        more = self._by(self._fds[indices], rest, got, rw_flags)
-        self.got[indices] = got = got + np.maximum(more, 0)
-        if not rw_flags & os.RWF_NOWAIT:  # whatever failed without blocking is tried again
-            self.errors[indices] = np.maximum(-more, 0)
-            at_end = (more <= 0) | (got > self._sizes[indices]) | (got % self._unit != 0)
-            self.done[indices] = at_end

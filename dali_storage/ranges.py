@@ -64,6 +64,8 @@ def _narrow(sizes: IntArray) -> NDArray[np.int64] | NDArray[np.uint32]:
 class Spans:
     """What to read of files: each span is one contiguous read for ranges that lie close together.
 
+    They are in the order of the files, and of their starts.
+
     Attributes:
         files: int64[k], the file of each, as an index into the catalog's files.
         starts: int64[k], bytes into the file; multiples of the unit.

@@ -150,12 +150,16 @@ def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDA
     return status
 
 
-def statuses_of_paths(paths: Sequence[bytes]) -> npt.NDArray[np.void]:
-    """The status of the files at n paths, STATX[n]; follows links, may block, errors as above."""
+def statuses_of_paths(paths: Sequence[bytes], local: bool = False) -> npt.NDArray[np.void]:
+    """The status of the files at n paths, STATX[n]; follows links, errors as above.
+
+    `local`: they are open, and on file systems that are `is_local()`. Otherwise it may block.
+    """
     status = np.zeros(len(paths), STATX)
     addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
     arguments = (repeat(0), repeat(_STATX_BASIC_STATS), addresses)
-    results = list(map(libc.statx, repeat(libc.AT_FDCWD), paths, *arguments))
+    statx = libc.statx_with_gil if local else libc.statx
+    results = list(map(statx, repeat(libc.AT_FDCWD), paths, *arguments))
     for index in [index for index, failed in enumerate(results) if failed]:
         with named(paths[index]):
             status[index] = _row(os.stat(paths[index]))
@@ -164,13 +168,20 @@ def statuses_of_paths(paths: Sequence[bytes]) -> npt.NDArray[np.void]:
 
 def regular_sizes(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> IntArray:
     """The sizes of n open, regular files in bytes, int64[n]; otherwise as `statuses()`."""
+    return regular_statuses(fds, paths, local)["size"]
+
+
+def regular_statuses(
+    fds: Sequence[int], paths: Sequence[bytes], local: bool
+) -> npt.NDArray[np.void]:
+    """As `statuses()`, of regular files; others are refused."""
     status = statuses(fds, paths, local)
     others = np.flatnonzero(status["mode"] & 0o170000 != stat.S_IFREG)
     for index in others[:1].tolist():
         if stat.S_ISDIR(int(status["mode"][index])):
             raise os_error(errno.EISDIR, paths[index])
         raise os_error(errno.EINVAL, paths[index], ": not a regular file")
-    return status["size"]
+    return status
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -35,22 +35,26 @@ class SampleFiles:
         flags: of open(2).
         alignment: bytes; what the addresses of samples should be multiples of.
         unit: bytes; what offsets and lengths of reads must be multiples of.
+        local: whether the first file is on a file system that `is_local()`.
     """
 
     def __init__(self, catalog: Catalog, *, direct: bool) -> None:
         """Open nothing yet. `direct`: read around the page cache, with O_DIRECT.
 
         Raises:
-            OSError: the file system of the first sample does not support O_DIRECT.
+            OSError: the file system of the first file does not support O_DIRECT.
         """
         self.flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
         self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
         self.unit = _DIRECT_ALIGNMENT if direct else 1
         self._catalog = catalog
-        self._sizes = np.full(len(catalog), -1, np.int64)  # -1: not sized yet
-        self._local = len(catalog) > 0 and is_local(os.path.dirname(catalog.path(0)) or b".")
+        self.local = catalog.file_count > 0 and is_local(
+            os.path.dirname(catalog.file_path(0)) or b"."
+        )
+        unsized = len(catalog) if catalog.ranges is None else 0  # the sizes of ranges are known
+        self._sizes = np.full(unsized, -1, np.int64)  # -1: not sized yet
         self._instance = next(_instances)
-        if direct and len(catalog):
+        if direct and catalog.file_count:
             self._require_direct()
 
     def sizes(self, samples: IntArray, yield_turn: Callable[[], None]) -> IntArray:
@@ -92,20 +96,22 @@ class SampleFiles:
         paths = self._catalog.paths(samples)
         kept = map(_kept.get(self._key(), {}).pop, samples.tolist(), repeat(-1))
         fds += kept  # one bytecode instruction: Ctrl-C cannot lose a descriptor here
-        if not (self._local and open_cached(fds, paths, self.flags)):
+        if not (self.local and open_cached(fds, paths, self.flags)):
             yield_turn()
-            open_missing(fds, paths, self.flags, wait=wait, close_others=_close_all_kept)
+            open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
         return paths
 
     def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
         """The current sizes of open files, as `opening.regular_sizes()`."""
-        return regular_sizes(fds, paths, self._local)
+        return regular_sizes(fds, paths, self.local)
 
     def read_error(self, number: int, sample: int) -> OSError:
         """What to raise where a read has failed with errno `number`."""
-        path = self._catalog.path(sample)
-        hint = "; the option direct=False reads it through the page cache"
-        return os_error(number, path, hint if self.unit > 1 and number == errno.EINVAL else "")
+        path, where = self._catalog.path(sample), self._catalog.where(sample)
+        hint = f": {where}" if where else ""
+        if self.unit > 1 and number == errno.EINVAL:
+            hint += "; the option direct=False reads it through the page cache"
+        return os_error(number, path, hint)
 
     def close(self) -> None:
         for key in [key for key in list(_kept) if key[0] == self._instance]:
@@ -117,7 +123,7 @@ class SampleFiles:
         with open_files() as fds:
             fds.append(-1)
             try:
-                open_missing(fds, [self._catalog.path(0)], self.flags)
+                open_missing(fds, [self._catalog.file_path(0)], self.flags)
             except OSError as error:
                 if error.errno == errno.EINVAL:
                     raise
@@ -145,7 +151,8 @@ def require_file_options(backend: str, direct: bool, lanes: int, copying_lanes: 
         require_integer(backend, "copying_lanes", copying_lanes, range(1, 65))
 
 
-def _close_all_kept() -> None:
+def close_all_kept() -> None:
+    """Close the files of all instances that are open for the next read; it opens them again."""
     for key in list(_kept):
         _close_kept(key)
 

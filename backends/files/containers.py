@@ -1,0 +1,166 @@
+"""The containers of a catalog with ranges: kept open, and compared with what they were."""
+
+import resource
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._types import IntArray
+from ...catalog import Catalog
+from ...errors import ContainerChangedError
+from .opening import (
+    close_all,
+    open_cached,
+    open_files,
+    open_missing,
+    regular_statuses,
+    statuses_of_paths,
+)
+from .samples import SampleFiles, close_all_kept
+
+_MOST_OPEN = 256  # containers per reader, or a quarter of the files that a process may open
+
+
+class Containers:
+    """The open containers of a reader, shared by its lanes. Those used last stay open.
+
+    A container is known from when it is first opened: its inode, size and time of modification,
+    24 bytes each. It is compared with these when it is opened again, and after every batch, by its
+    path: it is noticed, too, if another one takes its place.
+
+    What is not noticed: a writer that puts the time of modification back; one that writes through a
+    mapping which it already wrote to before the container was opened; and, before Linux 6.13, one
+    that writes both before and after the container is opened, within a tick of the kernel's clock
+    (1 to 10 ms). The time of status change (ctime) would tell the first, but also changes with the
+    container's name, owner and permissions.
+    """
+
+    def __init__(self, catalog: Catalog, files: SampleFiles) -> None:
+        """Open nothing yet; `files` tells how."""
+        self._catalog = catalog
+        self._files = files
+        self._known = np.zeros((catalog.file_count, 3), np.int64)  # the inode is 0: not opened yet
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = min(_MOST_OPEN, limit // 4 or 1) if limit > 0 else _MOST_OPEN
+        self._open: OrderedDict[int, int] = OrderedDict()  # file -> descriptor, last used last
+        self._pinned: dict[int, list[int]] = {}  # lane -> files that it may be reading
+        self._lock = threading.Lock()  # of both; nothing blocks while it is held
+
+    def open(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> list[int]:
+        """The descriptors of the first of `files`: at least one, all if they can all be open.
+
+        They stay open until the same lane calls this again, or `release()`.
+
+        Raises:
+            OSError: a file cannot be opened, or is no regular file; names its path.
+        """
+        fds = self._pin(files, lane)
+        while (opened := _opened(fds)) < len(files):
+            missing = [file for file, fd in zip(files, fds, strict=True) if fd < 0]
+            all_open = self._open_missing(missing, lane, yield_turn, wait=not opened)
+            fds = self._pin(files, lane)
+            if not all_open and (opened := _opened(fds)):
+                break
+        return fds[:opened]
+
+    def release(self, lane: int) -> None:
+        """Let the descriptors of a lane be closed when others are needed."""
+        self._pinned.pop(lane, None)
+
+    def sizes(self, files: IntArray) -> IntArray:
+        """int64[n], bytes: the sizes of containers that have been opened."""
+        sizes: IntArray = self._known[files, 1]
+        return sizes
+
+    def changed(self, files: IntArray) -> IntArray:
+        """Those of `files`, int64[n], that are not what they were when they were first opened.
+
+        Raises:
+            OSError: nothing is there any more; names the first path.
+        """
+        status = statuses_of_paths(self._catalog.file_paths(files), local=self._files.local)
+        changed: IntArray = files[(self._known[files] != _identities(status)).any(axis=1)]
+        return changed
+
+    def close(self) -> None:
+        """Close all. Closing twice is fine."""
+        self._pinned.clear()
+        self._close(list(self._open))
+
+    def _pin(self, files: list[int], lane: int) -> list[int]:
+        """The descriptors of `files`, -1 where it is not open, which no other lane closes."""
+        with self._lock:
+            self._pinned[lane] = files
+            fds = [self._open.get(file, -1) for file in files]
+            found = (file for file, fd in zip(files, fds, strict=True) if fd >= 0)
+            deque(map(self._open.move_to_end, found), maxlen=0)
+        return fds
+
+    def _open_missing(
+        self, files: list[int], lane: int, yield_turn: Callable[[], None], *, wait: bool
+    ) -> bool:
+        """Open the first of `files`, at least one if it may `wait`; whether that is all."""
+        paths, flags = self._catalog.file_paths(np.array(files)), self._files.flags
+        close_others = partial(self._close_others, lane)
+        with open_files() as fds:
+            fds += [-1] * len(files)
+            if not (self._files.local and open_cached(fds, paths, flags)):
+                yield_turn()
+                open_missing(fds, paths, flags, wait=wait, close_others=close_others)
+            count = len(fds)
+            status = regular_statuses(fds, paths, self._files.local)
+            with self._lock:
+                self._require_known(files[:count], _identities(status))
+                self._keep(files, fds)
+        return count == len(files)
+
+    def _require_known(self, files: list[int], found: IntArray) -> None:
+        """Get to know `files` when they are opened first, and refuse those that are others now."""
+        known = self._known[files]
+        known = np.where(known[:, :1] == 0, found, known)
+        for changed in np.flatnonzero((known != found).any(axis=1))[:1].tolist():
+            raise changed_error(self._catalog.file_path(files[changed]))
+        self._known[files] = known
+
+    def _keep(self, files: list[int], fds: list[int]) -> None:
+        """Move descriptors to those that stay open, unless another lane was faster."""
+        mine = [i for i in reversed(range(len(fds))) if files[i] not in self._open]
+        moving = zip([files[i] for i in mine], map(fds.pop, mine), strict=True)
+        self._open |= moving  # one bytecode instruction: Ctrl-C cannot lose a descriptor here
+        self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
+
+    def _close_others(self, lane: int) -> None:
+        """Close what no other lane needs, and not this one either: it will open it again."""
+        close_all_kept()
+        with self._lock:
+            self._pinned.pop(lane, None)
+            self._close(self._unpinned())
+
+    def _unpinned(self) -> list[int]:
+        pinned = set().union(*list(self._pinned.values()))
+        return [file for file in self._open if file not in pinned]
+
+    def _close(self, files: Iterable[int]) -> None:
+        close_all(map(self._open.pop, files))
+
+
+def changed_error(path: bytes, where: str = "") -> ContainerChangedError:
+    """The error of a container that was written or replaced; `where` names the sample."""
+    what = "the container has been written or replaced since it was first opened"
+    remedy = "make the reader anew, and the index if there is one"
+    return ContainerChangedError(path, f"{where + ': ' if where else ''}{what}; {remedy}")
+
+
+def _opened(fds: list[int]) -> int:
+    """How many of the first descriptors are open."""
+    return fds.index(-1) if -1 in fds else len(fds)
+
+
+def _identities(status: npt.NDArray[np.void]) -> IntArray:
+    """int64[n, 3]: inode, size in bytes, and time of modification in ns, of STATX[n]."""
+    mtime = status["mtime_s"] * 10**9 + status["mtime_ns"]
+    return np.stack([status["inode"], status["size"], mtime], axis=1)
