@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ._types import Buffer, HostBuffer, IntArray
 from .catalog import Catalog
 
-_SMALL = 4096  # bytes; to copy so few costs less than a tensor of DALI's
+SMALL = 4096
+"""Bytes; to copy so few costs less than a tensor of DALI's."""
 
 Contents: TypeAlias = Sequence[Buffer] | NDArray[Any]
 """The samples of a batch: an item of memory or an array each, or the rows of one array."""
@@ -81,7 +82,7 @@ def slices(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
 def parts(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
     """The same for ranges, in any order in the buffer. Small ones of one size are copied."""
     size = int(sizes[0]) if sizes.size else 0
-    if isinstance(buffer, np.ndarray) and 0 < size <= _SMALL and (sizes == size).all():
+    if isinstance(buffer, np.ndarray) and 0 < size <= SMALL and (sizes == size).all():
         return gather(buffer, offsets, size)
     memory: Any = buffer.data if isinstance(buffer, np.ndarray) else buffer
     ends = offsets + sizes

@@ -105,7 +105,7 @@ def directory(file_root: PathLike) -> Tree:
     Raises:
         ValueError, TypeError: it is not a local path.
     """
-    return _Directory(_local_path("file_root", file_root))
+    return _Directory(local_path("file_root", file_root))
 
 
 def from_tree(
@@ -183,8 +183,8 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
         ValueError: a line has another form or is longer than 16383 bytes; there are no samples; or
             a path is not local.
     """
-    path = _local_path("file_list", file_list)
-    root = path.rpartition(b"/")[0] if file_root is None else _local_path("file_root", file_root)
+    path = local_path("file_list", file_list)
+    root = path.rpartition(b"/")[0] if file_root is None else local_path("file_root", file_root)
     builder = CatalogBuilder()
     with open(os.fsdecode(path), "rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -197,7 +197,7 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
             name, label = match.groups()
             if name is not None:
                 if b"://" in name:
-                    _require_local(f"line {number} of file_list", name)
+                    require_local(f"line {number} of file_list", name)
                 # Like strtol(). int() would refuse thousands of digits.
                 builder.append(name, min(int(label.lstrip(b"0")[:20] or b"0"), 2**63 - 1))
     if not len(builder):
@@ -227,7 +227,7 @@ def from_files(
     numbers = array("q", range(len(names))) if labels is None else _integers("labels", labels)
     if len(numbers) != len(names):
         raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
-    root = b"" if file_root is None else _local_path("file_root", file_root)
+    root = b"" if file_root is None else local_path("file_root", file_root)
     return Catalog.from_names(names, numbers, root)
 
 
@@ -245,7 +245,7 @@ def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[byte
         if not name or b"\0" in name:
             raise ValueError(f"{argument} must be names of files, not {name!r}")
         if b"://" in name:
-            _require_local(argument, name)
+            require_local(argument, name)
     return names
 
 
@@ -257,15 +257,21 @@ def _integers(argument: str, values: Labels) -> array[int]:
         return array("q", [dali_integer(argument, each) for each in numbers])
 
 
-def _local_path(argument: str, value: Any) -> bytes:
+def local_path(argument: str, value: Any) -> bytes:
+    """A path as bytes.
+
+    Raises:
+        ValueError, TypeError: it is not a local path; names the argument.
+    """
     path = path_bytes(argument, value)
-    _require_local(argument, path)
+    require_local(argument, path)
     if b"\0" in path:
         raise ValueError(f"{argument} must be a path without NUL, not {path!r}")
     return path
 
 
-def _require_local(argument: str, path: bytes) -> None:
+def require_local(argument: str, path: bytes) -> None:
+    """Raise ValueError for "s3://" and the like."""
     if match := _REMOTE.match(path):
         remedy = "mount or copy the data, and give its local path"
         if match[0].lower() == b"file://":

@@ -216,7 +216,7 @@ def data_list(source: Source, contents: Contents) -> tuple[Any, Any, bool]:
         )
     # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
     # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
-    page_locked = ("", True) if source.pinned and _is_leased(contents[0]) else ()
+    page_locked = ("", True) if source.pinned and all(map(_is_leased, contents)) else ()
     tensors = [TensorCPU(content, *page_locked) for content in contents]
     return TensorListCPU(tensors, contiguous=False), None, False
 
