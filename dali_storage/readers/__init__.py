@@ -3,5 +3,6 @@
 from ..dali import catalog
 from .files import file
 from .records import records
+from .webdataset import webdataset
 
-__all__ = ["catalog", "file", "records"]
+__all__ = ["catalog", "file", "records", "webdataset"]

@@ -1,0 +1,161 @@
+"""Which file of a WebDataset sample is which output, as DALI's WebdatasetLoader decides it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._types import IntArray
+
+_PATTERNS = 65536  # that are remembered, of the extensions of a sample
+_LISTED = 20  # extensions in a message
+
+
+class Group(NamedTuple):
+    """Samples with the same extensions.
+
+    Attributes:
+        extensions: of the c components, in their order.
+        samples: int64[n], which samples of the block they are.
+        places: int64[n, c, 2], bytes: offset and size of each component.
+    """
+
+    extensions: tuple[bytes, ...]
+    samples: IntArray
+    places: IntArray
+
+
+class Block(NamedTuple):
+    """Samples that follow each other: how many, and their groups."""
+
+    size: int
+    groups: list[Group]
+
+
+def grouped(samples: Iterable[tuple[tuple[bytes, ...], Iterable[int]]]) -> Block:
+    """From the extensions of each sample, and offset and size of one component after another."""
+    found: dict[tuple[bytes, ...], tuple[list[int], list[int]]] = {}
+    number = -1
+    for number, (extensions, numbers) in enumerate(samples):
+        which, places = found.setdefault(extensions, ([], []))
+        which.append(number)
+        places.extend(numbers)
+    groups = [
+        Group(extensions, np.array(which), np.array(places, np.int64).reshape(len(which), -1, 2))
+        for extensions, (which, places) in found.items()
+    ]
+    return Block(number + 1, groups)
+
+
+class _Pick(NamedTuple):
+    outputs: list[int]  # that a sample has
+    components: list[int]  # of each of these
+    complete: bool  # for DALI, which counts components, not outputs
+
+
+@dataclass(slots=True, eq=False)
+class Selection:
+    """The outputs of a reader.
+
+    Attributes:
+        ext: of each output the extensions, separated by semicolons. The first component of a
+            sample that has one of them is the output.
+        dtypes: of each output.
+        missing: "empty", "skip" or "error": what becomes of a sample with fewer components than
+            outputs. A component that is several outputs counts once.
+        case_sensitive: whether upper and lower case of ASCII letters differ in extensions.
+        matched: whether a component has been an output.
+        seen: some of the extensions that were there.
+    """
+
+    ext: Sequence[bytes]
+    dtypes: Sequence[np.dtype[Any]]
+    missing: str = "empty"
+    case_sensitive: bool = True
+    matched: bool = False
+    seen: dict[bytes, None] = field(default_factory=dict)
+    _picks: dict[tuple[bytes, ...], _Pick] = field(default_factory=dict)
+    _wanted: dict[bytes, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for output, alternatives in enumerate(self.ext):
+            parts = self._folded(alternatives).split(b";")
+            if not parts[-1]:  # as for C++'s getline(), nothing is behind the last semicolon
+                parts.pop()
+            for extension in dict.fromkeys(parts):
+                self._wanted.setdefault(extension, []).append(output)
+
+    def choose(
+        self, block: Block, error: Callable[[int, str], ValueError]
+    ) -> tuple[IntArray, IntArray]:
+        """The outputs of the samples of a block that are not skipped.
+
+        Args:
+            block: the samples.
+            error: makes the error of a sample of the block.
+
+        Returns:
+            int64[n, outputs, 2]: offset and size, both 0 where a component is missing. int64[n]:
+            which samples of the block these are.
+
+        Raises:
+            ValueError: a size is no multiple of the item size of the dtype; or a component is
+                missing, and that is an error.
+        """
+        rows = np.zeros((block.size, len(self.ext), 2), np.int64)
+        kept = np.ones(block.size, bool)
+        for extensions, samples, places in block.groups:
+            outputs, components, complete = self._pick(extensions)
+            chosen = places[:, components]
+            self._refuse_fractions(samples, outputs, chosen, error)
+            rows[samples[:, None], outputs] = chosen
+            if not complete and self.missing == "error":
+                lacks = [e for i, e in enumerate(self.ext) if i not in outputs]
+                what = f"nothing for {texts(lacks)}" if lacks else "fewer components than outputs"
+                raise error(int(samples[0]), f"{what}; it has {texts(extensions)}")
+            if not complete and self.missing == "skip":
+                kept[samples] = False
+        return rows if kept.all() else rows[kept], np.flatnonzero(kept)
+
+    def _pick(self, extensions: tuple[bytes, ...]) -> _Pick:
+        if (known := self._picks.get(extensions)) is not None:
+            return known
+        chosen: dict[int, int] = {}
+        for component, extension in enumerate(map(self._folded, extensions)):
+            for output in self._wanted.get(extension, ()):
+                chosen.setdefault(output, component)
+        if len(self.seen) <= _LISTED:
+            self.seen |= dict.fromkeys(extensions)
+        self.matched = self.matched or bool(chosen)
+        components = [*chosen.values()]
+        pick = _Pick([*chosen], components, len(set(components)) >= len(self.ext))
+        if len(self._picks) < _PATTERNS:
+            self._picks[extensions] = pick
+        return pick
+
+    def _refuse_fractions(
+        self,
+        samples: IntArray,
+        outputs: list[int],
+        chosen: IntArray,
+        error: Callable[[int, str], ValueError],
+    ) -> None:
+        dtypes = [self.dtypes[output] for output in outputs]
+        rest = chosen[:, :, 1] % np.array([dtype.itemsize for dtype in dtypes], np.int64)
+        for row, column in np.argwhere(rest)[:1].tolist():
+            size, dtype = chosen[row, column, 1], dtypes[column]
+            what = f"{size:,} bytes for {texts([self.ext[outputs[column]]])}"
+            raise error(int(samples[row]), f"{what}, no multiple of the size of {dtype}")
+
+    def _folded(self, extension: bytes) -> bytes:
+        return extension if self.case_sensitive else extension.lower()
+
+
+def texts(extensions: Iterable[bytes]) -> str:
+    """Extensions in a message."""
+    found = [repr(os.fsdecode(extension)) for extension in extensions]
+    return ", ".join(found[:_LISTED] + (["..."] if len(found) > _LISTED else [])) or "no extensions"

@@ -1,0 +1,177 @@
+"""`readers.webdataset`: samples in tars."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from nvidia.dali.pipeline import do_not_convert
+from nvidia.dali.types import DALIDataType, to_numpy_type
+
+from .._types import PathLike
+from ..catalog import Catalog, Tree
+from ..dali import DataNode
+from ..discovery import file_names
+from ..filters import PATH_TYPES, as_list
+from ..formats import webdataset as format_
+from ..formats.components import Selection
+from ..options import dali_flag
+from .arguments import add, prepare
+
+_MISSING = "empty", "skip", "error"
+_DTYPES = (
+    *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64"),
+)
+
+
+@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
+def webdataset(
+    *,
+    paths: PathLike | Sequence[PathLike],
+    ext: str | bytes | Sequence[str | bytes],
+    index_paths: PathLike | Sequence[PathLike] | None = None,
+    device: str | None = None,
+    name: str | None = None,
+    bytes_per_sample_hint: int | Sequence[int] = 0,
+    case_sensitive_extensions: bool = True,
+    dont_use_mmap: bool = False,
+    dtypes: Any = None,
+    initial_fill: int = 1024,
+    lazy_init: bool = False,
+    missing_component_behavior: str | None = "",
+    num_shards: int = 1,
+    pad_last_batch: bool = False,
+    prefetch_queue_depth: int = 1,
+    preserve: bool = False,
+    random_shuffle: bool = False,
+    read_ahead: bool = False,
+    seed: int | None = None,
+    shard_id: int = 0,
+    shuffle_after_epoch: bool = False,
+    shuffle_after_epoch_seed: int | None = None,
+    skip_cached_images: bool = False,
+    stick_to_shard: bool = False,
+    tensor_init_bytes: int = 1 << 20,
+    shuffle: str = "dali",
+    backend: str = "python-file",
+    backend_options: Mapping[str, Any] | None = None,
+    return_index: bool = False,
+    pinned: bool | None = None,
+) -> DataNode | tuple[DataNode, ...]:
+    """`fn.readers.webdataset` of DALI 2.4, with a choice of how the bytes are read.
+
+    The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
+    bit. Only `shuffle`, `backend`, `backend_options`, `return_index` and `pinned` are new. What is
+    not described here is as in `readers.file`.
+
+    A sample is a sequence of files in a tar whose names are equal up to the first dot of the last
+    component; the rest of the name is the extension.
+
+    Args:
+        paths: the tars, not compressed.
+        ext: for each output the extension of its component; several, separated by semicolons, are
+            alternatives, and the first component with any of them is taken. One component may be
+            several outputs.
+        index_paths: the index of each tar, made by `python -m dali_storage index`, or by DALI's
+            wds2idx. Without, all headers of the tars are read here.
+        case_sensitive_extensions: whether upper and lower case differ in extensions.
+        dtypes: of the outputs, of DALI or of numpy: integers, or floats of 16 to 64 bits. By
+            default uint8. The size of a component must be a multiple of that of its dtype.
+        missing_component_behavior: "empty" or "": an output that a sample lacks has the shape (0,).
+            "skip": the sample is left out. "error": it is refused. As in DALI, the last two hold
+            for every sample with fewer components than outputs, so a component should not be
+            several outputs.
+        random_shuffle: draw the samples at random from a window of `initial_fill` samples, which
+            moves over the tars. With shuffle="samples" as in `readers.file`.
+        shuffle_after_epoch: shuffle the order of the tars before every epoch; it goes with
+            `random_shuffle`. With shuffle="samples" as in `readers.file`.
+        shuffle: "dali" or "samples": the whole data set is shuffled, not the order of the tars or
+            within a window, as `readers.file` does it. This costs no more.
+
+    Returns:
+        The node of the output if it is the only one, otherwise a tuple of the nodes; each sample is
+        1-D, of the dtype of its output. With return_index the last is the index, int64, shape (1,).
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; a tar or an index is damaged; no sample has any
+            of the extensions. The message has the argument, or file and place.
+        ContainerChangedError: an index contradicts its tar.
+        OSError: a tar or an index cannot be read. (With lazy_init, these are raised by the first
+            use of the pipeline.)
+
+    While it runs, the pipeline raises what it does with `readers.file`; and ContainerChangedError,
+    for a tar that has changed since it was opened.
+    """
+    arguments = {**locals()}
+    if device not in (None, "cpu"):
+        raise ValueError(f"device must be 'cpu', not {device!r}; data.gpu() copies an output")
+    if shuffle not in ("dali", "samples"):
+        raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
+    tars, indexes = file_names("paths", paths), _indexes(index_paths)
+    if indexes is not None and len(indexes) != len(tars):
+        raise ValueError(f"index_paths must match paths: {len(indexes)} for {len(tars)} tars")
+    extensions = _extensions(ext)
+    types = _dtypes(dtypes, len(extensions))
+    missing = _missing(missing_component_behavior)
+    sensitive = case_sensitive_extensions
+    case = sensitive is None or dali_flag("case_sensitive_extensions", sensitive)
+    by_container = shuffle == "dali"
+
+    def find(tree: Callable[[], Tree | None]) -> Catalog:
+        return format_.find(
+            tars,
+            indexes,
+            Selection(extensions, types, missing, case),
+            by_container=by_container,
+            may_be_missing=tree() is not None,
+        )
+
+    prepared = prepare(arguments, find, by_container=by_container)
+    nodes = add(arguments, prepared, format_.WebDataset(types))
+    return nodes if len(nodes) > 1 else nodes[0]
+
+
+def _indexes(index_paths: Any) -> list[bytes] | None:
+    """Their paths; as in DALI, an empty list is none."""
+    given = [] if index_paths is None else as_list("index_paths", index_paths, PATH_TYPES)
+    return file_names("index_paths", given) if given else None
+
+
+def _extensions(ext: Any) -> list[bytes]:
+    given = as_list("ext", ext, (str, bytes))
+    if wrong := [each for each in given if not isinstance(each, (str, bytes))]:
+        raise TypeError(f"ext must be strings, not {wrong[0]!r}")
+    if not given:
+        raise ValueError("ext must not be empty: it has an entry for each output")
+    return [*map(os.fsencode, given)]
+
+
+def _dtypes(dtypes: Any, outputs: int) -> list[np.dtype[Any]]:
+    if dtypes is None:
+        return [np.dtype(np.uint8)] * outputs
+    given = as_list("dtypes", dtypes, (DALIDataType, type, str, np.dtype))
+    types = [_dtype(each) for each in given]
+    if len(types) != outputs:
+        raise ValueError(f"dtypes must match ext: {len(types)} for {outputs} outputs")
+    return types
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(
+            to_numpy_type(dtype) if isinstance(dtype, DALIDataType) else dtype
+        )
+    except (KeyError, TypeError):
+        found = np.dtype(np.object_)
+    if found.name not in _DTYPES or not found.isnative:
+        raise ValueError(f"dtypes must be of {', '.join(_DTYPES)}, not {dtype!r}")
+    return found
+
+
+def _missing(behavior: Any) -> str:
+    found = str(behavior or "").lower() or _MISSING[0]
+    if found not in _MISSING:
+        known = ", ".join(map(repr, _MISSING))
+        raise ValueError(f"missing_component_behavior must be {known}, not {behavior!r}")
+    return found
