@@ -2,18 +2,21 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from .._types import Buffer, IntArray
+from .._types import Buffer, IntArray, address_of
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
+from ..ranges import Spans
 from ..reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import SampleFiles, require_file_options
+from .files.spans import SpanReads
 from .xnvme import availability
 from .xnvme.device import Device
-from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, open_anonymous
+from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, OpenReads, open_anonymous
 from .xnvme.library import load
 from .xnvme.queue import require_depth
 
@@ -24,6 +27,8 @@ class XnvmeFileReader(Reader):
     libxnvme has a queue per file, which is slow to create. Here one queue reads all files, see
     `FileQueue`. Buffers are allocated by libxnvme (xnvme_buf_alloc).
     """
+
+    reads_ranges = True
 
     def __init__(
         self,
@@ -68,7 +73,9 @@ class XnvmeFileReader(Reader):
         self._allocator: Device | None = None
         library = load()
         self._files = SampleFiles(catalog, direct=direct)
+        self._spans = SpanReads(catalog, self._files)
         self.alignment = self._files.alignment
+        self.unit = self._files.unit
         try:
             self._allocator = open_anonymous(library, io)
             for _ in range(lanes):
@@ -91,6 +98,10 @@ class XnvmeFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
+        if batch.spans is not None:
+            read_spans = partial(self._read_spans, queue, batch, batch.spans)
+            self._spans.read(batch, batch.spans, lane, self.yield_turn, read_spans)
+            return
         reads = _SampleReads(queue, self._files, batch, self.yield_turn)
         try:
             queue.run(reads, batch.buffer)
@@ -112,6 +123,19 @@ class XnvmeFileReader(Reader):
         if self._allocator is not None:
             self._allocator.close()
         self._files.close()
+        self._spans.close()
+
+    def _read_spans(
+        self, queue: FileQueue, batch: Batch, spans: Spans, indices: IntArray, fds: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """See `ReadSpans`."""
+        memory = address_of(batch.buffer) + spans.offsets[indices]
+        starts, needed = spans.starts[indices], spans.needed[indices]
+        reads = OpenReads(
+            queue, fds.tolist(), memory, needed, self.unit, starts=starts, will_wait=self.yield_turn
+        )
+        queue.run(reads, batch.buffer)
+        return reads.got, reads.errors
 
 
 class _SampleReads(FileReads):

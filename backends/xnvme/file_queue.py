@@ -7,7 +7,7 @@ import fcntl
 import os
 import platform
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 import numpy as np
@@ -143,10 +143,11 @@ class FileQueue:
     def _try_out(self, library: Library) -> None:
         contents = [b"one file", b"other 1!"]
         memory = np.zeros((2, 8), np.uint8)
+        addresses = memory.ctypes.data + np.array([0, 8])
         fds: list[int] = []
         try:
             fds += map(_anonymous_file, contents)
-            trial = _Trial(self, fds, memory)
+            trial = OpenReads(self, fds, addresses, np.array([8, 8]))
             self.run(trial, memory)
         finally:
             for fd in fds:
@@ -204,7 +205,7 @@ def _kernel() -> tuple[int, int]:
 
 
 class FileReads(Commands):
-    """Reads of n whole files of expected sizes. A subclass opens and closes the files.
+    """Reads of n files of expected sizes, from their start. A subclass opens and closes the files.
 
     Attributes:
         got: int64[n], bytes read of each so far.
@@ -239,7 +240,12 @@ class FileReads(Commands):
         got = self.got[indices]
         memory = self._memory[indices] + got
         nbytes = np.minimum(self._rounded[indices] - got, _MOST)
-        return self._queue.submit(contexts, fds, memory.tolist(), nbytes.tolist(), got.tolist())
+        offsets = self.positions(indices, got)
+        return self._queue.submit(contexts, fds, memory.tolist(), nbytes.tolist(), offsets.tolist())
+
+    def positions(self, indices: list[int], got: IntArray) -> IntArray:
+        """int64[k], where the rest of each read starts in its file, in bytes."""
+        return got
 
     def complete(
         self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
@@ -263,20 +269,34 @@ class FileReads(Commands):
         self.end([index])
 
 
-class _Trial(FileReads):
-    """Reads of open files."""
+class OpenReads(FileReads):
+    """Reads of open files, which stay open."""
 
-    def __init__(self, queue: FileQueue, fds: list[int], memory: npt.NDArray[np.uint8]) -> None:
-        """`memory`: uint8[n, k], for the first k bytes of n files."""
-        addresses = memory.ctypes.data + np.arange(len(fds)) * memory.strides[0]
-        super().__init__(queue, addresses, np.full(len(fds), memory.shape[1]))
+    def __init__(
+        self,
+        queue: FileQueue,
+        fds: list[int],
+        memory: IntArray,
+        sizes: IntArray,
+        unit: int = 1,
+        *,
+        starts: IntArray | None = None,
+        will_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """As `FileReads`; `starts`: int64[n], bytes into the files; `will_wait`: see `Commands`."""
+        super().__init__(queue, memory, sizes, unit)
         self._fds = fds
+        self._starts = np.zeros_like(sizes) if starts is None else starts
+        self._will_wait = will_wait
 
     def open(self, indices: list[int]) -> list[int]:
         return [self._fds[index] for index in indices]
+
+    def positions(self, indices: list[int], got: IntArray) -> IntArray:
+        return self._starts[indices] + got
 
     def end(self, indices: list[int]) -> None:
         pass
 
     def will_wait(self) -> None:
-        pass
+        self._will_wait()
