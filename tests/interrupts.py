@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
 from dali_storage.testing import SnapshotReaderTests
 
@@ -64,7 +65,9 @@ def ends_at(instruction: int, module: object, call: Callable[[], object]) -> boo
 class LosesNoFiles(SnapshotReaderTests):
     """A Ctrl-C leaves no file open, either. A plain `os.open()` cannot promise that."""
 
-    def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_ctrl_c_leaves_nothing_under_way(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         before = os.listdir("/proc/self/fd")
-        super().test_ctrl_c_leaves_nothing_under_way(reader, contents)
+        super().test_ctrl_c_leaves_nothing_under_way(reader, catalog, contents)
         assert len(os.listdir("/proc/self/fd")) <= len(before)

@@ -7,12 +7,12 @@ import pytest
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
-from dali_storage.testing import SnapshotReaderTests
+from dali_storage.testing import SnapshotRangeTests
 
 from .fake_cuda import FastCopies, install, put_on_gpu
 
 
-class TestMemory(SnapshotReaderTests):
+class TestMemory(SnapshotRangeTests):
     batches = 10_000
     openings = 1_000
 
@@ -26,7 +26,7 @@ class TestMemory(SnapshotReaderTests):
         assert os.fsencode(caught.value.filename) == catalog.path(3)
 
 
-class TestMemoryOnAGpu(SnapshotReaderTests):
+class TestMemoryOnAGpu(SnapshotRangeTests):
     @pytest.fixture(autouse=True)
     def cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
         install(monkeypatch, FastCopies())

@@ -6,22 +6,29 @@ Subclass `ReaderTests`, open a reader, run pytest:
         def open(self, catalog: Catalog) -> Reader:
             return MyReader(catalog)
 
-`SnapshotReaderTests` is for readers that keep the bytes they were opened with, `MappedReaderTests`
-for those that refuse files that have changed since they were mapped. The tests generate the
-expected bytes and write them without the code under test.
+A reader of ranges also inherits from `RangeTests` or `SnapshotRangeTests`: the same tests then run
+on ranges of containers, too. `SnapshotReaderTests` is for readers that keep the bytes they were
+opened with, `MappedReaderTests` for those that refuse files that have changed since they were
+mapped. The tests generate the expected bytes and write them without the code under test.
 """
 
-from .contract import SIZES, ReaderTests, SnapshotReaderTests, make_batch, make_known_batch, read
+from .contract import ReaderTests, SnapshotReaderTests, only
 from .mapped import MappedReaderTests
+from .packing import SIZES
 from .probes import nothing_is_left
+from .ranges import RangeTests, SnapshotRangeTests
+from .reading import make_batch, make_known_batch, read
 
 __all__ = [
     "SIZES",
     "MappedReaderTests",
+    "RangeTests",
     "ReaderTests",
+    "SnapshotRangeTests",
     "SnapshotReaderTests",
     "make_batch",
     "make_known_batch",
     "nothing_is_left",
+    "only",
     "read",
 ]

@@ -5,10 +5,10 @@ import threading
 import time
 import timeit
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pytest
@@ -18,24 +18,40 @@ from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..discovery import from_directory
 from ..errors import BackendUnavailable, SampleSizeChanged
-from ..reader import Batch, Reader
+from ..reader import Reader
+from .packing import SIZES, packed_contents, write_packed
 from .probes import is_interrupted, nothing_is_left, opened_for_writing
+from .reading import in_other_files, make_batch, make_known_batch, names_path, read
 
-SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
-"""Sizes of the test files in bytes: around sectors, blocks, pages and commands."""
-
+_Test = TypeVar("_Test", bound=Callable[..., None])
 _GUARD = 0xA5  # fills memory that must not change
+
+
+def only(packing: str) -> Callable[[_Test], _Test]:
+    """For a promise about samples that are "files", or about "ranges"."""
+
+    def decorate(test: _Test) -> _Test:
+        for mark in (
+            pytest.mark.parametrize("packing", [packing]),
+            pytest.mark.usefixtures("packing"),
+        ):
+            mark(test)
+        return test
+
+    return decorate
 
 
 class SnapshotReaderTests:
     """The promises of `dali_storage.reader`, except those about files that change.
 
     Attributes:
+        packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
         batches: how many batches a reader reads in the test for leaks.
         openings: how many readers are opened and closed in that test.
         interrupts: how many reads are interrupted, at random moments.
     """
 
+    packings: ClassVar[tuple[str, ...]] = ("files",)
     batches: ClassVar[int] = 300
     openings: ClassVar[int] = 3
     interrupts: ClassVar[int] = 20
@@ -44,21 +60,37 @@ class SnapshotReaderTests:
         """Open the backend under test on `catalog`; every subclass overrides this."""
         raise NotImplementedError
 
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run every test on all packings, unless it is `only()` for one."""
+        marks = metafunc.definition.iter_markers("parametrize")
+        is_chosen = any(mark.args[0] == "packing" for mark in marks)
+        if "packing" in metafunc.fixturenames and len(self.packings) > 1 and not is_chosen:
+            metafunc.parametrize("packing", self.packings)
+
+    @pytest.fixture
+    def packing(self) -> str:
+        """Whether samples are "files" or "ranges" of files."""
+        return self.packings[0]
+
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:
         """The directory of the test files; override it if they must be on a certain disk."""
         return tmp_path
 
     @pytest.fixture
-    def contents(self) -> list[bytes]:
+    def contents(self, packing: str) -> list[bytes]:
         """The bytes of every sample."""
+        if packing == "ranges":
+            return packed_contents()
         random = np.random.default_rng(20)
         return [random.bytes(size) for size in SIZES]
 
     @pytest.fixture
-    def catalog(self, directory: Path, contents: list[bytes]) -> Catalog:
-        """The same bytes as files, which a test may change."""
+    def catalog(self, directory: Path, contents: list[bytes], packing: str) -> Catalog:
+        """The same bytes in files, which a test may change."""
         (directory / "class").mkdir()
+        if packing == "ranges":
+            return write_packed(directory)
         for index, content in enumerate(contents):
             (directory / "class" / f"{index:03d}").write_bytes(content)
         return from_directory(directory, file_filters="*")
@@ -69,42 +101,62 @@ class SnapshotReaderTests:
         with self.open(catalog) as reader:
             yield reader
 
+    def test_ranges_are_tested_if_they_are_read(self, reader: Reader) -> None:
+        assert type(reader).reads_ranges == ("ranges" in self.packings), "see `packings`"
+
+    @only("files")
     def test_sizes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
         samples = np.arange(len(contents))[::-1]
         sizes = reader.sizes(samples)
         assert sizes.dtype == np.int64
         assert sizes.tolist() == [len(content) for content in contents[::-1]]
 
-    def test_bytes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
-        assert read(reader, np.arange(len(contents))) == contents
+    def test_bytes_are_those_of_the_files(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        assert read(reader, np.arange(len(contents)), catalog) == contents
 
-    def test_any_order_and_repeated_samples(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_any_order_and_repeated_samples(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         samples = np.array([5, 0, 12, 5, 5, 1, 12, 0])
-        assert read(reader, samples) == [contents[sample] for sample in samples]
+        assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
 
-    def test_a_batch_of_one_sample(self, reader: Reader, contents: list[bytes]) -> None:
-        assert [read(reader, np.array([sample]))[0] for sample in range(len(contents))] == contents
+    def test_a_batch_of_one_sample(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        for sample, content in enumerate(contents):
+            assert read(reader, np.array([sample]), catalog) == [content]
 
-    def test_a_batch_of_many_samples(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_a_batch_of_many_samples(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         samples = np.tile(np.arange(12), 100)  # all but the largest
-        assert read(reader, samples) == [contents[sample] for sample in samples]
+        assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
 
-    def test_an_empty_batch(self, reader: Reader) -> None:
-        assert read(reader, np.empty(0, np.int64)) == []
+    def test_an_empty_batch(self, reader: Reader, catalog: Catalog) -> None:
+        assert read(reader, np.empty(0, np.int64), catalog) == []
 
-    def test_a_buffer_is_used_again(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_a_buffer_is_used_again(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         buffer = reader.allocate(8 << 20)
         for samples in (np.arange(12), np.arange(12)[::-1], np.array([12, 0])):
-            assert read(reader, samples, buffer=buffer) == [contents[sample] for sample in samples]
+            expected = [contents[sample] for sample in samples]
+            assert read(reader, samples, catalog, buffer=buffer) == expected
 
-    def test_nothing_else_is_written(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_nothing_else_is_written(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         samples = np.arange(len(contents))
-        batch = make_batch(reader, samples, gap=3 * reader.alignment)
+        batch = make_batch(reader, samples, catalog, gap=3 * reader.alignment)
         batch.buffer[:] = _GUARD
         reader.read(batch, 0)
         outside = np.ones(batch.buffer.nbytes, np.bool_)
-        for start, size in zip(batch.offsets.tolist(), batch.sizes.tolist(), strict=True):
-            outside[start : start + -(-size // reader.alignment) * reader.alignment] = False
+        pieces = batch if batch.spans is None else batch.spans
+        room = -(-pieces.sizes // reader.alignment) * reader.alignment
+        for start, size in zip(pieces.offsets.tolist(), room.tolist(), strict=True):
+            outside[start : start + size] = False
         assert outside.any()
         written = np.frombuffer(batch.buffer.tobytes(), np.uint8)
         assert (written[outside] == _GUARD).all()
@@ -112,6 +164,9 @@ class SnapshotReaderTests:
     def test_alignment_and_lanes_are_sound(self, reader: Reader) -> None:
         assert reader.alignment > 0
         assert reader.alignment & (reader.alignment - 1) == 0
+        assert reader.unit > 0
+        assert reader.unit & (reader.unit - 1) == 0
+        assert reader.alignment % reader.unit == 0
         assert reader.lanes >= 1
 
     @pytest.mark.parametrize("nbytes", [0, 1, 4097, 5 << 20])
@@ -123,14 +178,16 @@ class SnapshotReaderTests:
         buffer[:] = _GUARD
         assert is_guarded(buffer)
 
-    def test_all_lanes_read_at_once(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_all_lanes_read_at_once(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         lanes = range(reader.lanes)
         samples = [np.random.default_rng(lane).integers(0, len(contents), 50) for lane in lanes]
         barrier = threading.Barrier(reader.lanes)
 
         def run(lane: int) -> list[list[bytes]]:
             barrier.wait()
-            return [read(reader, samples[lane], lane=lane) for _ in range(5)]
+            return [read(reader, samples[lane], catalog, lane=lane) for _ in range(5)]
 
         with ThreadPoolExecutor(reader.lanes) as threads:
             for lane, results in enumerate(threads.map(run, lanes)):
@@ -138,18 +195,20 @@ class SnapshotReaderTests:
 
     def test_closing_twice_is_fine(self, catalog: Catalog) -> None:
         reader = self.open(catalog)
-        read(reader, np.array([3]))
+        read(reader, np.array([3]), catalog)
         reader.close()
         reader.close()
 
-    def test_many_batches_leave_nothing(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_many_batches_leave_nothing(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         def run(batches: int) -> None:
             for number in range(batches):
                 if number % 8 == 0:
                     buffer = reader.allocate(8 * max(reader.alignment, 1 << 13))
                     buffer[:] = _GUARD  # memory takes no room before it is written
                 samples = np.arange(number % 3, 8)
-                assert read(reader, samples, buffer=buffer) == contents[number % 3 : 8]
+                assert read(reader, samples, catalog, buffer=buffer) == contents[number % 3 : 8]
 
         run(100)  # fills caches
         with nothing_is_left():
@@ -157,9 +216,10 @@ class SnapshotReaderTests:
 
     def test_closed_readers_leave_nothing(self, catalog: Catalog, contents: list[bytes]) -> None:
         def run(openings: int, samples: IntArray) -> None:
+            expected = [contents[sample] for sample in samples]
             for _ in range(openings):
                 with self.open(catalog) as reader:
-                    assert read(reader, samples) == [contents[sample] for sample in samples]
+                    assert read(reader, samples, catalog) == expected
 
         run(3, np.arange(len(contents)))  # what is opened once per process is no leak
         with nothing_is_left():
@@ -167,10 +227,12 @@ class SnapshotReaderTests:
 
     # If an interrupt hits a destructor, Python only reports it.
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_ctrl_c_leaves_nothing_under_way(self, reader: Reader, contents: list[bytes]) -> None:
+    def test_ctrl_c_leaves_nothing_under_way(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
         samples = np.tile(np.arange(12), 4)
         expected = [contents[sample] for sample in samples]
-        batch = make_batch(reader, samples)
+        batch = make_batch(reader, samples, catalog)
         seconds = min(timeit.repeat(lambda: reader.read(batch, 0), number=1, repeat=3))
         interrupted = 0
         for moment in np.random.default_rng(9).uniform(0, seconds, self.interrupts):
@@ -179,13 +241,13 @@ class SnapshotReaderTests:
                 batch.buffer[:] = _GUARD
                 time.sleep(0.001)
                 assert is_guarded(batch.buffer)
-            assert read(reader, samples) == expected
+            assert read(reader, samples, catalog) == expected
         assert interrupted
 
     def test_files_are_opened_for_reading_only(self, catalog: Catalog) -> None:
         with opened_for_writing(os.path.dirname(catalog.path(0))) as was_opened:
             with self.open(catalog) as reader:
-                read(reader, np.arange(len(catalog)))
+                read(reader, np.arange(len(catalog)), catalog)
             assert not was_opened()
 
     def test_an_unknown_option_is_refused(self, catalog: Catalog) -> None:
@@ -212,6 +274,13 @@ class SnapshotReaderTests:
         assert isinstance(type(reader).unavailable(), BackendUnavailable | None)
         assert all(isinstance(device, DeviceStatus) for device in type(reader).devices())
 
+    def others_are_right(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes], broken: int
+    ) -> None:
+        """Assert that the reader still reads all samples that are in other files."""
+        samples = in_other_files(catalog, broken)
+        assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
+
 
 class ReaderTests(SnapshotReaderTests):
     """All promises of `dali_storage.reader`, with files that change."""
@@ -220,10 +289,11 @@ class ReaderTests(SnapshotReaderTests):
         with self.open(catalog) as reader:
             os.unlink(catalog.path(4))
             with pytest.raises(FileNotFoundError) as caught:
-                read(reader, np.array([4]))
+                read(reader, np.array([4]), catalog)
             assert names_path(caught.value, catalog.path(4))
-            self.others_are_right(reader, contents, broken=4)
+            self.others_are_right(reader, catalog, contents, broken=4)
 
+    @only("files")
     def test_a_file_that_goes_missing_after_it_was_sized_is_named(
         self, catalog: Catalog, contents: list[bytes]
     ) -> None:
@@ -233,8 +303,9 @@ class ReaderTests(SnapshotReaderTests):
             with pytest.raises(OSError) as caught:
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(4))
-            self.others_are_right(reader, contents, broken=4)
+            self.others_are_right(reader, catalog, contents, broken=4)
 
+    @only("files")
     def test_the_first_failing_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, 9, 4, 6]))
@@ -244,6 +315,7 @@ class ReaderTests(SnapshotReaderTests):
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(9))
 
+    @only("files")
     def test_a_directory_as_sample_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, 4, 6]))
@@ -252,8 +324,9 @@ class ReaderTests(SnapshotReaderTests):
             with pytest.raises(IsADirectoryError) as caught:
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(4))
-            self.others_are_right(reader, contents, broken=4)
+            self.others_are_right(reader, catalog, contents, broken=4)
 
+    @only("files")
     @pytest.mark.parametrize("new_size", [0, 1, 4095, 4096, 4097, 8192, 70000])
     def test_a_changed_size_is_reported_and_then_known(
         self, catalog: Catalog, contents: list[bytes], new_size: int
@@ -267,48 +340,9 @@ class ReaderTests(SnapshotReaderTests):
                 reader.read(batch, 0)
             assert caught.value.samples.tolist() == [changed]
             expected = [contents[2], content[:new_size], contents[4]]
-            assert read(reader, np.array([2, changed, 4])) == expected
-
-    def others_are_right(self, reader: Reader, contents: list[bytes], broken: int) -> None:
-        """Assert that the reader still reads all samples but the broken one."""
-        samples = np.array([sample for sample in range(len(contents)) if sample != broken])
-        assert read(reader, samples) == [contents[sample] for sample in samples]
-
-
-def make_batch(
-    reader: Reader, samples: IntArray, *, gap: int = 0, buffer: Buffer | None = None
-) -> Batch:
-    """A batch of `samples` with `gap` bytes before each, in `buffer` or a new one."""
-    sizes = reader.sizes(samples)
-    slots = -(-sizes // reader.alignment) * reader.alignment + gap
-    offsets = np.cumsum(slots) - slots + gap
-    if buffer is None:
-        buffer = reader.allocate(int(slots.sum()) + gap)
-    return Batch(samples, sizes, offsets, buffer)
-
-
-def make_known_batch(reader: Reader, samples: IntArray) -> Batch:
-    """The same, after a first read of the samples, so that none of their files is open."""
-    read(reader, samples)
-    return make_batch(reader, samples)
-
-
-def read(
-    reader: Reader, samples: IntArray, *, lane: int = 0, buffer: Buffer | None = None
-) -> list[bytes]:
-    """The bytes of `samples`."""
-    batch = make_batch(reader, samples, buffer=buffer)
-    reader.read(batch, lane)
-    ends = batch.offsets + batch.sizes
-    pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)
-    return [batch.buffer[start:end].tobytes() for start, end in pieces]
+            assert read(reader, np.array([2, changed, 4]), catalog) == expected
 
 
 def is_guarded(buffer: Buffer) -> bool:
     """Whether nothing was written to a buffer that was filled with the guard."""
     return buffer.tobytes() == bytes([_GUARD]) * buffer.nbytes
-
-
-def names_path(error: OSError, path: bytes) -> bool:
-    """Whether an error has this path as its `filename`."""
-    return isinstance(error.filename, str) and os.fsencode(error.filename) == path

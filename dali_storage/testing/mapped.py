@@ -11,7 +11,8 @@ from ..catalog import Catalog
 from ..discovery import from_directory
 from ..errors import StaleMapError
 from ..reader import Reader
-from .contract import SnapshotReaderTests, make_batch, names_path, read
+from .contract import SnapshotReaderTests, only
+from .reading import in_other_files, make_batch, names_path, read
 
 
 def _rewrite(path: Path) -> None:
@@ -57,18 +58,18 @@ class MappedReaderTests(SnapshotReaderTests):
         changed = 6
         with self.open(catalog) as reader:
             if known:
-                read(reader, np.arange(len(contents)))
+                read(reader, np.arange(len(contents)), catalog)
             change(Path(os.fsdecode(catalog.path(changed))))
             for _ in range(2):  # the second time, too
                 with pytest.raises(StaleMapError) as caught:
-                    read(reader, np.array([2, changed, 4]))
+                    read(reader, np.array([2, changed, 4]), catalog)
                 assert names_path(caught.value, catalog.path(changed))
-            samples = np.delete(np.arange(len(contents)), changed)
-            assert read(reader, samples) == [contents[sample] for sample in samples]
+            samples = in_other_files(catalog, changed)
+            assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
 
     def test_a_file_that_changes_between_sizes_and_read_is_refused(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
-            batch = make_batch(reader, np.array([2, 6, 4]))
+            batch = make_batch(reader, np.array([2, 6, 4]), catalog)
             _append(Path(os.fsdecode(catalog.path(6))))
             with pytest.raises(StaleMapError) as caught:
                 reader.read(batch, 0)
@@ -76,12 +77,13 @@ class MappedReaderTests(SnapshotReaderTests):
 
     def test_the_first_changed_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
-            for changed in (4, 9):
+            for changed in (4, 10):
                 _append(Path(os.fsdecode(catalog.path(changed))))
             with pytest.raises(StaleMapError) as caught:
-                read(reader, np.array([2, 9, 4, 6]))
-            assert names_path(caught.value, catalog.path(9))
+                read(reader, np.array([2, 10, 4, 6]), catalog)
+            assert names_path(caught.value, catalog.path(10))
 
+    @only("files")
     def test_a_sample_not_in_the_map_is_refused(self, catalog: Catalog, directory: Path) -> None:
         with self.open(catalog) as reader:
             (directory / "class" / "new").write_bytes(b"bytes")

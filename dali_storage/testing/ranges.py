@@ -1,0 +1,154 @@
+"""The promises of a reader of ranges, beside those that it has in common with all others.
+
+These classes come before the others in the list of bases:
+
+    class TestMyReader(RangeTests, ReaderTests):
+        def open(self, catalog: Catalog) -> Reader:
+            return MyReader(catalog)
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from ..catalog import Catalog
+from ..errors import ContainerChangedError, StaleMapError
+from .contract import SnapshotReaderTests, only
+from .reading import make_batch, names_path, read
+
+
+class SnapshotRangeTests(SnapshotReaderTests):
+    """Runs the tests on ranges as well. For all readers of ranges, also those of extent maps."""
+
+    packings: ClassVar[tuple[str, ...]] = ("files", "ranges")
+
+    @only("ranges")
+    @pytest.mark.parametrize("cut", [1, 600_000])
+    def test_a_range_beyond_the_end_of_its_file_is_refused(
+        self, catalog: Catalog, cut: int
+    ) -> None:
+        path = catalog.path(12)
+        os.truncate(path, os.stat(path).st_size - cut)
+
+        def read_it() -> None:
+            with self.open(catalog) as reader:
+                read(reader, np.array([2, 12, 4]), catalog)
+
+        with pytest.raises((ContainerChangedError, StaleMapError)) as caught:
+            read_it()  # may also be refused when it is opened
+        assert names_path(caught.value, path)
+
+    @only("ranges")
+    def test_empty_ranges_are_read_alone_and_with_others(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            assert read(reader, np.array([0]), catalog) == [b""]
+            assert read(reader, np.array([0, 0]), catalog) == [b"", b""]
+            assert read(reader, np.array([0, 3, 0]), catalog) == [b"", contents[3], b""]
+
+    @only("ranges")
+    def test_ranges_that_lie_close_together_are_one_read(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            batch = make_batch(reader, np.array([12, 11, 10]), catalog)
+            assert batch.spans is not None
+            assert len(batch.spans) == 1
+
+
+def _rewrite(path: Path) -> None:
+    with open(path, "r+b") as file:  # in place, with the same size
+        file.write(b"other")
+
+
+def _append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def _replace(path: Path) -> None:
+    """By another file of the same size and time."""
+    twin, before = path.with_name("twin"), os.stat(path)
+    twin.write_bytes(bytes(before.st_size))
+    os.utime(twin, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(twin, path)
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+def _cut_the_end(path: Path) -> None:
+    os.truncate(path, os.stat(path).st_size - 1)
+
+
+class RangeTests(SnapshotRangeTests):
+    """The promises of a reader of ranges about containers that change, for `ReaderTests`."""
+
+    @only("ranges")
+    @pytest.mark.parametrize(
+        "change", [_rewrite, _append, _replace, _truncate, _cut_the_end], ids=lambda it: it.__name__
+    )
+    def test_a_container_that_changes_is_refused(
+        self, catalog: Catalog, contents: list[bytes], change: Callable[[Path], None]
+    ) -> None:
+        with self.open(catalog) as reader:
+            read(reader, np.arange(len(contents)), catalog)
+            change(Path(os.fsdecode(catalog.path(6))))
+            for _ in range(2):  # the second time, too
+                with pytest.raises(ContainerChangedError) as caught:
+                    read(reader, np.array([4, 6, 10]), catalog)
+                assert names_path(caught.value, catalog.path(6))
+            self.others_are_right(reader, catalog, contents, broken=6)
+
+    @only("ranges")
+    def test_a_container_that_changes_between_batch_and_read_is_refused(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            read(reader, np.arange(len(contents)), catalog)
+            batch = make_batch(reader, np.array([4, 6, 10]), catalog)
+            _rewrite(Path(os.fsdecode(catalog.path(6))))
+            with pytest.raises(ContainerChangedError) as caught:
+                reader.read(batch, 0)
+            assert names_path(caught.value, catalog.path(6))
+
+    @only("ranges")
+    @pytest.mark.parametrize("samples", [[2, 10, 9, 6], [6, 9, 10, 2]])
+    def test_the_first_container_of_a_batch_that_changed_is_named(
+        self, catalog: Catalog, contents: list[bytes], samples: list[int]
+    ) -> None:
+        with self.open(catalog) as reader:
+            read(reader, np.arange(len(contents)), catalog)
+            for changed in (9, 10):
+                _append(Path(os.fsdecode(catalog.path(changed))))
+            with pytest.raises(ContainerChangedError) as caught:
+                read(reader, np.array(samples), catalog)
+            assert names_path(caught.value, catalog.path(samples[1]))
+
+    @only("ranges")
+    @pytest.mark.parametrize("samples", [[2, 10, 9, 6], [6, 9, 10, 2]])
+    def test_the_first_missing_container_of_a_batch_is_named(
+        self, catalog: Catalog, samples: list[int]
+    ) -> None:
+        with self.open(catalog) as reader:
+            for missing in (9, 10):
+                os.unlink(catalog.path(missing))
+            with pytest.raises(FileNotFoundError) as caught:
+                read(reader, np.array(samples), catalog)
+            assert names_path(caught.value, catalog.path(samples[1]))
+
+    @only("ranges")
+    def test_a_directory_as_container_is_named(
+        self, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        with self.open(catalog) as reader:
+            os.unlink(catalog.path(4))
+            os.mkdir(catalog.path(4))
+            with pytest.raises(IsADirectoryError) as caught:
+                read(reader, np.array([2, 4, 6]), catalog)
+            assert names_path(caught.value, catalog.path(4))
+            self.others_are_right(reader, catalog, contents, broken=4)

@@ -1,0 +1,77 @@
+"""Batches of test samples, laid out as the prefetcher does it."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+
+from .. import prefetch
+from .._types import Buffer, IntArray
+from ..catalog import Catalog
+from ..reader import Batch, Reader
+
+_WHOLE_FILES = Catalog.from_names((), ())
+
+
+def in_other_files(catalog: Catalog, broken: int) -> IntArray:
+    """The samples that are not in the file of sample `broken`: int64[n]."""
+    files = catalog.files(np.arange(len(catalog)))
+    return np.flatnonzero(files != files[broken])
+
+
+def make_batch(
+    reader: Reader,
+    samples: IntArray,
+    catalog: Catalog = _WHOLE_FILES,
+    *,
+    gap: int = 0,
+    buffer: Buffer | None = None,
+) -> Batch:
+    """A batch of `samples` in `buffer` or a new one; a catalog of ranges must be given.
+
+    It is laid out as the prefetcher does it, with `gap` more bytes before each sample or span.
+    """
+    room = 0
+
+    def note(nbytes: int) -> Buffer:
+        nonlocal room
+        room = nbytes
+        return np.empty(0, np.uint8)
+
+    batch = prefetch.make_batch(reader, catalog, samples, note)
+    starts = batch.offsets if batch.spans is None else batch.spans.offsets
+    shifts: IntArray = gap * np.arange(1, starts.size + 1)
+    memory = reader.allocate(room + gap * (starts.size + 1)) if buffer is None else buffer
+    if batch.spans is None:
+        return replace(batch, offsets=starts + shifts, buffer=memory)
+    # An empty range is in no span.
+    moved = np.append(shifts, 0)[np.searchsorted(starts, batch.offsets, "right") - 1]
+    spans = replace(batch.spans, offsets=starts + shifts)
+    return replace(batch, offsets=batch.offsets + moved, buffer=memory, spans=spans)
+
+
+def make_known_batch(reader: Reader, samples: IntArray, catalog: Catalog = _WHOLE_FILES) -> Batch:
+    """The same, after a first read of the samples, so that none of their files is open."""
+    read(reader, samples, catalog)
+    return make_batch(reader, samples, catalog)
+
+
+def read(
+    reader: Reader,
+    samples: IntArray,
+    catalog: Catalog = _WHOLE_FILES,
+    *,
+    lane: int = 0,
+    buffer: Buffer | None = None,
+) -> list[bytes]:
+    """The bytes of `samples`; a catalog of ranges must be given."""
+    batch = make_batch(reader, samples, catalog, buffer=buffer)
+    reader.read(batch, lane)
+    ends = batch.offsets + batch.sizes
+    pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)
+    return [batch.buffer[start:end].tobytes() for start, end in pieces]
+
+
+def names_path(error: OSError, path: bytes) -> bool:
+    """Whether an error has this path as its `filename`."""
+    return isinstance(error.filename, str) and os.fsencode(error.filename) == path
