@@ -2,7 +2,9 @@
 
 from ..dali import catalog
 from .files import file
+from .npy import numpy
+from .recordio import mxnet
 from .records import records
 from .webdataset import webdataset
 
-__all__ = ["catalog", "file", "records", "webdataset"]
+__all__ = ["catalog", "file", "mxnet", "numpy", "records", "webdataset"]
