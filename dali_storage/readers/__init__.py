@@ -5,6 +5,7 @@ from .files import file
 from .npy import numpy
 from .recordio import mxnet
 from .records import records
+from .tfrecord import tfrecord
 from .webdataset import webdataset
 
-__all__ = ["catalog", "file", "mxnet", "numpy", "records", "webdataset"]
+__all__ = ["catalog", "file", "mxnet", "numpy", "records", "tfrecord", "webdataset"]

@@ -1,0 +1,113 @@
+"""What a `Feature` of nvidia.dali.tfrecord asks for. It does not tell Python, so DALI is asked."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from nvidia.dali import Pipeline, fn, tfrecord
+
+from ..formats import example
+from ..formats.tfrecord import FOOTER, HEADER, Feature
+
+_STRING = np.dtype(np.uint8)
+_KINDS = {_STRING: example.BYTES, np.dtype("f4"): example.FLOATS, np.dtype("i8"): example.INTS}
+
+
+def describe(features: Any) -> dict[str, Feature]:
+    """What is wanted of each feature, by name.
+
+    DALI's reader is run twice, in a CPU pipeline of its own, on a record in memory. If the record
+    lacks the features, the outputs tell their types. If it has empty lists, they tell their shapes;
+    one of (0, ...) is that of a VarLenFeature.
+
+    Raises:
+        ValueError: there are no features, or one that DALI does not read.
+        TypeError: it is not a mapping of names to features.
+    """
+    _check(features)
+    dtypes = {name: output.dtype for name, output in _run(features, b"").items()}
+    entries = b"".join(_entry(name, _KINDS[dtype]) for name, dtype in dtypes.items())
+    try:
+        shapes = {name: output.shape for name, output in _run(features, entries).items()}
+    except RuntimeError:
+        raise ValueError(_refused(features, dtypes, entries)) from None
+    return {name: _feature(dtype, shapes[name]) for name, dtype in dtypes.items()}
+
+
+def _check(features: Any) -> None:
+    if not isinstance(features, Mapping):
+        raise TypeError(f"features must be a dict of names and features, not {features!r}")
+    if not features:
+        raise ValueError("features must not be empty: name those that the pipeline needs")
+    for name, feature in features.items():
+        if not isinstance(name, str):
+            raise TypeError(f"features must have strings for names, not {name!r}")
+        if name.encode(errors="replace").decode() != name:  # it has surrogates
+            raise ValueError(f"features must have names that UTF-8 can write, not {name!r}")
+        if not isinstance(feature, tfrecord.Feature):
+            raise TypeError(
+                f"features[{name!r}] must be a FixedLenFeature or VarLenFeature of "
+                f"nvidia.dali.tfrecord, not {feature!r}"
+            )
+
+
+def _feature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Feature:
+    if dtype == _STRING:
+        return Feature(dtype)
+    fixed = shape[:1] != (0,)  # a FixedLenFeature of (0, ...) would be empty in all records
+    return Feature(dtype, shape if fixed else shape[1:], fixed)
+
+
+def _refused(
+    features: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]], entries: bytes
+) -> str:
+    for name, feature in features.items():
+        try:
+            _run({name: feature}, entries)
+        except RuntimeError:
+            if dtypes[name] == _STRING:
+                what = "a string must be a FixedLenFeature of shape (): the first one is read"
+                return f"features[{name!r}]: {what}"
+            return f"features[{name!r}]: its shape must be that of an array that fits in memory"
+    raise AssertionError("unreachable: together they were refused")
+
+
+def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """What DALI's reader makes of an Example of `entries`."""
+    message = _message(example.MESSAGE, entries)
+    record = HEADER.pack(len(message), 0) + message + FOOTER.pack(0)
+    with _in_memory(record) as path, _in_memory(b"0 %d" % len(record)) as index_path:
+        pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+        with pipeline:
+            nodes = fn.readers.tfrecord(
+                path=path, index_path=index_path, features=dict(features), dont_use_mmap=True
+            )
+            pipeline.set_outputs(*nodes.values())
+        outputs = pipeline.run()
+        return {name: np.array(output[0]) for name, output in zip(nodes, outputs, strict=True)}
+
+
+@contextmanager
+def _in_memory(data: bytes) -> Iterator[str]:
+    """The path of a file that is only in memory."""
+    with os.fdopen(os.memfd_create("tfrecord"), "wb", buffering=0) as file:
+        file.write(data)
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _entry(name: str, kind: int) -> bytes:
+    """A feature without values or, if it is a string, with one."""
+    values = _message(example.MESSAGE, b"") if kind == example.BYTES else b""
+    key = _message(example.MESSAGE, name.encode())
+    feature = _message(example.VALUE, _message(kind, values))
+    return _message(example.MESSAGE, key + feature)
+
+
+def _message(tag: int, content: bytes) -> bytes:
+    size, more = [], len(content)
+    while more > 127:
+        size.append(more & 127 | 128)
+        more >>= 7
+    return bytes([tag, *size, more]) + content

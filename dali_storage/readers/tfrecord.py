@@ -1,0 +1,142 @@
+"""`readers.tfrecord`: records of TFRecord files."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nvidia.dali.pipeline import do_not_convert
+
+from .. import discovery
+from .._types import PathLike
+from ..catalog import Catalog, Tree
+from ..dali import DataNode
+from ..errors import BackendUnavailable
+from ..formats import tfrecord_index
+from ..formats.tfrecord import Checksum, TfRecord
+from ..options import dali_flag
+from .arguments import add, prepare
+from .features import describe
+
+
+@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
+def tfrecord(
+    *,
+    path: PathLike | Sequence[PathLike],
+    features: Mapping[str, Any],
+    index_path: PathLike | Sequence[PathLike] | None = None,
+    device: str | None = None,
+    name: str | None = None,
+    bytes_per_sample_hint: int | Sequence[int] = 0,
+    dont_use_mmap: bool = False,
+    initial_fill: int = 1024,
+    lazy_init: bool = False,
+    num_shards: int = 1,
+    pad_last_batch: bool = False,
+    prefetch_queue_depth: int = 1,
+    preserve: bool = False,
+    random_shuffle: bool = False,
+    read_ahead: bool = False,
+    seed: int | None = None,
+    shard_id: int = 0,
+    shuffle_after_epoch: bool = False,
+    shuffle_after_epoch_seed: int | None = None,
+    skip_cached_images: bool = False,
+    stick_to_shard: bool = False,
+    tensor_init_bytes: int = 1 << 20,
+    use_o_direct: bool = False,
+    backend: str = "python-file",
+    backend_options: Mapping[str, Any] | None = None,
+    return_index: bool = False,
+    pinned: bool | None = None,
+    shuffle: str = "dali",
+    verify: bool = False,
+) -> dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]:
+    """`fn.readers.tfrecord` of DALI 2.4, with a choice of how the bytes are read.
+
+    The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
+    are `backend`, `backend_options`, `return_index`, `pinned`, `shuffle` and `verify`; and
+    `index_path` may be left out. Arguments that are not listed are those of `readers.file`.
+
+    Args:
+        path: the TFRecord files; one string is one file.
+        features: what to read of each record, a `tf.train.Example`: names and features of
+            `nvidia.dali.tfrecord`. A string is a FixedLenFeature of shape (): the first one of the
+            list. As in DALI, default values are never used.
+        index_path: an index for each file, as `python -m dali_storage index` or DALI's tfrecord2idx
+            makes it: a line "offset size" for each record. None: the lengths of all records are
+            read from the files: 12 bytes each, or all of a file of small records.
+        device: "cpu" or None. Records are parsed on the CPU.
+        dont_use_mmap: ignored; files are never mapped.
+        random_shuffle: draw the samples at random from a window of `initial_fill` samples, which
+            moves over the list. With shuffle="samples", the list itself is shuffled, too.
+        shuffle_after_epoch: before every epoch, shuffle the order of the files; samples keep theirs
+            within each. May be combined with `random_shuffle`. With shuffle="samples", the whole
+            list is shuffled, as in `readers.file`.
+        use_o_direct: ignored; `backend_options={"direct": True}` has the same effect.
+        return_index: also return the index of every sample in `catalog()`.
+        shuffle: "dali": shuffle as fn.readers.tfrecord. "samples": as `readers.file`: all samples
+            among each other, which costs no more.
+        verify: whether to check the checksums of every record. DALI never does. Needs the package
+            google-crc32c.
+
+    Returns:
+        A dictionary of nodes by the names in `features`, in their order; with `return_index`, it
+        and the index: int64, shape (1,).
+
+        * of a string: its bytes; uint8, 1-D. Host memory that DALI shares and does not copy.
+        * of a FixedLenFeature of numbers: int64 or float32, of its shape. Values that are missing
+          at the end are 0.
+        * of a VarLenFeature: of shape (n,), or (n, *partial_shape).
+        * of a feature of numbers that no record of a batch has: 0-D and 0, as in DALI. (There the
+          value may be anything.)
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value. An index
+            names bytes that its file does not have. A file without index is damaged.
+        OSError: an index cannot be read, or a file without one. (With lazy_init, this and the
+            errors of files are raised by the first use of the pipeline.)
+        BackendUnavailable: the backend does not work on this machine, or verify=True lacks its
+            package; the message says why.
+
+    The pipeline raises, while it runs, in addition to the errors of `readers.file`:
+
+        * RecordError: a record is not a `tf.train.Example`, its checksum is wrong, or it lacks what
+          `features` ask for: a string; values that fill a shape of `partial_shape`; or numbers that
+          other records of the batch have. `filename` is the path of its file; the message names the
+          record.
+        * ContainerChangedError: a file has changed or become shorter since it was opened.
+    """
+    arguments = locals()
+    if device == "gpu":
+        what = "records are parsed on the CPU; take pinned=True and the output's .gpu()"
+        raise ValueError(f"device must be 'cpu', not 'gpu': {what}")
+    if shuffle not in ("dali", "samples"):
+        raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
+    dali_flag("use_o_direct", use_o_direct)
+    checksum = _checksum() if dali_flag("verify", verify) else None
+    by_container = shuffle == "dali"
+    files = discovery.file_names("path", path)
+    indexes = None if index_path is None else discovery.file_names("index_path", index_path)
+    if indexes is not None and len(indexes) != len(files):
+        what = f"{len(indexes)} indexes for {len(files)} files"
+        raise ValueError(f"index_path must have one index for each file: {what}")
+
+    def find(tree: Callable[[], Tree | None]) -> Catalog:
+        return tfrecord_index.find(files, indexes, by_container)
+
+    prepared = prepare(arguments, find, by_container=by_container)
+    nodes = add(arguments, prepared, TfRecord(described := describe(features), checksum))
+    outputs = dict(zip(described, nodes, strict=False))
+    return (outputs, nodes[-1]) if dali_flag("return_index", return_index) else outputs
+
+
+def _checksum() -> Checksum:
+    try:
+        package = importlib.import_module("google_crc32c")
+    except ModuleNotFoundError as error:
+        if error.name != "google_crc32c":
+            raise
+        what, remedy = "verify=True needs the package google-crc32c", "pip install google-crc32c"
+        raise BackendUnavailable(what, remedy) from None
+    checksum: Checksum = package.value
+    return checksum
