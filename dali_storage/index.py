@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .formats import tars
+from .formats import tars, tfrecord_index
 
 Progress: TypeAlias = Callable[[int], object]
 """Told how many bytes of a container lie behind, as often as one likes."""
@@ -39,7 +39,10 @@ class Kind(NamedTuple):
     lines: Callable[[bytes, Progress], Iterable[bytes]]
 
 
-KINDS = (Kind("tar", (".tar",), tars.matches, tars.index),)
+KINDS = (
+    Kind("tar", (".tar",), tars.matches, tars.index),
+    Kind("TFRecord", (".tfrecord", ".tfrecords"), tfrecord_index.matches, tfrecord_index.index),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

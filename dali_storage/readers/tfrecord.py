@@ -15,6 +15,7 @@ from ..formats import tfrecord_index
 from ..formats.tfrecord import Checksum, TfRecord
 from ..options import dali_flag
 from .arguments import add, prepare
+from .containers import goes_by_container, storage_options
 from .features import describe
 
 
@@ -72,7 +73,7 @@ def tfrecord(
         shuffle_after_epoch: before every epoch, shuffle the order of the files; samples keep theirs
             within each. May be combined with `random_shuffle`. With shuffle="samples", the whole
             list is shuffled, as in `readers.file`.
-        use_o_direct: ignored; `backend_options={"direct": True}` has the same effect.
+        use_o_direct: the same as `backend_options={"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
         shuffle: "dali": shuffle as fn.readers.tfrecord. "samples": as `readers.file`: all samples
             among each other, which costs no more.
@@ -106,15 +107,12 @@ def tfrecord(
           record.
         * ContainerChangedError: a file has changed or become shorter since it was opened.
     """
-    arguments = locals()
-    if device == "gpu":
-        what = "records are parsed on the CPU; take pinned=True and the output's .gpu()"
-        raise ValueError(f"device must be 'cpu', not 'gpu': {what}")
-    if shuffle not in ("dali", "samples"):
-        raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
-    dali_flag("use_o_direct", use_o_direct)
+    arguments = {**locals(), "backend_options": storage_options(locals())}
+    if device not in (None, "cpu"):
+        what = "records are parsed on the CPU; .gpu() copies an output, faster with pinned=True"
+        raise ValueError(f"device must be 'cpu', not {device!r}: {what}")
+    by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None
-    by_container = shuffle == "dali"
     files = discovery.file_names("path", path)
     indexes = None if index_path is None else discovery.file_names("index_path", index_path)
     if indexes is not None and len(indexes) != len(files):
