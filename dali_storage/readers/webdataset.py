@@ -17,6 +17,7 @@ from ..formats import webdataset as format_
 from ..formats.components import Selection
 from ..options import dali_flag
 from .arguments import add, prepare
+from .containers import goes_by_container
 
 _MISSING = "empty", "skip", "error"
 _DTYPES = (
@@ -106,8 +107,6 @@ def webdataset(
     arguments = {**locals()}
     if device not in (None, "cpu"):
         raise ValueError(f"device must be 'cpu', not {device!r}; data.gpu() copies an output")
-    if shuffle not in ("dali", "samples"):
-        raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
     tars, indexes = file_names("paths", paths), _indexes(index_paths)
     if indexes is not None and len(indexes) != len(tars):
         raise ValueError(f"index_paths must match paths: {len(indexes)} for {len(tars)} tars")
@@ -116,7 +115,7 @@ def webdataset(
     missing = _missing(missing_component_behavior)
     sensitive = case_sensitive_extensions
     case = sensitive is None or dali_flag("case_sensitive_extensions", sensitive)
-    by_container = shuffle == "dali"
+    by_container = goes_by_container(shuffle)
 
     def find(tree: Callable[[], Tree | None]) -> Catalog:
         return format_.find(
