@@ -20,7 +20,7 @@ from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
 from .files.spans import SpanReads
 from .linux import aio, preadv
 from .linux.libc import IOVEC
-from .linux.reads import RangeReads, Read, Reads
+from .linux.reads import Ranges, Read, Reads, read_ranges
 
 
 class PythonFileReader(Reader):
@@ -93,7 +93,7 @@ class PythonFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         if batch.spans is not None:
-            read_spans = partial(self._read_spans, batch, batch.spans)
+            read_spans = partial(self._read_spans, batch)
             self._spans.read(batch, batch.spans, lane, self.yield_turn, read_spans)
             return
         found, start = np.empty_like(batch.sizes), 0
@@ -107,20 +107,17 @@ class PythonFileReader(Reader):
         self._files.close()
         self._spans.close()
 
-    def _read_spans(
-        self, batch: Batch, spans: Spans, indices: IntArray, fds: IntArray
-    ) -> tuple[IntArray, IntArray]:
+    def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""
-        memory = address_of(batch.buffer) + spans.offsets[indices]
-        starts, sizes, needed = spans.starts[indices], spans.sizes[indices], spans.needed[indices]
-        reads = RangeReads(self._read, fds, memory, starts, sizes, needed, self.unit)
-        if not self._direct:
-            reads.read(os.RWF_NOWAIT)
-        if reads.left.size:
-            self.yield_turn()
-        while reads.left.size:
-            reads.read()
-        return reads.got, reads.errors
+        memory = address_of(batch.buffer) + spans.offsets
+        ranges = Ranges(fds, memory, spans.starts, spans.sizes, spans.needed)
+        return read_ranges(
+            self._read,
+            ranges,
+            self.unit,
+            cached_first=not self._direct,
+            yield_turn=self.yield_turn,
+        )
 
     def _read_files(self, batch: Batch, start: int) -> IntArray:
         """Read files from slot `start` of the batch on, as many as can be open at once.

@@ -99,7 +99,7 @@ class XnvmeFileReader(Reader):
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
         if batch.spans is not None:
-            read_spans = partial(self._read_spans, queue, batch, batch.spans)
+            read_spans = partial(self._read_spans, queue, batch)
             self._spans.read(batch, batch.spans, lane, self.yield_turn, read_spans)
             return
         reads = _SampleReads(queue, self._files, batch, self.yield_turn)
@@ -126,13 +126,17 @@ class XnvmeFileReader(Reader):
         self._spans.close()
 
     def _read_spans(
-        self, queue: FileQueue, batch: Batch, spans: Spans, indices: IntArray, fds: IntArray
+        self, queue: FileQueue, batch: Batch, spans: Spans, fds: IntArray
     ) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""
-        memory = address_of(batch.buffer) + spans.offsets[indices]
-        starts, needed = spans.starts[indices], spans.needed[indices]
         reads = OpenReads(
-            queue, fds.tolist(), memory, needed, self.unit, starts=starts, will_wait=self.yield_turn
+            queue,
+            fds.tolist(),
+            address_of(batch.buffer) + spans.offsets,
+            spans.needed,
+            self.unit,
+            starts=spans.starts,
+            will_wait=self.yield_turn,
         )
         queue.run(reads, batch.buffer)
         return reads.got, reads.errors

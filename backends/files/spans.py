@@ -1,6 +1,7 @@
 """The reads of a batch of ranges: opened, read by a backend's engine, and checked."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TypeAlias
 
 import numpy as np
@@ -13,9 +14,9 @@ from ...reader import Batch
 from .containers import Containers, changed_error
 from .samples import FILES_AT_ONCE, SampleFiles
 
-ReadSpans: TypeAlias = Callable[[IntArray, IntArray], tuple[IntArray, IntArray]]
-"""Reads k spans, given by their indices, from their descriptors, both int64[k]. Returns how many
-bytes of each have arrived, and the errno of each, 0 if it has not failed: both int64[k]."""
+ReadSpans: TypeAlias = Callable[[Spans, IntArray], tuple[IntArray, IntArray]]
+"""Reads k spans from their descriptors, int64[k]. Returns how many bytes of each have arrived, and
+the errno of each, 0 if it has not failed: both int64[k]."""
 
 
 class SpanReads:
@@ -36,66 +37,54 @@ class SpanReads:
         read_spans: ReadSpans,
     ) -> None:
         """As `Reader.read()`; calls `yield_turn` before it blocks to open a container."""
-        got, errors = np.zeros_like(spans.sizes), np.zeros_like(spans.sizes)
-        files, ranks = _by_slot(spans)
-        opened = 0
+        # In the order of the batch: of several that fail, the first is named.
+        files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
+        failed: list[tuple[int, int, int]] = []  # slot, errno, bytes read
+        start = 0
         try:
-            while opened < files.size:
-                part = files[opened : opened + FILES_AT_ONCE]
-                fds = self._containers.open(part.tolist(), lane, yield_turn)
-                place = np.full(files.size, -1)
-                place[opened : opened + len(fds)] = fds
-                fd = place[ranks]
-                indices = np.flatnonzero(fd >= 0)
-                self._require_within(batch, spans, indices)
-                got[indices], errors[indices] = read_spans(indices, fd[indices])
-                opened += len(fds)
+            while start < len(files):
+                part = files[start : start + FILES_AT_ONCE]
+                fds = self._containers.open(part, lane, yield_turn)
+                start += len(fds)
+                some, where = _from(spans, dict(zip(part, fds, strict=False)))
+                got, errors = read_spans(some, where)
+                if (short := got < some.needed).any():
+                    blame = some.slots[short], errors[short], got[short]
+                    failed += zip(*(column.tolist() for column in blame), strict=True)
+                for changed in self._containers.changed(part[: len(fds)])[:1]:
+                    raise changed_error(self._catalog.file_path(changed))
         finally:
             self._containers.release(lane)
-        for changed in self._containers.changed(files)[:1].tolist():
-            raise changed_error(self._catalog.file_path(changed))
-        self._require_read(batch, spans, got, errors)
+        if failed:
+            raise self._error(batch, *min(failed))
 
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""
         self._containers.close()
 
-    def _require_within(self, batch: Batch, spans: Spans, indices: IntArray) -> None:
-        """Refuse samples that reach beyond the ends of their containers, which are open."""
-        ends = spans.starts[indices] + spans.needed[indices]
-        beyond = indices[ends > self._containers.sizes(spans.files[indices])]
-        if beyond.size:
-            raise self._beyond(batch, spans.files[beyond])
-
-    def _require_read(self, batch: Batch, spans: Spans, got: IntArray, errors: IntArray) -> None:
-        """Refuse spans that have not been read whole."""
-        failed = np.flatnonzero((errors > 0) | (got < spans.needed))
-        if failed.size:
-            first = failed[np.argmin(spans.slots[failed])]
-            sample = int(batch.samples[spans.slots[first]])
-            if errors[first]:
-                raise self._files.read_error(int(errors[first]), sample)
-            raise changed_error(self._catalog.path(sample), self._catalog.where(sample))
-
-    def _beyond(self, batch: Batch, files: IntArray) -> ContainerChangedError:
-        """The error of the first sample of the batch beyond the end of one of `files`."""
+    def _error(self, batch: Batch, slot: int, number: int, got: int) -> OSError:
+        """Of a span that failed, whose first sample is in this slot; its container is as it was."""
         ranges, samples = self._catalog.ranges, batch.samples
         assert ranges is not None
-        of = ranges.files_of(samples)
-        sizes = self._containers.sizes(of)
-        slot = np.argmax(np.isin(of, files) & (ranges.starts[samples] + batch.sizes > sizes))
-        where = self._catalog.where(int(samples[slot]))
-        what = f"{where} ends behind the container, which has {sizes[slot]:,} bytes"
-        remedy = "it was truncated, or the index is of another one: restore it, or index it anew"
-        return ContainerChangedError(self._catalog.path(int(samples[slot])), f"{what}; {remedy}")
+        files = ranges.files_of(samples)
+        size = self._containers.size(int(files[slot]))
+        ends = np.where(files == files[slot], ranges.starts[samples] + batch.sizes, 0)
+        for beyond in samples[ends > size][:1].tolist():
+            what = f"{self._catalog.where(beyond)} ends behind the container: {size:,} bytes"
+            remedy = "restore it if it was truncated, or else make its index anew"
+            return ContainerChangedError(self._catalog.path(beyond), f"{what}; {remedy}")
+        sample = int(samples[slot])
+        if number:
+            return self._files.read_error(number, sample)
+        what = f"{self._catalog.where(sample)}: the read ended after {got:,} bytes"
+        return ContainerChangedError(self._catalog.path(sample), f"{what}; try again")
 
 
-def _by_slot(spans: Spans) -> tuple[IntArray, IntArray]:
-    """The files of spans in the order of the batch, int64[k], and for each span its index there."""
-    starts = np.flatnonzero(np.diff(spans.files, prepend=-1))
-    if not starts.size:
-        return spans.files, spans.files
-    order = np.argsort(np.minimum.reduceat(spans.slots, starts))
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(order.size)
-    return spans.files[starts[order]], np.repeat(ranks, np.diff(starts, append=len(spans)))
+def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
+    """The spans of the files that these are the descriptors of, and the descriptor of each."""
+    where = np.array([fds.get(file, -1) for file in spans.files.tolist()])
+    if where.min() >= 0:
+        return spans, where
+    chosen = where >= 0
+    columns = (getattr(spans, field.name)[chosen] for field in fields(spans))
+    return Spans(*columns), where[chosen]

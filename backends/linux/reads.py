@@ -3,7 +3,7 @@
 import mmap
 import os
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,24 @@ from .libc import IOVEC
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`preadv.read()`, or `aio.read()` of some depth."""
+
+
+class Ranges(NamedTuple):
+    """Ranges of n open files; all int64[n].
+
+    Attributes:
+        fds: the descriptors.
+        memory: the addresses to read to.
+        starts: bytes into the files.
+        sizes: bytes to read.
+        needed: bytes that must be there: less is the end of the file.
+    """
+
+    fds: IntArray
+    memory: IntArray
+    starts: IntArray
+    sizes: IntArray
+    needed: IntArray
 
 
 class Reads:
@@ -66,52 +84,42 @@ class Reads:
             self.done[indices] = at_end
 
 
-class RangeReads:
-    """Reads of n ranges of open files.
+def read_ranges(
+    read: Read,
+    ranges: Ranges,
+    unit: int,
+    *,
+    cached_first: bool,
+    yield_turn: Callable[[], None],
+) -> tuple[IntArray, IntArray]:
+    """Read ranges of open files to the end, or to the end of the file.
 
-    Attributes:
-        got: int64[n], bytes read of each so far.
-        errors: int64[n], errno of each; 0 if it has not failed.
-        left: int64[k], the indices of those that have neither been read nor failed.
+    Args:
+        read: reads ranges once.
+        ranges: what to read.
+        unit: bytes, of which starts and sizes are multiples.
+        cached_first: read what is in the page cache first, see `Reads`.
+        yield_turn: called before it blocks.
+
+    Returns:
+        The bytes read of each, and the errno of each, 0 if it has not failed: int64[n].
     """
-
-    def __init__(
-        self,
-        read: Read,
-        fds: IntArray,
-        memory: IntArray,
-        starts: IntArray,
-        sizes: IntArray,
-        needed: IntArray,
-        unit: int,
-    ) -> None:
-        """Read nothing yet; all arrays are int64[n].
-
-        Args:
-            read: reads ranges once.
-            fds: the open files.
-            memory: the addresses to read to.
-            starts: bytes into the files; multiples of `unit`.
-            sizes: bytes to read; multiples of `unit`.
-            needed: bytes that a file must have there; less is the end of a file.
-            unit: bytes.
-        """
-        self.got, self.errors = np.zeros_like(sizes), np.zeros_like(sizes)
-        self.left = np.arange(sizes.size)
-        self._by = read
-        self._fds, self._memory, self._starts = fds, memory, starts
-        self._sizes, self._needed, self._unit = sizes, needed, unit
-
-    def read(self, rw_flags: int = 0) -> None:
-        """Read once of each that is left; with RWF_NOWAIT what is cached, see `Reads`."""
-        left, got = self.left, self.got[self.left]
-        iovecs = np.empty((left.size, 1), IOVEC)
-        iovecs["base"][:, 0] = self._memory[left] + got
-        iovecs["len"][:, 0] = self._sizes[left] - got
-        more = self._by(self._fds[left], iovecs, self._starts[left] + got, rw_flags)
-        self.got[left] = got = got + np.maximum(more, 0)
-        short = got < self._needed[left]
-        if not rw_flags & os.RWF_NOWAIT:  # whatever failed without blocking is tried again
-            self.errors[left] = np.maximum(-more, 0)
-            short &= (more > 0) & (got % self._unit == 0)
-        self.left = left[short]
+    got, errors = np.zeros_like(ranges.sizes), np.zeros_like(ranges.sizes)
+    left: IntArray | slice = slice(None)
+    flags = os.RWF_NOWAIT if cached_first else 0
+    while True:
+        if not flags:
+            yield_turn()
+        done = got[left]
+        iovecs = np.empty((done.size, 1), IOVEC)
+        iovecs["base"][:, 0] = ranges.memory[left] + done
+        iovecs["len"][:, 0] = ranges.sizes[left] - done
+        more = read(ranges.fds[left], iovecs, ranges.starts[left] + done, flags)
+        got[left] = done = done + np.maximum(more, 0)
+        short = done < ranges.needed[left]
+        if not flags:  # whatever failed without blocking is tried again
+            errors[left] = np.maximum(-more, 0)
+            short &= (more > 0) & (done % unit == 0)
+        if not short.any():
+            return got, errors
+        left, flags = np.arange(got.size)[left][short], 0
