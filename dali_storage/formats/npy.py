@@ -112,7 +112,9 @@ def view(content: memoryview) -> NDArray[Any]:
         what = f"an array {_kind(header.dtype, len(header.shape))} of the shape {header.shape}"
         what = f"{what} needs {needed:,} bytes, and the file has {len(content):,}"
         raise ValueError(f"{what}; it is cut short: write it anew by numpy.save()")
-    return np.ndarray(header.shape, header.dtype, content, offset, order=header.order)
+    # Not np.ndarray(buffer=...): it would refer to the buffer below the lease, not to the lease.
+    array = np.frombuffer(content[offset:needed], header.dtype)
+    return array.reshape(header.shape, order=header.order)
 
 
 @lru_cache(maxsize=1024)  # a data set usually has one shape, or a few
