@@ -5,13 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 
+from .container_legs import CONTAINER_LEGS
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, XNVME_BAM, XNVME_GDS, names_of
 from .workload import Settings
 
 LOADERS = "loaders"
 """The command that compares loaders instead of readers."""
-SEVERAL_LEGS = ("compare", "demo", LOADERS)
+CONTAINERS = "containers"
+"""The command that compares readers of containers instead of files."""
+SEVERAL_LEGS = ("compare", "demo", CONTAINERS, LOADERS)
 """The commands that run several legs. Every other command is named after its only leg."""
 
 LOADER_SETS = ("imagenet-train", "imagenet-eval", "cifar10")
@@ -42,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     summaries = {
         "compare": "run every leg that works here, in turn, on the same samples",
         "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
+        CONTAINERS: "compare readers of tars and TFRecord files, on DIR/shards",
         LOADERS: "compare whole loaders with torchvision: pixels first, then the time",
         **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
     }
@@ -51,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
         _add_options(command)
         if name in SEVERAL_LEGS:
             text = "run only these legs"
-            known = LOADER_LEGS if name == LOADERS else [leg.name for leg in LEGS]
-            legs = partial(_legs, known=known)
+            others = {LOADERS: LOADER_LEGS, CONTAINERS: [leg.name for leg in CONTAINER_LEGS]}
+            legs = partial(_legs, known=others.get(name, [leg.name for leg in LEGS]))
             command.add_argument("--legs", type=legs, default=None, metavar="LEG,LEG", help=text)
         if name == LOADERS:
             _add_loader_options(command)

@@ -6,13 +6,29 @@ import sys
 from collections.abc import Sequence
 
 from . import arguments, environment, fio, maps, report
-from .legs import LEGS, XNVME_BAM, Leg, refuse_unused
+from .container_legs import CONTAINER_LEGS, open_shards
+from .legs import BASELINES, LEGS, XNVME_BAM, Leg, refuse_unused
 from .measure import Result, Results, measure
 from .progress import progress, say
 from .verify import verify
 from .workload import BadInputError, Settings, Workload, prepare, summarize_error
 
+_INTERRUPTED = 130
 _DEMO_DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
+_DEMO_CONTAINERS = {
+    "command": arguments.CONTAINERS,
+    "datadir": _DEMO_DIRECTORY,
+    "verify": True,
+    "seed": 0,
+    "rounds": 3,
+    "batches": 94,  # three epochs
+    "json": None,
+    "plot": None,
+    "legs": [
+        leg.name for leg in CONTAINER_LEGS if leg.name in BASELINES or leg.name.endswith("-samples")
+    ],
+}
+"""The options of the second table of the demo. Figures of the first are in the files."""
 
 
 def run(command_line: Sequence[str] | None) -> int:
@@ -23,16 +39,28 @@ def run(command_line: Sequence[str] | None) -> int:
             from . import loading  # here: nothing else needs torch and torchvision
 
             return loading.run(options)
-        if options.command == "demo":
-            _make_demo(options)
-        return _compare(options)
+        return _demo(options) if options.command == "demo" else _compare(options)
     except BadInputError as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
 
 
+def _demo(options: argparse.Namespace) -> int:
+    """Compare readers of files and, unless legs are chosen, readers of containers."""
+    containers = argparse.Namespace(**vars(options) | _DEMO_CONTAINERS)
+    containers.rounds = options.rounds or _DEMO_CONTAINERS["rounds"]
+    _make_demo(options)
+    only_files = options.legs is not None
+    options.legs = options.legs or [leg.name for leg in LEGS if leg is not XNVME_BAM]
+    status = _compare(options)
+    if only_files or status == _INTERRUPTED:
+        return status
+    print()
+    return max(status, _compare(containers))
+
+
 def _make_demo(options: argparse.Namespace) -> None:
-    from . import dataset  # here: nothing else needs matplotlib and Pillow
+    from . import dataset, packing  # here: nothing else needs matplotlib, Pillow and google-crc32c
 
     if options.datadir is not None:
         raise BadInputError("demo makes its own data; to measure yours: compare --datadir DIR")
@@ -40,17 +68,23 @@ def _make_demo(options: argparse.Namespace) -> None:
     try:
         with progress(step, dataset.IMAGES) as tick:
             dataset.make(_DEMO_DIRECTORY, tick)
+        with progress("packing them into shards", 2 * dataset.IMAGES) as tick:
+            packing.make(_DEMO_DIRECTORY, tick)
     except OSError as error:
         raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
     say(step)
     options.datadir, options.verify = _DEMO_DIRECTORY, True
-    options.legs = options.legs or [leg.name for leg in LEGS if leg is not XNVME_BAM]
 
 
 def _compare(options: argparse.Namespace) -> int:
     legs, workload = _check(options, arguments.settings(options))
-    results = {leg.name: Result(leg.name, skipped=leg.unsupported_reason(workload)) for leg in legs}
-    with maps.with_map(workload, results) as workload:
+    results = {
+        leg.name: Result(
+            leg.name, skipped=leg.unsupported_reason(workload), baselines=leg.baselines
+        )
+        for leg in legs
+    }
+    with maps.with_map(workload, results, legs) as workload:
         if not any(result.runs for result in results.values()):
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
             raise BadInputError(f"no leg can run here: {reasons}")
@@ -66,7 +100,7 @@ def _compare(options: argparse.Namespace) -> int:
             interrupted = True
     _report(options, workload, results, limit, interrupted)
     if interrupted:
-        return 130
+        return _INTERRUPTED
     return int(any(result.failed is not None for result in results.values()))
 
 
@@ -77,15 +111,19 @@ def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Le
         environment.check_can_drop_caches()
     if options.datadir is not None:
         workload = prepare(options.datadir, settings)
-    elif settings.bmap is not None:
+        if options.command == arguments.CONTAINERS:
+            workload = open_shards(workload, options.datadir)
+    elif settings.bmap is not None and options.command != arguments.CONTAINERS:
         workload = maps.samples_of(settings.bmap, settings)
     else:
-        raise BadInputError(f"{options.command} needs --datadir DIR or --bmap FILE")
+        other = "" if options.command == arguments.CONTAINERS else " or --bmap FILE"
+        raise BadInputError(f"{options.command} needs --datadir DIR{other}")
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
-    legs = [leg for leg in LEGS if names is None or leg.name in names]
+    known = CONTAINER_LEGS if options.command == arguments.CONTAINERS else LEGS
+    legs = [leg for leg in known if names is None or leg.name in names]
     refuse_unused(settings, legs)
     return legs, workload
 
@@ -100,6 +138,13 @@ def _check_memory(settings: Settings) -> None:
         raise BadInputError(f"{what}: use --mem pinned")
 
 
+def _baselines(options: argparse.Namespace) -> str:
+    """What the legs are compared with, for the line below the table."""
+    if options.command == arguments.CONTAINERS:
+        return "the fastest of DALI's legs of the same format"
+    return f"the faster of {' and '.join(BASELINES)}"
+
+
 def _report(
     options: argparse.Namespace,
     workload: Workload,
@@ -111,7 +156,7 @@ def _report(
         results,
         environment.describe(workload),
         workload.settings,
-        report.readers(workload.settings),
+        report.readers(workload.settings, _baselines(options)),
         interrupted=interrupted,
         json_path=options.json,
         plot_path=options.plot,

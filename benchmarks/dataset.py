@@ -1,12 +1,9 @@
 """The data set of the demo: JPEGs of a real photograph, as large as those of ImageNet."""
 
 import argparse
-import errno
 import io
 import os
 import random
-import shutil
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,8 +14,11 @@ from PIL import Image
 
 from bmap_tools.console import Tick
 
+from . import packing
+from .directories import make_whole
 from .environment import usable_cores
 from .progress import progress
+from .shards import SUFFIXES
 
 IMAGES = 2000
 CLASSES = 10
@@ -37,8 +37,7 @@ _ATTEMPTS = 100
 def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
     """Make `directory/train`, unless it is complete, and return its path.
 
-    The pictures are the same every time. They are written to another directory, which is then
-    renamed, so that an interrupt leaves nothing. Files of the user are never deleted.
+    The pictures are the same every time. See `make_whole()` for interrupts and files of the user.
     """
     classes = [f"class_{label}" for label in range(CLASSES)]
     names = [f"{name}/{i:05d}.jpg" for i, name in enumerate(_classes(classes, images))]
@@ -90,22 +89,7 @@ def _validation(images: int, classes: int) -> int:
 
 def _make(directory: str, part: str, names: Sequence[str], tick: Tick, first: int = 0) -> str:
     """Make the pictures from number `first` on in `directory/part`, if they are not there."""
-    path, expected = os.path.join(directory, part), set(names)
-    found = {str(file.relative_to(path)) for file in Path(path).rglob("*") if not file.is_dir()}
-    if found - expected:
-        raise FileExistsError(errno.EEXIST, "there are other files than those of the demo", path)
-    if found == expected:
-        return path
-    os.makedirs(directory, exist_ok=True)
-    making = tempfile.mkdtemp(prefix=".making-", dir=directory)
-    try:
-        _fill(making, names, first, tick)
-        os.chmod(making, 0o755)  # mkdtemp makes it private
-        shutil.rmtree(path, ignore_errors=True)
-        os.rename(making, path)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-    return path
+    return make_whole(directory, part, names, lambda path: _fill(path, names, first, tick))
 
 
 def _encode(photograph: Image.Image, number: int) -> bytes:
@@ -147,13 +131,15 @@ def _fill(root: str, names: Sequence[str], first: int, tick: Tick) -> None:
 def _main() -> None:
     """Make a data set of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dataset", description=__doc__)
-    parser.add_argument("directory", help="where it is made")
+    parser.add_argument("directory", metavar="DIR", help="where it is made")
     parser.add_argument("--images", type=int, default=IMAGES, help="default: %(default)s")
     parser.add_argument("--layout", choices=("classes", "imagenet"), default="classes")
     parser.add_argument("--classes", type=int, default=CLASSES, help=f"1 to {len(SYNSETS)}")
     parser.add_argument(
         "--flat-val", action="store_true", help="val without class directories, and a CSV of labels"
     )
+    text = "also pack train into N tars of WebDataset and N TFRecord files, in DIR/shards"
+    parser.add_argument("--shards", type=int, metavar="N", help=text)
     given = parser.parse_args()
     imagenet = given.layout == "imagenet"
     if not imagenet and (given.flat_val or given.classes != CLASSES):
@@ -166,6 +152,10 @@ def _main() -> None:
                 make_imagenet(given.directory, tick, given.images, **shape)
             else:
                 make(given.directory, tick, given.images)
+        if given.shards is not None:
+            packed = len(SUFFIXES) * given.images
+            with progress(f"packing into {given.shards} shards of each format", packed) as tick:
+                packing.make(given.directory, tick, given.shards)
     except (OSError, ValueError) as error:
         parser.error(str(error))
 

@@ -72,11 +72,12 @@ def drop_caches() -> None:
 
 def fill_page_cache(workload: Workload) -> None:
     """Read every file of the workload once; a BadInputError names one that cannot be read."""
-    samples = np.unique(workload.order)
+    containers = [file for found in workload.shards.values() for file in found.files]
+    files = containers or [*paths(workload.catalog, np.unique(workload.order))]
     buffer = bytearray(1 << 20)
     try:
-        with progress("filling the page cache", len(samples)) as tick:
-            for done, path in enumerate(paths(workload.catalog, samples), 1):
+        with progress("filling the page cache", len(files)) as tick:
+            for done, path in enumerate(files, 1):
                 with open(path, "rb", buffering=0) as file:
                     while file.readinto(buffer):
                         pass

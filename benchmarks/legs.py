@@ -17,6 +17,10 @@ from .pipelines import Nodes, read_files, read_naively, read_with_io_file
 from .workload import BadInputError, Settings, Workload
 
 
+BASELINES = ("dali", "dali-nommap")
+"""The other legs that read files are compared with the faster of these."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """A backend of dali_storage.
@@ -40,14 +44,18 @@ class Backend:
             values["gpu"] = workload.settings.device_id
         return {name: value for name, value in values.items() if value is not None}
 
-    def read(self, workload: Workload) -> Nodes:
-        """The operator that reads."""
-        options: dict[str, Any] = {"backend_options": self.options(workload)}
+    def arguments(self, workload: Workload) -> dict[str, Any]:
+        """The arguments of its reader that say how to read."""
+        options: dict[str, Any] = {"backend": self.name, "backend_options": self.options(workload)}
         if "mem" in self.takes and workload.settings.mem == "gpu":
             options["device"] = "gpu"
         elif workload.settings.pinned != "auto":
             options["pinned"] = workload.settings.pinned == "yes"
-        return read_files(readers.file, workload, backend=self.name, **options)
+        return options
+
+    def read(self, workload: Workload) -> Nodes:
+        """The operator that reads."""
+        return read_files(readers.file, workload, **self.arguments(workload))
 
     def open(self, workload: Workload) -> Reader:
         """The backend's reader of all samples."""
@@ -71,6 +79,7 @@ class Leg:
         read: makes the operators that read; called while a pipeline is being defined.
         unsupported: why the leg cannot run here even if there are files, or None.
         backend: what reads; None without dali_storage.
+        baselines: the legs whose faster one in each round it is compared with.
     """
 
     name: str
@@ -78,6 +87,7 @@ class Leg:
     read: Callable[[Workload], Nodes]
     unsupported: Callable[[Workload], str | None] = lambda workload: None
     backend: Backend | None = None
+    baselines: tuple[str, ...] = BASELINES
 
     def takes(self, setting: str) -> bool:
         """Whether a setting of that name is an option of its backend."""
@@ -88,6 +98,24 @@ class Leg:
         if workload.root is None and not self.takes("bmap"):
             return "it reads files, and their file system is not mounted"
         return self.unsupported(workload)
+
+    def ordered(self, workload: Workload) -> Workload:
+        """The workload in the order in which the leg reads it."""
+        return workload
+
+    def check(self, workload: Workload) -> None:
+        """Open the backend once, for its errors."""
+        if self.backend is not None:
+            self.backend.open(workload).close()
+
+    def truth(self, workload: Workload) -> Nodes:
+        """What the leg is verified against, an operator; `expected` names it."""
+        return REFERENCE.read(workload)
+
+    @property
+    def expected(self) -> str:
+        """What the leg is verified against, for messages."""
+        return "fn.readers.file"
 
 
 def takes_nvme_commands_only(uri: str) -> bool:
@@ -167,10 +195,8 @@ def _leg(
 
 
 _read_by_dali = partial(read_files, fn.readers.file)
-_MMAP = Leg("dali", "fn.readers.file by mmap", _read_by_dali)
-_NO_MMAP = Leg("dali-nommap", "the same by read()", partial(_read_by_dali, dont_use_mmap=True))
-BASELINES = (_MMAP.name, _NO_MMAP.name)
-"""The other legs are compared with the faster of these."""
+_MMAP = Leg(BASELINES[0], "fn.readers.file by mmap", _read_by_dali)
+_NO_MMAP = Leg(BASELINES[1], "the same by read()", partial(_read_by_dali, dont_use_mmap=True))
 REFERENCE = _NO_MMAP
 """What the other legs are verified against. Not the leg by mmap, which refuses empty files."""
 BLOCK = _leg("block", "block: extents, found by a map (--bmap)", _BLOCK, _no_block)

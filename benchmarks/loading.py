@@ -34,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
     opened = _open(options)
     workload = opened.workload()
     legs = make_legs(opened, options.workers, options.torch_threads, options.legs)
-    results = {leg.name: Result(leg.name, skipped=leg.unsupported(workload)) for leg in legs}
+    peers = tuple(leg.name for leg in legs if leg.name.startswith("torchvision-"))
+    results = {
+        leg.name: Result(leg.name, skipped=leg.unsupported(workload), baselines=peers)
+        for leg in legs
+    }
     interrupted = False
     with maps.with_map(workload, results) as workload:
         try:

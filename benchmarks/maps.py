@@ -14,7 +14,7 @@ from dali_storage.backends.extents.device import mounted_device
 from dali_storage.backends.extents.map import MapTree, files_of, load_map
 from dali_storage.discovery import from_tree
 
-from .legs import MAPPED, Backend
+from .legs import MAPPED, Leg
 from .measure import Result, Results, running
 from .workload import BadInputError, Settings, Workload, order_of, prepare, summarize_error
 
@@ -40,35 +40,40 @@ def samples_of(bmap: str, settings: Settings) -> Workload:
 
 
 @contextmanager
-def with_map(workload: Workload, results: Results) -> Iterator[Workload]:
-    """The workload with a map, if legs need one; notes in their results why they cannot run."""
-    backends = [(results[leg.name], leg.backend) for leg in running(MAPPED, results) if leg.backend]
-    if not backends:
+def with_map(
+    workload: Workload, results: Results, legs: Sequence[Leg] = MAPPED
+) -> Iterator[Workload]:
+    """The workload with a map, if some of `legs` that run need one.
+
+    Notes in their results why they cannot run.
+    """
+    mapped = [leg for leg in running(legs, results) if leg.takes("bmap")]
+    if not mapped:
         yield workload
         return
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         made = os.path.join(directory, "bmap.json")
         workload = replace(workload, bmap=workload.settings.bmap or made)
         if workload.root is not None and workload.bmap == made:
-            with _reported([result for result, _ in backends], ""):
-                create.run(workload.root, made, threads=workload.settings.threads)
-        for result, backend in backends:
-            if result.runs:
-                with _reported([result], _given(backend, workload)):
-                    backend.open(workload).close()
+            with _reported([results[leg.name] for leg in mapped], ""):
+                root = workload.shards_root or workload.root
+                create.run(root, made, threads=workload.settings.threads)
+        for leg in running(mapped, results):
+            with _reported([results[leg.name]], _given(leg, workload)):
+                leg.check(workload)
         yield workload
 
 
-def _given(backend: Backend, workload: Workload) -> str:
-    """The options on the command line that the backend takes."""
-    taken, default = backend.options(workload), Settings()
+def _given(leg: Leg, workload: Workload) -> str:
+    """The options on the command line that the leg's backend takes."""
+    default = Settings()
     given = {
         name: getattr(workload.settings, name) for name in ("bmap", "uri", "io", "mem", "queues")
     }
     return " ".join(
         f"--{name} {value}"
         for name, value in given.items()
-        if name in taken and value != getattr(default, name)
+        if leg.takes(name) and value != getattr(default, name)
     )
 
 

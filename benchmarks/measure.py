@@ -78,6 +78,7 @@ class Result:
     Attributes:
         lanes: how many lanes may copy at once, and how many there are; only with dali_storage.
         memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
+        baselines: the legs that it is compared with.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Result:
     memory: str | None = None
     skipped: str | None = None
     failed: str | None = None
+    baselines: tuple[str, ...] = BASELINES
 
     @property
     def runs(self) -> bool:
@@ -160,6 +162,7 @@ def _warm_up(legs: Sequence[Leg], workload: Workload) -> None:
 
 def _run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
     """A round with a new pipeline: the queue of an old one would be full when the clock starts."""
+    workload = leg.ordered(workload)
     pipe = build(leg.read, workload, use_images)
     result.lanes = lanes_of(pipe)
     if workload.settings.cold:
@@ -182,29 +185,27 @@ Figures: TypeAlias = dict[str, float | None]
 """The figures of a leg; None where one is unknown."""
 
 
-def summarize(
-    results: Mapping[str, Result], baselines: Sequence[str] = BASELINES
-) -> dict[str, Figures]:
+def summarize(results: Mapping[str, Result]) -> dict[str, Figures]:
     """The figures of every leg that has rounds, by name. A GB is 10^9 bytes.
 
     Speeds, costs and shares are medians of the rounds; percentiles are of the waits of all rounds.
-    `ratio` compares the speed with that of the fastest of `baselines` in the same round, and
-    `cpu_ratio` the cost with that of the cheapest, again as medians; they are missing if none ran.
+    `ratio` compares the speed with that of the fastest of the leg's baselines in the same round,
+    and `cpu_ratio` the cost with that of the cheapest, again as medians; None if none ran.
     """
-    rows = [results[name].rounds for name in baselines if name in results and results[name].rounds]
-    rounds = [*zip(*rows, strict=False)]
-    fastest = [max(one.img_per_s for one in row) for row in rounds]
-    cheapest = [min(one.cpu_us_per_img for one in row) for row in rounds]
     return {
-        name: _figures(result.rounds, fastest, cheapest)
+        name: _figures(result.rounds, [*_baseline_rounds(result, results)])
         for name, result in results.items()
         if result.rounds
     }
 
 
-def _figures(
-    rounds: Sequence[Round], fastest: Sequence[float], cheapest: Sequence[float]
-) -> Figures:
+def _baseline_rounds(result: Result, results: Mapping[str, Result]) -> Iterable[tuple[Round, ...]]:
+    """The rounds of the leg's baselines that ran, those of the same number together."""
+    rows = [results[name].rounds for name in result.baselines if name in results]
+    return zip(*filter(None, rows), strict=False)
+
+
+def _figures(rounds: Sequence[Round], baselines: Sequence[tuple[Round, ...]]) -> Figures:
     speeds, costs = [one.img_per_s for one in rounds], [one.cpu_us_per_img for one in rounds]
     waits = np.concatenate([one.waits for one in rounds])
     figures: Figures = {
@@ -219,10 +220,13 @@ def _figures(
         "wait_share": float(np.median([one.waits.sum() / one.seconds for one in rounds])),
         "storage_share": _storage_share(rounds),
     }
-    if fastest:
-        pairs, costly = zip(speeds, fastest, strict=False), zip(cheapest, costs, strict=False)
-        figures["ratio"] = float(np.median([ours / theirs for ours, theirs in pairs]))
-        figures["cpu_ratio"] = float(np.median([theirs / ours for theirs, ours in costly]))
+    if baselines:
+        pairs = [*zip(rounds, baselines, strict=False)]
+        fastest = [our.img_per_s / max(one.img_per_s for one in row) for our, row in pairs]
+        cheapest = [
+            min(one.cpu_us_per_img for one in row) / our.cpu_us_per_img for our, row in pairs
+        ]
+        figures |= {"ratio": float(np.median(fastest)), "cpu_ratio": float(np.median(cheapest))}
     return figures
 
 

@@ -107,10 +107,15 @@ def read_with_io_file(workload: Workload) -> Nodes:
     return fn.io.file.read(source_paths), labels
 
 
-def naive_batches(workload: Workload) -> Iterator[tuple[list[Array], list[Array]]]:
-    """The iterator that a user writes after reading the documentation of external_source."""
+def naive_batches(
+    workload: Workload, dtype: npt.DTypeLike = np.int32
+) -> Iterator[tuple[list[Array], list[Array]]]:
+    """The iterator that a user writes after reading the documentation of external_source.
+
+    `dtype` is that of the labels.
+    """
     names = list(paths(workload.catalog))
-    all_labels = np.asarray(workload.catalog.labels, np.int32)
+    all_labels = np.asarray(workload.catalog.labels, dtype)
     for iteration in itertools.count():
         files, labels = [], []
         for sample in workload.batch(iteration).tolist():
@@ -120,7 +125,8 @@ def naive_batches(workload: Workload) -> Iterator[tuple[list[Array], list[Array]
         yield files, labels
 
 
-def read_naively(workload: Workload) -> Nodes:
+def read_naively(workload: Workload, dtype: npt.DTypeLike = np.int32) -> Nodes:
     """`fn.external_source` with `naive_batches()`."""
-    data, labels = fn.external_source(source=naive_batches(workload), num_outputs=2, batch=True)
+    batches = naive_batches(workload, dtype)
+    data, labels = fn.external_source(source=batches, num_outputs=2, batch=True)
     return data, labels

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .legs import BASELINES
 from .measure import Results, summarize
 from .pipelines import describe_use
 from .workload import BadInputError, Settings
@@ -28,14 +27,12 @@ class Kind:
     Attributes:
         use: what was done with the samples.
         columns: the figures in the table, by their titles.
-        baselines: the legs that the others are compared with.
         ratios: what the columns that compare are.
         cost: the title of the chart of CPU times, and its figure.
     """
 
     use: str
     columns: Mapping[str, str]
-    baselines: tuple[str, ...]
     ratios: str
     cost: tuple[str, str]
 
@@ -43,8 +40,8 @@ class Kind:
 _SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
 
 
-def readers(settings: Settings) -> Kind:
-    """Legs that read, and hardly look at what they read."""
+def readers(settings: Settings, baselines: str) -> Kind:
+    """Legs that read, and hardly look at what they read; `baselines`: what they are compared with."""
     return Kind(
         use=describe_use(settings),
         columns=_SPEEDS
@@ -55,13 +52,12 @@ def readers(settings: Settings) -> Kind:
             "p99 ms": "wait_p99_ms",
             "x dali": "ratio",
         },
-        baselines=BASELINES,
-        ratios=f"x dali: compared with the faster of {' and '.join(BASELINES)} in the same round",
+        ratios=f"x dali: compared with {baselines} in the same round",
         cost=("CPU seconds per GB", "cpu_s_per_gb"),
     )
 
 
-def loaders(use: str, peers: tuple[str, ...]) -> Kind:
+def loaders(use: str, peers: Iterable[str]) -> Kind:
     """Loaders, compared with the legs `peers`."""
     return Kind(
         use=use,
@@ -73,7 +69,6 @@ def loaders(use: str, peers: tuple[str, ...]) -> Kind:
             "x speed": "ratio",
             "x CPU": "cpu_ratio",
         },
-        baselines=peers,
         ratios="wait: share of the time in next(); x speed, x CPU: how much faster and cheaper "
         f"than the better of {' and '.join(peers)} in the same round",
         cost=("CPU microseconds per image", "cpu_us_per_img"),
@@ -139,7 +134,7 @@ def show_table(results: Results, environment: Environment, settings: Settings, k
         if not result.runs:
             state = "not run" if result.failed is None else "failed"
             print(f"{result.name}: {state}: {result.skipped or result.failed}")
-    if any(results[name].rounds for name in kind.baselines if name in results):
+    if any("ratio" in figures for figures in summarize(results).values()):
         print(f"img/s, min, max: median, slowest and fastest round; {kind.ratios}")
 
 
@@ -159,11 +154,12 @@ def _describe(environment: Environment, settings: Settings, use: str) -> str:
 
 
 def _table(results: Results, kind: Kind) -> Table:
-    figures = summarize(results, kind.baselines)
-    keys = next(iter(figures.values()), {"img_per_s": 0.0})  # every leg has the same
+    figures = summarize(results)
+    keys = {key for row in figures.values() for key in row} or {"img_per_s"}
     columns = {title: key for title, key in kind.columns.items() if key in keys}
     cells = {
-        name: [_cell(key, row[key]) for key in columns.values()] for name, row in figures.items()
+        name: [_cell(key, row.get(key)) for key in columns.values()]
+        for name, row in figures.items()
     }
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     table.add_column("leg", no_wrap=True)
@@ -188,7 +184,7 @@ def _document(
     results: Results, environment: Environment, settings: Settings, kind: Kind
 ) -> dict[str, Any]:
     """All figures of the legs, round by round, for the JSON file."""
-    figures = summarize(results, kind.baselines)
+    figures = summarize(results)
     legs = {
         name: {
             "skipped": result.skipped,
@@ -215,7 +211,7 @@ def _plot(path: str, results: Results, environment: Environment, kind: Kind) -> 
     """Write a PNG: the speed of every leg with its spread, and its CPU time."""
     from matplotlib.figure import Figure
 
-    figures, (cost_title, cost_key) = summarize(results, kind.baselines), kind.cost
+    figures, (cost_title, cost_key) = summarize(results), kind.cost
     names = list(figures)[::-1]  # the first leg on top
     rows = [figures[name] for name in names]
     keys = ("img_per_s", "img_per_s_min", "img_per_s_max", cost_key)

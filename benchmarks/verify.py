@@ -1,4 +1,4 @@
-"""Compares the bytes and labels of every sample with those of `fn.readers.file`."""
+"""Compares the bytes and labels of every sample with those that are right."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from bmap_tools.console import Tick
 
-from .legs import REFERENCE, Leg
+from .legs import Leg
 from .measure import Results, running
 from .pipelines import Array, build, keep_bytes
 from .progress import progress, say
@@ -21,7 +21,7 @@ Sample: TypeAlias = tuple[Array, Array]
 
 
 def verify(legs: Sequence[Leg], workload: Workload, results: Results) -> None:
-    """Fail every leg that differs from `fn.readers.file`, and print the first differences."""
+    """Fail every leg that differs from its `truth()`, and print the first differences."""
     for leg in running(legs, results):
         result, step, count = results[leg.name], f"verifying {leg.name}", 0
         try:
@@ -35,15 +35,16 @@ def verify(legs: Sequence[Leg], workload: Workload, results: Results) -> None:
         if count > _MOST_SHOWN:
             say(f"{leg.name}: and {count - _MOST_SHOWN} more")
         if count:
-            result.failed = f"{count} differences from fn.readers.file"
-        say(f"{step}: {result.failed or 'the same as fn.readers.file'}")
+            result.failed = f"{count} differences from {leg.expected}"
+        say(f"{step}: {result.failed or f'the same as {leg.expected}'}")
 
 
 def differences(leg: Leg, workload: Workload, tick: Tick) -> Iterator[str]:
-    """A line for each difference between the leg and `fn.readers.file` in one epoch."""
-    one_epoch = replace(workload.settings, batches=None)
-    epoch = replace(workload, order=order_of(len(workload.catalog), one_epoch))
-    candidate, reference = (build(each.read, epoch, keep_bytes) for each in (leg, REFERENCE))
+    """A line for each difference between the leg and its `truth()` in one epoch."""
+    settings = replace(workload.settings, batches=None)
+    order = order_of(len(workload.catalog), settings)
+    epoch = leg.ordered(replace(workload, settings=settings, order=order))
+    candidate, reference = (build(read, epoch, keep_bytes) for read in (leg.read, leg.truth))
     batch_size = epoch.order.shape[1]
     for batch in range(len(epoch.order)):
         ours, theirs = _run(candidate), _run(reference)

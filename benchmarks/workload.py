@@ -1,14 +1,16 @@
 """The workload: one data set in one order, the same for every leg."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dali_storage import Catalog, IntArray
 from dali_storage.discovery import from_directory
 from dali_storage.order import Order, OrderOptions
+
+from .shards import Shards
 
 _CHUNK_SAMPLES = 65536
 
@@ -50,6 +52,7 @@ class Workload:
         sizes: int64[n], bytes of every sample of the catalog.
         order: int64[batches, batch size], the catalog indices that every leg must deliver.
         bmap: the path of an extent map of the samples, if there is one.
+        shards: the same samples in containers, by their format.
     """
 
     settings: Settings
@@ -58,6 +61,13 @@ class Workload:
     sizes: IntArray
     order: IntArray
     bmap: str | None = None
+    shards: Mapping[str, Shards] = field(default_factory=dict)
+
+    @property
+    def shards_root(self) -> str | None:
+        """The directory of `shards`, if there are any."""
+        files = [file for found in self.shards.values() for file in found.files]
+        return os.path.commonpath(files) if files else None
 
     def batch(self, iteration: int) -> IntArray:
         """The samples of a batch. To fill its queue, DALI requests batches beyond the last one."""
@@ -87,10 +97,14 @@ def prepare(data_directory: str, settings: Settings) -> Workload:
     return Workload(settings, root, catalog, np.array(sizes, np.int64), order)
 
 
-def order_of(samples: int, settings: Settings) -> IntArray:
-    """`Workload.order`, as `fn.readers.file` has it: one epoch after another."""
+def order_of(samples: int, settings: Settings, containers: IntArray | None = None) -> IntArray:
+    """`Workload.order`, one epoch after another.
+
+    As `fn.readers.file` has it; with the numbers of samples in containers, as DALI's readers of
+    containers have it.
+    """
     options = OrderOptions(random_shuffle=settings.seed is not None, seed=settings.seed or 0)
-    order = Order(samples, settings.batch_size, options)
+    order = Order(samples, settings.batch_size, options, containers)
     batches = settings.batches or -(-samples // settings.batch_size)
     return np.stack([order.batch(iteration) for iteration in range(batches)])
 
