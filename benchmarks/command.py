@@ -25,7 +25,7 @@ _DEMO_CONTAINERS = {
     "json": None,
     "plot": None,
     "legs": [
-        leg.name for leg in CONTAINER_LEGS if leg.name in BASELINES or leg.name.endswith("-samples")
+        leg.name for leg in CONTAINER_LEGS if leg.backend is None or leg.name.endswith("-samples")
     ],
 }
 """The options of the second table of the demo. Figures of the first are in the files."""

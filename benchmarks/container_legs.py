@@ -50,6 +50,9 @@ class ContainerLeg(Leg):
         """Why the leg cannot run here, or None."""
         if workload.settings.seed is None and self.name.endswith("-samples"):
             return "without --seed nothing is shuffled"
+        operator = self.name.removeprefix("dali-").partition("-")[0]
+        if self.backend is not None and not hasattr(readers, operator):
+            return f"readers.{operator} is not there yet"
         return self.unsupported(workload)
 
     def ordered(self, workload: Workload) -> Workload:

@@ -72,8 +72,9 @@ def drop_caches() -> None:
 
 def fill_page_cache(workload: Workload) -> None:
     """Read every file of the workload once; a BadInputError names one that cannot be read."""
-    containers = [file for found in workload.shards.values() for file in found.files]
-    files = containers or [*paths(workload.catalog, np.unique(workload.order))]
+    files = list(paths(workload.catalog, np.unique(workload.order)))
+    if workload.shards:
+        files = [os.fsencode(file) for found in workload.shards.values() for file in found.files]
     buffer = bytearray(1 << 20)
     try:
         with progress("filling the page cache", len(files)) as tick:

@@ -16,7 +16,6 @@ from .environment import available_memory_bytes
 from .pipelines import Nodes, read_files, read_naively, read_with_io_file
 from .workload import BadInputError, Settings, Workload
 
-
 BASELINES = ("dali", "dali-nommap")
 """The other legs that read files are compared with the faster of these."""
 

@@ -55,13 +55,16 @@ def make(directory: str, tick: Tick, containers: int = CONTAINERS) -> None:
             with open(path + ".idx", "w", encoding="ascii") as index:
                 index.writelines(lines)
 
+    def complete(form: str, path: str) -> bool:
+        return bool(find(directory, form).counts.tolist() == counts)
+
     for position, (form, suffix) in enumerate(SUFFIXES.items()):
         make_whole(
             os.path.join(directory, DIRECTORY),
             form,
             [f"{number:05d}{end}" for number in range(containers) for end in (suffix, ".idx")],
             partial(fill, suffix=suffix, packed=position * len(catalog)),
-            lambda path, form=form: find(directory, form).counts.tolist() == counts,
+            partial(complete, form),
         )
 
 
@@ -111,7 +114,7 @@ _WRITERS: Mapping[str, Callable[[str, Iterable[Picture]], Iterator[str]]] = {
 
 def _checksum(data: bytes) -> bytes:
     """The masked CRC32C of TFRecord."""
-    crc = google_crc32c.value(data)
+    crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
 
 

@@ -41,7 +41,7 @@ _SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
 
 
 def readers(settings: Settings, baselines: str) -> Kind:
-    """Legs that read, and hardly look at what they read; `baselines`: what they are compared with."""
+    """Legs that read, and hardly look at what they read; they are compared with `baselines`."""
     return Kind(
         use=describe_use(settings),
         columns=_SPEEDS

@@ -103,7 +103,11 @@ def order_of(samples: int, settings: Settings, containers: IntArray | None = Non
     As `fn.readers.file` has it; with the numbers of samples in containers, as DALI's readers of
     containers have it.
     """
-    options = OrderOptions(random_shuffle=settings.seed is not None, seed=settings.seed or 0)
+    options = OrderOptions(
+        random_shuffle=settings.seed is not None,
+        seed=settings.seed or 0,
+        by_container=containers is not None,
+    )
     order = Order(samples, settings.batch_size, options, containers)
     batches = settings.batches or -(-samples // settings.batch_size)
     return np.stack([order.batch(iteration) for iteration in range(batches)])
