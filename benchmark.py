@@ -13,7 +13,9 @@ import sys
 from collections.abc import Sequence
 
 _REMEDIES = (
-    dict.fromkeys(("rich", "matplotlib", "PIL"), "pip install 'dali-storage[bench]'")
+    dict.fromkeys(
+        ("rich", "matplotlib", "PIL", "google_crc32c"), "pip install 'dali-storage[bench]'"
+    )
     | {
         "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
         "numpy": "pip install numpy",
