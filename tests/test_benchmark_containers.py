@@ -211,8 +211,9 @@ def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(
         byte = tar.read(1)
         tar.seek(512 + 11)
         tar.write(bytes([byte[0] ^ 1]))
-    options = ("--legs", "dali-webdataset,webdataset,records,dali-tfrecord", "--seed", 1)
-    assert run("containers", "--datadir", data, *options, "--rounds", 1, "--verify") == 1
+    legs = ("--legs", "dali-webdataset,webdataset,records,dali-tfrecord", "--rounds", 1)
+    options = ("--seed", 1, "--batchsize", 8, "--verify")
+    assert run("containers", "--datadir", data, *legs, *options) == 1
     shown = capsys.readouterr()
     for name in ("dali-webdataset", "webdataset", "records"):
         assert re.search(rf"{name}: sample \d+, .*/c1/08\.jpg: bytes: \d+ .* at 11", shown.err)
