@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from ..errors import named
+
 BLOCK = 512
 _REGULAR = b"0\x007"  # also contiguous files
 _WITHOUT_DATA = b"123456"  # links, devices, directories, FIFOs; the size does not count
@@ -89,11 +91,8 @@ def members(path: bytes, progress: Callable[[int], object] = int) -> Iterator[Me
         ValueError: it is damaged, cut short, compressed, or has a sparse file; names the offset.
         OSError: it cannot be read.
     """
-    fd = os.open(os.fsdecode(path), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield from _Walk(fd, path).members(progress)
-    finally:
-        os.close(fd)
+    with named(path), open(os.fsdecode(path), "rb", buffering=0) as file:
+        yield from _Walk(file.fileno(), path).members(progress)
 
 
 class _Walk:

@@ -19,6 +19,7 @@ from .tars import BLOCK
 
 _WIDTHS = {b"v1.1": 3, b"v1.2": 4}  # words of a component
 _BYTES = 4 << 20  # of lines that are parsed at a time
+_LINE = 4096  # bytes of the first line, at most
 _NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
 
 
@@ -33,7 +34,7 @@ def blocks(path: bytes) -> Iterator[Block]:
         OSError: it cannot be read.
     """
     with open(os.fsdecode(path), "rb") as file:
-        width, count = _head(path, file.readline(_BYTES))
+        width, count = _head(path, file.readline(_LINE))
         done = 0
         while done < count:
             lines = file.readlines(_BYTES)[: count - done]

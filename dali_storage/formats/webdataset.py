@@ -137,18 +137,12 @@ def _check(
     for sample in samples[(rows < 0).any(axis=(1, 2))][:1].tolist():
         raise wds_index.line_error(index, sample, "an offset or a size is negative")
     try:
-        with named(path):
-            fd = os.open(os.fsdecode(path), os.O_RDONLY | os.O_CLOEXEC)
+        with named(path), open(os.fsdecode(path), "rb", buffering=0) as tar:
+            wrong = _contradiction(tar.fileno(), index, rows, samples)
     except FileNotFoundError:
         if may_be_missing:
             return
         raise
-    try:
-        with named(path):
-            end = os.fstat(fd).st_size
-            wrong = _contradiction(fd, end, index, rows, samples)
-    finally:
-        os.close(fd)
     if wrong is not None:
         sample, (offset, size), what = wrong
         raise ContainerChangedError(
@@ -158,9 +152,10 @@ def _check(
 
 
 def _contradiction(
-    fd: int, end: int, index: bytes, rows: IntArray, samples: IntArray
+    fd: int, index: bytes, rows: IntArray, samples: IntArray
 ) -> tuple[int, tuple[int, int], str] | None:
     """The sample, the place and what is wrong; None if nothing is."""
+    end = os.fstat(fd).st_size
     starts, sizes = rows[:, :, 0], rows[:, :, 1]
     beyond = np.argwhere((starts > end) | (sizes > end - starts))[:1]
     present = np.argwhere(rows.any(axis=2))
