@@ -1,0 +1,171 @@
+"""`python -m dali_storage index`; the oracles are DALI's wds2idx and readers, and tarfile."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wds2idx
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import index
+from dali_storage.errors import os_error
+
+from .containers import write_tar
+
+MEMBERS = [("1.jpg", b"one"), ("1.cls", b"1"), ("d/2.left.png", b""), ("d/2.JPG", b"2" * 600)]
+
+
+@pytest.fixture
+def tar(tmp_path: Path) -> Path:
+    return write_tar(tmp_path / "a.tar", MEMBERS)
+
+
+def wds2idx_of(tar: Path) -> str:
+    path = tar.with_suffix(".dali")
+    creator = wds2idx.IndexCreator(str(tar), str(path), verbose=False)
+    creator.create_index()
+    creator.close()
+    return path.read_text()
+
+
+def batch(tar: Path, ext: list[str], **arguments: Any) -> list[list[bytes]]:
+    with Pipeline(4, 1, None) as pipeline:
+        outputs = fn.readers.webdataset(paths=str(tar), ext=ext, **arguments)
+        pipeline.set_outputs(*outputs)
+    return [[np.array(sample).tobytes() for sample in output] for output in pipeline.run()]
+
+
+@pytest.mark.parametrize("flavour", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
+def test_the_index_of_a_simple_tar_is_that_of_wds2idx(tmp_path: Path, flavour: int) -> None:
+    members = MEMBERS + ([("long/" * 30 + "3.jpg", b"3")] if flavour == tarfile.PAX_FORMAT else [])
+    tar = write_tar(tmp_path / "a.b.tar", members, flavour)
+    assert index.main([str(tar)]) == 0
+    assert (tmp_path / "a.b.idx").read_text() == wds2idx_of(tar)
+
+
+@pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_have_the_place_of_their_data(tmp_path: Path, flavour: int) -> None:
+    members = [("long/" * 30 + name, data) for name, data in MEMBERS]
+    tar = write_tar(tmp_path / "a.tar", members, flavour)
+    assert index.main([str(tar)]) == 0
+    found = batch(tar, ["jpg", "JPG"], index_paths=str(tmp_path / "a.idx"))
+    assert found[0][:2] == [b"one", b""]
+    assert found[1][:2] == [b"", b"2" * 600]
+
+
+def test_the_samples_are_those_that_dali_finds_without_an_index(tmp_path: Path) -> None:
+    members = [
+        *(("dir/.hidden", b"h"), ("nodot", b"n"), (".hidden", b"."), ("a.n", b"1"), ("/a.n", b"2")),
+        *(("../up/b.n", b"3"), ("dir/b.n", b"4")),
+    ]
+    tar = write_tar(tmp_path / "a.tar", members)
+    assert index.main([str(tar)]) == 0
+    ext = ["n", "hidden", "nodot"]
+    assert batch(tar, ext, index_paths=str(tmp_path / "a.idx")) == batch(tar, ext)
+
+
+def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
+    other = write_tar(tmp_path / "without_extension", MEMBERS[:1])
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-m", "dali_storage", "index", str(tar), str(other), "-o"]
+    done = subprocess.run([*command, str(tmp_path / "out")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert sorted(os.listdir(tmp_path / "out")) == ["a.idx", "without_extension.idx"]
+    assert (tmp_path / "out" / "a.idx").read_text() == wds2idx_of(tar)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no tar"),
+        (b"some text\n", "is no tar"),
+        (gzip.compress(b"a" * 9999), "is no tar.*; it is compressed: decompress it"),
+        (bytes(10240), "the tar has no samples"),
+    ],
+)
+def test_what_is_no_container_is_named_and_the_others_are_indexed(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    bad, missing = tmp_path / "bad.tar", tmp_path / "missing.tar"
+    bad.write_bytes(content)
+    assert index.main([str(bad), str(missing), str(tar)]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert str(bad) in errors[0]
+    assert re.search(message, errors[0])
+    assert errors[1] == f"error: {os_error(2, os.fsencode(missing))}"
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.tar"]
+
+
+@pytest.mark.parametrize("name", ["a b.jpg", "a.j pg", "a."])
+def test_a_name_that_an_index_cannot_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    tar = write_tar(tmp_path / "t.tar", [("1.jpg", b"1"), (name, b"2")])
+    assert index.main([str(tar)]) == 1
+    assert f"{name!r}: white space or no extension" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["t.tar"]
+
+
+def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.idx").write_text("before")
+    with open(tar, "r+b") as file:
+        file.truncate(1300)
+    assert index.main([str(tar)]) == 1
+    assert (tmp_path / "a.idx").read_text() == "before"
+    write_tar(tar, MEMBERS)
+    assert index.main([str(tar)]) == 0
+    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
+
+
+def test_an_index_that_cannot_be_written_is_named(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert index.main([str(tar), "-o", str(tmp_path / "no")]) == 1
+    assert str(tmp_path / "no" / "a.idx") in capsys.readouterr().err
+
+
+def test_two_files_cannot_have_one_index(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d").mkdir()
+    other = write_tar(tmp_path / "d" / "a.tar", MEMBERS)
+    with pytest.raises(SystemExit):
+        index.main([str(tar), str(other), "-o", str(tmp_path)])
+    assert f"several files have the index {str(tmp_path / 'a.idx')!r}" in capsys.readouterr().err
+    assert not (tmp_path / "a.idx").exists()
+
+
+def test_the_progress_is_in_bytes_of_all_files(tar: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
+    index.write(str(tar), str(tmp_path / "a.idx"), steps.append)
+    assert sum(steps) == tar.stat().st_size
+    assert min(steps) >= 0
+    assert len(steps) > len(MEMBERS)
+
+
+def test_it_works_without_rich(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, imported = importlib.util.find_spec, builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+        assert not name.startswith("rich")
+        return imported(name, *arguments, **options)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "rich" else found(n))
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert index.main([str(tar)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
