@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
-from dali_storage.testing import SnapshotReaderTests
+from dali_storage.testing import SnapshotReaderTests, read
 
 
 @contextmanager
@@ -68,6 +70,7 @@ class LosesNoFiles(SnapshotReaderTests):
     def test_ctrl_c_leaves_nothing_under_way(
         self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:
+        read(reader, np.arange(len(contents)), catalog)  # containers stay open
         before = os.listdir("/proc/self/fd")
         super().test_ctrl_c_leaves_nothing_under_way(reader, catalog, contents)
         assert len(os.listdir("/proc/self/fd")) <= len(before)

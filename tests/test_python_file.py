@@ -19,6 +19,7 @@ from dali_storage.discovery import from_directory, from_files
 from dali_storage.errors import SampleSizeChanged
 from dali_storage.reader import Reader
 from dali_storage.testing import (
+    RangeTests,
     ReaderTests,
     make_batch,
     make_known_batch,
@@ -30,7 +31,7 @@ from .interrupts import LosesNoFiles
 from .sandbox import IO_SETUP, PREADV2, run_without
 
 
-class TestAio(LosesNoFiles, ReaderTests):
+class TestAio(LosesNoFiles, RangeTests, ReaderTests):
     batches = 10_000
     openings = 1_000
 
@@ -38,24 +39,24 @@ class TestAio(LosesNoFiles, ReaderTests):
         return PythonFileReader(catalog)
 
 
-class TestOneLane(LosesNoFiles, ReaderTests):
+class TestOneLane(LosesNoFiles, RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, lanes=1)
 
 
-class TestDirect(LosesNoFiles, ReaderTests):
+class TestDirect(LosesNoFiles, RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, direct=True, lanes=3)
 
 
-class TestPreadv(LosesNoFiles, ReaderTests):
+class TestPreadv(LosesNoFiles, RangeTests, ReaderTests):
     batches = 3_000
 
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv")
 
 
-class TestPreadvDirect(LosesNoFiles, ReaderTests):
+class TestPreadvDirect(LosesNoFiles, RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv", direct=True)
 

@@ -21,7 +21,14 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_files
 from dali_storage.errors import BackendUnavailable, SampleSizeChanged
 from dali_storage.reader import Reader
-from dali_storage.testing import ReaderTests, make_batch, make_known_batch, nothing_is_left, read
+from dali_storage.testing import (
+    RangeTests,
+    ReaderTests,
+    make_batch,
+    make_known_batch,
+    nothing_is_left,
+    read,
+)
 
 from .conftest import Tree, build, open_files, take
 from .interrupts import LosesNoFiles
@@ -42,7 +49,7 @@ def open_reader(catalog: Catalog, offered: set[str], io: str, **options: Any) ->
     return XnvmeFileReader(catalog, io=io, **options)
 
 
-class XnvmeFileTests(LosesNoFiles, ReaderTests):
+class XnvmeFileTests(LosesNoFiles, RangeTests, ReaderTests):
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture(autouse=True)
