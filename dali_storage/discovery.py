@@ -224,7 +224,7 @@ def from_files(
         TypeError: a name is not a path, or a label not a number.
     """
     names = file_names("files", files)
-    numbers = array("q", range(len(names))) if labels is None else _integers("labels", labels)
+    numbers = array("q", range(len(names))) if labels is None else integers("labels", labels)
     if len(numbers) != len(names):
         raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
     root = b"" if file_root is None else local_path("file_root", file_root)
@@ -249,7 +249,13 @@ def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[byte
     return names
 
 
-def _integers(argument: str, values: Labels) -> array[int]:
+def integers(argument: str, values: Labels) -> array[int]:
+    """One number or several as int64, converted by `int()`.
+
+    Raises:
+        TypeError: one cannot be converted.
+        ValueError: one has more than 64 bits.
+    """
     numbers = as_list(argument, values, (str, bytes, Number, np.bool_))
     try:
         return array("q", map(int, numbers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +18,19 @@ _GAP = 4096  # bytes; to read what is between two ranges costs less than a read 
 class Ranges:
     """Where the samples of a catalog are in its files: 12 bytes per sample, in columns.
 
-    A *run* is a sequence of samples of one file; usually a file has one.
+    A *run* is a sequence of samples of one file; usually a file has one. If there are very many,
+    each sample has a number of its file instead, of 1 to 4 bytes.
 
     Attributes:
-        runs: int64[r], the first sample of each run; ascending, the first is 0.
-        files: int64[r], the file of each run.
+        runs: int64[r], the first sample of each run; ascending, the first is 0. Empty if `files`
+            has an entry for each sample.
+        files: int64[r], the file of each run; or unsigned[n], of each sample.
         starts: int64[n], bytes into the file.
         sizes: int64[n] or uint32[n], bytes.
     """
 
     runs: IntArray
-    files: IntArray
+    files: NDArray[np.integer[Any]]
     starts: IntArray
     sizes: NDArray[np.int64] | NDArray[np.uint32]
 
@@ -45,7 +48,10 @@ class Ranges:
     def of_columns(cls, files: IntArray, starts: IntArray, sizes: IntArray) -> Ranges:
         """From the file, start and size of each sample."""
         changes = np.flatnonzero(files[1:] != files[:-1]) + 1
-        runs = np.concatenate(([0], changes)) if files.size else changes
+        if changes.size >= files.size // 4:  # a run has 16 bytes
+            kind = np.min_scalar_type(int(files.max(initial=0)))
+            return cls(np.empty(0, np.int64), files.astype(kind), starts, _narrow(sizes))
+        runs = np.concatenate(([0], changes))
         return cls(runs, files[runs], starts, _narrow(sizes))
 
     def __len__(self) -> int:
@@ -53,11 +59,16 @@ class Ranges:
 
     def files_of(self, samples: IntArray) -> IntArray:
         """The file of each of `samples`, int64[n]."""
-        return self.files[np.searchsorted(self.runs, samples, "right") - 1]
+        rows = np.searchsorted(self.runs, samples, "right") - 1 if self.runs.size else samples
+        return self.files[rows].astype(np.int64, copy=False)
 
 
 def _narrow(sizes: IntArray) -> NDArray[np.int64] | NDArray[np.uint32]:
-    return sizes.astype(np.uint32) if not sizes.size or sizes.max() < 1 << 32 else sizes
+    if sizes.max(initial=0) >= 1 << 32:
+        return sizes
+    if sizes.strides == (0,):  # one size for all takes no memory
+        return np.broadcast_to(sizes[:1].astype(np.uint32), sizes.shape)
+    return sizes.astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

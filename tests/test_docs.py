@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -112,6 +114,26 @@ def test_the_tests_of_the_contributing_page_are_collected() -> None:
     assert issubclass(names["TestPread"], ReaderTests)
 
 
+def test_the_records_of_the_containers_page_are_read(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
+    monkeypatch.chdir(tmp_path)
+    for name, part in (("a.bin", images[:10]), ("b.bin", images[10:])):
+        Path(name).write_bytes(b"".join(part))
+    sizes = np.array(list(map(len, images)))
+    np.save("sizes.npy", sizes)
+    np.save("offsets.npy", np.concatenate([np.cumsum(part) - part for part in np.split(sizes, 2)]))
+    np.save("file_ids.npy", np.arange(20) // 10)
+    np.save("labels.npy", np.arange(20) + 100)
+    names: dict[str, Any] = {}
+    exec(snippets("docs/containers.md", "python")[0], names)
+    decoded, labels = names["images"](batch_size=20).run()
+    for number, label in enumerate(labels.as_array().ravel().tolist()):
+        expected = Image.open(io.BytesIO(images[label - 100]))
+        assert decoded.at(number).shape == (expected.height, expected.width, 3)
+
+
 def test_every_python_snippet_is_known_to_a_test() -> None:
     assert {
         name: len(snippets(name, "python")) for name in DOCUMENTS if "```python" in text_of(name)
@@ -119,6 +141,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "CONTRIBUTING.md": 2,
         "README.md": 2,
         "docs/bmap.md": 1,
+        "docs/containers.md": 1,
         "docs/loaders.md": 5,
         "docs/xnvme.md": 1,
     }

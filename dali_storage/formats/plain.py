@@ -1,23 +1,88 @@
 """Records whose places are given by columns of numbers."""
 
 import os
-from typing import Any
+import stat
+from collections.abc import Iterable
 
 import numpy as np
 
-from ..catalog import Catalog, CatalogBuilder
+from .._types import IntArray, PathLike
+from ..catalog import Catalog
+from ..discovery import file_names
 from ..ranges import Ranges
+from .columns import Column, column, labels_column
+
+_CHUNK = 1 << 20  # rows that are compared with the files at a time
 
 
-def find(files: Any, offsets: Any, sizes: Any, file_ids: Any, labels: Any) -> Catalog:
-    """The catalog of n ranges. TODO of the owner: .npy paths, checks, errors."""
-    paths = [files] if isinstance(files, (str, bytes, os.PathLike)) else list(files)
-    starts = np.asarray(offsets, np.int64)
-    lengths = np.broadcast_to(np.asarray(sizes, np.int64), starts.shape)
-    ids = np.zeros_like(starts) if file_ids is None else np.asarray(file_ids, np.int64)
-    builder = CatalogBuilder()
-    builder.extend([os.fsencode(path) for path in paths], range(len(paths)))
-    named = builder.build(b"")
-    values = np.arange(starts.size) if labels is None else np.asarray(labels)
-    ranges = Ranges.of_columns(ids, starts, lengths)
-    return Catalog(b"", named.names, named.offsets, values.astype(np.int32), ranges)
+def find(
+    files: PathLike | Iterable[PathLike],
+    offsets: Column,
+    sizes: Column | int,
+    file_ids: Column | None,
+    labels: Column | None,
+) -> Catalog:
+    """The catalog of n ranges; the arguments are those of `readers.records`.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong, or a range ends behind its file; names it.
+        OSError: a .npy file cannot be read.
+    """
+    named = Catalog.from_names(file_names("files", files), ())
+    starts = column("offsets", offsets)
+    if not starts.size:
+        raise ValueError("offsets must not be empty: it has an entry for each sample")
+    ranges = Ranges.of_columns(
+        _file_ids(file_ids, named.file_count, starts.size), starts, _sizes(sizes, starts.size)
+    )
+    numbers = labels_column(labels, starts.size)
+    catalog = Catalog(b"", named.names, named.offsets, numbers, ranges)
+    _require_inside(catalog, ranges)
+    return catalog
+
+
+def _sizes(sizes: Column | int, count: int) -> IntArray:
+    if isinstance(sizes, (int, np.integer)) and not isinstance(sizes, bool):
+        (size,) = column("sizes", [sizes])
+        return np.broadcast_to(size, count)
+    return _matching("sizes", column("sizes", sizes), count)
+
+
+def _file_ids(file_ids: Column | None, files: int, count: int) -> IntArray:
+    if file_ids is None:
+        if files > 1:
+            raise ValueError(f"file_ids must be given: there are {files} files")
+        return np.broadcast_to(np.int64(0), count)
+    found = _matching("file_ids", column("file_ids", file_ids), count)
+    for wrong in np.flatnonzero(found >= files)[:1].tolist():
+        last = f"0 to {files - 1}, the last of the files"
+        raise ValueError(f"file_ids must be from {last}, and number {wrong} is {found[wrong]}")
+    return found
+
+
+def _matching(argument: str, values: IntArray, count: int) -> IntArray:
+    if values.size != count:
+        raise ValueError(f"{argument} must match offsets: {values.size:,} values for {count:,}")
+    return values
+
+
+def _require_inside(catalog: Catalog, ranges: Ranges) -> None:
+    """Compare all ranges with the sizes of the files that are there."""
+    bounds = np.array([_size(path) for path in catalog.file_paths(np.arange(catalog.file_count))])
+    for first in range(0, len(ranges), _CHUNK):
+        samples = np.arange(first, min(first + _CHUNK, len(ranges)))
+        ends = bounds[ranges.files_of(samples)]
+        beyond = ranges.starts[samples] > ends - ranges.sizes[samples]
+        for wrong in samples[beyond][:1].tolist():
+            what = f"{os.fsdecode(catalog.path(wrong))!r} has {ends[wrong - first]:,} bytes"
+            where = f"{catalog.where(wrong)}, and {what}"
+            raise ValueError(f"offsets and sizes must be inside of the files: {where}")
+
+
+def _size(path: bytes) -> int:
+    """The size of a file in bytes; of what is missing, or is no file, the largest there is."""
+    try:
+        status = os.stat(path)
+    except OSError:  # the backend's: it may know the file by another way
+        return 2**63 - 1
+    return status.st_size if stat.S_ISREG(status.st_mode) else 2**63 - 1

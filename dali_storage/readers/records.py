@@ -1,10 +1,8 @@
 """`readers.records`: samples that are byte ranges of files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali.pipeline import do_not_convert
 
 from .._types import PathLike
@@ -12,10 +10,8 @@ from ..catalog import Catalog, Tree
 from ..contents import Format
 from ..dali import DataNode
 from ..formats import plain
+from ..formats.columns import Column
 from .arguments import add, prepare
-
-Column: TypeAlias = Sequence[int] | NDArray[np.integer[Any]] | PathLike
-"""Integers, or the path of a .npy file of them."""
 
 
 class _Records(Format):
@@ -52,7 +48,45 @@ def records(
 ) -> tuple[DataNode, ...]:
     """Samples that are byte ranges of files, in the order of `readers.file`.
 
-    TODO of the owner: the docstring.
+    For containers of any kind whose index you have: sample i is `sizes[i]` bytes of a file, from
+    `offsets[i]` on. Samples may lie in any order, overlap, repeat, and be empty. All arguments that
+    are not described here are those of `readers.file`.
+
+    A column is a sequence or array of integers, or the path of a .npy file of them (`numpy.save`),
+    which is never unpickled. It takes 8 bytes of memory a sample for offsets and 4 for sizes, none
+    if all samples have one size; 1 to 4 for `file_ids`, none if they are sorted; 4 for labels.
+
+    Args:
+        files: the path of a file, or of several. They need not exist yet.
+        offsets: column: where the samples start, in bytes.
+        sizes: column: their sizes in bytes; or one integer for all.
+        file_ids: column: the file of each sample, as an index into `files`. May be left out if
+            there is one file.
+        labels: the labels, int32; a column, or as in `readers.file`. By default 0, 1, 2 and so on.
+        random_shuffle: the whole list is shuffled once, then samples are drawn from a window, as in
+            `readers.file`. This is as fast as any other order if the backend reads directly.
+
+    Returns:
+        `(data, labels)` or, with return_index, `(data, labels, index)`; all on the CPU with
+        device="cpu".
+
+        * data: the bytes of the ranges; uint8, 1-D, in host memory that DALI shares. What is small
+          and of one size is copied.
+        * labels: int32, shape (1,).
+        * index: int64, shape (1,): the number of the sample in the columns.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong, the columns do not have the same length, or a
+            range is not inside of its file (a missing file is not looked at). The message has the
+            argument and the first wrong sample.
+        OSError: a column cannot be read from its file. (With lazy_init, these are raised by the
+            first use of the pipeline.)
+        BackendUnavailable: as `readers.file`.
+
+    The pipeline raises, while it runs, what it does with `readers.file`, and:
+
+        * ContainerChangedError, StaleMapError: a file is too short for a sample, or has changed
+          since the reader first read from it. No byte of it is delivered.
     """
     arguments = {**locals(), "skip_cached_images": False}
 
