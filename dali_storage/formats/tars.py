@@ -17,7 +17,7 @@ from ..errors import named
 
 BLOCK = 512
 _REGULAR = b"0\x007"  # also contiguous files
-_WITHOUT_DATA = b"123456"  # links, devices, directories, FIFOs; the size does not count
+_NO_FILES = b"123456"  # links, devices, directories, FIFOs
 _SPARSE = "a sparse file; extract it, and make the tar anew without --sparse"
 _LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
 _BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
@@ -127,8 +127,11 @@ class _Walk:
         kind = found.kind
         size = found.size if self._size is None or kind in b"xgLK" else self._size
         data = self._position + BLOCK
-        stored = 0 if kind in _WITHOUT_DATA else size
-        if stored > self._end - data:
+        stored = size
+        if size and kind in _NO_FILES:  # some writers give a link a size, but no data
+            behind = os.pread(self._fd, BLOCK, data)
+            stored = size if behind and not matches(behind) else 0
+        if -(-stored // BLOCK) * BLOCK > self._end - data:
             raise self._error(f"{size:,} bytes of data, but the file ends; it has been cut short")
         if kind in b"xL":
             content = os.pread(self._fd, stored, data)
