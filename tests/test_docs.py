@@ -223,8 +223,9 @@ loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
     assert len(set(replayed)) == 1  # of an epoch, three batches of which have other labels
 
 
-def test_the_diff_of_the_readme_is_a_change_of_valid_code() -> None:
-    (diff,) = snippets("README.md", "diff")
+@pytest.mark.parametrize("document", ["README.md", "docs/containers.md"])
+def test_the_diff_is_a_change_of_valid_code(document: str) -> None:
+    (diff,) = snippets(document, "diff")
     for sign, imported in (("-", "nvidia.dali.fn"), ("+", "dali_storage")):
         kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
         if sign == "-":
