@@ -20,6 +20,7 @@ Progress: TypeAlias = Callable[[int], object]
 """Told how many bytes of a container lie behind, as often as one likes."""
 
 _HEAD = 512  # bytes of a container by which it is known
+_STEP = 1 << 20  # bytes; to draw a bar costs more than to read a header
 
 
 class Kind(NamedTuple):
@@ -81,8 +82,9 @@ def write(file: str, target: str, advance: Progress) -> None:
 
     def progress(position: int) -> None:
         nonlocal done
-        advance(position - done)
-        done = position
+        if position - done >= _STEP:
+            advance(position - done)
+            done = position
 
     lines = _kind(file).lines(path, progress)
     part = f"{target}.part"
@@ -93,7 +95,7 @@ def write(file: str, target: str, advance: Progress) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
-    progress(_size(file))
+    advance(_size(file) - done)
 
 
 def _kind(file: str) -> Kind:
