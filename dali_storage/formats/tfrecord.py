@@ -76,18 +76,17 @@ class TfRecord(Format):
         """An output for each feature: strings as a list, numbers of one shape as one array."""
         records: list[example.Found] = []
         items: Sequence[Any] = contents  # type: ignore[assignment]
-        views = [memoryview(item) for item in items]
         try:
-            for view in views:
-                records.append(example.find(self._message(view), self._features))
+            for item in items:
+                records.append(example.find(self._message(memoryview(item)), self._features))
             outputs = [_output(key, it, records) for key, it in self._features.items()]
-        except example.MalformedError as error:
-            slot, what = len(records), f"{error}; write the file or its index anew"
         except _WrongError as error:
-            slot, what = error.slot, str(error)
+            slot, what = len(records) if error.slot is None else error.slot, str(error)
             if error.lacks:
-                names = example.find(self._message(views[slot]), _Every())
+                names = example.find(self._message(memoryview(items[slot])), _Every())
                 what += f"; it has {', '.join(repr(key.decode()) for key in names) or 'none'}"
+        except example.MalformedError as error:
+            slot, what = len(records), f"it is no tf.train.Example: {error}; write the file anew"
         else:
             return (
                 [_unleased(it) for it in outputs] if isinstance(contents, np.ndarray) else outputs
@@ -98,17 +97,19 @@ class TfRecord(Format):
     def _message(self, record: memoryview) -> memoryview:
         """The Example in a record; if the format verifies, checked."""
         ends = len(record) - FOOTER.size
-        length, crc = HEADER.unpack_from(record) if ends >= HEADER.size else (0, 0)
+        if ends < HEADER.size:
+            raise _WrongError(f"a record has {OVERHEAD} bytes at least; make the index anew")
+        length, crc = HEADER.unpack_from(record)
         stop = HEADER.size + length
-        if not HEADER.size <= stop <= ends:
-            has = f"is {length:,} bytes long" if stop > ends else "has no room for its length"
-            raise example.MalformedError(f"the record here {has}")
+        if stop > ends:
+            what = f"too few, by its own length, which is {length:,}"
+            raise _WrongError(f"{what}; write the file anew, or the index if it is of another")
         message = record[HEADER.size : stop]
         if self._checksum is not None:
             (footer,) = FOOTER.unpack_from(record, stop)
             for what, part, stored in ("length", record[:8], crc), ("data", message, footer):
                 if stored != masked(self._checksum(bytes(part))):
-                    raise example.MalformedError(f"the checksum of the record's {what} is wrong")
+                    raise _WrongError(f"the checksum of its {what} is wrong; write the file anew")
         return message
 
 
@@ -121,11 +122,11 @@ class _WrongError(Exception):
     """A record does not have what is wanted.
 
     Attributes:
-        slot: of the record in the batch.
+        slot: of the record in the batch; None: the one that was being read.
         lacks: whether it has no feature of that name.
     """
 
-    def __init__(self, slot: int, what: str, lacks: bool = False) -> None:
+    def __init__(self, what: str, slot: int | None = None, lacks: bool = False) -> None:
         super().__init__(what)
         self.slot, self.lacks = slot, lacks
 
@@ -151,7 +152,7 @@ def _output(key: bytes, feature: Feature, records: list[example.Found]) -> Conte
         return np.zeros(n, feature.dtype)
     if lacking and not (feature.fixed and feature.shape == ()):
         what = f"it has no feature {key.decode()!r}, and others of its batch have"
-        raise _WrongError(lacking[0], what, lacks=True)
+        raise _WrongError(what, lacking[0], lacks=True)
     data = [b"".join(it) for it in lists]
     values, counts = _floats(data) if feature.kind == example.FLOATS else _ints(data)
     return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
@@ -161,7 +162,7 @@ def _string(key: bytes, slot: int, record: example.Found) -> Any:
     kind, values = record.get(key, (0, ()))
     if kind != example.BYTES or not values:
         what = "no string in the feature" if kind else "no feature"
-        raise _WrongError(slot, f"it has {what} {key.decode()!r}", lacks=not kind)
+        raise _WrongError(f"it has {what} {key.decode()!r}", slot, lacks=not kind)
     return values[0]
 
 
@@ -196,7 +197,7 @@ def _fixed(
     size = prod(shape)
     for slot in np.flatnonzero(counts > size)[:1].tolist():
         what = f"the feature {name!r} has {counts[slot]:,} values, and its FixedLenFeature"
-        raise _WrongError(slot, f"{what} {size:,}: give it the shape that it has")
+        raise _WrongError(f"{what} {size:,}: give it the shape of the values", slot)
     if not (counts == size).all():
         padded = np.zeros((counts.size, size), values.dtype)
         padded[np.arange(size) < counts[:, None]] = values
@@ -210,7 +211,7 @@ def _variable(
     size = prod(shape)
     for slot in np.flatnonzero(counts % size)[:1].tolist():
         what = f"the feature {name!r} has {counts[slot]:,} values, not a multiple of the {size:,}"
-        raise _WrongError(slot, f"{what} of its partial_shape {list(shape)}")
+        raise _WrongError(f"{what} of its partial_shape {list(shape)}", slot)
     if (counts == counts[0]).all():
         return values.reshape(counts.size, counts[0] // size, *shape)
     ends = np.cumsum(counts)

@@ -35,8 +35,8 @@ def find(
         by_container: whether the order goes by files.
 
     Raises:
-        ValueError: an index names bytes that its file does not have; or a file without an index is
-            not a TFRecord, or ends within a record.
+        ValueError: there are no records; an index names bytes that its file does not have; a file
+            without an index is not a TFRecord, or ends within a record.
         OSError: a file that is needed cannot be read. Files that have an index need not exist.
     """
     if index_paths is None:
@@ -44,8 +44,12 @@ def find(
             columns = list(pool.map(scan, paths))
     else:
         columns = [_within(*each) for each in zip(paths, index_paths, strict=True)]
-    names = Catalog.from_names(paths, repeat(0, len(paths)))
     counts = np.array([len(starts) for starts, _ in columns], np.int64)
+    if not counts.any():
+        what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
+        of = "the files are empty" if index_paths is None else "no index begins with two integers"
+        raise ValueError(f"{what}: there are no records: {of}")
+    names = Catalog.from_names(paths, repeat(0, len(paths)))
     return Catalog(
         b"",
         names.names,
