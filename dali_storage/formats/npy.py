@@ -23,6 +23,7 @@ from ..contents import SMALL, Contents, Format, Output
 from ..errors import RecordError
 
 _LONGEST = 1 << 16  # bytes of a header; that of an array of numbers has 128
+_WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes of its length
 _TYPES = "bool, (u)int8 to 64, float16, 32 or 64"
 
 Cut = Callable[[NDArray[Any]], NDArray[Any]]
@@ -99,9 +100,9 @@ def view(content: memoryview) -> NDArray[Any]:
         ValueError: the file is no array of numbers, or is cut short; says what to do.
     """
     start = bytes(content[:12])
-    if not start.startswith(npy.MAGIC_PREFIX):
-        raise ValueError(f"it is no .npy file: it begins with {start!r}")
-    width = 4 if start[6:7] > b"\x01" else 2  # bytes of the header's length
+    width = _WIDTHS.get(start[:8])
+    if width is None:
+        raise ValueError(f"it is no .npy file of version 1 to 3: it begins with {start!r}")
     offset = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
     if offset > min(len(content), _LONGEST):
         what = f"its header has {offset:,} bytes, and the file {len(content):,}"
@@ -126,15 +127,14 @@ def parse(raw: bytes) -> Header:
     """
     file = io.BytesIO(raw)
     try:
-        version = npy.read_magic(file)
         # 3.0 differs from 2.0 only in the encoding of the names of fields.
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        read = npy.read_array_header_1_0
+        if npy.read_magic(file) != (1, 0):
+            read = npy.read_array_header_2_0
         shape, fortran, dtype = read(file, max_header_size=_LONGEST)
     except Exception as error:  # numpy does not promise which
         what = f"its header is not valid ({str(error)[:200]})"
         raise ValueError(f"{what}; write it anew by numpy.save()") from None
-    if version not in ((1, 0), (2, 0), (3, 0)):
-        raise ValueError(f"it has the unknown version {version}; write it anew by numpy.save()")
     _require_known(dtype)
     if min(shape, default=0) < 0 or math.prod(filter(None, shape)) * dtype.itemsize >= 1 << 63:
         raise ValueError(f"its shape {shape} is impossible; write it anew by numpy.save()")
