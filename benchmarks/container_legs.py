@@ -50,9 +50,6 @@ class ContainerLeg(Leg):
         """Why the leg cannot run here, or None."""
         if workload.settings.seed is None and self.name.endswith("-samples"):
             return "without --seed nothing is shuffled"
-        operator = self.name.removeprefix("dali-").partition("-")[0]
-        if self.backend is not None and not hasattr(readers, operator):
-            return f"readers.{operator} is not there yet"
         return self.unsupported(workload)
 
     def ordered(self, workload: Workload) -> Workload:
@@ -173,7 +170,7 @@ def _legs_of_ours(operator: str, ending: str, **options: Any) -> list[ContainerL
             not ending and operator in _MODES,
         )
         for leg in LEGS
-        if leg.name in _BACKENDS
+        if leg.name in _BACKENDS and not (leg.name == "memory" and ending)
     ]
 
 

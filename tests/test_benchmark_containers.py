@@ -201,7 +201,7 @@ def test_every_leg_delivers_the_files(
         assert 0 <= one["bytes"] - sum(map(len, pictures(data))) <= max(map(len, pictures(data)))
     run_here = {name for name in without if legs[name]["skipped"] is None}
     assert {name for name in NAMES if name.startswith("dali-")} <= run_here
-    assert {"webdataset", "webdataset-memory", "records", "records-memory"} <= run_here
+    assert {"webdataset", "webdataset-memory", "tfrecord", "records", "records-memory"} <= run_here
 
 
 def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(
