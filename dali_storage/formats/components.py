@@ -90,17 +90,18 @@ class Selection:
                 self._wanted.setdefault(extension, []).append(output)
 
     def choose(
-        self, block: Block, error: Callable[[int, str], ValueError]
+        self, block: Block, first: int, where: Callable[[int], str]
     ) -> tuple[IntArray, IntArray]:
         """The outputs of the samples of a block that are not skipped.
 
         Args:
             block: the samples.
-            error: makes the error of a sample of the block.
+            first: which sample of its container is the first of the block.
+            where: what a message says of a sample of the container.
 
         Returns:
             int64[n, outputs, 2]: offset and size, both 0 where a component is missing. int64[n]:
-            which samples of the block these are.
+            which samples of the container these are.
 
         Raises:
             ValueError: a size is no multiple of the item size of the dtype; or a component is
@@ -111,15 +112,16 @@ class Selection:
         for extensions, samples, places in block.groups:
             outputs, components, complete = self._pick(extensions)
             chosen = places[:, components]
-            self._refuse_fractions(samples, outputs, chosen, error)
+            self._refuse_fractions(samples + first, outputs, chosen, where)
             rows[samples[:, None], outputs] = chosen
             if not complete and self.missing == "error":
                 lacks = [e for i, e in enumerate(self.ext) if i not in outputs]
                 what = f"nothing for {texts(lacks)}" if lacks else "fewer components than outputs"
-                raise error(int(samples[0]), f"{what}; it has {texts(extensions)}")
+                sample = where(first + int(samples[0]))
+                raise ValueError(f"{sample}: {what}; it has {texts(extensions)}")
             if not complete and self.missing == "skip":
                 kept[samples] = False
-        return rows if kept.all() else rows[kept], np.flatnonzero(kept)
+        return rows if kept.all() else rows[kept], first + np.flatnonzero(kept)
 
     def _pick(self, extensions: tuple[bytes, ...]) -> _Pick:
         if (known := self._picks.get(extensions)) is not None:
@@ -142,14 +144,15 @@ class Selection:
         samples: IntArray,
         outputs: list[int],
         chosen: IntArray,
-        error: Callable[[int, str], ValueError],
+        where: Callable[[int], str],
     ) -> None:
         dtypes = [self.dtypes[output] for output in outputs]
         rest = chosen[:, :, 1] % np.array([dtype.itemsize for dtype in dtypes], np.int64)
         for row, column in np.argwhere(rest)[:1].tolist():
             size, dtype = chosen[row, column, 1], dtypes[column]
             what = f"{size:,} bytes for {texts([self.ext[outputs[column]]])}"
-            raise error(int(samples[row]), f"{what}, no multiple of the size of {dtype}")
+            sample = where(int(samples[row]))
+            raise ValueError(f"{sample}: {what}, no multiple of the size of {dtype}")
 
     def _folded(self, extension: bytes) -> bytes:
         return extension if self.case_sensitive else extension.lower()

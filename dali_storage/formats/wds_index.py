@@ -60,9 +60,14 @@ def name(path: bytes, sample: int, place: tuple[int, int]) -> bytes:
 
 
 def line_error(path: bytes, sample: int, what: str) -> ValueError:
-    """The error of the line of a sample."""
-    where = f"index {os.fsdecode(path)!r}, line {sample + 2}"
-    return ValueError(f"{where}: {what}; make the index anew: python -m dali_storage index")
+    """The error of a wrong line: that of a sample, or the first for -1."""
+    remedy = "make the index anew: python -m dali_storage index"
+    return ValueError(f"{line(path, sample)}: {what}; {remedy}")
+
+
+def line(path: bytes, sample: int) -> str:
+    """The line of a sample, in a message."""
+    return f"index {os.fsdecode(path)!r}, line {sample + 2}"
 
 
 def _head(path: bytes, line: bytes) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -77,18 +77,18 @@ def find(
         ContainerChangedError: an index contradicts its tar.
         OSError: a tar or an index cannot be read.
     """
-    places: list[tuple[IntArray, IntArray]] = []
+    pieces: list[tuple[IntArray, IntArray]] = []
     for container, path in enumerate(paths):
         if indexes is None:
-            rows, _ = _choose(_scan(path), selection, partial(_sample_error, path))
+            rows, _ = _choose(_scan(path), selection, partial(_where, path))
         else:
             index = indexes[container]
-            error = partial(wds_index.line_error, index)
-            rows, samples = _choose(wds_index.blocks(index), selection, error)
+            where = partial(wds_index.line, index)
+            rows, samples = _choose(wds_index.blocks(index), selection, where)
             _check(path, index, rows, samples, may_be_missing)
-        places.append((rows[:, :, 0].ravel(), rows[:, :, 1].ravel()))
+        pieces.append((rows[:, :, 0].ravel(), rows[:, :, 1].ravel()))
     outputs = len(selection.ext)
-    counts = np.array([len(starts) // outputs for starts, _ in places])
+    counts = np.array([len(starts) // outputs for starts, _ in pieces])
     _refuse_nothing(selection, int(counts.sum()))
     names = Catalog.from_names(paths, range(len(paths)))
     return Catalog(
@@ -96,7 +96,7 @@ def find(
         names.names,
         names.offsets,
         np.empty(0, np.int32),
-        Ranges.of_files(places),
+        Ranges.of_files(pieces),
         outputs,
         counts if by_container else None,
     )
@@ -111,23 +111,21 @@ def _scan(path: bytes) -> Iterator[Block]:
         )
 
 
-def _sample_error(path: bytes, sample: int, what: str) -> ValueError:
-    return ValueError(f"{os.fsdecode(path)!r}, sample {sample}: {what}")
+def _where(path: bytes, sample: int) -> str:
+    return f"{os.fsdecode(path)!r}, sample {sample}"
 
 
-def _choose(blocks: Iterator[Block], selection: Selection, error: Any) -> tuple[IntArray, IntArray]:
+def _choose(
+    blocks: Iterator[Block], selection: Selection, where: Callable[[int], str]
+) -> tuple[IntArray, IntArray]:
     """The rows of `Selection.choose()` of all blocks of a container, and their samples in it."""
     rows, samples, done = [], [], 0
     for block in blocks:
-        chosen, kept = selection.choose(block, partial(_shifted, error, done))
+        chosen, kept = selection.choose(block, done, where)
         rows.append(chosen)
-        samples.append(kept + done)
+        samples.append(kept)
         done += block.size
     return np.concatenate(rows), np.concatenate(samples)
-
-
-def _shifted(error: Any, first: int, sample: int, what: str) -> Any:
-    return error(first + sample, what)
 
 
 def _check(
@@ -140,33 +138,36 @@ def _check(
         with named(path), open(os.fsdecode(path), "rb", buffering=0) as tar:
             wrong = _contradiction(tar.fileno(), index, rows, samples)
     except FileNotFoundError:
-        if may_be_missing:
-            return
-        raise
+        if not may_be_missing:
+            raise
+        return
     if wrong is not None:
-        sample, (offset, size), what = wrong
-        raise ContainerChangedError(
-            path,
-            f"{wds_index.line_error(index, sample, f'{size:,} bytes at {offset:,}, but {what}')}",
-        )
+        raise ContainerChangedError(path, str(wrong))
 
 
-def _contradiction(
-    fd: int, index: bytes, rows: IntArray, samples: IntArray
-) -> tuple[int, tuple[int, int], str] | None:
-    """The sample, the place and what is wrong; None if nothing is."""
+def _contradiction(fd: int, index: bytes, rows: IntArray, samples: IntArray) -> ValueError | None:
+    """What is wrong in an index; None if nothing is found."""
+    places, outputs = rows.reshape(-1, 2), rows.shape[1]
     end = os.fstat(fd).st_size
-    starts, sizes = rows[:, :, 0], rows[:, :, 1]
-    beyond = np.argwhere((starts > end) | (sizes > end - starts))[:1]
-    present = np.argwhere(rows.any(axis=2))
-    for row, output in [*beyond, *present[:1], *present[-1:]]:
-        sample, place = int(samples[row]), (int(starts[row, output]), int(sizes[row, output]))
-        if len(beyond):
-            return sample, place, f"the tar has {end:,}"
-        member = tars.Member(wds_index.name(index, sample, place), *place)
-        if (what := tars.contradiction(fd, member)) is not None:
-            return sample, place, what
+    beyond = (places[:, 0] > end) | (places[:, 1] > end - places[:, 0])
+    some: NDArray[np.bool_] = beyond if beyond.any() else places.any(axis=1)
+    for piece in _first_and_last(some):
+        sample, (offset, size) = int(samples[piece // outputs]), places[piece].tolist()
+        what: str | None = f"the tar has {end:,}"
+        if not beyond[piece]:
+            name = wds_index.name(index, sample, (offset, size))
+            what = tars.contradiction(fd, tars.Member(name, offset, size))
+        if what is not None:
+            what = f"{size:,} bytes at {offset:,}, but {what}"
+            return wds_index.line_error(index, sample, what)
     return None
+
+
+def _first_and_last(flags: NDArray[np.bool_]) -> list[int]:
+    """Where the first and the last flag is that is set."""
+    if not flags.any():
+        return []
+    return [int(flags.argmax()), flags.size - 1 - int(flags[::-1].argmax())]
 
 
 def _refuse_nothing(selection: Selection, count: int) -> None:
