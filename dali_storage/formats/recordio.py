@@ -160,15 +160,15 @@ def _parts(record: Any, kind: int, data: Any, end: int) -> NDArray[np.uint8]:
     """A copy of all parts of a record of several; the first is `data` and ends at `end`."""
     parts = [data]
     while True:
-        at = -(-end // 4) * 4
+        at, name = -(-end // 4) * 4, f"part {len(parts) // 2 + 2}"
         if kind == _LAST and at <= len(record):
             return _joined(parts)
         if at + _PART.size > len(record):
-            raise ValueError(f"part {len(parts) + 1} is missing")
+            raise ValueError(f"{name} is missing")
         magic, word = _PART.unpack_from(record, at)
         kind, end = word >> 29, at + _PART.size + (word & _LENGTH)
         if magic != _MAGIC or end > len(record):
-            raise ValueError(f"part {len(parts) + 1} has no magic number, or ends at {end:,}")
+            raise ValueError(f"{name} has no magic number, or ends at {end:,}")
         parts += _MAGIC, record[at + _PART.size : end]
 
 
