@@ -148,9 +148,9 @@ def _check(
 def _contradiction(fd: int, index: bytes, rows: IntArray, samples: IntArray) -> ValueError | None:
     """What is wrong in an index; None if nothing is found."""
     places, outputs = rows.reshape(-1, 2), rows.shape[1]
-    end = os.fstat(fd).st_size
-    beyond = (places[:, 0] > end) | (places[:, 1] > end - places[:, 0])
-    some: NDArray[np.bool_] = beyond if beyond.any() else places.any(axis=1)
+    starts, sizes, end = places[:, 0], places[:, 1], os.fstat(fd).st_size
+    beyond = (starts > end) | (sizes > end - starts)
+    some = beyond if beyond.any() else (starts != 0) | (sizes != 0)
     for piece in _first_and_last(some):
         sample, (offset, size) = int(samples[piece // outputs]), places[piece].tolist()
         what: str | None = f"the tar has {end:,}"
