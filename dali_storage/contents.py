@@ -15,7 +15,10 @@ SMALL = 4096
 """Bytes; to copy so few costs less than a tensor of DALI's."""
 
 Contents: TypeAlias = Sequence[Buffer] | NDArray[Any]
-"""The samples of a batch: an item of memory or an array each, or the rows of one array."""
+"""The samples of a batch: an item of memory or an array each, or the rows of one array.
+
+Arrays are contiguous in C's order and in the byte order of the machine.
+"""
 
 
 class Output(NamedTuple):

@@ -17,6 +17,7 @@ import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from dali_storage.contents import Format
 from dali_storage.dali import group, hold
 from dali_storage.discovery import from_directory
 from dali_storage.order import OrderOptions
+from dali_storage.ranges import Ranges
 from dali_storage.source import Source
 
 from .conftest import Tree
@@ -143,15 +145,23 @@ def records(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.fixture(params=[(700, 0, 4096, 1, 5000), (700,)], ids=["sizes", "size"])
+@pytest.fixture(
+    params=[((700, 0, 4096, 1, 5000), False), ((700,), False), ((7000, 0, 4097, 1, 5000), True)],
+    ids=["sizes", "size", "ranges"],
+)
 def make(
     gpus: Cuda, records: None, tree: Tree, request: pytest.FixtureRequest
 ) -> Callable[[str], Any]:
-    root = tree(10, sizes=request.param)
+    sizes, as_ranges = request.param
+    root = tree(10, sizes=sizes)
 
     def make(device: str) -> tuple[group.ReaderGroup, FakePipeline]:
         def opener() -> Any:
             catalog = from_directory(root)
+            if as_ranges:
+                lengths = [os.stat(path).st_size for path in catalog.paths(np.arange(10))]
+                columns = np.arange(10), np.zeros(10, np.int64), np.array(lengths)
+                catalog = replace(catalog, ranges=Ranges.of_columns(*columns))
             reader = MemoryReader(catalog)
             return catalog, put_on_gpu(reader, 1) if device == "gpu" else reader
 

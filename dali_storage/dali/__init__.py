@@ -68,8 +68,8 @@ def source(pipeline: Pipeline, name: str) -> Source:
     readers = readers_of(pipeline)
     if name not in readers:
         raise ValueError(
-            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: use "
-            f"dali_storage.readers.file(name={name!r}, ...), or give the name of another one"
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: give "
+            f"one of dali_storage.readers name={name!r}, or ask for another one"
         )
     return readers[name].source(pipeline)
 

@@ -80,12 +80,12 @@ class ReaderGroup:
             source.require_gpu(pipeline.device_id)
             self._sources[pipeline] = source
 
-    def add_output(self, output: Output, key: int | str, preserve: bool) -> DataNode:
-        """The node of the next output, named as DALI's reader names it."""
+    def add_output(self, output: Output, key: int | str, name: str, preserve: bool) -> DataNode:
+        """The node of the next output."""
         device = self._device if isinstance(key, int) else "cpu"
         node = fn.external_source(
             self,
-            name=f"{self.name}[{len(self._operators)}]",
+            name=name,
             batch=True,
             device=device,
             # What is in GPU memory is copied on our stream, so we know when it has been read.
@@ -101,11 +101,17 @@ class ReaderGroup:
         return node
 
     def add_outputs(self, fmt: Format, *, with_index: bool, preserve: bool) -> tuple[DataNode, ...]:
-        """The nodes of all outputs: those of the format, the label, the index."""
+        """The nodes of all outputs, named as by DALI: those of the format, the label, the index."""
         outputs: list[tuple[Output, int | str]] = [(it, i) for i, it in enumerate(fmt.outputs)]
         outputs += [(_LABEL, LABELS)] if fmt.labels else []
         outputs += [(_INDEX, INDEX)] if with_index else []
-        return tuple(self.add_output(output, key, preserve) for output, key in outputs)
+        names = (
+            [self.name] if len(outputs) == 1 else [f"{self.name}[{i}]" for i in range(len(outputs))]
+        )
+        return tuple(
+            self.add_output(output, key, name, preserve)
+            for (output, key), name in zip(outputs, names, strict=True)
+        )
 
     def source(self, pipeline: Pipeline) -> Source:
         """The source for `pipeline`."""
@@ -223,7 +229,12 @@ def data_list(source: Source, contents: Contents) -> tuple[Any, Any, bool]:
 
 def _is_leased(content: Any) -> bool:
     """Whether memory is part of the buffer of its batch. What a format makes anew is not."""
-    return isinstance(content, (memoryview, Lease))
+    leased = False
+    while isinstance(content, (memoryview, np.ndarray)):
+        leased = leased or isinstance(content, Lease)
+        content = content.obj if isinstance(content, memoryview) else content.base
+    # A copy of a part of a lease has its type, too, but is in memory of numpy's own.
+    return leased and content is not None
 
 
 def number_list(values: NDArray[Any]) -> TensorListCPU:

@@ -15,7 +15,7 @@ it in the checkpoint; ours is not saved, and the restored pipeline must find the
 
 
 def inherited_seed(pipeline: Pipeline, group: object) -> int:
-    """The seed that DALI would give to fn.readers.file at this point of the graph.
+    """The seed that DALI would give to its own reader at this point of the graph.
 
     A pipeline with a seed derives a table from it. In the order of the graph, every operator that
     takes a seed and was given none gets the next entry (`Pipeline::AddOperatorImpl`).

@@ -173,7 +173,7 @@ def _sources(pipeline: Any, reader_name: str) -> list[Source]:
             each.close()
         error.add_note(
             "a Loader moves all readers of its pipeline to another epoch, and those of DALI cannot "
-            "be moved: make them dali_storage.readers.file, too"
+            "be moved: take those of dali_storage.readers"
         )
         raise
     return sources
@@ -198,7 +198,7 @@ def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
         raise ValueError(
             f"reader {reader_name!r}: make() was called with shard_id={asked[0]}, num_shards="
             f"{asked[1]}, and the reader has shard_id={here[0]}, num_shards={here[1]}: pass both "
-            "on to readers.file"
+            "on to the reader"
         )
     if not meta["pad_last_batch"]:
         raise ValueError(
