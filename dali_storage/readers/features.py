@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +28,13 @@ def describe(features: Any) -> dict[str, Feature]:
         TypeError: it is not a mapping of names to features.
     """
     _check(features)
+    # In a thread of its own, which has no current pipeline: DALI traces the calls of the code that
+    # defines one, and cannot do so if another begins within (its conditionals, AutoGraph).
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_describe, features).result()
+
+
+def _describe(features: Mapping[str, Any]) -> dict[str, Feature]:
     dtypes = {name: output.dtype for name, output in _run(features, b"").items()}
     entries = b"".join(_entry(name, _KINDS[dtype]) for name, dtype in dtypes.items())
     try:
