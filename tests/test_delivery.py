@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -500,3 +501,15 @@ def test_the_outputs_of_a_pipeline_without_a_gpu_are_left_alone(
     monkeypatch.setattr(backend.Pipeline, "Outputs", plain)
     pipeline_of(tree(10, sizes=(100,))).run()
     assert backend.Pipeline.Outputs is plain
+
+
+def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group, "TensorCPU", Tensor)
+    monkeypatch.setattr(group, "TensorListCPU", TensorList)
+    source: Any = SimpleNamespace(stream=None, pinned=True)
+    part, other = memoryview(bytearray(4)), np.zeros(4, np.uint8)
+    for contents, expected in (([part, part], True), ([part, other], False), ([other], False)):
+        tensors, *_ = group.data_list(source, contents)
+        assert all(tensor.is_pinned is expected for tensor in tensors)
