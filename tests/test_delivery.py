@@ -30,6 +30,7 @@ from nvidia.dali.tensors import TensorGPU
 
 from dali_storage import cuda, readers
 from dali_storage.backends.memory import MemoryReader
+from dali_storage.buffers import BufferPool
 from dali_storage.contents import Format
 from dali_storage.dali import group, hold
 from dali_storage.discovery import from_directory
@@ -509,7 +510,9 @@ def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
     source: Any = SimpleNamespace(stream=None, pinned=True)
-    part, other = memoryview(bytearray(4)), np.zeros(4, np.uint8)
+    pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+    lease: Any = pool.lease(4)
+    part, other = lease.data, np.zeros(4, np.uint8)
     for contents, expected in (([part, part], True), ([part, other], False), ([other], False)):
         tensors, *_ = group.data_list(source, contents)
         assert all(tensor.is_pinned is expected for tensor in tensors)
