@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,14 @@ class Catalog:
             return ""
         start, size = int(self.ranges.starts[sample]), int(self.ranges.sizes[sample])
         return f"sample {sample // self.pieces}: {size:,} bytes at {start:,}"
+
+    def checksum(self) -> int:
+        """A CRC-32 of the names, the labels, and where the samples are in the files."""
+        checksum = zlib.crc32(self.labels.tobytes(), zlib.crc32(self.names))
+        if (ranges := self.ranges) is not None:
+            for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):
+                checksum = zlib.crc32(np.ascontiguousarray(column).data, checksum)
+        return checksum
 
     def paths(self, samples: IntArray) -> list[bytes]:
         """The paths of the files of `samples` (int64[n]), in their order."""

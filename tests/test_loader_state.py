@@ -233,7 +233,7 @@ def test_a_state_of_other_samples_of_the_same_number_is_refused(
         return MAKE.file(**arguments | change)
 
     state = saved(loader(MAKE))
-    with pytest.raises(ValueError, match="names and labels"):
+    with pytest.raises(ValueError, match="names, labels and index"):
         loader(replace(MAKE, file=other)).load_state_dict(state)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import tracemalloc
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,12 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+from PIL import Image
 
 from dali_storage import readers
 from dali_storage.errors import ContainerChangedError
 from dali_storage.formats import plain
+from dali_storage.loaders import Loader
 from dali_storage.ranges import Ranges
 
 from .conftest import open_files
@@ -196,6 +200,85 @@ def test_an_index_tells_the_sample_and_its_file(data: Data) -> None:
     for number, sample in enumerate(index.as_array().ravel().tolist()):
         assert np.array(contents[number]).tobytes() == data.contents[sample]
         assert catalog.path(sample) == os.fsencode(data.files[data.ids[sample]])
+
+
+# --- Loaders -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> dict[str, Any]:
+    """20 JPEGs in two files, as arguments of the reader."""
+    random, parts = np.random.default_rng(0), []
+    for _ in range(20):
+        file = io.BytesIO()
+        Image.fromarray(random.integers(0, 256, (24, 24, 3), np.uint8)).save(file, "JPEG")
+        parts.append(file.getvalue())
+    sizes = np.array(list(map(len, parts)))
+    for name, half in (("a", parts[:10]), ("b", parts[10:])):
+        (tmp_path / name).write_bytes(b"".join(half))
+    offsets = np.concatenate([np.cumsum(half) - half for half in np.split(sizes, 2)])
+    return {
+        "files": [tmp_path / "a", tmp_path / "b"],
+        "file_ids": np.arange(20) // 10,
+        "offsets": offsets,
+        "sizes": sizes,
+    }
+
+
+def loader(pictures: dict[str, Any], **changes: Any) -> Loader:
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        data, labels = readers.records(
+            name="Reader",
+            shard_id=shard_id,
+            num_shards=num_shards,
+            pad_last_batch=True,
+            **{"random_shuffle": True} | pictures | changes,
+        )
+        return labels, fn.random.uniform(seed=4), fn.decoders.image(data)
+
+    return Loader(make, to="numpy")
+
+
+def test_a_loader_resumes_bit_for_bit(pictures: dict[str, Any]) -> None:
+    def taken(batches: Any) -> list[list[bytes]]:
+        return [[part.tobytes() for part in batch] for batch in batches]
+
+    with loader(pictures) as straight:
+        epoch = iter(straight)
+        first, state = taken(islice(epoch, 2)), straight.state_dict()
+        rest = taken(epoch) + taken(straight)
+    with loader(pictures) as resumed:
+        resumed.load_state_dict(state)
+        assert taken(resumed) + taken(resumed) == rest
+    assert len(first + rest) == 10
+
+
+def test_a_loader_refuses_the_state_of_another_index(pictures: dict[str, Any]) -> None:
+    with loader(pictures) as one:
+        next(iter(one))
+        state = one.state_dict()
+    for name in ("offsets", "sizes", "file_ids"):
+        other = pictures[name].copy()
+        other[[3, 12]] = other[[12, 3]] if name == "file_ids" else other[[3, 12]] - 1
+        with (
+            loader(pictures, **{name: other}) as two,
+            pytest.raises(ValueError, match=r"names, labels and index have the CRC-32"),
+        ):
+            two.load_state_dict(state)
+            next(iter(two))
+
+
+def test_a_decode_error_names_the_container_and_the_sample(pictures: dict[str, Any]) -> None:
+    with open(pictures["files"][1], "r+b") as file:
+        file.seek(pictures["offsets"][13])
+        file.write(b"no image")
+    with loader(pictures, random_shuffle=False) as one, pytest.raises(RuntimeError) as caught:
+        list(one)
+    size, start = pictures["sizes"][13], pictures["offsets"][13]
+    (note,) = caught.value.__notes__
+    assert f"b (sample 13: {size:,} bytes at {start:,})" in note
+    assert "sample 11" not in note
 
 
 # --- Refusals ------------------------------------------------------------------------------------

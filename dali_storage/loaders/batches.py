@@ -1,7 +1,6 @@
 """The batches of a pipeline, from any position on; uses only public calls of the pipeline."""
 
 import os
-import zlib
 from collections import deque
 from typing import Any
 
@@ -45,7 +44,7 @@ class Batches:
             raise
         self.identity = Identity(
             samples=meta["epoch_size"],
-            names=zlib.crc32(catalog.labels.tobytes(), zlib.crc32(catalog.names)),
+            names=catalog.checksum(),
             batch_size=batch_size,
             world=shard.world,
             rank=shard.rank,
@@ -150,13 +149,16 @@ class Batches:
             del error  # its traceback refers to this frame
 
     def _describe(self, position: int) -> str:
-        names = []
+        names, places = [], []
         for each in self._sources:
             catalog, _ = each.open()
-            samples = dict.fromkeys(each.samples(position).tolist())  # padding repeats the last one
-            names += [os.path.abspath(os.fsdecode(catalog.path(sample))) for sample in samples]
+            rows = catalog.pieces_of(each.samples(position)).tolist()
+            for row in dict.fromkeys(rows):  # padding repeats the last one
+                names.append(os.path.abspath(os.fsdecode(catalog.path(row))))
+                places.append(f" ({where})" if (where := catalog.where(row)) else "")
         folder = os.path.commonpath([os.path.dirname(name) for name in names])
-        shown = [os.path.relpath(name, folder) for name in names[:_NAMED]]
+        listed = list(zip(names, places, strict=True))[:_NAMED]
+        shown = [os.path.relpath(name, folder) + place for name, place in listed]
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"the files of the batch, in {folder}: {', '.join(shown)}{more}"
 

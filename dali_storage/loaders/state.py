@@ -8,7 +8,7 @@ from typing import Any
 _VERSION = 1
 _SAME = {
     "samples": "a data set of {} samples",
-    "names": "samples whose names and labels have the CRC-32 {:#x}",
+    "names": "samples whose names, labels and index have the CRC-32 {:#x}",
     "batch_size": "a batch size of {}",
     "world": "{} shards",
     "last_batch": "last_batch={!r}",
@@ -21,7 +21,7 @@ class Identity:
 
     Attributes:
         samples: number of samples of the data set.
-        names: CRC-32 of the names and labels of the samples.
+        names: CRC-32 of the names and labels of the samples, and of their places in containers.
         batch_size: samples of a batch.
         world: number of shards.
         rank: the shard in the first epoch.
