@@ -510,7 +510,7 @@ def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
     source: Any = SimpleNamespace(stream=None, pinned=True)
-    pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+    pool = BufferPool(lambda nbytes: np.frombuffer(bytearray(nbytes), np.uint8))
     lease: Any = pool.lease(4)
     part, other = lease.data, np.zeros(4, np.uint8)
     for contents, expected in (([part, part], True), ([part, other], False), ([other], False)):
