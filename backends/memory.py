@@ -50,10 +50,9 @@ class MemoryReader(Reader):
 
 
 def _require_within(catalog: Catalog, ranges: Ranges, sizes: IntArray) -> None:
-    ends = ranges.starts + ranges.sizes
-    bounds = sizes[ranges.files_of(np.arange(len(ranges)))]
-    for sample in np.flatnonzero(ends > bounds)[:1].tolist():
-        what = f"{catalog.where(sample)}, but the file has {bounds[sample]:,} bytes"
+    if (sample := ranges.first_outside(sizes)) is not None:
+        nbytes = sizes[ranges.files_of(np.array([sample]))[0]]
+        what = f"{catalog.where(sample)}, but the file has {nbytes:,} bytes"
         raise ContainerChangedError(catalog.path(sample), f"{what}; make its index anew")
 
 

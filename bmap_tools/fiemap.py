@@ -33,11 +33,13 @@ _BATCH_ROOM = 2  # extents per file: enough to see one, and that there is no oth
 _BATCH_WORDS = (_HEADER.size + _BATCH_ROOM * _EXTENT.size) // 8
 # PyDLL keeps the interpreter lock: to release it for so short a call costs more than the call.
 _ioctl = ctypes.PyDLL(None).ioctl
-_ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+_ioctl_without_gil = ctypes.CDLL(None).ioctl
+_ioctl.argtypes = _ioctl_without_gil.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 
 # fcntl.ioctl() releases the interpreter lock only if the buffer has at most 1024 bytes.
 _ROOM = (1024 - _HEADER.size) // _EXTENT.size
 _BUFFER_BYTES = _HEADER.size + _ROOM * _EXTENT.size
+_EXTENT_WORDS = _EXTENT.size // 8  # of 64 bits
 
 _UNSUPPORTED = {  # FIEMAP_EXTENT_*; special ones first, because they imply general ones
     0x200: "its data lies inside of its inode",  # DATA_INLINE
@@ -104,6 +106,56 @@ def single_extents(
     ends = -(-sizes // block_size) * block_size
     extents[:, 2] = np.minimum(extents[:, 2], ends - extents[:, 0])
     return counts, extents
+
+
+def extents_of_ranges(
+    fds: Sequence[int], starts: IntArray, lengths: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Where the data in n ranges of open files is: 1 us a range, however many extents a file has.
+
+    The calls release the interpreter lock, because the file system may read the extents of a large
+    file from the disk. Data still in memory is not written first. `starts` and `lengths` are
+    int64[n], bytes.
+
+    Returns:
+        ranges: int64[m], the range that each extent is a part of, in order.
+        extents: int64[m, 3]: logical, physical (UNWRITTEN if it has no address) and length in
+            bytes, cut to the range. Space that was reserved and never written is left out. Nothing
+            is found where the call failed.
+    """
+    ends, begins, pending = starts + lengths, starts.copy(), np.arange(len(fds))
+    parts = [(pending[:0], np.empty((0, _EXTENT_WORDS), "<i8"))]
+    while pending.size:
+        chosen = [fds[index] for index in pending.tolist()]
+        counts, raw = _first_extents(chosen, begins[pending], ends[pending])
+        parts.append((np.repeat(pending, counts), raw[np.arange(_ROOM) < counts[:, None]]))
+        last = raw[:, -1]
+        begins[pending] = last[:, 0] + last[:, 2]
+        is_full = (counts == _ROOM) & (last[:, 5] & _LAST == 0)
+        pending = pending[is_full & (begins[pending] < ends[pending])]
+    ranges, raw = map(np.concatenate, zip(*parts, strict=True))
+    if len(parts) > 2:
+        order = np.argsort(ranges, kind="stable")
+        ranges, raw = ranges[order], raw[order]
+    logical, flags = np.maximum(raw[:, 0], starts[ranges]), raw[:, 5] & 0xFFFFFFFF
+    physical = raw[:, 1] + logical - raw[:, 0]
+    physical[flags & _ANY_UNSUPPORTED != 0] = UNWRITTEN
+    length = np.minimum(raw[:, 0] + raw[:, 2], ends[ranges]) - logical
+    has_data = (length > 0) & (flags & _IS_UNWRITTEN == 0)
+    return ranges[has_data], np.stack((logical, physical, length), axis=1)[has_data]
+
+
+def _first_extents(
+    fds: Sequence[int], starts: IntArray, ends: IntArray
+) -> tuple[IntArray, IntArray]:
+    """How many extents of each range were found, and they: int64[n], int64[n, _ROOM, 7]."""
+    words = np.empty((len(fds), _BUFFER_BYTES // 8), "<i8")  # see single_extents()
+    words[:, 0], words[:, 1], words[:, 2], words[:, 3] = starts, ends - starts, 0, _ROOM
+    addresses = range(words.ctypes.data, words.ctypes.data + words.nbytes, _BUFFER_BYTES)
+    calls = map(_ioctl_without_gil, fds, repeat(_IOCTL), addresses)
+    failed = np.fromiter(calls, np.bool_, len(fds))
+    counts = np.where(failed, 0, words[:, 2] >> 32)
+    return counts, words[:, _HEADER.size // 8 :].reshape(len(fds), _ROOM, _EXTENT_WORDS)
 
 
 def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent] | str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ._types import IntArray
 
+_PART = 1 << 16  # samples
 _GAP = 4096  # bytes; to read what is between two ranges costs less than a read of its own
 
 
@@ -61,6 +62,18 @@ class Ranges:
         """The file of each of `samples`, int64[n]."""
         rows = np.searchsorted(self.runs, samples, "right") - 1 if self.runs.size else samples
         return self.files[rows].astype(np.int64, copy=False)
+
+    def first_outside(self, file_sizes: IntArray) -> int | None:
+        """The first sample that is not within its file, if any; `file_sizes`: of all files, bytes.
+
+        Takes a few MiB for any number of samples.
+        """
+        for first in range(0, len(self), _PART):
+            sizes, starts = self.sizes[first : first + _PART], self.starts[first : first + _PART]
+            room = file_sizes[self.files_of(np.arange(first, first + len(sizes)))] - sizes
+            for bad in np.flatnonzero((starts < 0) | (sizes < 0) | (starts > room))[:1].tolist():
+                return first + int(bad)
+        return None
 
 
 def _narrow(sizes: IntArray) -> NDArray[np.int64] | NDArray[np.uint32]:

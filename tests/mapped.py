@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -10,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
+from dali_storage.backends.linux import aio
 from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
 from dali_storage.testing import MappedReaderTests
@@ -58,6 +61,25 @@ class OnDisk(LosesNoFiles, MappedReaderTests):
 
     def reopen(self, reader: Reader, catalog: Catalog) -> Reader:
         return self.backend(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
+
+
+class FailingAio:
+    """Reads of a device with a bad sector: a read that covers it fails, or is short."""
+
+    bad = -1
+    outcome = -errno.EIO
+    times = 10**9
+    merges = False  # the kernel has merged all reads of a submission
+    read = staticmethod(aio.read)
+
+    @classmethod
+    def fail(cls, depth: int, fd: int, iovecs: Any, offsets: Any) -> Any:
+        results = cls.read(depth, fd, iovecs, offsets)
+        hit = (offsets <= cls.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > cls.bad)
+        if hit.any() and cls.times:
+            cls.times -= 1
+            results[hit | cls.merges] = cls.outcome
+        return results
 
 
 UNPRIVILEGED = """

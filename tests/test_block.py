@@ -15,7 +15,6 @@ from nvidia.dali import fn
 import bmap_tools
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
-from dali_storage.backends.linux import aio
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
@@ -31,7 +30,7 @@ from .layouts import (
     make_map,
     write_sparse,
 )
-from .mapped import NEEDS_ROOT, OnDisk, require_permission_to_be_named
+from .mapped import NEEDS_ROOT, FailingAio, OnDisk, require_permission_to_be_named
 
 pytestmark = NEEDS_ROOT
 
@@ -190,25 +189,6 @@ def test_nothing_stays_open_when_it_is_refused(
 
 
 # Reads that fail
-
-
-class FailingAio:
-    """Reads of a device with a bad sector: a read that covers it fails, or is short."""
-
-    bad = -1
-    outcome = -errno.EIO
-    times = 10**9
-    merges = False  # the kernel has merged all reads of a submission
-    read = staticmethod(aio.read)
-
-    @classmethod
-    def fail(cls, depth: int, fd: int, iovecs: Any, offsets: Any) -> Any:
-        results = cls.read(depth, fd, iovecs, offsets)
-        hit = (offsets <= cls.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > cls.bad)
-        if hit.any() and cls.times:
-            cls.times -= 1
-            results[hit | cls.merges] = cls.outcome
-        return results
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
 from dali_storage.backends.extents.plan import Extents, Reads
+from dali_storage.ranges import place
 from dali_storage.reader import Batch
 
 DEVICE_BLOCKS = 64
@@ -125,6 +126,37 @@ def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int
     for file, offset, size in zip(files.tolist(), offsets.tolist(), sizes.tolist(), strict=True):
         assert memory[offset : offset + size].tobytes() == expected(layout, file, disk)
     assert (memory[int(rooms.sum()) :] == 0xA5).all()
+
+
+@settings(max_examples=300, deadline=None)
+@given(layout=layouts(), data=st.data(), most=st.sampled_from([4096, 12288, 1 << 20]))
+def test_any_ranges_of_any_layout_are_read_right(
+    layout: Layout, data: st.DataObject, most: int
+) -> None:
+    disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
+    mapped = extent_map(layout)
+    extents = Extents(mapped, START_BLOCKS * layout.block, 4096, ranges=True)
+    rows = []
+    for _ in range(data.draw(st.integers(0, 8))):
+        file = data.draw(st.integers(0, len(layout.files) - 1))
+        start = data.draw(st.integers(0, layout.files[file][0]))
+        rows.append((file, start, data.draw(st.integers(0, layout.files[file][0] - start))))
+    files, starts, sizes = np.array(rows, np.int64).reshape(-1, 3).T
+    offsets, nbytes, spans = place(files, starts, sizes, 4096, 4096)
+    memory = np.full(nbytes + 8192, 0xA5, np.uint8)
+    memory = memory[-memory.ctypes.data % 4096 :][: nbytes + 4096]
+    batch = Batch(np.arange(files.size), sizes, offsets, memory, spans)
+
+    planned, owners = extents.reads(batch, spans.files)
+    perform(planned.coalesced().split(most), disk, most)
+    within = planned.memory - memory.ctypes.data - spans.offsets[owners]
+    assert ((within >= 0) & (within + planned.lengths <= spans.sizes[owners])).all()
+    extents.zero_holes(batch, spans.files)
+
+    for (file, start, size), offset in zip(rows, offsets.tolist(), strict=True):
+        part = expected(layout, file, disk)[start : start + size]
+        assert memory[offset : offset + size].tobytes() == part
+    assert (memory[nbytes:] == 0xA5).all()
 
 
 def columns(*rows: tuple[int, int, int]) -> Reads:

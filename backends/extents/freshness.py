@@ -5,12 +5,14 @@ not show that its data was moved: e4defrag(8), xfs_fsr(8) and duperemove(8) leav
 so does resize2fs(8) on a file system that is not mounted. So extents are compared, too: at every
 read those of files whose data can be moved while they are mounted (all files on XFS, where any two
 can be made to share blocks; elsewhere files with several extents, or with space reserved beyond
-their end), and those of the other files once, when the reader is opened.
+their end), and those of the other files once, when the reader is opened. See `moved` for files of
+which ranges are read.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +20,13 @@ import numpy.typing as npt
 from bmap_tools import fiemap
 
 from ..._types import IntArray
+from ...errors import named
 from ..files.opening import open_cached, open_files, open_missing, statuses, statuses_of_paths
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap
+
+Moved: TypeAlias = Callable[[IntArray, Sequence[int]], Iterable[int]]
+"""From files of the map and their descriptors to the indices of those whose data was moved."""
 
 _LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; later times are clipped
 
@@ -48,10 +54,12 @@ class Freshness:
         with self._missing_is_stale():
             for start in range(0, len(unseen), FILES_AT_ONCE):
                 some = unseen[start : start + FILES_AT_ONCE]
-                self._check_extents(files[some], paths(some))
+                self._check_extents(files[some], paths(some), self._moved)
 
-    def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
+    def check(self, files: IntArray, paths: Sequence[bytes], moved: Moved | None = None) -> None:
         """Refuse files of the map (int64[n]) that differ from it now; `paths` are their paths.
+
+        `moved` compares the extents; by default all of those of each file.
 
         Raises:
             StaleMapError: a file differs; of several that differ in the same way, the first.
@@ -60,13 +68,14 @@ class Freshness:
         with self._missing_is_stale():
             for start in range(0, len(paths), FILES_AT_ONCE):
                 part = slice(start, start + FILES_AT_ONCE)
-                self._check(files[part], paths[part])
+                self._check(files[part], paths[part], moved or self._moved)
 
-    def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:
+    def _check(self, files: IntArray, paths: Sequence[bytes], moved: Moved) -> None:
         can_move = self._can_move[files]
         movable, others = np.flatnonzero(can_move), np.flatnonzero(~can_move)
         if movable.size:
-            self._check_extents(files[movable], [paths[index] for index in movable.tolist()])
+            chosen = [paths[index] for index in movable.tolist()]
+            self._check_extents(files[movable], chosen, moved)
         if others.size:
             chosen = [paths[index] for index in others.tolist()]
             self._check_state(files[others], chosen, statuses_of_paths(chosen))
@@ -96,18 +105,19 @@ class Freshness:
             what = f"the file has changed since it was mapped: {what}"
             raise self._loaded.stale(paths[index], what)
 
-    def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
+    def _check_extents(self, files: IntArray, paths: Sequence[bytes], moved: Moved) -> None:
         with open_files() as fds:
             fds += [-1] * len(paths)
             self._open(fds, paths)
             files, others = np.split(files, [len(fds)])  # the process may open few files
             self._check_state(files, paths, statuses(fds, paths, local=True))
-            for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
-                if not self._has_same_extents(int(files[index]), fds[index]):
-                    what = "the data of the file has been moved since it was mapped"
-                    raise self._loaded.stale(paths[index], what)
+            for index in moved(files, fds):
+                with named(paths[index]):
+                    fiemap.raw_extents(fds[index], sync=False)  # raises if it cannot be known
+                what = "the data of the file has been moved since it was mapped"
+                raise self._loaded.stale(paths[index], what)
         if others.size:
-            self._check_extents(others, paths[-others.size :])
+            self._check_extents(others, paths[-others.size :], moved)
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
@@ -117,6 +127,11 @@ class Freshness:
             is_cached = open_cached(first, paths[:1], flags)
         if not (is_cached and open_cached(fds, paths, flags)):
             open_missing(fds, paths, flags)
+
+    def _moved(self, files: IntArray, fds: Sequence[int]) -> Iterator[int]:
+        for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
+            if not self._has_same_extents(int(files[index]), fds[index]):
+                yield index
 
     def _have_same_extent(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
         """bool[n]: files that have at most one extent, in the map and now, and the same one."""
@@ -146,6 +161,8 @@ class Freshness:
 
 def _ns(seconds: IntArray, nanoseconds: npt.NDArray[np.uint32]) -> IntArray:
     """Times in nanoseconds, as in a map: clipped to 64 bits."""
+    if seconds.size and seconds.min() >= -_LAST_SECOND and seconds.max() <= _LAST_SECOND:
+        return seconds * 10**9 + nanoseconds
     known = np.clip(seconds, -_LAST_SECOND, _LAST_SECOND) * 10**9 + nanoseconds
     limit = np.where(seconds > 0, 2**63 - 1, -(2**63))
     return np.where(np.abs(seconds) > _LAST_SECOND, limit, known)

@@ -97,34 +97,40 @@ class MapTree:
 
 
 def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
-    """The file of the map that each sample is: int64[n]."""
+    """The file of the map that each file of the catalog is: int64[n]."""
     mapped = loaded.map
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
-        return np.arange(len(catalog))
+        return np.arange(catalog.file_count)
     known = {mapped.name(file): file for file in range(len(mapped))}
     find = _finder(known, catalog, os.path.realpath(mapped.root))
-    names = map(catalog.name, range(len(catalog)))
-    files = np.fromiter(map(find, names), np.int64, len(catalog))
+    names = map(catalog.file_name, range(catalog.file_count))
+    files = np.fromiter(map(find, names), np.int64, catalog.file_count)
     missing = np.flatnonzero(files < 0)
     if missing.size:
-        few = [repr(os.fsdecode(catalog.name(sample))) for sample in missing[:3].tolist()]
+        few = [repr(os.fsdecode(catalog.file_name(file))) for file in missing[:3].tolist()]
         listed = ", ".join([*few, "..."] if missing.size > 3 else few)
-        what = f"{missing.size} of {len(catalog)} samples are not in the map: {listed}"
-        raise loaded.stale(catalog.path(int(missing[0])), what)
+        kind = kind_of_files(catalog)
+        what = f"{missing.size} of {catalog.file_count} {kind} are not in the map: {listed}"
+        raise loaded.stale(catalog.file_path(int(missing[0])), what)
     return files
+
+
+def kind_of_files(catalog: Catalog) -> str:
+    """What messages call the files of a catalog."""
+    return "samples" if catalog.ranges is None else "containers"
 
 
 def _finder(
     known: dict[bytes, int], catalog: Catalog, mapped_root: bytes
 ) -> Callable[[bytes], int]:
-    """A function from the name of a sample to its file of the map, or -1."""
+    """A function from the name of a file of the catalog to its file of the map, or -1."""
     root = os.path.realpath(catalog.root or b".")
     prefix = _prefix(root, mapped_root)
     if prefix is None:  # mounted elsewhere, perhaps: then the ends of the two paths agree
         parts = root.split(b"/")
         ends = (b"/".join(parts[start:]) for start in range(len(parts), 0, -1))
         prefixes = (end + b"/" if end else b"" for end in ends)
-        first = catalog.name(0)
+        first = catalog.file_name(0)
         prefix = next((prefix for prefix in prefixes if prefix + first in known), b"")
 
     def find(name: bytes) -> int:
@@ -135,6 +141,8 @@ def _finder(
             directory, base = os.path.split(os.path.join(root, name))
             path = os.path.join(os.path.realpath(directory), base)
             file = known.get(_relative(path, mapped_root))
+        if file is None:  # a link to a file
+            file = known.get(_relative(os.path.realpath(path), mapped_root))
         return -1 if file is None else file
 
     return find

@@ -1,4 +1,8 @@
-"""From samples to the reads of a device: a batch is planned as numpy columns."""
+"""From samples to the reads of a device: a batch is planned as numpy columns.
+
+Whole files take all of their extents. For ranges, all files lie one after the other on one line, on
+which extents are sorted, so those of a range are found by bisection.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bmap_tools.extent_map import ExtentMap, csr_offsets, csr_rows
+from bmap_tools.extent_map import ExtentMap, csr_offsets
 
-from ..._types import IntArray
+from ..._types import IntArray, address_of
+from ...ranges import Spans
 from ...reader import Batch
+from .line import Line, expand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +43,19 @@ class Reads:
         """The same with neighbours joined that are adjacent on the device and in memory."""
         ends = (self.offsets[:-1] + self.lengths[:-1], self.memory[:-1] + self.lengths[:-1])
         apart = (self.offsets[1:] != ends[0]) | (self.memory[1:] != ends[1])
-        if apart.all():
+        if apart.all():  # of one or none, too
             return self
         starts = np.flatnonzero(np.concatenate(([True], apart)))
         lengths = np.add.reduceat(self.lengths, starts)
         return Reads(self.offsets[starts], self.memory[starts], lengths)
+
+    def equals(self, other: Reads) -> bool:
+        """Whether they are the same, in the same order."""
+        return (
+            np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.memory, other.memory)
+            and np.array_equal(self.lengths, other.lengths)
+        )
 
     def split(self, max_bytes: int) -> Reads:
         """The same in reads of at most `max_bytes`."""
@@ -77,11 +91,13 @@ class Extents:
         sizes: int64[files], bytes.
     """
 
-    def __init__(self, extent_map: ExtentMap, start: int, alignment: int) -> None:
+    def __init__(
+        self, extent_map: ExtentMap, start: int, alignment: int, *, ranges: bool = False
+    ) -> None:
         """Take the columns from a map whose file system is at `start` (bytes) of the device.
 
         Files are read up to their size, rounded up to `alignment`: bytes, a multiple of the
-        device's block.
+        device's block. `ranges`: batches have spans; otherwise they have whole files.
         """
         self.sizes = extent_map.sizes
         file = np.repeat(np.arange(len(extent_map)), np.diff(extent_map.extent_offsets))
@@ -96,23 +112,45 @@ class Extents:
         self._offset = physical + start
         self._first = _starts(file, len(extent_map))
         self._hole_start, self._hole_end, self._hole_first = self._holes(file)
+        if ranges:
+            line = csr_offsets(-(-extent_map.sizes // alignment) * alignment)
+            self._extent_line = Line(line, self._first, self._logical, self._length)
+            lengths = self._hole_end - self._hole_start
+            self._hole_line = Line(line, self._hole_first, self._hole_start, lengths)
 
     def reads(self, batch: Batch, files: IntArray) -> tuple[Reads, IntArray]:
-        """The k reads of a batch in its order, not coalesced, and the slot of each (int64[k]).
+        """The k reads of a batch in its order, not coalesced, and whose they are (int64[k]).
 
-        `files` is the file of each sample: int64[n].
+        `files` is the file of each sample, int64[n], or of each span, if there are spans. The
+        second result has indices into it.
         """
+        if batch.spans is not None:
+            return self._reads_of_spans(batch, batch.spans, files)
         slots, extents = _members(self._first, files)
         logical = self._logical[extents]
         memory = logical + batch.addresses[slots]
         return Reads(self._offset[extents], memory, self._length[extents]), slots
 
+    def _reads_of_spans(
+        self, batch: Batch, spans: Spans, files: IntArray
+    ) -> tuple[Reads, IntArray]:
+        owners, extents, skipped, into, lengths = self._extent_line.cut(files, spans)
+        memory = into + (address_of(batch.buffer) + spans.offsets)[owners]
+        return Reads(self._offset[extents] + skipped, memory, lengths), owners
+
     def zero_holes(self, batch: Batch, files: IntArray) -> None:
-        """Write the zeros of holes and unwritten extents."""
-        slots, holes = _members(self._hole_first, files)
-        starts = (self._hole_start[holes] + batch.offsets[slots]).tolist()
-        ends = (self._hole_end[holes] + batch.offsets[slots]).tolist()
-        for start, end in zip(starts, ends, strict=True):
+        """Write the zeros of holes and unwritten extents; `files` as for `reads()`."""
+        if not self._hole_start.size:
+            return
+        if batch.spans is None:
+            slots, holes = _members(self._hole_first, files)
+            starts = self._hole_start[holes] + batch.offsets[slots]
+            ends = self._hole_end[holes] + batch.offsets[slots]
+        else:
+            owners, _, _, into, lengths = self._hole_line.cut(files, batch.spans)
+            starts = into + batch.spans.offsets[owners]
+            ends = starts + lengths
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             batch.buffer[start:end] = 0
 
     def _holes(self, file: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -140,5 +178,4 @@ def _starts(owner: IntArray, count: int) -> IntArray:
 def _members(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
     """The rows of the chosen owners, one after the other: indices into `chosen`, and the rows."""
     starts = first[chosen]
-    counts = first[chosen + 1] - starts
-    return np.repeat(np.arange(chosen.size), counts), csr_rows(starts, counts)
+    return expand(starts, first[chosen + 1] - starts)

@@ -8,12 +8,14 @@ from ...catalog import Catalog
 from ...reader import Reader
 from .device import Opened, open_mapped
 from .map import LoadedMap, MapTree, load_map
-from .samples import MappedSamples, directory_of
+from .opening import directory_of
+from .samples import MappedSamples
 
 
 class MappedReader(Reader, Generic[Opened]):
     """A reader of an open device and of the mapped samples on it."""
 
+    reads_ranges = True
     _device: Opened
     _samples: MappedSamples
 
@@ -38,7 +40,7 @@ class MappedReader(Reader, Generic[Opened]):
             self._samples = MappedSamples(
                 catalog, loaded, storage, start, max_transfer=most, retries=retries, check=check
             )
-            self.alignment = self._samples.alignment
+            self.alignment = self.unit = self._samples.alignment
         except BaseException:
             self.close()
             raise

@@ -3,26 +3,24 @@
 A backend adds only how its engine reads: a `Submit`, called once per batch and attempt.
 """
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from bmap_tools.extent_map import Device
-
-from ..._types import IntArray
+from ..._types import IntArray, address_of
 from ...catalog import Catalog
-from ...errors import BackendUnavailable, MapNotChecked, named, os_error
+from ...errors import MapNotChecked, os_error
+from ...ranges import Spans
 from ...reader import Batch
-from ..files.opening import open_files, open_missing, regular_sizes
 from ..linux.storage import Storage
-from . import device
 from .freshness import Freshness
 from .map import LoadedMap, files_of
+from .moved import PlannedSpans
+from .opening import find_unmapped, require_within, why_not_mounted
 from .plan import Extents, Reads
+from .unmapped import read_file
 
 _PAGE = 4096  # bytes; smaller reads save nothing
 
@@ -38,7 +36,7 @@ class MappedSamples:
     """The samples of a catalog, read by the extents of a map.
 
     Attributes:
-        sizes: int64[n], bytes of every sample.
+        sizes: int64[n], bytes of every file.
         alignment: bytes, as of a `Reader`.
     """
 
@@ -66,18 +64,21 @@ class MappedSamples:
         self._max_transfer = max_transfer
         self._retries = retries
         self._files = files_of(catalog, loaded)
-        self._extents = Extents(self._map, start, self.alignment)
+        self._start = start
+        ranges = catalog.ranges is not None
+        self._extents = Extents(self._map, start, self.alignment, ranges=ranges)
         self.sizes = self._extents.sizes[self._files]
-        not_mounted = self._find_mount()
+        not_mounted = why_not_mounted(catalog, loaded, storage)
         self._freshness: Freshness | None = None
         if not not_mounted:
             freshness = Freshness(loaded)
             # Even without the check, another directory with the same names is refused.
-            freshness.check(self._files[:1], [catalog.path(0)])
+            freshness.check(self._files[:1], [catalog.file_path(0)])
             if check:
-                freshness.check_all(self._files, catalog.paths)
+                freshness.check_all(self._files, catalog.file_paths)
                 self._freshness = freshness
-        self._is_unmapped = self._find_unmapped(not_mounted)
+        self._is_unmapped = find_unmapped(catalog, loaded, self._files, not_mounted)
+        require_within(catalog, loaded, self._files, not_mounted)
         if check and not_mounted:
             what = f"whether files have changed since they were mapped ({self._map.created})"
             where = f"the file system of {storage.path} is not mounted: {not_mounted}"
@@ -85,24 +86,41 @@ class MappedSamples:
 
     def read(self, batch: Batch, submit: Submit) -> None:
         """Read a batch, or raise the error of the first sample that fails or is stale."""
-        files = self._files[batch.samples]
-        planned, slots = self._extents.reads(batch, files)
+        spans = batch.spans
+        files = self._files[batch.samples if spans is None else spans.files]
+        planned, owners = self._extents.reads(batch, files)
         commands = planned.coalesced().split(self._max_transfer)
         if failures := submit(commands):
             failed, reasons = commands[np.array([*failures])], [*failures.values()]
-            self._retry(batch, planned, slots, failed, reasons, submit)
+            self._retry(batch, planned, owners, failed, reasons, submit)
         self._extents.zero_holes(batch, files)
-        for slot in np.flatnonzero(self._is_unmapped[files]).tolist():
-            self._read_as_file(batch, slot)
+        for index in np.flatnonzero(self._is_unmapped[files]).tolist():
+            self._read_as_file(batch, index)
         # After the reads: bytes that were read before a file was changed are right.
         if self._freshness is not None:
-            self._freshness.check(files, self._catalog.paths(batch.samples))
+            if batch.spans is None:
+                self._freshness.check(files, self._catalog.paths(batch.samples))
+            else:
+                self._check_containers(self._freshness, batch, batch.spans, planned, owners)
+
+    def _check_containers(
+        self, freshness: Freshness, batch: Batch, spans: Spans, planned: Reads, owners: IntArray
+    ) -> None:
+        """Refuse containers that have changed: each is looked at once, in the batch's order."""
+        files, block = self._files[spans.files], self._map.file_system.block_size
+        ends = -(-self._extents.sizes[files] // block) * block
+        address = address_of(batch.buffer)
+        there = PlannedSpans(spans, files, ends, planned, owners, address, self._start)
+        by_slot = np.argsort(spans.slots)
+        first = by_slot[np.sort(np.unique(spans.files[by_slot], return_index=True)[1])]
+        paths = self._catalog.file_paths(spans.files[first])
+        freshness.check(files[first], paths, there.moved)
 
     def _retry(
         self,
         batch: Batch,
         planned: Reads,
-        slots: IntArray,
+        owners: IntArray,
         failed: Reads,
         reasons: list[tuple[int, str]],
         submit: Submit,
@@ -113,79 +131,56 @@ class MappedSamples:
         them together. So only a command that is submitted alone shows whose bytes cannot be read.
         """
         for index in planned.overlapping(failed).tolist():
-            read, slot = planned[index : index + 1], int(slots[index])
+            read, owner = planned[index : index + 1], int(owners[index])
             own = failed.within(read)[:1]
             if own.size and not self._retries:
-                self._fail(batch, slot, failed[own], *reasons[int(own[0])])
+                self._fail(batch, owner, failed[own], *reasons[int(own[0])])
             parts = read.split(self._max_transfer)
             for part in (parts[number : number + 1] for number in range(len(parts))):
                 for _ in range(max(self._retries, 1)):
                     if not (failures := submit(part)):
                         break
                 else:
-                    self._fail(batch, slot, part, *failures[0])
+                    self._fail(batch, owner, part, *failures[0])
 
-    def _fail(self, batch: Batch, slot: int, read: Reads, number: int, what: str) -> NoReturn:
-        """Raise the OSError of a failed read (one) for the sample in a slot of the batch."""
+    def _fail(self, batch: Batch, owner: int, read: Reads, number: int, what: str) -> NoReturn:
+        """Raise the OSError of a failed read (one) for a slot of the batch, or for a span."""
         lba = int(read.offsets[0]) // (self._storage.logical_block_size or self._storage.alignment)
-        logical = int(read.memory[0] - batch.addresses[slot])
-        where = f"at LBA {lba} of {self._storage.path} ({self._extent(batch, slot, logical)})"
-        path = self._catalog.path(int(batch.samples[slot]))
-        raise os_error(number, path, f": {what} {where}")
+        slot, start = owner, 0
+        if batch.spans is not None:
+            # The first sample with bytes that were to be read; none if these lie between samples.
+            ends, end = batch.addresses + batch.sizes, read.memory[0] + read.lengths[0]
+            hit = np.flatnonzero((batch.addresses < end) & (ends > read.memory[0]))
+            slot = int(hit[0] if hit.size else batch.spans.slots[owner])
+        sample = int(batch.samples[slot])
+        if self._catalog.ranges is not None:
+            start = int(self._catalog.ranges.starts[sample])
+            what = f"{self._catalog.where(sample)}: {what}"
+        extent = self._extent(sample, int(read.memory[0] - batch.addresses[slot]) + start)
+        where = f"at LBA {lba} of {self._storage.path} ({extent})"
+        raise os_error(number, self._catalog.path(sample), f": {what} {where}")
 
-    def _extent(self, batch: Batch, slot: int, logical: int) -> str:
-        """The extent with an offset into the sample of a slot."""
-        file = int(self._files[batch.samples[slot]])
+    def _extent(self, sample: int, logical: int) -> str:
+        """The extent with an offset into the file of a sample."""
+        file = int(self._files[self._catalog.files(np.array([sample]))[0]])
         first, last = self._map.extent_offsets[file : file + 2].tolist()
         extents = self._map.extents[first:last]
         index = int(np.searchsorted(extents[:, 0], logical, "right")) - 1
         start, physical, length = extents[index].tolist()
         return f"extent {index}, logical {start}, physical {physical}, length {length}"
 
-    def _find_mount(self) -> str:
-        """Why the mapped file system is not mounted; empty if it is, and from this storage."""
-        root = directory_of(self._catalog)
-        on = device.mounted_device(self._map, root)
-        if isinstance(on, Device):
-            device.require_mounted_from(on, root, self._storage, self._loaded)
-            return ""
-        first = self._catalog.path(0)
-        if os.path.lexists(first):
-            raise self._loaded.stale(first, f"this is not the file that was mapped: {on}")
-        return on
-
-    def _find_unmapped(self, not_mounted: str) -> npt.NDArray[np.bool_]:
-        """bool[files]: which files of the map have no extents and are read as files."""
-        unmapped = np.zeros(len(self._map), bool)
-        unmapped[list(self._map.unmapped)] = True
-        samples = np.flatnonzero(unmapped[self._files])
-        if samples.size and not_mounted:
-            path = os.fsdecode(self._catalog.path(int(samples[0])))
-            reason = self._map.unmapped[int(self._files[samples[0]])]
-            what = f"{samples.size} samples can only be read as files, {path!r} first ({reason})"
-            where = f"their file system is not mounted: {not_mounted}"
-            raise BackendUnavailable(f"{what}, and {where}")
-        return unmapped
-
-    def _read_as_file(self, batch: Batch, slot: int) -> None:
-        path = self._catalog.path(int(batch.samples[slot]))
-        size, start = int(batch.sizes[slot]), int(batch.offsets[slot])
-        with open_files() as fds:
-            fds.append(-1)
-            open_missing(fds, [path], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
-            whole = int(regular_sizes(fds, [path], local=False)[0]) == size
-            content = np.empty(size, np.uint8)
-            rest = content.data
-            while whole and rest.nbytes:
-                with named(path):
-                    got = os.readv(fds[0], [rest])
-                whole, rest = got > 0, rest[got:]
-        if not whole:
+    def _read_as_file(self, batch: Batch, owner: int) -> None:
+        """Fill a slot of the batch, or a span, of a file without extents."""
+        if batch.spans is None:
+            file, start, offset = int(batch.samples[owner]), 0, int(batch.offsets[owner])
+            nbytes = int(batch.sizes[owner])
+        else:
+            spans = batch.spans
+            file, start = int(spans.files[owner]), int(spans.starts[owner])
+            nbytes, offset = int(spans.needed[owner]), int(spans.offsets[owner])
+        path, size = self._catalog.file_path(file), int(self.sizes[file])
+        content = read_file(path, start, nbytes, size)
+        if content is None:
             what = f"the file has changed since it was mapped: its size was {size}"
             raise self._loaded.stale(path, what)
-        batch.buffer[start : start + size] = content
-
-
-def directory_of(catalog: Catalog) -> bytes:
-    """The directory of a catalog."""
-    return catalog.root or os.path.dirname(catalog.path(0)) or b"."
+        batch.buffer[offset : offset + nbytes] = content
