@@ -32,6 +32,7 @@ class OnDisk(LosesNoFiles, MappedReaderTests):
     """The promises of `backend` on its own disk, opened by `uri()`."""
 
     backend: ClassVar[Callable[..., Reader]]
+    packings = ("files", "ranges")
     file_system = "ext4"
     sector = 512
     partition = False
