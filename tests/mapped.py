@@ -17,7 +17,7 @@ import pytest
 from dali_storage.backends.linux import aio
 from dali_storage.catalog import Catalog
 from dali_storage.reader import Reader
-from dali_storage.testing import MappedReaderTests
+from dali_storage.testing import MappedReaderTests, SnapshotRangeTests
 
 from .devices import Disk, disk
 from .interrupts import LosesNoFiles
@@ -28,11 +28,10 @@ NEEDS_ROOT = pytest.mark.skipif(
 )
 
 
-class OnDisk(LosesNoFiles, MappedReaderTests):
+class OnDisk(LosesNoFiles, SnapshotRangeTests, MappedReaderTests):
     """The promises of `backend` on its own disk, opened by `uri()`."""
 
     backend: ClassVar[Callable[..., Reader]]
-    packings = ("files", "ranges")
     file_system = "ext4"
     sector = 512
     partition = False

@@ -15,6 +15,7 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.reader import Reader
 from dali_storage.testing import SIZES, SnapshotReaderTests, make_batch
+from dali_storage.testing.packing import packed_contents, write_packed
 
 from ...devices import make_file_system, mounted
 from ...layouts import make_map
@@ -27,9 +28,12 @@ GUARD = 0xA5
 class DiskPromises(SnapshotReaderTests):
     """Promises of a reader of files on the disk `serial`, which it is given in this `way`.
 
+    The file system is not mounted.
+
     Subclasses open the reader of `catalog` and `bmap` at the address `function`.
     """
 
+    packings = ("files", "ranges")
     serial: str
     way: ways.Way
 
@@ -43,19 +47,22 @@ class DiskPromises(SnapshotReaderTests):
             (mount / "class").mkdir()
             for index, content in enumerate(CONTENTS):
                 (mount / "class" / f"{index:03d}").write_bytes(content)
-            cls.files = from_directory(mount, file_filters="*")
+            files = from_directory(mount, file_filters="*")
+            (mount / "packed" / "class").mkdir(parents=True)
+            cls.catalogs = {"files": files, "ranges": write_packed(mount / "packed")}
             cls.bmap = make_map(mount, directory / "bmap.json")
-        (mount / "class").mkdir()
+        for folder in ("class", "packed/class"):
+            (mount / folder).mkdir(parents=True)
         with cls.way(cls.serial) as cls.function:
             yield
 
     @pytest.fixture
-    def contents(self) -> list[bytes]:
-        return CONTENTS
+    def contents(self, packing: str) -> list[bytes]:
+        return CONTENTS if packing == "files" else packed_contents()
 
     @pytest.fixture
-    def catalog(self) -> Catalog:
-        return self.files
+    def catalog(self, packing: str) -> Catalog:
+        return self.catalogs[packing]
 
 
 def require_nothing_is_written_after_ctrl_c(reader: Reader, samples: int) -> None:
