@@ -14,6 +14,7 @@ from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import ContainerChangedError
 from .opening import (
+    STATX,
     close_all,
     open_cached,
     open_files,
@@ -168,4 +169,4 @@ def _opened(fds: list[int]) -> int:
 def _identities(status: npt.NDArray[np.void]) -> IntArray:
     """int64[n, 4]: inode, size in bytes, time of modification in s and ns, of STATX[n]."""
     # A view, because picking the fields one by one takes several times as long.
-    return status.view(np.int64).reshape(len(status), -1)[:, _IDENTITY]
+    return status.view(np.int64).reshape(-1, STATX.itemsize // 8)[:, _IDENTITY]

@@ -14,6 +14,8 @@ from ...reader import Batch
 from .containers import Containers, changed_error
 from .samples import FILES_AT_ONCE, SampleFiles
 
+_PIECE = 256 << 10  # bytes; several at once keep a disk busier than one long read
+
 ReadSpans: TypeAlias = Callable[[Spans, IntArray], tuple[IntArray, IntArray]]
 """Reads k spans from their descriptors, int64[k]. Returns how many bytes of each have arrived, and
 the errno of each, 0 if it has not failed: both int64[k]."""
@@ -37,6 +39,7 @@ class SpanReads:
         read_spans: ReadSpans,
     ) -> None:
         """As `Reader.read()`; calls `yield_turn` before it blocks to open a container."""
+        spans = _split(spans)
         # In the order of the batch: of several that fail, the first is named.
         files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
         failed: list[tuple[int, int, int]] = []  # slot, errno, bytes read
@@ -78,6 +81,23 @@ class SpanReads:
             return self._files.read_error(number, sample)
         what = f"{self._catalog.where(sample)}: the read ended after {got:,} bytes"
         return ContainerChangedError(self._catalog.path(sample), f"{what}; try again")
+
+
+def _split(spans: Spans) -> Spans:
+    """The same spans in pieces of at most `_PIECE` bytes, a multiple of every unit."""
+    if not (spans.sizes > _PIECE).any():
+        return spans
+    counts = -(-spans.sizes // _PIECE)
+    which = np.repeat(np.arange(len(spans)), counts)
+    skip = (np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)) * _PIECE
+    return Spans(
+        files=spans.files[which],
+        starts=spans.starts[which] + skip,
+        sizes=np.minimum(spans.sizes[which] - skip, _PIECE),
+        needed=np.minimum(spans.needed[which] - skip, _PIECE),
+        offsets=spans.offsets[which] + skip,
+        slots=spans.slots[which],
+    )
 
 
 def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
