@@ -164,6 +164,4 @@ def _packed(arrays: list[NDArray[Any]]) -> Contents:
     first = arrays[0]
     if first.nbytes <= SMALL and len({array.shape for array in arrays}) == 1:
         return np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype))
-    if all(array.flags.carray and array.base is not None for array in arrays):
-        return [array.data for array in arrays]  # memoryviews are known to be in the buffer
-    return [np.require(array, requirements=("C", "A")) for array in arrays]
+    return [it if it.flags.carray else np.array(it, order="C") for it in arrays]
