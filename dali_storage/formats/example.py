@@ -50,7 +50,7 @@ def find(message: memoryview, wanted: Container[bytes]) -> Found:
 
 
 def _find_common(b: memoryview, wanted: Container[bytes]) -> Found | None:
-    """The same for what TensorFlow and protobuf write, in a fifth of the time; None of others.
+    """The same for what TensorFlow and protobuf write, in a sixth of the time; None of others.
 
     The parts of a feature follow each other as in the schema, and its list is in one piece. So all
     of them end where the feature ends.
@@ -59,26 +59,32 @@ def _find_common(b: memoryview, wanted: Container[bytes]) -> Found | None:
         IndexError, MalformedError: it is something else.
     """
     found: Found = {}
-    end = len(b)
-    p, size = (2, b[1]) if b[1] < 128 else _long_size(b, 1)
-    if b[0] != MESSAGE or p + size != end:
+    p, end = _long_size(b, 1)[0], len(b)
+    if b[0] != MESSAGE or sum(_long_size(b, 1)) != end:
         return None
     while p < end:
-        # Written out, because to call a function for each of the five levels doubles the time.
-        entry, size = (p + 2, b[p + 1]) if b[p + 1] < 128 else _long_size(b, p + 1)
-        value = entry + 2 + b[entry + 1]
-        if b[p] != MESSAGE or b[entry] != MESSAGE or b[entry + 1] > 127 or b[value] != VALUE:
+        # Written out, because to call a function for each of the levels doubles the time.
+        entry, size = p + 2, b[p + 1]
+        if size > 127:
+            entry, size = _long_size(b, p + 1)
+        key_size = b[entry + 1]
+        value = entry + 2 + key_size
+        if b[p] != MESSAGE or b[entry] != MESSAGE or key_size > 127 or b[value] != VALUE:
             return None
-        p = entry + size
-        key = bytes(b[entry + 2 : value])
-        at, size = (value + 2, b[value + 1]) if b[value + 1] < 128 else _long_size(b, value + 1)
-        kind, outer = b[at], at + size
-        at, size = (at + 2, b[at + 1]) if b[at + 1] < 128 else _long_size(b, at + 1)
-        tag, inner = b[at], at + size
-        at, size = (at + 2, b[at + 1]) if b[at + 1] < 128 else _long_size(b, at + 1)
-        if tag != MESSAGE or not outer == inner == at + size == p or not key.isascii():
-            return None
-        if kind != BYTES and not _is_whole(b, kind, at, p):
+        p, key = entry + size, bytes(b[entry + 2 : value])
+        at, size = value + 2, b[value + 1]
+        if size > 127:
+            at, size = _long_size(b, value + 1)
+        value, kind = at + size, b[at]
+        at, size = at + 2, b[at + 1]
+        if size > 127:
+            at, size = _long_size(b, at - 1)
+        values, tag = at + size, b[at]
+        at, size = at + 2, b[at + 1]
+        if size > 127:
+            at, size = _long_size(b, at - 1)
+        is_last = tag == MESSAGE and value == values == at + size == p
+        if not is_last or not key.isascii() or not _is_whole(b, kind, at, p):
             return None
         if key in wanted:
             found[key] = kind, [b[at:p]]
@@ -86,9 +92,14 @@ def _find_common(b: memoryview, wanted: Container[bytes]) -> Found | None:
 
 
 def _long_size(b: memoryview, p: int) -> tuple[int, int]:
-    """Behind a size of several bytes, and the size."""
-    size, p = _varint(b, p, len(b), 5)
-    return p, size
+    """What is behind a size, and the size."""
+    size, shift = b[p] & 127, 0
+    while b[p] > 127:
+        p, shift = p + 1, shift + 7
+        size |= (b[p] & 127) << shift
+    if shift > 28:  # 5 bytes
+        raise MalformedError(f"a size does not end at byte {p}")
+    return p + 1, size
 
 
 def _find_any(b: memoryview, wanted: Container[bytes]) -> Found:
@@ -129,19 +140,17 @@ def _list(b: memoryview, kind: int, start: int, stop: int) -> list[memoryview]:
     values = []
     for tag, first, last in _fields(b, start, stop, _NESTED - 4):
         if tag in _VALUES[kind]:
-            if kind != BYTES and not _is_whole(b, kind, first, last):
+            if not _is_whole(b, kind, first, last):
                 raise MalformedError(f"numbers are cut off at byte {last}")
             values.append(b[first:last])
     return values
 
 
 def _is_whole(b: memoryview, kind: int, start: int, stop: int) -> bool:
-    """Whether a part is a number of floats or varints."""
-    if kind == FLOATS:
-        return (stop - start) % 4 == 0
-    if kind != INTS or start == stop:
-        return kind == INTS
-    return b[stop - 1] < 128 and (stop - start <= 10 or not _LONG.search(b, start, stop))
+    """Whether a part is a string, or a number of floats or varints."""
+    if kind == INTS and start < stop:
+        return b[stop - 1] < 128 and (stop - start <= 10 or not _LONG.search(b, start, stop))
+    return kind in _VALUES and (kind != FLOATS or (stop - start) % 4 == 0)
 
 
 def _fields(b: memoryview, p: int, end: int, depth: int) -> list[tuple[int, int, int]]:
