@@ -7,8 +7,15 @@ from typing import Any
 
 from ._types import Buffer, IntArray
 from .catalog import Catalog
-from .errors import BackendUnavailable, SampleChangedError, SampleSizeChanged
+from .errors import (
+    BackendUnavailable,
+    ContainerChangedError,
+    RecordError,
+    SampleChangedError,
+    SampleSizeChanged,
+)
 from .prefetch import ReaderStatistics
+from .ranges import Ranges, Spans
 from .reader import Batch, Reader
 
 __all__ = [
@@ -16,11 +23,15 @@ __all__ = [
     "Batch",
     "Buffer",
     "Catalog",
+    "ContainerChangedError",
     "IntArray",
+    "Ranges",
     "Reader",
     "ReaderStatistics",
+    "RecordError",
     "SampleChangedError",
     "SampleSizeChanged",
+    "Spans",
     "statistics",
 ]
 
@@ -30,7 +41,7 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
 
     Args:
         pipeline: a `Pipeline` of DALI; it is built if it has not been.
-        name: the name of a `readers.file` in it.
+        name: the name of a reader of `dali_storage.readers` in it.
 
     Returns:
         Batches, bytes, seconds of waiting, and how full the queue of batches read ahead was, since
@@ -38,7 +49,7 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
         result. DALI asks for batches ahead of the user.
 
     Raises:
-        ValueError: the pipeline has no reader of this name made by `readers.file`.
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     from .dali import source  # the package can be imported without DALI
 

@@ -289,11 +289,15 @@ def test_the_public_names() -> None:
         "Batch",
         "Buffer",
         "Catalog",
+        "ContainerChangedError",
         "IntArray",
+        "Ranges",
         "Reader",
         "ReaderStatistics",
+        "RecordError",
         "SampleChangedError",
         "SampleSizeChanged",
+        "Spans",
         "statistics",
     ]
     assert all(hasattr(dali_storage, name) for name in dali_storage.__all__)
