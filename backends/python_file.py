@@ -24,11 +24,13 @@ from .linux.reads import Ranges, Read, Reads, read_ranges
 
 
 class PythonFileReader(Reader):
-    """Reads whole files, through the page cache or around it.
+    """Reads whole files, or ranges of containers, through the page cache or around it.
 
-    It opens up to 64 files, reads them by one submission of kernel AIO, closes them, and goes on
-    with the next. Each read asks for one byte (or one block) more than the file had when it was
+    It opens up to 64 whole files, reads them by one submission of kernel AIO, closes them, and goes
+    on with the next. Each read asks for one byte (or one block) more than the file had when it was
     sized. Its result then shows whether the size still holds, without another system call.
+
+    Containers stay open, and are compared with what they were after the reads of every batch.
 
     Through the page cache, the reads are submitted twice. The first submission must not block
     (RWF_NOWAIT): it reads what is cached, and makes the kernel read ahead in all files at once. The

@@ -22,7 +22,7 @@ from .xnvme.queue import require_depth
 
 
 class XnvmeFileReader(Reader):
-    """Reads whole files, as many at once as the queue of a lane is deep.
+    """Reads whole files, or ranges of containers, as many at once as the queue of a lane is deep.
 
     libxnvme has a queue per file, which is slow to create. Here one queue reads all files, see
     `FileQueue`. Buffers are allocated by libxnvme (xnvme_buf_alloc).

@@ -25,6 +25,7 @@ from dali_storage.testing import (
     make_known_batch,
     read,
 )
+from dali_storage.testing.packing import packed_contents, write_packed
 
 from .conftest import Tree, build, take
 from .interrupts import LosesNoFiles
@@ -283,6 +284,29 @@ def test_a_file_larger_than_one_read_can_be(tmp_path: Path, io: Any, direct: boo
         reader.read(batch, 0)
         assert batch.buffer[size - 5 : size].tobytes() == b"right"
         assert not batch.buffer[: 1 << 20].any()
+
+
+@pytest.mark.parametrize("io", ["aio", "preadv"])
+def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cached(
+    tmp_path: Path, io: Any
+) -> None:
+    (tmp_path / "class").mkdir()
+    catalog = write_packed(tmp_path)
+    yielded: list[int] = []
+    with PythonFileReader(catalog, io=io) as reader:
+        reader.yield_turn = lambda: yielded.append(1)
+        samples = np.arange(len(catalog))
+        assert read(reader, samples, catalog) == packed_contents()
+        del yielded[:]  # a container may have blocked to be opened
+        assert read(reader, samples, catalog) == packed_contents()
+        assert not yielded
+        forget_pages(Path(os.fsdecode(catalog.path(12))), 1 << 20)
+        assert read(reader, samples, catalog) == packed_contents()
+        assert yielded
+    with PythonFileReader(catalog, io=io, direct=True) as reader:
+        reader.yield_turn = lambda: yielded.append(2)
+        assert read(reader, samples, catalog) == packed_contents()
+        assert 2 in yielded
 
 
 def test_a_kernel_without_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
