@@ -366,8 +366,8 @@ def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content: bytes, is_vi
 
 
 def test_a_view_keeps_the_lease() -> None:
-    pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
     for columns in ((50, 50), (50, 51)):  # rows of one array, and slices
+        pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
         ones = [content_of(np.ones((40, count))) for count in columns]
         zeros = [content_of(np.zeros((40, count))) for count in columns]
         views = decoded(Npy(), ones, pool)[0]
