@@ -277,6 +277,24 @@ def test_a_region_that_does_not_fit_is_refused(
     assert caught.value.filename == arrays[0]
 
 
+@pytest.mark.parametrize(
+    ("extent", "region"),
+    [
+        (25, {"rel_roi_start": 0.58}),  # the product is 14.5 in float32, and less in float64
+        (45, {"rel_roi_end": 0.7}),
+        (50, {"rel_roi_shape": 0.53}),
+        (6, {"rel_roi_start": 0.3, "rel_roi_shape": 0.45}),  # the end is one product of a sum
+        (10, {"rel_roi_start": 0.1, "rel_roi_shape": 0.45}),
+    ],
+    ids=str,
+)
+def test_fractions_are_rounded_like_dalis(tmp_path: Path, extent: int, region: Any) -> None:
+    np.save(tmp_path / "a.npy", np.arange(extent))
+    arguments = {"files": str(tmp_path / "a.npy"), **region}
+    real = take(build(fn.readers.numpy, 1, {}, **arguments), 1)
+    assert take(build(readers.numpy, 1, {}, **arguments), 1) == real
+
+
 def test_what_is_filled_in_is_within_the_limits_of_the_type(tmp_path: Path) -> None:
     path, values = str(tmp_path / "a.npy"), [1e30, -1e30, 2.5, -2.5, 0.49, 16777217, 3e9, 70000]
     for dtype in TYPES:
