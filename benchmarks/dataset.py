@@ -128,7 +128,7 @@ def _fill(root: str, names: Sequence[str], first: int, tick: Tick) -> None:
             tick(done)
 
 
-def _main() -> None:
+def main() -> None:
     """Make a data set of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dataset", description=__doc__)
     parser.add_argument("directory", metavar="DIR", help="where it is made")
@@ -161,4 +161,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -50,17 +50,17 @@ def measure(name: str, directory: str, settings: Settings) -> Growth | str:
         workload = leg.ordered(workload)
         pipe = build(leg.read, workload, use_images)
         gc.collect()
-        before, start = _resident(), time.perf_counter()
+        before, start = resident(), time.perf_counter()
         pipe.run()
-        first_seconds, most = time.perf_counter() - start, _resident()
+        first_seconds, most = time.perf_counter() - start, resident()
         for _ in range(1, len(workload.order)):
             pipe.run()
-            anonymous, mapped = _resident()
+            anonymous, mapped = resident()
             most = max(most[0], anonymous), max(most[1], mapped)
     return Growth(most[0] - before[0], most[1] - before[1], first_seconds)
 
 
-def _resident() -> tuple[int, int]:
+def resident() -> tuple[int, int]:
     """Bytes of anonymous memory, and of files and shared memory, of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     kinds = {name: 1024 * int(kib) for name, kib in re.findall(r"Rss(\w+):\s+(\d+) kB", status)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import tarfile
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,10 +18,10 @@ import pytest
 from nvidia.dali import fn, pipeline_def, tfrecord
 
 import benchmark
-from benchmarks import arguments, command, measure, packing
+from benchmarks import arguments, command, dataset, measure, packing
 from benchmarks.container_legs import CONTAINER_LEGS
 from benchmarks.measure import Result
-from benchmarks.shards import find
+from benchmarks.shards import SUFFIXES, find
 
 from .pictures import IMAGES, make_pictures
 from .test_benchmark import fake_round, ignore
@@ -174,6 +176,17 @@ def test_a_container_has_a_sample(containers: int, data: Path) -> None:
         packing.make(str(data), ignore, containers=containers)
 
 
+def test_the_program_makes_the_pictures_and_packs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["dataset", str(tmp_path), "--images", "10", "--shards", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    dataset.main()
+    assert len(pictures(tmp_path)) == 10
+    for form in SUFFIXES:
+        assert find(str(tmp_path), form).counts.tolist() == [5, 5]
+
+
 # The command
 
 
@@ -182,24 +195,22 @@ def test_every_leg_delivers_the_files(
     seed: Sequence[object], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "result.json"
-    without = [name for name in NAMES if "block" not in name]  # TODO
-    seed = (*seed, "--legs", ",".join(without))
     options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--json", kept, "--verify", *seed)
     assert run("containers", "--datadir", data, *options) == 0
     shown = capsys.readouterr()
     legs = json.loads(kept.read_text())["legs"]
-    assert list(legs) == without
+    assert list(legs) == NAMES
     for name, leg in legs.items():
         if leg["skipped"] is not None:
             about_seed = "without --seed nothing is shuffled" in leg["skipped"]
-            assert about_seed == (len(seed) == 2 and name.endswith("-samples"))
+            assert about_seed == (not seed and name.endswith("-samples"))
             assert f"{name}: not run: {leg['skipped']}" in re.sub(r"\s+", " ", shown.out)
             continue
         assert f"verifying {name}: the same as the files" in shown.err
         (one,) = leg["rounds"]
         assert one["samples"] == 25
         assert 0 <= one["bytes"] - sum(map(len, pictures(data))) <= max(map(len, pictures(data)))
-    run_here = {name for name in without if legs[name]["skipped"] is None}
+    run_here = {name for name in NAMES if legs[name]["skipped"] is None}
     assert {name for name in NAMES if name.startswith("dali-")} <= run_here
     assert {"webdataset", "webdataset-memory", "tfrecord", "records", "records-memory"} <= run_here
 
@@ -275,6 +286,31 @@ def test_bad_input_is_refused_before_any_measurement(
     shown = capsys.readouterr()
     assert said in shown.err
     assert "round" not in shown.out + shown.err.replace("--rounds", "")
+
+
+# Memory
+
+
+def test_the_memory_of_an_epoch_is_measured_in_a_new_process(data: Path) -> None:
+    """More than its batches have, and less than what a process has anyway."""
+    legs = "webdataset-memory,webdataset-samples"
+    command = [sys.executable, "-m", "benchmarks.memory", str(data), "--legs", legs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    header, measured, skipped = done.stdout.splitlines()
+    assert header.split() == ["leg", "anonymous", "MiB", "mapped", "MiB", "first", "batch", "s"]
+    name, *figures = measured.split()
+    assert name == "webdataset-memory"
+    assert 0 <= float(figures[0]) < 200
+    assert 0 < float(figures[2]) < 10
+    assert skipped == "webdataset-samples           not run: without --seed nothing is shuffled"
+
+
+def test_the_growth_of_memory_is_seen() -> None:
+    """In a process of its own, because this one has memory to spare."""
+    code = "from benchmarks.memory import resident; before = resident()\n"
+    code += "kept = b'x' * (64 << 20); print(resident()[0] - before[0] >> 20)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 63 <= int(done.stdout) <= 70
 
 
 # The demo
