@@ -6,6 +6,7 @@ What is expected are the bytes that were written into the tars.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import tarfile
 import time
@@ -254,6 +255,15 @@ def test_an_index_of_another_form_is_refused_by_line(
         find([tar], [index])
 
 
+@pytest.mark.parametrize("number", ["512.0", "5_12", "0x200", "512-", "+", "1" * 25])
+def test_a_number_of_another_form_is_refused_among_regular_lines(
+    tar: Path, index: Path, number: str
+) -> None:
+    index.write_text(f"v1.1 3\njpg 512 3\njpg {number} 3\njpg 512 3\n")
+    with pytest.raises(ValueError, match=rf"a\.idx', line 3: .*{re.escape(number)}|no multiple"):
+        find([tar], [index], [b"jpg"])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -328,6 +338,10 @@ def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path: Path) -> No
     assert {group.extensions for group in block.groups} == {
         *((b"a", b"b"), (b"a",), (b"b", b"a", b"b"))
     }
+    line = "a 512 1 n b 512 1 n"
+    path.write_text("\n".join(["v1.2 4", line, "a 512 1", "b 512 1 n", f"{line} n {line}"]))
+    with pytest.raises(ValueError, match=r"line 3: extension, offset, size and name"):
+        next(wds_index.blocks(os.fsencode(path)))
 
 
 # --- where DALI dies or lies ---------------------------------------------------------------------
