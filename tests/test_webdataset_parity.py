@@ -23,7 +23,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
 
-from .containers import split_name
+from .containers import split_name, write_tar
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -50,7 +50,7 @@ Rows = list[list[tuple[str, int, int, str]]]
 
 
 def some_name(random: Random, sample: int, flavour: int) -> str:
-    base = random.choice(["a", "b", "dir/a", "./c", "/abs", "../up/e", "d.d/f", "é", "x y"])
+    base = random.choice(["a", "b", "dir/a", "./c", "/abs", "../a", "up/../a", "d.d/f", "é", "x y"])
     if base == "é" and flavour == tarfile.PAX_FORMAT:  # DALI does not read pax headers
         base = "e"
     if flavour == tarfile.GNU_FORMAT and random.random() < 0.1:
@@ -270,3 +270,34 @@ def test_samples_and_errors_are_those_of_the_real_reader(tmp_path: Path, part: i
                 raise
         gc.collect()  # pipelines, which have threads
     assert delivered > COUNT // 4 // 3
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [".hidden", "a.jpg", "b.jpg"],
+        ["dir/.hidden", "dir/.jpg", "a.jpg"],
+        [".hidden"],
+        [],
+        ["a.jpg", "../a.cls", "x/../a.n", "/a.json", "a/../../a.seg.png"],
+        ["a.jpg", ".hidden", "a.cls"],
+        ["nodot", "dir/nodot", "jpg", "dir.jpg/a.jpg"],
+        ["a.", "a.jpg", "a..jpg", ".", "..jpg", "b.jpg"],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("missing", ["empty", "skip"])
+def test_names_that_are_unusual(tmp_path: Path, names: list[str], missing: str) -> None:
+    tar = write_tar(tmp_path / "t.tar", [(name, name.encode()) for name in names])
+    ext = ["jpg", "cls", "n", ";json", "seg.png", "nodot;jpg", "", ".jpg"][
+        : 8 if missing == "empty" else 1
+    ]
+    arguments = {"paths": str(tar), "ext": ext, "missing_component_behavior": missing, "pad": False}
+    real = outcome(lambda: build(fn.readers.webdataset, 2, None, **arguments))
+    ours = outcome(lambda: build(readers.webdataset, 2, None, backend="memory", **arguments))
+    if isinstance(ours, Exception):
+        assert "no sample has any component" in str(ours)
+        assert isinstance(real, Exception)
+    else:
+        assert ours.reader_meta("R") == real.reader_meta("R")
+        assert take(ours, 6) == take(real, 6)
