@@ -125,23 +125,26 @@ def place(
         The offsets in the buffer, int64[n] bytes; the length of the buffer in bytes; the spans.
         An empty range has the offset 0 and is in no span.
     """
-    some = np.flatnonzero(sizes)
-    order = some[np.lexsort((starts[some], files[some]))]
+    # 64 ranges in 20 us: bit masks and methods are cheaper than divisions and functions of numpy.
+    order = np.lexsort((starts, files))
+    if np.count_nonzero(sizes) < sizes.size:
+        order = order[sizes[order] > 0]
     file, start = files[order], starts[order]
     end = start + sizes[order]
-    gap = start[1:] - end[:-1]
+    gap = (start[1:] - end[:-1]).view(np.uint64)  # of overlapping ranges it is huge
     begins = np.ones(order.size, bool)
-    begins[1:] = (file[1:] != file[:-1]) | (gap < 0) | (gap > _GAP)
-    first = np.flatnonzero(begins)
-    bounds = np.append(first, order.size)
-    low = start[first] // unit * unit
-    needed = end[bounds[1:] - 1] - low
-    lengths = -(-needed // unit) * unit
-    ends = np.cumsum(-(-lengths // alignment) * alignment)
-    where = np.zeros_like(ends)
-    where[1:] = ends[:-1]
+    begins[1:] = (file[1:] != file[:-1]) | (gap > _GAP)
+    first = begins.nonzero()[0]
+    last = np.empty_like(first)
+    last[:-1], last[-1:] = first[1:] - 1, order.size - 1
+    low = start[first] & -unit
+    needed = end[last] - low
+    rooms = (needed + (alignment - 1)) & -alignment
+    ends = rooms.cumsum()
+    where = ends - rooms
     offsets = np.zeros_like(starts)
-    offsets[order] = start + np.repeat(where - low, np.diff(bounds))
+    offsets[order] = start + (where - low)[begins.cumsum() - 1]
     slots = np.minimum.reduceat(order, first) if first.size else first
+    lengths = (needed + (unit - 1)) & -unit
     spans = Spans(file[first], low, lengths, needed, where, slots)
     return offsets, int(ends[-1]) if ends.size else 0, spans
