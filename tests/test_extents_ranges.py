@@ -271,6 +271,25 @@ def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path: Pa
             assert read(reader, catalog, unmoved) == [contents[sample] for sample in unmoved]
 
 
+def test_extents_that_cannot_be_compared_are_refused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, catalog, paths, _ = opened
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "no extents")
+
+    nothing = np.empty(0, np.int64), np.empty((0, 3), np.int64)
+    monkeypatch.setattr("bmap_tools.fiemap.extents_of_ranges", lambda *_: nothing)
+    with pytest.raises(StaleMapError) as caught:
+        read(reader, catalog, [30, 60])
+    assert caught.value.filename == str(paths[1])
+    monkeypatch.setattr("bmap_tools.fiemap.raw_extents", fail)
+    with pytest.raises(OSError) as failed:
+        read(reader, catalog, [30, 60])
+    assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(paths[1]))
+
+
 @pytest.mark.usefixtures("pipelines_end")
 def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(
     opened: Opened, tmp_path: Path

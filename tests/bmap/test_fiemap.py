@@ -19,6 +19,7 @@ from bmap_tools import fiemap
 from bmap_tools.fiemap import RawExtent
 
 from ..devices import disk, require, run
+from ..layouts import preallocate, write_interleaved, write_sparse
 from .files import DELALLOC, LAST, MERGED, SHARED, UNKNOWN, UNWRITTEN, filefrag, fragment, opened
 
 UNSUPPORTED = {  # flag -> a word of the reason
@@ -230,6 +231,50 @@ def test_flags_that_occur_together_give_the_special_reason() -> None:
         "its data has no address on the device yet"
     )
     assert "inode" in str(fiemap.usable_extents([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
+
+
+def test_the_extents_of_ranges_are_those_that_filefrag_lists_there(mount: Path) -> None:
+    folder = mount / "ranges"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    write_interleaved(folder, ["many", "others"], 60, random)
+    write_sparse(
+        folder / "holes", 60 * 4096, [(8 * 4096, 9 * 4096), (50 * 4096, 51 * 4096)], random
+    )
+    preallocate(folder / "reserved", 60 * 4096, [(4096, 7 * 4096)], random)
+    paths = sorted(folder.iterdir())
+    files = random.integers(0, len(paths), 200)
+    starts = random.integers(0, 60, files.size) * 4096
+    lengths = random.integers(0, 70, files.size) * 4096
+    with ExitStack() as stack:
+        fds = [stack.enter_context(opened(path)) for path in paths]
+        for fd in fds:
+            os.fsync(fd)
+        listed = [blocks_with_data(filefrag(path)) for path in paths]
+        assert len(listed[paths.index(folder / "many")]) == 60
+        ranges, extents = fiemap.extents_of_ranges([fds[file] for file in files], starts, lengths)
+    assert (np.diff(ranges) >= 0).all()
+    for index, (file, start, length) in enumerate(zip(files, starts, lengths, strict=True)):
+        own = [(*row, 0) for row in extents[ranges == index].tolist()]
+        assert own == sorted(own)
+        wanted = range(start, start + length)
+        assert blocks_with_data(own) == {b: p for b, p in listed[file].items() if b in wanted}
+
+
+def blocks_with_data(extents: list[RawExtent]) -> dict[int, int]:
+    """The physical address of every block by its logical one."""
+    return {
+        logical + block: physical + block
+        for logical, physical, length, flags in extents
+        for block in range(0, length, 4096)
+        if not flags & UNWRITTEN
+    }
+
+
+def test_ranges_that_cannot_be_looked_up_have_no_extents() -> None:
+    with open("/proc/self/maps", "rb") as file:
+        ranges, extents = fiemap.extents_of_ranges([file.fileno()], *np.array([[0], [4096]]))
+    assert ranges.size == extents.size == 0
 
 
 def test_an_empty_file_has_no_extents(mount: Path) -> None:
