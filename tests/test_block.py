@@ -40,8 +40,8 @@ class OfBlock(OnDisk):
 
 
 class TestOnExt4(OfBlock):
-    batches = 10_000
-    openings = 20  # the kernel takes 33 ms to end an AIO context
+    batches = 5_000
+    openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
 class TestIntoTheMemoryOfAGpu(OfBlock):

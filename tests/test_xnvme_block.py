@@ -54,7 +54,7 @@ class OfXnvmeBlock(OnDisk):
 
 
 class TestIoUringOnExt4(OfXnvmeBlock):
-    batches = 10_000
+    batches = 5_000
     interrupts = 200
 
 
@@ -69,7 +69,7 @@ class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
 class TestIoUringOnXfsPartitionSpinning(OfXnvmeBlock):
     file_system, partition = "xfs", True
     options: ClassVar[dict[str, Any]] = {"spin": True, "queue_depth": 1, "queues": 1}
-    openings = 1_000
+    openings = 500
 
 
 class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
@@ -82,7 +82,7 @@ class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
 class TestLibaioOnExt4Of4096ByteSectors(OfXnvmeBlock):
     sector = 4096
     options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 8}
-    batches = 2_000
+    batches = 1_000
     openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
@@ -94,7 +94,7 @@ class TestLibaioOnXfsPartition(OfXnvmeBlock):
 class TestEmuOnExt4Partition(OfXnvmeBlock):
     partition = True
     options: ClassVar[dict[str, Any]] = {"io": "emu"}
-    batches = 2_000
+    batches = 1_000
     openings = 100
 
 
