@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bmap_tools
-from bmap_tools import create
+from bmap_tools import create, fiemap
 from dali_storage import readers
 from dali_storage._types import IntArray
 from dali_storage.backends.block import BlockReader
@@ -32,7 +32,7 @@ from dali_storage.reader import Reader
 
 from .conftest import build, take
 from .devices import Disk, disk, require, run
-from .layouts import make_hostile_files, make_map, write_interleaved
+from .layouts import make_hostile_files, make_map, write_interleaved, write_sparse
 from .mapped import NEEDS_ROOT, FailingAio
 from .test_extents_freshness import room_for
 from .xnvme import offers
@@ -269,6 +269,29 @@ def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path: Pa
             assert caught.value.filename == str(paths[1])
             unmoved = [0, 1, 2, 4, 5]
             assert read(reader, catalog, unmoved) == [contents[sample] for sample in unmoved]
+
+
+def test_what_is_reserved_behind_the_last_block_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XFS may list it as data without an address, until it allocates or frees it."""
+    ends: list[int] = []
+    look_up = fiemap.extents_of_ranges
+
+    def watch(fds: Sequence[int], starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
+        ends.extend((starts + lengths).tolist())
+        return look_up(fds, starts, lengths)
+
+    monkeypatch.setattr("bmap_tools.fiemap.extents_of_ranges", watch)
+    with disk(tmp_path, "ext4", mkfs=("-b", "1024")) as made:
+        path, random = made.mount / "a", np.random.default_rng(0)
+        write_sparse(path, 9000, [(0, 1000), (5000, 9000)], random)
+        rows = [(0, 100, 2000), (0, 8300, 700)]
+        catalog, contents = catalog_of([path], rows), expected([path], rows)
+        with BlockReader(catalog, bmap=make_map(made.mount, tmp_path / "bmap.json")) as reader:
+            assert read(reader, catalog, [1]) == contents[1:]
+            assert ends == [9 * 1024]
+            require_right(reader, catalog, contents)
 
 
 def test_extents_that_cannot_be_compared_are_refused(
