@@ -445,6 +445,31 @@ def test_the_header_of_a_file_of_8_gib_agrees_with_its_index(tmp_path: Path) -> 
             find([tmp_path / "t.tar"], [index], [b"bin"])
 
 
+@pytest.mark.parametrize("flavour", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
+def test_an_index_by_wds2idx_has_names_as_tar_lists_them(tmp_path: Path, flavour: int) -> None:
+    tar = write_tar(tmp_path / "a.tar", [("é\\.jpg", b"1"), ("a.cls", b"2")], flavour)
+    creator = wds2idx.IndexCreator(str(tar), str(tmp_path / "a.idx"), verbose=False)
+    creator.create_index()
+    creator.close()
+    assert "\\\\.jpg" in (tmp_path / "a.idx").read_text()  # two for one
+    assert find([tar], [tmp_path / "a.idx"]).delivered == 2
+
+
+@pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("name", ["new.jpg", "n" * 300 + ".jpg", "n" * 9000 + ".jpg"])
+def test_the_name_in_a_header_may_be_another_than_that_of_the_file(
+    tmp_path: Path, flavour: int, name: str
+) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=flavour) as tar:
+        is_pax = flavour == tarfile.PAX_FORMAT
+        info = tarfile.TarInfo("old.jpg" if is_pax and len(name) < 9000 else name)
+        info.pax_headers = {"path": name}
+        tar.addfile(info)
+    assert make_indexes([str(tmp_path / "a.tar")]) == 0
+    assert f" {name}\n" in (tmp_path / "a.idx").read_text()
+    find([tmp_path / "a.tar"], [tmp_path / "a.idx"])
+
+
 # --- many tars, and missing ones ------------------------------------------------------------------
 
 
