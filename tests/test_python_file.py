@@ -33,8 +33,8 @@ from .sandbox import IO_SETUP, PREADV2, run_without
 
 
 class TestAio(LosesNoFiles, RangeTests, ReaderTests):
-    batches = 10_000
-    openings = 1_000
+    batches = 5_000
+    openings = 500
 
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog)
@@ -51,7 +51,7 @@ class TestDirect(LosesNoFiles, RangeTests, ReaderTests):
 
 
 class TestPreadv(LosesNoFiles, RangeTests, ReaderTests):
-    batches = 3_000
+    batches = 1_500
 
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv")

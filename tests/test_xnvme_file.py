@@ -62,9 +62,9 @@ class XnvmeFileTests(LosesNoFiles, RangeTests, ReaderTests):
 
 class TestIoUring(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "io_uring"}
-    batches = 10_000
-    interrupts = 200
-    openings = 1_000
+    batches = 5_000
+    interrupts = 100
+    openings = 500
 
 
 class TestIoUringDirect(XnvmeFileTests):
@@ -77,7 +77,7 @@ class TestIoUringOneAtATime(XnvmeFileTests):
 
 class TestLibaio(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "libaio"}
-    batches = 3_000
+    batches = 1_500
     openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
@@ -92,14 +92,14 @@ class TestLibaioDirect(XnvmeFileTests):
 
 class TestEmu(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "emu"}
-    batches = 3_000
-    openings = 100
+    batches = 1_500
+    openings = 50
 
 
 class TestThrpool(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 4, "lanes": 2}
-    batches = 3_000
-    openings = 100
+    batches = 1_500
+    openings = 50
 
 
 @pytest.mark.parametrize(
