@@ -137,7 +137,7 @@ def some_case(random: Random, root: Path) -> dict[str, Any]:
 
 def test_it_is_as_the_real_one(tmp_path: Path) -> None:
     found: collections.Counter[str] = collections.Counter()
-    for seed in seeds(110):
+    for seed in seeds(100):
         random, root = Random(seed), tmp_path / str(seed)
         root.mkdir()
         arguments = some_case(random, root)
@@ -149,8 +149,7 @@ def test_it_is_as_the_real_one(tmp_path: Path) -> None:
             raise
         shutil.rmtree(root)
     assert found["equal"] > found["refused"]
-    assert found["restored"] > len(seeds(110)) // 10
-    print(found)
+    assert found["restored"] > len(seeds(100)) // 10
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)

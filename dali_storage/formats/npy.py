@@ -85,11 +85,13 @@ class Header(NamedTuple):
     Attributes:
         dtype: one that DALI has.
         shape: of the array; all at least 0.
+        nbytes: of the array.
         order: "C" or "F", which of its axes varies fastest: the last or the first.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    nbytes: int
     order: Any
 
 
@@ -108,7 +110,7 @@ def view(content: memoryview) -> NDArray[Any]:
         what = f"its header has {offset:,} bytes, and the file {len(content):,}"
         raise ValueError(f"{what}; it is cut short or damaged: write it anew by numpy.save()")
     header = parse(bytes(content[:offset]))
-    needed = offset + math.prod(header.shape) * header.dtype.itemsize
+    needed = offset + header.nbytes
     if needed > len(content):
         what = f"an array {_kind(header.dtype, len(header.shape))} of the shape {header.shape}"
         what = f"{what} needs {needed:,} bytes, and the file has {len(content):,}"
@@ -138,7 +140,8 @@ def parse(raw: bytes) -> Header:
     _require_known(dtype)
     if min(shape, default=0) < 0 or math.prod(filter(None, shape)) * dtype.itemsize >= 1 << 63:
         raise ValueError(f"its shape {shape} is impossible; write it anew by numpy.save()")
-    return Header(dtype, shape, "F" if fortran else "C")
+    nbytes = math.prod(shape) * dtype.itemsize
+    return Header(dtype, shape, nbytes, "F" if fortran else "C")
 
 
 def _require_known(dtype: np.dtype[Any]) -> None:
