@@ -46,7 +46,8 @@ class Containers:
         """Open nothing yet; `files` tells how."""
         self._catalog = catalog
         self._files = files
-        self._known = np.zeros((catalog.file_count, 4), np.int64)  # the inode is 0: not opened yet
+        count = 0 if catalog.ranges is None else catalog.file_count
+        self._known = np.zeros((count, 4), np.int64)  # the inode is 0: not opened yet
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(_MOST_OPEN, limit // 4 or 1) if limit > 0 else _MOST_OPEN
         self._open: OrderedDict[int, int] = OrderedDict()  # file -> descriptor, last used last
@@ -65,7 +66,7 @@ class Containers:
         fds = self._pin(files, lane)
         while (opened := _opened(fds)) < len(files):
             missing = [file for file, fd in zip(files, fds, strict=True) if fd < 0]
-            all_open = self._open_missing(missing, lane, yield_turn, wait=not opened)
+            all_open = self._open_missing(missing, lane, yield_turn)
             fds = self._pin(files, lane)
             if not all_open and (opened := _opened(fds)):
                 break
@@ -86,8 +87,10 @@ class Containers:
             OSError: nothing is there any more; names the first path.
         """
         status = statuses_of_paths([self._paths[file] for file in files], self._files.local)
-        others = (_identities(status) != self._known[files]).any(axis=1)
-        return [files[index] for index in np.flatnonzero(others).tolist()]
+        differs = _identities(status) != self._known[files]
+        if not differs.any():
+            return []
+        return [files[index] for index in np.flatnonzero(differs.any(axis=1)).tolist()]
 
     def close(self) -> None:
         """Close all. Closing twice is fine."""
@@ -103,17 +106,15 @@ class Containers:
             deque(map(self._open.move_to_end, found), maxlen=0)
         return fds
 
-    def _open_missing(
-        self, files: list[int], lane: int, yield_turn: Callable[[], None], *, wait: bool
-    ) -> bool:
-        """Open the first of `files`, at least one if it may `wait`; whether that is all."""
+    def _open_missing(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> bool:
+        """Open the first of `files`, at least one; returns whether that is all."""
         paths, flags = self._catalog.file_paths(np.array(files)), self._files.flags
         close_others = partial(self._close_others, lane)
         with open_files() as fds:
             fds += [-1] * len(files)
             if not (self._files.local and open_cached(fds, paths, flags)):
                 yield_turn()
-                open_missing(fds, paths, flags, wait=wait, close_others=close_others)
+                open_missing(fds, paths, flags, close_others=close_others)
             count = len(fds)
             status = regular_statuses(fds, paths, self._files.local)
             with self._lock:
