@@ -29,7 +29,6 @@ class MemoryReader(Reader):
         files = np.arange(catalog.file_count)
         self._contents = [_contents(path) for path in catalog.file_paths(files)]
         self._sizes = np.array([content.size for content in self._contents], np.int64)
-        self._catalog = catalog
         if catalog.ranges is not None:
             _require_within(catalog, catalog.ranges, self._sizes)
 
@@ -37,12 +36,13 @@ class MemoryReader(Reader):
         return self._sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        files, spans = self._catalog.files(batch.samples), batch.spans
-        starts, sizes, offsets = np.zeros_like(files), batch.sizes, batch.offsets
-        if spans is not None:
-            files, starts, sizes, offsets = spans.files, spans.starts, spans.sizes, spans.offsets
-        columns = files.tolist(), starts.tolist(), sizes.tolist(), offsets.tolist()
-        for file, start, size, offset in zip(*columns, strict=True):
+        if (spans := batch.spans) is None:
+            for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
+                content = self._contents[sample]
+                batch.buffer[start : start + content.size] = content
+            return
+        columns = spans.files, spans.starts, spans.sizes, spans.offsets
+        for file, start, size, offset in zip(*(it.tolist() for it in columns), strict=True):
             batch.buffer[offset : offset + size] = self._contents[file][start : start + size]
 
     def close(self) -> None:
