@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import inspect
 import itertools
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -159,9 +160,13 @@ def test_a_record_may_lie_in_many_files(tmp_path: Path, direct: bool) -> None:
     cuts = [0, 400, 400, 2000, 2001, len(data) - 90, len(data) - 20, len(data)]
     parts = [data[begin:end] for begin, end in itertools.pairwise(cuts)]
     arguments = written(tmp_path, parts, starts)
+    index = os.fsencode(arguments["index_path"])
     images, labels = batch_of({**arguments, "backend_options": {"direct": direct}}, 4)
     assert [it[2] for it in images] == payloads
     assert [np.frombuffer(it[2], np.float32)[0] for it in labels] == [0, 1, 2, 3]
+    found = recordio.find(list(map(os.fsencode, arguments["path"])), index, by_container=False)
+    assert found.ranges is not None
+    assert found.ranges.sizes.sum() == len(data)  # no byte is read twice
     with pytest.raises(RuntimeError, match="wrong magic number"):
         take(build(fn.readers.mxnet, 4, {}, **arguments, dont_use_mmap=True), 1)
 
