@@ -516,3 +516,9 @@ def test_a_cached_header_is_never_that_of_another_file(arrays: list[str]) -> Non
     np.save(arrays[0], new)
     take(pipeline, 3)  # those that were read ahead
     assert take(pipeline, 1)[0][0][0] == ("float32", (4, 3), new.tobytes())
+
+
+def test_a_region_may_have_more_dimensions_than_dali_knows(tmp_path: Path) -> None:
+    array = np.arange(2**8).reshape((2,) * 8)
+    np.save(tmp_path / "a.npy", array)
+    assert (one(str(tmp_path / "a.npy"), roi_start=1) == array[(slice(1, 2),) * 8]).all()
