@@ -432,12 +432,14 @@ def test_containers_are_found_by_any_path(
 
 def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path: Path) -> None:
     with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
-        paths = [made.mount / name for name in "ab"]
+        paths = [made.mount / name for name in "abc"]
         paths[0].write_bytes(b"inside its inode")
         paths[1].write_bytes(b"b" * 10_000)
+        (tmp_path / "elsewhere").write_bytes(np.random.default_rng(0).bytes(20_000))
+        paths[2].symlink_to(tmp_path / "elsewhere")  # on another file system
         bmap = tmp_path / "bmap.json"
         assert create.run(str(made.mount), str(bmap), threads=1) == 1
-        rows = [(0, 7, 3), (1, 5, 9000), (0, 0, 16), (0, 3, 13), (0, 16, 0)]
+        rows = [(0, 7, 3), (1, 5, 9000), (0, 0, 16), (0, 3, 13), (0, 16, 0), (2, 9000, 9000)]
         catalog, contents = catalog_of(paths, rows), expected(paths, rows)
         with BlockReader(catalog, bmap=bmap) as reader:
             require_right(reader, catalog, contents)
@@ -445,7 +447,7 @@ def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path: 
             with pytest.raises(StaleMapError) as caught:
                 read(reader, catalog, [1, 0])
             assert caught.value.filename == str(paths[0])
-    with pytest.raises(BackendUnavailable, match=r"1 containers can only be read as files"):
+    with pytest.raises(BackendUnavailable, match=r"2 containers can only be read as files"):
         BlockReader(catalog, bmap=bmap, uri=made.image)
 
 
