@@ -18,11 +18,13 @@ import pytest
 from nvidia.dali import fn, pipeline_def, tfrecord
 
 import benchmark
-from benchmarks import arguments, command, dataset, measure, packing
-from benchmarks.container_legs import CONTAINER_LEGS
+from benchmarks import arguments, command, dataset, environment, measure, packing
+from benchmarks.container_legs import CONTAINER_LEGS, open_shards
 from benchmarks.measure import Result
 from benchmarks.shards import SUFFIXES, find
+from benchmarks.workload import BadInputError, Settings, prepare
 
+from . import devices
 from .pictures import IMAGES, make_pictures
 from .test_benchmark import fake_round, ignore
 
@@ -213,6 +215,56 @@ def test_every_leg_delivers_the_files(
     run_here = {name for name in NAMES if legs[name]["skipped"] is None}
     assert {name for name in NAMES if name.startswith("dali-")} <= run_here
     assert {"webdataset", "webdataset-memory", "tfrecord", "records", "records-memory"} <= run_here
+
+
+def test_the_bytes_of_a_round_are_those_that_dali_delivers(data: Path, tmp_path: Path) -> None:
+    """Of less than an epoch, in which both orders have other samples."""
+    tars = find(str(data), "webdataset")
+
+    @pipeline_def(batch_size=5, num_threads=1, device_id=None)
+    def read() -> object:
+        arguments = {"paths": tars.files, "index_paths": tars.indexes, "ext": ["jpg"]}
+        return fn.readers.webdataset(**arguments, random_shuffle=True, seed=7)
+
+    @pipeline_def(batch_size=5, num_threads=1, device_id=None)
+    def read_files() -> object:
+        return fn.readers.file(file_root=data / "train", random_shuffle=True, seed=7)[0]
+
+    expected = []
+    for pipe in (read(), read_files()):
+        batches = [pipe.run()[0] for _ in range(2)]
+        expected.append(sum(len(batch.at(i)) for batch in batches for i in range(5)))
+    assert expected[0] != expected[1]
+    kept, legs = tmp_path / "result.json", ("--legs", "webdataset,webdataset-samples")
+    options = ("--seed", 7, "--batches", 2, "--batchsize", 5, "--rounds", 1, "--json", kept)
+    assert run("containers", "--datadir", data, *legs, *options) == 0
+    found = json.loads(kept.read_text())["legs"]
+    assert [leg["rounds"][0]["bytes"] for leg in found.values()] == expected
+
+
+def test_block_reads_by_a_map_of_the_containers_made_for_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    legs = [name for name in NAMES if "block" in name]
+    with devices.disk(tmp_path, size=64 << 20) as disk:
+        make(disk.mount / "data")
+        os.sync()
+        options = ("--datadir", disk.mount / "data", "--seed", 1, "--rounds", 1, "--verify")
+        assert run("containers", *options, "--legs", ",".join(legs)) == 0
+    shown = capsys.readouterr().err
+    assert [name for name in legs if f"verifying {name}: the same as the files" in shown] == legs
+
+
+def test_the_page_cache_is_filled_with_the_containers(tmp_path: Path) -> None:
+    directory = str(make(tmp_path))
+    workload = open_shards(prepare(directory, Settings()), directory)
+    for path in (tmp_path / "train").glob("*/*"):
+        path.unlink()
+    environment.fill_page_cache(workload)
+    missing = tmp_path / "shards" / "tfrecord" / "00002.tfrecord"
+    missing.unlink()
+    with pytest.raises(BadInputError, match=f"No such file or directory: {missing}"):
+        environment.fill_page_cache(workload)
 
 
 def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(
