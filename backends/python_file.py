@@ -80,7 +80,7 @@ class PythonFileReader(Reader):
         self.lanes = lanes
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
-        self._spans = SpanReads(catalog, self._files)
+        self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit
         self._direct = direct

@@ -73,7 +73,7 @@ class XnvmeFileReader(Reader):
         self._allocator: Device | None = None
         library = load()
         self._files = SampleFiles(catalog, direct=direct)
-        self._spans = SpanReads(catalog, self._files)
+        self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit
         try:

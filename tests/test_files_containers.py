@@ -155,7 +155,7 @@ for index in range(20):
     batch = prefetcher.get(index)
     for sample, got in zip(batch.samples.tolist(), batch.contents):
         assert bytes(got) == expected(sample), sample
-    assert len(os.listdir("/proc/self/fd")) <= 256
+    assert len(os.listdir("/proc/self/fd")) < 64 + 64 + 30  # open, being opened, others
 prefetcher.close()
 print("read all")
 """
@@ -220,7 +220,7 @@ def test_a_container_replaced_while_it_was_closed_is_refused(
         check(reader, catalog, [4])  # closes the others
         (tmp_path / "0").rename(tmp_path / "old")
         twin.rename(tmp_path / "0")
-        batch = make_batch(reader, np.array([2, 0]), catalog)
+        batch = make_batch(reader, np.array([0, 2]), catalog)
 
         def put_back(*arguments: Any) -> Any:
             (tmp_path / "old").rename(tmp_path / "0")

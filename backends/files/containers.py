@@ -22,7 +22,7 @@ from .opening import (
     regular_statuses,
     statuses_of_paths,
 )
-from .samples import SampleFiles, close_all_kept
+from .samples import FILES_AT_ONCE, SampleFiles, close_all_kept
 
 _MOST_OPEN = 256  # containers per reader, or a quarter of the files that a process may open
 _IDENTITY = [4, 5, 14, 15]  # inode, size, mtime in s and ns: words of 8 bytes in struct statx
@@ -40,9 +40,12 @@ class Containers:
     that writes both before and after the container is opened, within a tick of the kernel's clock
     (1 to 10 ms). The time of status change (ctime) would tell the first, but also changes with the
     container's name, owner and permissions.
+
+    Attributes:
+        at_once: how many a lane may use at once.
     """
 
-    def __init__(self, catalog: Catalog, files: SampleFiles) -> None:
+    def __init__(self, catalog: Catalog, files: SampleFiles, lanes: int) -> None:
         """Open nothing yet; `files` tells how."""
         self._catalog = catalog
         self._files = files
@@ -50,6 +53,7 @@ class Containers:
         self._known = np.zeros((count, 4), np.int64)  # the inode is 0: not opened yet
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(_MOST_OPEN, limit // 4 or 1) if limit > 0 else _MOST_OPEN
+        self.at_once = max(min(FILES_AT_ONCE, self._most // lanes), 1)
         self._open: OrderedDict[int, int] = OrderedDict()  # file -> descriptor, last used last
         self._paths: dict[int, bytes] = {}  # of those that are open
         self._pinned: dict[int, list[int]] = {}  # lane -> files that it may be reading

@@ -12,7 +12,7 @@ from ...errors import ContainerChangedError
 from ...ranges import Spans
 from ...reader import Batch
 from .containers import Containers, changed_error
-from .samples import FILES_AT_ONCE, SampleFiles
+from .samples import SampleFiles
 
 _PIECE = 256 << 10  # bytes; several at once keep a disk busier than one long read
 
@@ -24,11 +24,11 @@ the errno of each, 0 if it has not failed: both int64[k]."""
 class SpanReads:
     """Reads batches out of the containers of a catalog, by the engine of a backend."""
 
-    def __init__(self, catalog: Catalog, files: SampleFiles) -> None:
-        """Open nothing yet; `files` tells how."""
+    def __init__(self, catalog: Catalog, files: SampleFiles, lanes: int) -> None:
+        """Open nothing yet; `files` tells how, `lanes` is how many batches are read at once."""
         self._catalog = catalog
         self._files = files
-        self._containers = Containers(catalog, files)
+        self._containers = Containers(catalog, files, lanes)
 
     def read(
         self,
@@ -46,7 +46,7 @@ class SpanReads:
         start = 0
         try:
             while start < len(files):
-                part = files[start : start + FILES_AT_ONCE]
+                part = files[start : start + self._containers.at_once]
                 fds = self._containers.open(part, lane, yield_turn)
                 start += len(fds)
                 some, where = _from(spans, dict(zip(part, fds, strict=False)))
