@@ -289,6 +289,31 @@ def test_an_index_that_contradicts_its_tar_is_refused_by_line(
     assert open_files() == before
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cls 7680", "csv 7680", "line 4: nothing for 'cls'"),
+        ("cls 7680 4", "cls 7680 5", "line 4: 5 bytes for 'cls', no multiple of the size of int16"),
+        ("cls 7680 4", "cls 7680 8", "line 4: 8 bytes at 7,680, but the file there has 4"),
+        ("7680", "7681", "line 4: an offset is no multiple"),
+        ("7680 4 3.cls", "7680", "line 4: extension, offset, size"),
+    ],
+)
+def test_lines_beyond_the_first_block_are_named(
+    tar: Path, index: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    monkeypatch.setattr(wds_index, "_BYTES", 1)  # a line
+    index.write_text(INDEX.replace(old, new))
+    with pytest.raises((ValueError, ContainerChangedError), match=message):
+        build(
+            paths=tar,
+            index_paths=index,
+            ext=["jpg", "cls"],
+            dtypes=["u1", "i2"],
+            missing_component_behavior="error",
+        )
+
+
 def test_lines_may_repeat_and_come_in_any_order(tar: Path, index: Path) -> None:
     _, *lines = INDEX.splitlines()
     index.write_text("\n".join(["v1.2 4", lines[2], lines[0], lines[2], lines[1], "more"]))

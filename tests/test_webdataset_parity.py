@@ -33,7 +33,20 @@ SEED = int(os.environ.get("PARITY_SEED", Random().randrange(10**9) if LONG else 
 PER_SET = 6  # configurations of each data set
 
 EXTENSIONS = ["jpg", "cls", "json", "JPG", "seg.png", "x;y", "n", ""]
-OUTPUTS = ["jpg", "cls", "json;cls", "JPG;jpg", "seg.png", "png", "n", "", ";n", "jpg;;cls", "n"]
+OUTPUTS = [
+    "jpg",
+    "cls",
+    "json;cls",
+    "JPG;jpg",
+    "SEG.png",
+    "seg.png",
+    "png",
+    "n",
+    "",
+    ";n",
+    "jpg;;cls",
+    "n",
+]
 NOT_FILES = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
 DTYPES = [
     *(types.UINT8, types.INT8, types.UINT16, types.INT16, types.UINT32, types.INT32),
