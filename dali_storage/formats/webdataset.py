@@ -149,7 +149,7 @@ def _contradiction(fd: int, index: bytes, rows: IntArray, samples: IntArray) -> 
     """What is wrong in an index; None if nothing is found."""
     places, outputs = rows.reshape(-1, 2), rows.shape[1]
     starts, sizes, end = places[:, 0], places[:, 1], os.fstat(fd).st_size
-    beyond = (starts > end) | (sizes > end - starts)
+    beyond = sizes > end - starts
     some = beyond if beyond.any() else (starts != 0) | (sizes != 0)
     for piece in _first_and_last(some):
         sample, (offset, size) = int(samples[piece // outputs]), places[piece].tolist()
