@@ -21,7 +21,7 @@ _DEMO_CONTAINERS = {
     "verify": True,
     "seed": 0,
     "rounds": 3,
-    "batches": 94,  # three epochs
+    "batches": 63,  # two epochs
     "json": None,
     "plot": None,
     "legs": [

@@ -393,4 +393,4 @@ def test_the_demo_has_a_second_table_of_containers(
         assert compared[1].command == arguments.CONTAINERS
         assert set(compared[1].legs) < set(NAMES)
         assert compared[1].verify
-        assert arguments.settings(compared[1]).batches == 94
+        assert arguments.settings(compared[1]).batches == 63
