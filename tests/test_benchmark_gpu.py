@@ -166,6 +166,6 @@ def test_the_report_says_where_the_buffers_are(
     machine = environment.describe(prepare(data))
     for device_id, shown in ((0, True), (None, False)):
         settings = Settings(device_id=device_id)
-        report.show_table(results, machine, settings, report.readers(settings))
+        report.show_table(results, machine, settings, report.readers(settings, ""))
         expected = "buffers: python-file pinned, xnvme-gds gpu; pinned is page-locked\n"
         assert (expected in capsys.readouterr().out) == shown
