@@ -206,8 +206,8 @@ def observe(case: Case, operator: Callable[..., Any]) -> Any:
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_data_sets_are_read_as_dali_reads_them(part: int, tmp_path: Path) -> None:
-    compared = 0
-    for seed in list(seeds(100))[part::4]:
+    compared, mine = 0, list(seeds(100))[part::4]
+    for seed in mine:
         random, directory = Random(seed), tmp_path / str(seed)
         directory.mkdir()
         case = some_case(random, directory)
@@ -215,7 +215,7 @@ def test_random_data_sets_are_read_as_dali_reads_them(part: int, tmp_path: Path)
         assert ours == dali, f"configuration {seed}: {case}"
         compared += dali != "refused"
         gc.collect()
-    assert compared > 20
+    assert compared > len(mine) / 2
 
 
 @pytest.mark.parametrize("policy", POLICIES)
