@@ -285,6 +285,10 @@ def test_what_is_repeated_replaced_or_unknown_is_as_in_dali(data: bytes) -> None
     "data",
     [
         message(1, entry(b"", b"\xff")),
+        message(1, entry(message(1, b"\1"), b"\xff")),
+        message(1, entry(message(1, b"\1\1"))[:-1]),
+        message(1, message(1, message(1, b"a") + message(2, bytes_feature([b"xy"])))[:-1]),
+        message(1, b"\x0a\x0a\x0a\x01a\x12\x05\x1a\x02\x0a\x01\x05"),
         message(1, entry(b"", b"\xed\xa0\x80")),
         message(1, entry(b"", b"\xff", message(1, b"a"))),
         message(1, entry(message(1, b"\x80")) + entry(message(1, b"\1"))),

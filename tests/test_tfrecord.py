@@ -317,6 +317,7 @@ def test_verifying_without_its_package_says_how_to_get_it(
         ("0 15", "sample 0: 15 bytes at 0: a record has 16 bytes at least; make the index anew"),
         ("0 0", "sample 0: 0 bytes at 0: a record has 16 bytes at least"),
         ("0 30", "too few, by its own length, which is"),
+        ("0 46", "too few, by its own length, which is 31"),
         ("3 40", "too few, by its own length, which is"),
         ("8 40", "sample 0: 40 bytes at 8: "),
     ],
@@ -398,6 +399,7 @@ def test_indexes_are_read_as_dali_reads_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 300, 5000, 70_000])
 def test_an_index_that_is_made_is_that_of_the_records(size: int, tmp_path: Path) -> None:
     payloads = [bytes(random * size // 10) for random in (3, 10, 0, 9, 10, 1, 1, 1, 1, 10)] * 30
+    payloads.insert(0, bytes(65512))  # the next header is across the end of what is read at once
     path = write_tfrecord(tmp_path / "x.tfrecord", payloads, tmp_path / "expected.idx")
     assert main([str(path)]) == 0
     assert (tmp_path / "x.idx").read_bytes() == (tmp_path / "expected.idx").read_bytes()
