@@ -14,6 +14,7 @@ import pytest
 from nvidia.dali import Pipeline, fn, tfrecord, types
 
 from dali_storage.order import Order, OrderOptions, reader_meta, streams
+from dali_storage.order.libstdcxx import shuffled
 
 from .containers import write_numbered_recordios, write_numbered_tars, write_numbered_tfrecords
 from .order_model import model_batches, std_shuffle
@@ -202,6 +203,16 @@ def test_a_jump_is_immediate_without_a_window() -> None:
     order = list(range(1000))
     std_shuffle(order, 64, 524287 + (10**7 + 1 << 32))
     assert (far[::5] // 5).tolist() == order
+
+
+def test_few_epochs_of_a_small_data_set_are_shuffled_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shuffles = []
+    monkeypatch.setattr(streams, "shuffled", lambda *args: shuffles.append(1) or shuffled(*args))
+    options = OrderOptions(by_container=True, shuffle_after_epoch=True, random_shuffle=True)
+    order_of(([5] * 4, 10, options)).batch(0)
+    assert 1 <= len(shuffles) <= 5
 
 
 def test_memory_depends_on_the_containers_and_not_on_the_samples() -> None:

@@ -22,6 +22,7 @@ from .shards import Shards
 
 _DEFAULT_SEED = 524287  # DALI's, for the shuffles of the whole list
 _CHUNK = 8192  # entries that are computed at a time
+_EPOCHS = 4  # in a chunk at most, if each of them costs a shuffle
 _MARKS = 1024  # saved states of the random engine, at most
 _STRIDE = 65536  # draws from one saved state to the next, at first
 
@@ -43,16 +44,18 @@ class _List(Protocol):
 def make_stream(shards: Shards, options: OrderOptions, containers: IntArray | None) -> Stream:
     """The stream that `options` describe; `containers` as in `Order`."""
     listed: _Listed | _ContainersReshuffled
+    chunk = _CHUNK
     if options.by_container and options.shuffle_after_epoch:
         if containers is None or containers.sum() != shards.size:
             raise ValueError(f"by_container needs containers of {shards.size} samples in all")
         listed = _ContainersReshuffled(shards, options, containers)
+        chunk = min(chunk, _EPOCHS * shards.epoch_start(1))
     elif options.shuffle_after_epoch:
         return _Reshuffled(shards, options)
     else:
         listed = _Listed(shards, options.random_shuffle and not options.by_container)
     window = min(options.initial_fill, shards.largest) if options.random_shuffle else 1
-    return _Windowed(shards, listed, window, options.seed) if window > 1 else listed
+    return _Windowed(shards, listed, window, chunk, options.seed) if window > 1 else listed
 
 
 class _Listed:
@@ -149,9 +152,10 @@ def _engine(options: OrderOptions, epoch: int) -> Mt19937_64:
 class _Windowed:
     """`listed`, drawn from a moving window, see the docstring of the module."""
 
-    def __init__(self, shards: Shards, listed: _List, window: int, seed: int) -> None:
-        """`window` is in entries, at most those of the largest shard."""
-        self._shards, self._listed, self._window = shards, listed, window
+    def __init__(self, shards: Shards, listed: _List, window: int, chunk: int, seed: int) -> None:
+        """`window` and `chunk` are in entries; a window has at most those of the largest shard."""
+        self._shards, self._listed = shards, listed
+        self._window, self._chunk = window, chunk
         self._engine = Minstd(seed)
         self._marks, self._stride = [(0, self._engine.state)], _STRIDE
         self._begin(0)
@@ -161,7 +165,7 @@ class _Windowed:
         if not start <= self._position <= position:
             self._wind(start)
             self._begin(start)
-        while self._position + _CHUNK <= position:
+        while self._position + self._chunk <= position:
             self._advance()
         return self._position, self._advance()
 
@@ -171,16 +175,16 @@ class _Windowed:
         self._position, self._pending, self._head = position, array("q"), 0
 
     def _advance(self) -> IntArray:
-        """The next chunk: int64[_CHUNK]. If an epoch ends in it, that shows in the bounds only."""
-        indices = self._shards.indices(self._position, self._position + _CHUNK)
+        """The next chunk: int64[chunk]. If an epoch ends in it, that shows in the bounds only."""
+        indices = self._shards.indices(self._position, self._position + self._chunk)
         bounds = np.minimum(self._shards.until_end(indices), self._window)
         self._load()
         head, pending = self._head, self._pending
-        drawn = np.arange(head, head + _CHUNK) + self._engine.draw(bounds)
+        drawn = np.arange(head, head + self._chunk) + self._engine.draw(bounds)
         for here, there in enumerate(drawn.tolist(), head):
             pending[here], pending[there] = pending[there], pending[here]
-        self._head += _CHUNK
-        self._position += _CHUNK
+        self._head += self._chunk
+        self._position += self._chunk
         self._remember(self._position)
         return np.array(pending[head : self._head], np.int64)
 
@@ -191,7 +195,7 @@ class _Windowed:
             del self._pending[: self._head]
             self._head = 0
         loaded = self._position + len(self._pending) - self._head
-        wanted = self._position + _CHUNK + self._window
+        wanted = self._position + self._chunk + self._window
         self._pending.frombytes(self._listed.entries(loaded, wanted).tobytes())
 
     def _wind(self, goal: int) -> None:
