@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = [_target(file, given.output) for file in given.files]
     if double := [target for target in targets if targets.count(target) > 1]:
         parser.error(f"several files have the index {double[0]!r}; index them one by one, with -o")
+    if given.output is not None and not os.path.isdir(given.output):
+        parser.error(f"-o {given.output!r} is not a directory; make it first")
     failed = 0
     with _bar(sum(map(_size, given.files))) as advance:
         for file, target in zip(given.files, targets, strict=True):

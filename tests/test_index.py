@@ -132,8 +132,18 @@ def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> 
 def test_an_index_that_cannot_be_written_is_named(
     tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert index.main([str(tar), "-o", str(tmp_path / "no")]) == 1
-    assert str(tmp_path / "no" / "a.idx") in capsys.readouterr().err
+    (tmp_path / "a.idx").mkdir()
+    assert index.main([str(tar)]) == 1
+    assert str(tmp_path / "a.idx") in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar"]
+
+
+def test_a_directory_that_does_not_exist_is_refused_at_once(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        index.main([str(tar), "-o", str(tmp_path / "no")])
+    assert f"-o {str(tmp_path / 'no')!r} is not a directory" in capsys.readouterr().err
 
 
 def test_two_files_cannot_have_one_index(

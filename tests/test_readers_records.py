@@ -294,16 +294,16 @@ class Unpickled:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, and number 0 is -1"),
-        ({"sizes": np.arange(23) - 5}, "sizes must be from 0 .* number 0 is -5"),
-        ({"sizes": -1}, "sizes must be from 0 .* number 0 is -1"),
+        ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, not -1 \(sample 0\)"),
+        ({"sizes": np.arange(23) - 5}, r"sizes must be from 0 .* not -5 \(sample 0\)"),
+        ({"sizes": -1}, r"sizes must be from 0 .* not -1 \(sample 0\)"),
         ({"sizes": True}, "sizes must be a sequence of integers, not True"),
         ({"sizes": 1.5}, "sizes must be a sequence of integers, not 1.5"),
         ({"sizes": [1.0] * 23}, "sizes must be integers below 2.*63, not float64"),
         ({"offsets": [True] * 23}, "offsets must be integers below 2.*63, not bool"),
         ({"offsets": ["1"] * 23}, "offsets must be integers below 2.*63, not <U1"),
         ({"offsets": [0] * 22 + [2**63]}, "offsets must be integers below 2.*63, not float64"),
-        ({"offsets": np.uint64([0] * 22 + [2**63])}, "offsets must be .* number 22 is 9223372036"),
+        ({"offsets": np.uint64([0] * 22 + [2**63])}, "offsets must be .* not 9223372036"),
         ({"offsets": [0] * 22 + [2**64]}, "offsets must be integers below 2.*63, not object"),
         ({"offsets": [0] * 22 + [[1]]}, "offsets must be a sequence of integers: "),
         ({"offsets": np.zeros((23, 1), int)}, r"offsets must be .* not int64 of shape \(23, 1\)"),
@@ -313,8 +313,8 @@ class Unpickled:
         ({"sizes": [5] * 22}, "sizes must match offsets: 22 values for 23"),
         ({"file_ids": [0] * 24}, "file_ids must match offsets: 24 values for 23"),
         ({"file_ids": None}, "file_ids must be given: there are 3 files"),
-        ({"file_ids": [3] * 23}, "file_ids must be from 0 to 2, .* number 0 is 3"),
-        ({"file_ids": [0] * 22 + [-1]}, "file_ids must be from 0 to .* number 22 is -1"),
+        ({"file_ids": [3] * 23}, r"file_ids must be from 0 to 2, .* not 3 \(sample 0\)"),
+        ({"file_ids": [0] * 22 + [-1]}, r"file_ids must be from 0 to .* not -1 \(sample 22\)"),
         ({"labels": [1] * 22}, "labels must match offsets: 22 labels for 23"),
         ({"labels": np.ones(23)}, "labels must be a sequence of integers, not float64"),
         ({"labels": ["a"] * 23}, "labels must be an integer, not 'a'"),
@@ -336,7 +336,7 @@ def test_bad_arguments_are_refused_by_name(
 def test_a_refused_reader_leaves_nothing_open(data: Data, tmp_path: Path) -> None:
     np.save(tmp_path / "sizes.npy", np.full(23, 10**6))
     before = open_files()
-    with pytest.raises(ValueError, match="must be inside of the files"):
+    with pytest.raises(ValueError, match="must be within the files"):
         pipeline_of(**data.arguments(sizes=tmp_path / "sizes.npy"))
     with pytest.raises(ValueError, match="device='gpu'"):
         pipeline_of(**data.arguments(device="gpu"))

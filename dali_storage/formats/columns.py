@@ -27,7 +27,7 @@ def column(argument: str, given: Column) -> IntArray:
     if values.size and values.dtype.kind not in "iu":
         raise TypeError(f"{about} must be integers below 2**63, not {values.dtype}")
     for wrong in np.flatnonzero((values < 0) | (values > 2**63 - 1))[:1].tolist():
-        what = f"from 0 to 2**63 - 1, and number {wrong} is {values[wrong]}"
+        what = f"from 0 to 2**63 - 1, not {values[wrong]} (sample {wrong})"
         raise ValueError(f"{about} must be {what}")
     return values.astype(np.int64, copy=values is given)
 

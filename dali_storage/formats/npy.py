@@ -147,7 +147,7 @@ def parse(raw: bytes) -> Header:
 def _require_known(dtype: np.dtype[Any]) -> None:
     what, remedy = "", f"save it as one of {_TYPES}"
     if dtype.hasobject:
-        what = "Python objects, which are never unpickled"
+        what = "Python objects (never unpickled)"
     elif dtype.fields is not None or dtype.subdtype is not None:
         what = f"records ({dtype})"
     elif dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -155,7 +155,7 @@ def _require_known(dtype: np.dtype[Any]) -> None:
     elif not dtype.isnative:
         what, remedy = f"big-endian ({dtype.str})", "save array.astype(array.dtype.newbyteorder())"
     if what:
-        raise ValueError(f"its elements are {what}, which DALI has no type for; {remedy}")
+        raise ValueError(f"its elements are {what}, and DALI has no type for them; {remedy}")
 
 
 def _kind(dtype: np.dtype[Any], ndim: int) -> str:

@@ -55,8 +55,8 @@ def _file_ids(file_ids: Column | None, files: int, count: int) -> IntArray:
         return np.broadcast_to(np.int64(0), count)
     found = _matching("file_ids", column("file_ids", file_ids), count)
     for wrong in np.flatnonzero(found >= files)[:1].tolist():
-        last = f"0 to {files - 1}, the last of the files"
-        raise ValueError(f"file_ids must be from {last}, and number {wrong} is {found[wrong]}")
+        last = f"from 0 to {files - 1}, the last of the files"
+        raise ValueError(f"file_ids must be {last}, not {found[wrong]} (sample {wrong})")
     return found
 
 
@@ -76,7 +76,7 @@ def _require_inside(catalog: Catalog, ranges: Ranges) -> None:
         for wrong in samples[beyond][:1].tolist():
             what = f"{os.fsdecode(catalog.path(wrong))!r} has {ends[wrong - first]:,} bytes"
             where = f"{catalog.where(wrong)}, and {what}"
-            raise ValueError(f"offsets and sizes must be inside of the files: {where}")
+            raise ValueError(f"offsets and sizes must be within the files: {where}")
 
 
 def _size(path: bytes) -> int:

@@ -39,7 +39,9 @@ def blocks(path: bytes) -> Iterator[Block]:
         while done < count:
             lines = file.readlines(_BYTES)[: count - done]
             if not lines:
-                raise line_error(path, done, f"is missing: line 1 says {count:,} samples")
+                raise line_error(
+                    path, done, f"there is no such line: line 1 says {count:,} samples"
+                )
             block = _columns(lines, width) or grouped(_words(path, lines, done, width))
             for group in block.groups:
                 if (wrong := (group.places[:, :, 0] % BLOCK).any(axis=1)).any():
@@ -61,7 +63,7 @@ def name(path: bytes, sample: int, place: tuple[int, int]) -> bytes:
 
 def line_error(path: bytes, sample: int, what: str) -> ValueError:
     """The error of a wrong line: that of a sample, or the first for -1."""
-    remedy = "make the index anew: python -m dali_storage index"
+    remedy = "make the index anew (python -m dali_storage index)"
     return ValueError(f"{line(path, sample)}: {what}; {remedy}")
 
 
@@ -75,7 +77,7 @@ def _head(path: bytes, line: bytes) -> tuple[int, int]:
     version, count = (*line.split(None, 2), b"", b"")[:2]
     if version not in _WIDTHS or not _NUMBER.fullmatch(count) or int(count) <= 0:
         raise line_error(
-            path, -1, f"v1.1 or v1.2 and a number of samples expected, not {line!r:.80}"
+            path, -1, f"expected v1.1 or v1.2 and the number of samples, not {line!r:.80}"
         )
     return _WIDTHS[version], int(count)
 
@@ -112,7 +114,7 @@ def _words(
         words = line.split()
         if not words or len(words) % width:
             each = "extension, offset, size" + (" and name" if width == 4 else "")
-            raise line_error(path, sample, f"{each} of each component expected, not {line!r:.80}")
+            raise line_error(path, sample, f"expected {each} of each component, not {line!r:.80}")
         numbers = [
             word for first in range(1, len(words), width) for word in words[first : first + 2]
         ]

@@ -28,7 +28,9 @@ def storage_options(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not dali_flag("use_o_direct", arguments["use_o_direct"]):
         return options
     if not (options or {}).get("direct", True):
-        raise ValueError("use_o_direct=True and backend_options={'direct': False} exclude another")
+        raise ValueError(
+            "use_o_direct=True and backend_options={'direct': False} exclude each other"
+        )
     options = {**(options or {}), "direct": True}
     try:
         registry.configure(arguments["backend"], options)
