@@ -19,19 +19,20 @@ from .ranges import Ranges
 class Catalog:
     """The samples in their order, in columns: 12 bytes per sample, and the names of the files.
 
-    A sample is a whole file or, in a catalog with `ranges`, a range of one. Containers may have
-    several ranges for each sample of DALI, such as an image and a label; they follow each other:
-    those of sample i of DALI are the samples i * pieces to (i + 1) * pieces - 1 of the catalog.
+    A sample is what a backend reads at a time: a whole file or, in a catalog with `ranges`, a range
+    of one. DALI gets *delivered samples*. Usually the two are the same, but in some containers a
+    delivered sample has several *pieces*, such as an image and a label. Delivered sample i consists
+    of the samples i * pieces to (i + 1) * pieces - 1 of the catalog.
 
     Attributes:
         root: the directory that names are relative to; empty for the current directory.
         names: the names of all files, one after another, without separators; none is empty.
         offsets: int64[files + 1], bytes: the name of file i is `names[offsets[i]:offsets[i + 1]]`.
-        labels: int32[n], one for each sample of DALI; empty if these have none.
+        labels: int32[n], one for each delivered sample; empty if these have none.
         ranges: where the samples are in the files; None if each is a whole file.
-        pieces: how many samples of the catalog make up one of DALI.
-        containers: int64[k], how many samples of DALI each container has, for an order that goes by
-            containers; None otherwise.
+        pieces: how many samples of the catalog make up a delivered one.
+        containers: int64[k], how many delivered samples each container has, for an order that goes
+            by containers; None otherwise.
     """
 
     root: bytes
@@ -61,11 +62,11 @@ class Catalog:
 
     @property
     def delivered(self) -> int:
-        """How many samples DALI gets in an epoch."""
+        """How many samples are delivered to DALI in an epoch."""
         return len(self) // self.pieces
 
     def pieces_of(self, delivered: IntArray) -> IntArray:
-        """int64[n * pieces], the samples that make up n of DALI, in their order."""
+        """int64[n * pieces], the samples that make up n delivered ones, in their order."""
         if self.pieces == 1:
             return delivered
         return (delivered[:, None] * self.pieces + np.arange(self.pieces)).ravel()
@@ -93,7 +94,7 @@ class Catalog:
     def where(self, sample: int) -> str:
         """What an error says of a sample in addition to the path of its file; "" if it is a file.
 
-        For example "sample 17: 97,500 bytes at 512".
+        For example "sample 17: 97,500 bytes at 512", with the number of the delivered sample.
         """
         if self.ranges is None:
             return ""

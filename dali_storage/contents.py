@@ -55,7 +55,7 @@ class Format:
 
         Args:
             catalog: what the samples are from.
-            delivered: int64[n], the samples of DALI.
+            delivered: int64[n], indices of delivered samples.
             contents: the bytes of their `catalog.pieces_of()`: n * pieces items. Slices of one
                 buffer, which they keep alive; outputs may be views of them.
 

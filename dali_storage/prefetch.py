@@ -26,7 +26,7 @@ class LoadedBatch:
     """A batch that has been read. Its buffer is used again when nothing refers to it any more.
 
     Attributes:
-        samples: int64[n], those of DALI, as the order numbers them.
+        samples: int64[n], indices of delivered samples, see `Catalog`.
         contents: the bytes of their pieces, as a `Format` gets them: slices of one leased buffer,
             or one array: of host memory in the buffer, or a copy of small ranges.
         nbytes: the sum of the pieces' sizes.

@@ -208,7 +208,7 @@ class Source:
         )
 
     def samples(self, position: int) -> IntArray:
-        """int64[n], the samples of DALI in any batch, for messages: a jump in a shuffle is slow.
+        """int64[n], the delivered samples of any batch, for messages: a jump in a shuffle is slow.
 
         Raises:
             RuntimeError: `start()` has not been called, so the size of batches is not known.

@@ -114,6 +114,18 @@ def test_one_output_is_a_node_and_several_are_a_tuple(tar: Path) -> None:
     assert [len(two), len(indexed)] == [2, 2]
 
 
+def test_the_index_of_a_sample_leads_to_its_tar(tmp_path: Path) -> None:
+    tars, _ = write_numbered_tars(tmp_path, [3, 2])
+    ext, options = ["n", "missing"], {"random_shuffle": True, "return_index": True}
+    pipeline = build(paths=tars, ext=ext, batch_size=5, **options)
+    numbers, _, indices = run(pipeline)
+    catalog = readers.catalog(pipeline, "R")
+    for number, index in zip(numbers, indices, strict=True):
+        sample = int(number.view(np.int64)[0])
+        path = catalog.path(int(index[0]) * catalog.pieces)
+        assert path == os.fsencode(tars[sample // 3])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

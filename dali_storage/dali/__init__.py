@@ -77,8 +77,10 @@ def source(pipeline: Pipeline, name: str) -> Source:
 def catalog(pipeline: Pipeline, name: str) -> Catalog:
     """The samples of the reader `name` in `pipeline`, which is built if it has not been.
 
-    With `return_index`, `catalog.path(index)` is the path of a sample, as bytes; `catalog.name()`,
-    relative to the root, is what DALI calls its source_info.
+    With `return_index`, `catalog.path(index * catalog.pieces)` is the path of a sample's file, as
+    bytes; `pieces` is 1 but for containers with several components a sample. `catalog.name()`,
+    relative to the root, is what DALI calls its source_info, and `catalog.where()` is the place in
+    a container, as text.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.

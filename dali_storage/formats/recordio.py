@@ -34,8 +34,8 @@ _LINE = re.compile(rb"\s*(\d+\s+\d+\s*)?")
 def find(paths: Sequence[bytes], index: bytes, *, by_container: bool) -> Catalog:
     """The records of `paths`, which count as one long file, by their common index.
 
-    A record goes on to the start of the next one. It has a sample of the catalog for each file that
-    it lies in; all have as many as the one that lies in most.
+    A record goes on to the start of the next one. It has a piece for each file that it lies in; all
+    have as many pieces as the one that lies in most.
 
     Raises:
         OSError: a file cannot be accessed.

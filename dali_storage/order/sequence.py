@@ -15,7 +15,7 @@ from .streams import make_stream
 
 
 class Order:
-    """The endless sequence of batches of catalog indices. Not thread-safe.
+    """The endless sequence of batches of indices of delivered samples. Not thread-safe.
 
     Consecutive batches are cheap. A jump is free without shuffling. With random_shuffle it costs
     some nanoseconds per skipped sample, and the shuffle of the epoch up to the batch. With

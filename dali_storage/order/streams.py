@@ -28,7 +28,7 @@ _STRIDE = 65536  # draws from one saved state to the next, at first
 
 
 class Stream(Protocol):
-    """The endless stream of catalog indices, without padding."""
+    """The endless stream of indices into the list of samples, without padding."""
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         """A piece of the stream that contains `position`: where it starts, and its entries."""
