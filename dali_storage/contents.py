@@ -70,31 +70,36 @@ def slices(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
 
     Or the rows of one array, if all sizes are equal and the parts lie side by side.
     """
-    memory: Any = buffer
     ends = offsets + sizes
     if isinstance(buffer, np.ndarray):
         shape = len(sizes), int(sizes[0])
         # The first comparison is cheap, and fails unless all sizes happen to add up.
         if ends[-1] == shape[0] * shape[1] and (sizes == shape[1]).all():
             return buffer[: ends[-1]].reshape(shape)
-        # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
-        memory = buffer.data
-    return [memory[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)]
+    return _each(buffer, offsets, ends)
 
 
 def parts(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
     """The same for ranges, in any order in the buffer. Small ones of one size are copied."""
-    size = int(sizes[0]) if sizes.size else 0
+    size = int(sizes[0])
     if isinstance(buffer, np.ndarray) and 0 < size <= SMALL and (sizes == size).all():
-        return gather(buffer, offsets, size)
+        return windows(buffer, size)[offsets].view(np.uint8).reshape(sizes.size, size)
+    return _each(buffer, offsets, offsets + sizes)
+
+
+def _each(buffer: Buffer, starts: IntArray, ends: IntArray) -> Contents:
+    # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
     memory: Any = buffer.data if isinstance(buffer, np.ndarray) else buffer
-    ends = offsets + sizes
-    return [memory[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)]
+    return [memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def gather(memory: HostBuffer, starts: IntArray, size_bytes: int) -> NDArray[np.uint8]:
-    """uint8[n, size_bytes], a copy of n parts of one size."""
-    return windows(memory, size_bytes)[starts].view(np.uint8).reshape(starts.size, size_bytes)
+def packed(items: Sequence[Any], dtype: np.dtype[Any]) -> Contents:
+    """The bytes of n items as arrays of 1 dimension: one for all if they are small and equal."""
+    size = len(items[0])
+    if size <= SMALL and all(len(item) == size for item in items):
+        shape = len(items), size // dtype.itemsize
+        return np.ndarray(shape, dtype, bytearray().join(items))
+    return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
 
 
 def windows(memory: Buffer, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:

@@ -19,7 +19,8 @@ from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 from PIL import Image
 
-from dali_storage import readers
+from dali_storage import ranges, readers
+from dali_storage.backends.memory import MemoryReader
 from dali_storage.errors import ContainerChangedError
 from dali_storage.formats import plain
 from dali_storage.loaders import Loader
@@ -379,7 +380,7 @@ def test_a_missing_column_is_named(data: Data, tmp_path: Path) -> None:
 def test_a_range_beyond_its_file_is_refused_with_sample_and_file(
     data: Data, offset: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "_CHUNK", 5)
+    monkeypatch.setattr(ranges, "_PART", 5)
     data.offsets[17], data.sizes[17], data.ids[17] = offset, size, 0
     data.offsets[20], data.ids[20] = 2**50, 0
     message = rf"sample 17: {size:,} bytes at {offset:,}, and '.*0.bin' has 9,000 bytes"
@@ -415,7 +416,8 @@ def test_a_file_that_changes_is_refused(data: Data) -> None:
 def test_a_backend_of_whole_files_is_refused_by_name(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dali_storage.backends.memory.MemoryReader.reads_ranges", False)
+    monkeypatch.setattr(MemoryReader, "reads_ranges", False)
+    monkeypatch.setattr(MemoryReader, "__init__", lambda self, catalog: pytest.fail("opened"))
     with pytest.raises(ValueError, match=r"backend 'memory' reads whole files only"):
         pipeline_of(**data.arguments(), backend="memory")
 

@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,8 +12,6 @@ from ..catalog import Catalog
 from ..discovery import file_names
 from ..ranges import Ranges
 from .columns import Column, column, labels_column
-
-_CHUNK = 1 << 20  # rows that are compared with the files at a time
 
 
 def find(
@@ -35,8 +34,7 @@ def find(
     ranges = Ranges.of_columns(
         _file_ids(file_ids, named.file_count, starts.size), starts, _sizes(sizes, starts.size)
     )
-    numbers = labels_column(labels, starts.size)
-    catalog = Catalog(b"", named.names, named.offsets, numbers, ranges)
+    catalog = replace(named, labels=labels_column(labels, starts.size), ranges=ranges)
     _require_inside(catalog, ranges)
     return catalog
 
@@ -69,14 +67,10 @@ def _matching(argument: str, values: IntArray, count: int) -> IntArray:
 def _require_inside(catalog: Catalog, ranges: Ranges) -> None:
     """Compare all ranges with the sizes of the files that are there."""
     bounds = np.array([_size(path) for path in catalog.file_paths(np.arange(catalog.file_count))])
-    for first in range(0, len(ranges), _CHUNK):
-        samples = np.arange(first, min(first + _CHUNK, len(ranges)))
-        ends = bounds[ranges.files_of(samples)]
-        beyond = ranges.starts[samples] > ends - ranges.sizes[samples]
-        for wrong in samples[beyond][:1].tolist():
-            what = f"{os.fsdecode(catalog.path(wrong))!r} has {ends[wrong - first]:,} bytes"
-            where = f"{catalog.where(wrong)}, and {what}"
-            raise ValueError(f"offsets and sizes must be within the files: {where}")
+    if (wrong := ranges.first_outside(bounds)) is not None:
+        nbytes = bounds[catalog.files(np.array([wrong]))[0]]
+        where = f"{catalog.where(wrong)}, and {os.fsdecode(catalog.path(wrong))!r} has {nbytes:,}"
+        raise ValueError(f"offsets and sizes must be within the files: {where} bytes")
 
 
 def _size(path: bytes) -> int:

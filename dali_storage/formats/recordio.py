@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .._types import IntArray
 from ..catalog import Catalog
-from ..contents import SMALL, Contents, Format, Output
+from ..contents import Contents, Format, Output, packed
 from ..errors import RecordError, named
 from ..ranges import Ranges
 
@@ -61,8 +61,7 @@ def find(paths: Sequence[bytes], index: bytes, *, by_container: bool) -> Catalog
     stop = np.minimum(ends[some, None] - begin, sizes[files])
     rows = files.ravel(), np.where(exists, starts, 0).ravel(), np.where(exists, stop - starts, 0)
     return replace(
-        Catalog.from_names(paths, range(len(paths))),
-        labels=np.empty(0, np.int32),
+        Catalog.from_names(paths, ()),
         ranges=Ranges.of_columns(rows[0], rows[1], rows[2].ravel()),
         pieces=pieces,
         containers=_counts(offsets, some, stops) if by_container else None,
@@ -129,7 +128,7 @@ class RecordIO(Format):
                 raise RecordError(catalog.path(row), f"{what} index: make both anew") from None
             images.append(image)
             labels.append(label)
-        return _packed(images, np.uint8), _packed(labels, np.float32)
+        return packed(images, np.dtype(np.uint8)), packed(labels, np.dtype(np.float32))
 
 
 def parse(record: Any) -> tuple[Any, Any]:
@@ -176,13 +175,3 @@ def _joined(parts: Any) -> NDArray[np.uint8]:
     """A copy of several parts in one; the part itself if the others are empty."""
     some = [part for part in parts if len(part)]
     return some[0] if len(some) == 1 else np.frombuffer(bytearray().join(some), np.uint8)
-
-
-def _packed(items: list[Any], dtype: type[np.generic]) -> Contents:
-    """Arrays of 1 dimension of the bytes of `items`: one for all, if these are small and equal."""
-    nbytes, width = len(items[0]), np.dtype(dtype).itemsize
-    if nbytes <= SMALL and all(len(item) == nbytes for item in items):
-        return np.ndarray((len(items), nbytes // width), dtype, bytearray().join(items))
-    if width == 1:
-        return items
-    return [np.ndarray(len(item) // width, dtype, bytearray(item)) for item in items]

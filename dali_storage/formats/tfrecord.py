@@ -88,9 +88,7 @@ class TfRecord(Format):
         except example.MalformedError as error:
             slot, what = len(records), f"it is no tf.train.Example: {error}; write the file anew"
         else:
-            return (
-                [_unleased(it) for it in outputs] if isinstance(contents, np.ndarray) else outputs
-            )
+            return outputs
         sample = int(delivered[slot])
         raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}")
 
@@ -134,11 +132,6 @@ class _WrongError(Exception):
 class _Every:
     def __contains__(self, name: object) -> bool:
         return True
-
-
-def _unleased(output: Contents) -> Contents:
-    """An output whose strings are not views of the leased buffer: arrays, see `dali.group`."""
-    return output if isinstance(output, np.ndarray) else [np.asarray(it) for it in output]
 
 
 def _output(key: bytes, feature: Feature, records: list[example.Found]) -> Contents:

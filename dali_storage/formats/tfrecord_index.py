@@ -5,7 +5,8 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat, takewhile
+from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -49,13 +50,9 @@ def find(
         what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
         of = "the files are empty" if index_paths is None else "no index begins with two integers"
         raise ValueError(f"{what}: there are no records: {of}")
-    names = Catalog.from_names(paths, repeat(0, len(paths)))
-    return Catalog(
-        b"",
-        names.names,
-        names.offsets,
-        np.empty(0, np.int32),
-        Ranges.of_files(columns),
+    return replace(
+        Catalog.from_names(paths, ()),
+        ranges=Ranges.of_files(columns),
         containers=counts if by_container else None,
     )
 

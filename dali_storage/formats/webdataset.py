@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -13,14 +14,13 @@ from numpy.typing import NDArray
 
 from .._types import IntArray
 from ..catalog import Catalog
-from ..contents import Contents, Format, Output
+from ..contents import Contents, Format, Output, packed
 from ..errors import ContainerChangedError, named
 from ..ranges import Ranges
 from . import tars, wds_index
 from .components import Block, Selection, grouped, texts
 
 _SAMPLES = 16384  # of a tar that are handled at a time
-_SMALL = 4096  # bytes; to copy so few costs less than a tensor of DALI's
 
 
 class WebDataset(Format):
@@ -45,11 +45,7 @@ def _typed(contents: Contents, dtype: Any) -> Contents:
     if isinstance(contents, np.ndarray):
         rows: NDArray[Any] = np.ascontiguousarray(contents).view(dtype)
         return rows
-    items: Sequence[Any] = contents
-    size = len(items[0])
-    if size <= _SMALL and all(len(item) == size for item in items):
-        return np.frombuffer(b"".join(items), dtype).reshape(len(items), size // dtype.itemsize)
-    return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
+    return packed(contents, dtype)
 
 
 def find(
@@ -90,15 +86,11 @@ def find(
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
     _refuse_nothing(selection, int(counts.sum()))
-    names = Catalog.from_names(paths, range(len(paths)))
-    return Catalog(
-        b"",
-        names.names,
-        names.offsets,
-        np.empty(0, np.int32),
-        Ranges.of_files(pieces),
-        outputs,
-        counts if by_container else None,
+    return replace(
+        Catalog.from_names(paths, ()),
+        ranges=Ranges.of_files(pieces),
+        pieces=outputs,
+        containers=counts if by_container else None,
     )
 
 

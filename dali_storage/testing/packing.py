@@ -1,6 +1,7 @@
 """Test samples that are ranges of containers."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def write_packed(directory: Path) -> Catalog:
     sizes: IntArray = np.array(SIZES, np.int64)
     ranges = Ranges.of_columns(_CONTAINERS, _STARTS, sizes)
     labels = np.arange(len(SIZES), dtype=np.int32)
-    return Catalog(files.root, files.names, files.offsets, labels, ranges)
+    return replace(files, labels=labels, ranges=ranges)
 
 
 def _containers() -> list[bytes]:
