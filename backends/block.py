@@ -92,7 +92,7 @@ class BlockReader(MappedReader[DirectFile]):
         return list_disks()
 
     def read(self, batch: Batch, lane: int) -> None:
-        self._samples.read(batch, self._submit)
+        self._samples.read(batch, lane, self._submit)
 
     def _submit(self, reads: Reads) -> Failures:
         iovecs = np.empty((len(reads), 1), IOVEC)

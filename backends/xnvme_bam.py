@@ -133,7 +133,8 @@ class XnvmeBamReader(MappedReader[Namespace]):
 
     def read(self, batch: Batch, lane: int) -> None:
         arena = (self._peer or self._buses).find(batch.buffer)
-        self._samples.read(batch, partial(self._submit, self._queues[lane], arena, batch.buffer))
+        submit = partial(self._submit, self._queues[lane], arena, batch.buffer)
+        self._samples.read(batch, lane, submit)
         if self._peer:
             self._peer.flush()
 
@@ -154,7 +155,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
     def _close(self) -> None:
         for queue in self._queues:
             queue.close()
-        self._device.close()
+        super().close()
 
     def _submit(self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: Reads) -> Failures:
         with _named(self._device.storage.path):

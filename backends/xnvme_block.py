@@ -131,7 +131,7 @@ class XnvmeBlockReader(MappedReader[Namespace]):
 
     def read(self, batch: Batch, lane: int) -> None:
         bus = self._peer.find(batch.buffer) if self._peer else None
-        self._samples.read(batch, partial(self._submit, lane, batch.buffer, bus))
+        self._samples.read(batch, lane, partial(self._submit, lane, batch.buffer, bus))
         if self._peer:
             self._peer.flush()
 

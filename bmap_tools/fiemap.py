@@ -7,11 +7,12 @@ Documentation/filesystems/fiemap.rst explains them.
 import ctypes
 import fcntl
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from .extent_map import UNWRITTEN, IntArray
 
@@ -39,7 +40,7 @@ _ioctl.argtypes = _ioctl_without_gil.argtypes = [ctypes.c_int, ctypes.c_ulong, c
 # fcntl.ioctl() releases the interpreter lock only if the buffer has at most 1024 bytes.
 _ROOM = (1024 - _HEADER.size) // _EXTENT.size
 _BUFFER_BYTES = _HEADER.size + _ROOM * _EXTENT.size
-_EXTENT_WORDS = _EXTENT.size // 8  # of 64 bits
+_BUFFER_WORDS = _BUFFER_BYTES // 8
 
 _UNSUPPORTED = {  # FIEMAP_EXTENT_*; special ones first, because they imply general ones
     0x200: "its data lies inside of its inode",  # DATA_INLINE
@@ -53,6 +54,10 @@ _UNSUPPORTED = {  # FIEMAP_EXTENT_*; special ones first, because they imply gene
 _ANY_UNSUPPORTED = sum(_UNSUPPORTED)
 
 
+NO_ANSWERS: IntArray = np.empty((0, _BUFFER_WORDS), "<i8")
+"""See `answers()`."""
+
+
 def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
     """All extents of an open file, in the order of their logical offsets.
 
@@ -61,20 +66,8 @@ def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
     Raises:
         OSError: the file system does not support it (EOPNOTSUPP, ENOTTY), or failed.
     """
-    found: list[RawExtent] = []
-    start, flags, buffer = 0, _SYNC if sync else 0, bytearray(_BUFFER_BYTES)
-    while True:
-        _HEADER.pack_into(buffer, 0, start, _TO_THE_END - start, flags, 0, _ROOM, 0)
-        fcntl.ioctl(fd, _IOCTL, buffer)
-        count = _HEADER.unpack_from(buffer)[3]
-        if not count:
-            return found
-        for index in range(count):
-            found.append(_EXTENT.unpack_from(buffer, _HEADER.size + index * _EXTENT.size))
-        logical, _, length, last_flags = found[-1]
-        if last_flags & _LAST:
-            return found
-        start, flags = logical + length, 0
+    pages = _pages(fd, _TO_THE_END, _SYNC if sync else 0)
+    return [extent for page in pages for extent in _extents(page)]
 
 
 def single_extents(
@@ -108,54 +101,52 @@ def single_extents(
     return counts, extents
 
 
-def extents_of_ranges(
-    fds: Sequence[int], starts: IntArray, lengths: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Where the data in n ranges of open files is: 1 us a range, however many extents a file has.
+def answers(fd: int, end: int) -> IntArray:
+    """What the kernel says of an open file up to `end` (bytes): int64[n, words], as it is.
 
-    The calls release the interpreter lock, because the file system may read the extents of a large
-    file from the disk. Data still in memory is not written first. `starts` and `lengths` are
-    int64[n], bytes.
-
-    Returns:
-        ranges: int64[m], the range that each extent is a part of, in order.
-        extents: int64[m, 3]: logical, physical (UNWRITTEN if it has no address) and length in
-            bytes, cut to the range. Space that was reserved and never written is left out. Nothing
-            is found where the call failed.
+    Each row is about the next 17 extents: a struct fiemap with them, as in `single_extents()`. Word
+    0 is where in the file they begin, word 1 how many bytes were asked about. Data still in memory
+    is not written first. The errors are those of `raw_extents()`.
     """
-    ends, begins, pending = starts + lengths, starts.copy(), np.arange(len(fds))
-    parts = [(pending[:0], np.empty((0, _EXTENT_WORDS), "<i8"))]
-    while pending.size:
-        chosen = [fds[index] for index in pending.tolist()]
-        counts, raw = _first_extents(chosen, begins[pending], ends[pending])
-        parts.append((np.repeat(pending, counts), raw[np.arange(_ROOM) < counts[:, None]]))
-        last = raw[:, -1]
-        begins[pending] = last[:, 0] + last[:, 2]
-        is_full = (counts == _ROOM) & (last[:, 5] & _LAST == 0)
-        pending = pending[is_full & (begins[pending] < ends[pending])]
-    ranges, raw = map(np.concatenate, zip(*parts, strict=True))
-    if len(parts) > 2:
-        order = np.argsort(ranges, kind="stable")
-        ranges, raw = ranges[order], raw[order]
-    logical, flags = np.maximum(raw[:, 0], starts[ranges]), raw[:, 5] & 0xFFFFFFFF
-    physical = raw[:, 1] + logical - raw[:, 0]
-    physical[flags & _ANY_UNSUPPORTED != 0] = UNWRITTEN
-    length = np.minimum(raw[:, 0] + raw[:, 2], ends[ranges]) - logical
-    has_data = (length > 0) & (flags & _IS_UNWRITTEN == 0)
-    return ranges[has_data], np.stack((logical, physical, length), axis=1)[has_data]
+    return np.frombuffer(b"".join(_pages(fd, end, 0)), "<i8").reshape(-1, _BUFFER_WORDS)
 
 
-def _first_extents(
-    fds: Sequence[int], starts: IntArray, ends: IntArray
-) -> tuple[IntArray, IntArray]:
-    """How many extents of each range were found, and they: int64[n], int64[n, _ROOM, 7]."""
-    words = np.empty((len(fds), _BUFFER_BYTES // 8), "<i8")  # see single_extents()
-    words[:, 0], words[:, 1], words[:, 2], words[:, 3] = starts, ends - starts, 0, _ROOM
-    addresses = range(words.ctypes.data, words.ctypes.data + words.nbytes, _BUFFER_BYTES)
-    calls = map(_ioctl_without_gil, fds, repeat(_IOCTL), addresses)
+def extents_in(answers: IntArray) -> list[RawExtent]:
+    """The extents in answers that follow each other."""
+    return [extent for page in answers for extent in _extents(page.data)]
+
+
+def hold(fds: Sequence[int], answers: IntArray, *, keep_lock: bool) -> npt.NDArray[np.bool_]:
+    """bool[n]: which of n answers about open files the kernel would give again.
+
+    1 us each. `keep_lock` keeps the interpreter lock, see `single_extents()`.
+    """
+    now = np.zeros(answers.shape, "<i8")
+    now[:, :2], now[:, 3] = answers[:, :2], answers[:, 3]
+    addresses = range(now.ctypes.data, now.ctypes.data + now.nbytes, _BUFFER_BYTES)
+    calls = map(_ioctl if keep_lock else _ioctl_without_gil, fds, repeat(_IOCTL), addresses)
     failed = np.fromiter(calls, np.bool_, len(fds))
-    counts = np.where(failed, 0, words[:, 2] >> 32)
-    return counts, words[:, _HEADER.size // 8 :].reshape(len(fds), _ROOM, _EXTENT_WORDS)
+    same: npt.NDArray[np.bool_] = (now == answers).all(axis=1) & ~failed
+    return same
+
+
+def _pages(fd: int, end: int, flags: int) -> Iterator[bytearray]:
+    """The answers of the kernel, until there are no more extents before `end`."""
+    start = 0
+    while start < end:
+        page = bytearray(_BUFFER_BYTES)
+        _HEADER.pack_into(page, 0, start, end - start, flags, 0, _ROOM, 0)
+        fcntl.ioctl(fd, _IOCTL, page)
+        yield page
+        if not (found := _extents(page)) or found[-1][3] & _LAST:
+            return
+        start, flags = found[-1][0] + found[-1][2], 0
+
+
+def _extents(page: bytearray | memoryview) -> list[RawExtent]:
+    count = _HEADER.unpack_from(page)[3]
+    places = range(_HEADER.size, _HEADER.size + count * _EXTENT.size, _EXTENT.size)
+    return [_EXTENT.unpack_from(page, place) for place in places]
 
 
 def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent] | str:

@@ -30,6 +30,7 @@ from dali_storage.prefetch import read_batch
 from dali_storage.ranges import Ranges
 from dali_storage.reader import Reader
 
+from .bmap.files import fragment
 from .conftest import build, take
 from .devices import Disk, disk, require, run
 from .layouts import make_hostile_files, make_map, write_interleaved, write_sparse
@@ -257,18 +258,36 @@ def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path: Pa
     with disk(tmp_path, "xfs") as made:
         paths = [made.mount / name for name in "ab"]
         for path in paths:
-            path.write_bytes(b"same" * (1 << 20))
-        rows = [(file, start, 5000) for start in (1000, 2 << 20, 3 << 20) for file in (0, 1)]
+            fragment(path, 100)
+        with open(paths[1], "r+b") as file:
+            file.write(paths[0].read_bytes())
+        # The kernel tells of 17 extents at once: of one block each, but for the last.
+        blocks = [67, 0, 33, 34, 68, 99]
+        rows = [(1, block * BLOCK + 9, 4000) for block in blocks] + [(1, 20 * BLOCK, 50 * BLOCK)]
         catalog, contents = catalog_of(paths, rows), expected(paths, rows)
         bmap = make_map(made.mount, tmp_path / "bmap.json")
+        assert np.diff(bmap_tools.load(bmap).extent_offsets).tolist() == [100, 100]
         with BlockReader(catalog, bmap=bmap) as reader:
             require_right(reader, catalog, contents)
-            run("xfs_io", "-c", f"dedupe {paths[0]} 2m 2m 1m", str(paths[1]))
-            with pytest.raises(StaleMapError, match="data of the file has been moved") as caught:
-                read(reader, catalog, range(6))
-            assert caught.value.filename == str(paths[1])
-            unmoved = [0, 1, 2, 4, 5]
-            assert read(reader, catalog, unmoved) == [contents[sample] for sample in unmoved]
+            for number, block in enumerate(blocks):
+                unmoved = list(range(number, len(blocks)))
+                assert read(reader, catalog, unmoved) == contents[number : len(blocks)]
+                where = f"{block * BLOCK} {block * BLOCK} {BLOCK}"
+                run("xfs_io", "-c", f"dedupe {paths[0]} {where}", str(paths[1]))
+                for moved in ([number], unmoved, [len(blocks)]):
+                    with pytest.raises(StaleMapError, match="data of the file has been") as caught:
+                        read(reader, catalog, moved)
+                    assert caught.value.filename == str(paths[1])
+
+
+def test_a_container_that_gets_a_clone_is_still_read(shards: Disk, opened: Opened) -> None:
+    """XFS then reports its extents as shared, where they were."""
+    reader, catalog, paths, contents = opened
+    require_right(reader, catalog, contents)
+    for path in paths:
+        how = "never" if "ext4" in run("findmnt", "-no", "FSTYPE", str(shards.mount)) else "always"
+        run("cp", f"--reflink={how}", str(path), str(path.with_name("twin")))
+    require_right(reader, catalog, contents)
 
 
 def test_what_is_reserved_behind_the_last_block_is_not_compared(
@@ -276,41 +295,38 @@ def test_what_is_reserved_behind_the_last_block_is_not_compared(
 ) -> None:
     """XFS may list it as data without an address, until it allocates or frees it."""
     ends: list[int] = []
-    look_up = fiemap.extents_of_ranges
-
-    def watch(fds: Sequence[int], starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
-        ends.extend((starts + lengths).tolist())
-        return look_up(fds, starts, lengths)
-
-    monkeypatch.setattr("bmap_tools.fiemap.extents_of_ranges", watch)
+    ask = fiemap.answers
+    monkeypatch.setattr(
+        "bmap_tools.fiemap.answers", lambda fd, end: (ends.append(end), ask(fd, end))[1]
+    )
     with disk(tmp_path, "ext4", mkfs=("-b", "1024")) as made:
         path, random = made.mount / "a", np.random.default_rng(0)
-        write_sparse(path, 9000, [(0, 1000), (5000, 9000)], random)
-        rows = [(0, 100, 2000), (0, 8300, 700)]
+        write_sparse(path, 8200, [(0, 1000), (5000, 8200)], random)
+        rows = [(0, 100, 2000), (0, 8000, 200)]
         catalog, contents = catalog_of([path], rows), expected([path], rows)
         with BlockReader(catalog, bmap=make_map(made.mount, tmp_path / "bmap.json")) as reader:
-            assert read(reader, catalog, [1]) == contents[1:]
-            assert ends == [9 * 1024]
             require_right(reader, catalog, contents)
+            assert ends == [9 * 1024]
 
 
 def test_extents_that_cannot_be_compared_are_refused(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, catalog, paths, _ = opened
+    reader, catalog, paths, contents = opened
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.EIO, "no extents")
 
-    nothing = np.empty(0, np.int64), np.empty((0, 3), np.int64)
-    monkeypatch.setattr("bmap_tools.fiemap.extents_of_ranges", lambda *_: nothing)
-    with pytest.raises(StaleMapError) as caught:
-        read(reader, catalog, [30, 60])
-    assert caught.value.filename == str(paths[1])
-    monkeypatch.setattr("bmap_tools.fiemap.raw_extents", fail)
-    with pytest.raises(OSError) as failed:
-        read(reader, catalog, [30, 60])
+    assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
+    with monkeypatch.context() as broken:
+        broken.setattr("bmap_tools.fiemap.answers", fail)
+        assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
+        # Where the kernel does not answer a second time, all of the extents are compared again.
+        broken.setattr("bmap_tools.fiemap._IOCTL", 0)
+        with pytest.raises(OSError) as failed:
+            read(reader, catalog, [30, 60])
     assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(paths[1]))
+    assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
 
 
 @pytest.mark.usefixtures("pipelines_end")

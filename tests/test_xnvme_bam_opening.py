@@ -113,9 +113,9 @@ class Machine:
     def samples(self, *_: object, **options: object) -> Any:
         self.fail("MappedSamples")
         self.options |= options
-        return SimpleNamespace(alignment=4096, read=self.read_one)
+        return SimpleNamespace(alignment=4096, read=self.read_one, close=lambda: None)
 
-    def read_one(self, batch: Any, submit: Any) -> None:
+    def read_one(self, batch: Any, lane: int, submit: Any) -> None:
         """Read a block by a command."""
         columns = ("offsets", 0), ("memory", self.where(batch.buffer)), ("lengths", 512)
         submit(SimpleNamespace(**{name: np.array([value]) for name, value in columns}))

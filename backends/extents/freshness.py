@@ -5,14 +5,13 @@ not show that its data was moved: e4defrag(8), xfs_fsr(8) and duperemove(8) leav
 so does resize2fs(8) on a file system that is not mounted. So extents are compared, too: at every
 read those of files whose data can be moved while they are mounted (all files on XFS, where any two
 can be made to share blocks; elsewhere files with several extents, or with space reserved beyond
-their end), and those of the other files once, when the reader is opened. See `moved` for files of
-which ranges are read.
+their end), and those of the other files once, when the reader is opened. See `containers` for files
+of which ranges are read.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,6 @@ from ...errors import named
 from ..files.opening import open_cached, open_files, open_missing, statuses, statuses_of_paths
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap
-
-Moved: TypeAlias = Callable[[IntArray, Sequence[int]], Iterable[int]]
-"""From files of the map and their descriptors to the indices of those whose data was moved."""
 
 _LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; later times are clipped
 
@@ -51,46 +47,45 @@ class Freshness:
         """As `check()`, before the first read; `paths` returns the paths of some of the files."""
         # Files that can be moved while mounted are checked again on every read; skip them here.
         unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_move[files])
-        with self._missing_is_stale():
+        with self.missing_is_stale():
             for start in range(0, len(unseen), FILES_AT_ONCE):
                 some = unseen[start : start + FILES_AT_ONCE]
-                self._check_extents(files[some], paths(some), self._moved)
+                self._check_extents(files[some], paths(some))
 
-    def check(self, files: IntArray, paths: Sequence[bytes], moved: Moved | None = None) -> None:
+    def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
         """Refuse files of the map (int64[n]) that differ from it now; `paths` are their paths.
-
-        `moved` compares the extents; by default all of those of each file.
 
         Raises:
             StaleMapError: a file differs; of several that differ in the same way, the first.
             OSError: the state of a file cannot be read; names its path.
         """
-        with self._missing_is_stale():
+        with self.missing_is_stale():
             for start in range(0, len(paths), FILES_AT_ONCE):
                 part = slice(start, start + FILES_AT_ONCE)
-                self._check(files[part], paths[part], moved or self._moved)
+                self._check(files[part], paths[part])
 
-    def _check(self, files: IntArray, paths: Sequence[bytes], moved: Moved) -> None:
+    def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:
         can_move = self._can_move[files]
         movable, others = np.flatnonzero(can_move), np.flatnonzero(~can_move)
         if movable.size:
-            chosen = [paths[index] for index in movable.tolist()]
-            self._check_extents(files[movable], chosen, moved)
+            self._check_extents(files[movable], [paths[index] for index in movable.tolist()])
         if others.size:
             chosen = [paths[index] for index in others.tolist()]
-            self._check_state(files[others], chosen, statuses_of_paths(chosen))
+            self.check_state(files[others], chosen, statuses_of_paths(chosen))
 
     @contextmanager
-    def _missing_is_stale(self) -> Iterator[None]:
+    def missing_is_stale(self) -> Iterator[None]:
+        """Refuse a file that is not found."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
             path = os.fsencode(error.filename)
             raise self._loaded.stale(path, "the mapped file no longer exists") from None
 
-    def _check_state(
+    def check_state(
         self, files: IntArray, paths: Sequence[bytes], status: npt.NDArray[np.void]
     ) -> None:
+        """Refuse files that have another status, STATX[n], than when they were mapped."""
         mapped = self._map
         columns = (
             ("inode", mapped.inodes[files], status["inode"]),
@@ -105,19 +100,18 @@ class Freshness:
             what = f"the file has changed since it was mapped: {what}"
             raise self._loaded.stale(paths[index], what)
 
-    def _check_extents(self, files: IntArray, paths: Sequence[bytes], moved: Moved) -> None:
+    def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
         with open_files() as fds:
             fds += [-1] * len(paths)
             self._open(fds, paths)
             files, others = np.split(files, [len(fds)])  # the process may open few files
-            self._check_state(files, paths, statuses(fds, paths, local=True))
-            for index in moved(files, fds):
+            self.check_state(files, paths, statuses(fds, paths, local=True))
+            for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
                 with named(paths[index]):
-                    fiemap.raw_extents(fds[index], sync=False)  # raises if it cannot be known
-                what = "the data of the file has been moved since it was mapped"
-                raise self._loaded.stale(paths[index], what)
+                    raw = fiemap.raw_extents(fds[index], sync=False)
+                self.require_extents(int(files[index]), paths[index], raw)
         if others.size:
-            self._check_extents(others, paths[-others.size :], moved)
+            self._check_extents(others, paths[-others.size :])
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
@@ -127,11 +121,6 @@ class Freshness:
             is_cached = open_cached(first, paths[:1], flags)
         if not (is_cached and open_cached(fds, paths, flags)):
             open_missing(fds, paths, flags)
-
-    def _moved(self, files: IntArray, fds: Sequence[int]) -> Iterator[int]:
-        for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
-            if not self._has_same_extents(int(files[index]), fds[index]):
-                yield index
 
     def _have_same_extent(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
         """bool[n]: files that have at most one extent, in the map and now, and the same one."""
@@ -147,16 +136,16 @@ class Freshness:
         same[few] = (counts == self._counts[files]) & is_equal
         return same
 
-    def _has_same_extents(self, file: int, fd: int) -> bool:
+    def require_extents(self, file: int, path: bytes, raw: list[fiemap.RawExtent]) -> None:
+        """Refuse a file of the map whose extents, up to its last block at least, are others now."""
         mapped = self._map
-        raw = fiemap.raw_extents(fd, sync=False)
         size = int(mapped.sizes[file])
         found = fiemap.usable_extents(raw, size, mapped.file_system.block_size)
-        if isinstance(found, str):
-            return False
         first, last = mapped.extent_offsets[file : file + 2].tolist()
         expected = list(map(tuple, mapped.extents[first:last].tolist()))
-        return _before_end(found, size) == _before_end(expected, size)
+        if isinstance(found, str) or _before_end(found, size) != _before_end(expected, size):
+            what = "the data of the file has been moved since it was mapped"
+            raise self._loaded.stale(path, what)
 
 
 def _ns(seconds: IntArray, nanoseconds: npt.NDArray[np.uint32]) -> IntArray:

@@ -43,19 +43,11 @@ class Reads:
         """The same with neighbours joined that are adjacent on the device and in memory."""
         ends = (self.offsets[:-1] + self.lengths[:-1], self.memory[:-1] + self.lengths[:-1])
         apart = (self.offsets[1:] != ends[0]) | (self.memory[1:] != ends[1])
-        if apart.all():  # of one or none, too
+        if apart.all():
             return self
         starts = np.flatnonzero(np.concatenate(([True], apart)))
         lengths = np.add.reduceat(self.lengths, starts)
         return Reads(self.offsets[starts], self.memory[starts], lengths)
-
-    def equals(self, other: Reads) -> bool:
-        """Whether they are the same, in the same order."""
-        return (
-            np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.memory, other.memory)
-            and np.array_equal(self.lengths, other.lengths)
-        )
 
     def split(self, max_bytes: int) -> Reads:
         """The same in reads of at most `max_bytes`."""

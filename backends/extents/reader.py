@@ -18,6 +18,7 @@ class MappedReader(Reader, Generic[Opened]):
     reads_ranges = True
     _device: Opened
     _samples: MappedSamples
+    _close_samples: Callable[[], None] = staticmethod(lambda: None)
 
     def _open(
         self,
@@ -38,8 +39,16 @@ class MappedReader(Reader, Generic[Opened]):
         try:
             storage, most = self._device.storage, max_transfer(self._device)
             self._samples = MappedSamples(
-                catalog, loaded, storage, start, max_transfer=most, retries=retries, check=check
+                catalog,
+                loaded,
+                storage,
+                start,
+                max_transfer=most,
+                retries=retries,
+                check=check,
+                lanes=self.lanes,
             )
+            self._close_samples = self._samples.close
             self.alignment = self.unit = self._samples.alignment
         except BaseException:
             self.close()
@@ -53,4 +62,5 @@ class MappedReader(Reader, Generic[Opened]):
         return self._samples.sizes[samples]
 
     def close(self) -> None:
+        self._close_samples()
         self._device.close()

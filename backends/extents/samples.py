@@ -9,15 +9,14 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from ..._types import IntArray, address_of
+from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import MapNotChecked, os_error
-from ...ranges import Spans
 from ...reader import Batch
 from ..linux.storage import Storage
+from .containers import MappedContainers
 from .freshness import Freshness
 from .map import LoadedMap, files_of
-from .moved import PlannedSpans
 from .opening import find_unmapped, require_within, why_not_mounted
 from .plan import Extents, Reads
 from .unmapped import read_file
@@ -50,11 +49,13 @@ class MappedSamples:
         max_transfer: int,
         retries: int,
         check: bool,
+        lanes: int,
     ) -> None:
         """Find every sample in the map, and compare map and files if these are mounted.
 
         The mapped file system begins at `start` (bytes) of the storage. A failed read is submitted
-        again `retries` times. The other options are those of `BlockReader`.
+        again `retries` times. `lanes` batches are read at once. The other options are those of
+        `BlockReader`.
         """
         self.alignment = max(_PAGE, storage.alignment)
         self._catalog = catalog
@@ -64,12 +65,12 @@ class MappedSamples:
         self._max_transfer = max_transfer
         self._retries = retries
         self._files = files_of(catalog, loaded)
-        self._start = start
         ranges = catalog.ranges is not None
         self._extents = Extents(self._map, start, self.alignment, ranges=ranges)
         self.sizes = self._extents.sizes[self._files]
         not_mounted = why_not_mounted(catalog, loaded, storage)
         self._freshness: Freshness | None = None
+        self._containers: MappedContainers | None = None
         if not not_mounted:
             freshness = Freshness(loaded)
             # Even without the check, another directory with the same names is refused.
@@ -77,6 +78,9 @@ class MappedSamples:
             if check:
                 freshness.check_all(self._files, catalog.file_paths)
                 self._freshness = freshness
+                if ranges:
+                    files = self._files
+                    self._containers = MappedContainers(catalog, loaded, freshness, files, lanes)
         self._is_unmapped = find_unmapped(catalog, loaded, self._files, not_mounted)
         require_within(catalog, loaded, self._files, not_mounted)
         if check and not_mounted:
@@ -84,7 +88,7 @@ class MappedSamples:
             where = f"the file system of {storage.path} is not mounted: {not_mounted}"
             warnings.warn(f"cannot check {what}: {where}", MapNotChecked, stacklevel=2)
 
-    def read(self, batch: Batch, submit: Submit) -> None:
+    def read(self, batch: Batch, lane: int, submit: Submit) -> None:
         """Read a batch, or raise the error of the first sample that fails or is stale."""
         spans = batch.spans
         files = self._files[batch.samples if spans is None else spans.files]
@@ -97,24 +101,15 @@ class MappedSamples:
         for index in np.flatnonzero(self._is_unmapped[files]).tolist():
             self._read_as_file(batch, index)
         # After the reads: bytes that were read before a file was changed are right.
-        if self._freshness is not None:
-            if batch.spans is None:
-                self._freshness.check(files, self._catalog.paths(batch.samples))
-            else:
-                self._check_containers(self._freshness, batch, batch.spans, planned, owners)
+        if self._containers is not None and spans is not None:
+            self._containers.check(spans, lane)
+        elif self._freshness is not None:
+            self._freshness.check(files, self._catalog.paths(batch.samples))
 
-    def _check_containers(
-        self, freshness: Freshness, batch: Batch, spans: Spans, planned: Reads, owners: IntArray
-    ) -> None:
-        """Refuse containers that have changed: each is looked at once, in the batch's order."""
-        files, block = self._files[spans.files], self._map.file_system.block_size
-        ends = -(-self._extents.sizes[files] // block) * block
-        address = address_of(batch.buffer)
-        there = PlannedSpans(spans, files, ends, planned, owners, address, self._start)
-        by_slot = np.argsort(spans.slots)
-        first = by_slot[np.sort(np.unique(spans.files[by_slot], return_index=True)[1])]
-        paths = self._catalog.file_paths(spans.files[first])
-        freshness.check(files[first], paths, there.moved)
+    def close(self) -> None:
+        """Close the containers. Closing twice is fine."""
+        if self._containers is not None:
+            self._containers.close()
 
     def _retry(
         self,

@@ -84,14 +84,20 @@ class Containers:
         """The size in bytes of a container that has been opened."""
         return int(self._known[file, 1])
 
-    def changed(self, files: list[int]) -> list[int]:
-        """Those of `files`, which are open, that are not what they were when first opened.
+    def statuses(self, files: list[int]) -> npt.NDArray[np.void]:
+        """The status of n of `files`, which are open, by their paths: STATX[n].
 
         Raises:
             OSError: nothing is there any more; names the first path.
         """
-        status = statuses_of_paths([self._paths[file] for file in files], self._files.local)
-        differs = _identities(status) != self._known[files]
+        return statuses_of_paths([self._paths[file] for file in files], self._files.local)
+
+    def changed(self, files: list[int]) -> list[int]:
+        """Those of `files`, which are open, that are not what they were when first opened.
+
+        The errors are those of `statuses()`.
+        """
+        differs = _identities(self.statuses(files)) != self._known[files]
         if not differs.any():
             return []
         return [files[index] for index in np.flatnonzero(differs.any(axis=1)).tolist()]

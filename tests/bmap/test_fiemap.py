@@ -19,7 +19,7 @@ from bmap_tools import fiemap
 from bmap_tools.fiemap import RawExtent
 
 from ..devices import disk, require, run
-from ..layouts import preallocate, write_interleaved, write_sparse
+from ..layouts import write_sparse
 from .files import DELALLOC, LAST, MERGED, SHARED, UNKNOWN, UNWRITTEN, filefrag, fragment, opened
 
 UNSUPPORTED = {  # flag -> a word of the reason
@@ -233,48 +233,43 @@ def test_flags_that_occur_together_give_the_special_reason() -> None:
     assert "inode" in str(fiemap.usable_extents([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
 
 
-def test_the_extents_of_ranges_are_those_that_filefrag_lists_there(mount: Path) -> None:
-    folder = mount / "ranges"
-    folder.mkdir()
-    random = np.random.default_rng(0)
-    write_interleaved(folder, ["many", "others"], 60, random)
-    write_sparse(
-        folder / "holes", 60 * 4096, [(8 * 4096, 9 * 4096), (50 * 4096, 51 * 4096)], random
-    )
-    preallocate(folder / "reserved", 60 * 4096, [(4096, 7 * 4096)], random)
-    paths = sorted(folder.iterdir())
-    files = random.integers(0, len(paths), 200)
-    starts = random.integers(0, 60, files.size) * 4096
-    lengths = random.integers(0, 70, files.size) * 4096
-    with ExitStack() as stack:
-        fds = [stack.enter_context(opened(path)) for path in paths]
-        for fd in fds:
-            os.fsync(fd)
-        listed = [blocks_with_data(filefrag(path)) for path in paths]
-        assert len(listed[paths.index(folder / "many")]) == 60
-        ranges, extents = fiemap.extents_of_ranges([fds[file] for file in files], starts, lengths)
-    assert (np.diff(ranges) >= 0).all()
-    for index, (file, start, length) in enumerate(zip(files, starts, lengths, strict=True)):
-        own = [(*row, 0) for row in extents[ranges == index].tolist()]
-        assert own == sorted(own)
-        wanted = range(start, start + length)
-        assert blocks_with_data(own) == {b: p for b, p in listed[file].items() if b in wanted}
+def test_answers_have_the_extents_that_filefrag_lists(mount: Path) -> None:
+    fragment(mount / "pieces", 40)
+    write_sparse(mount / "holes", 60 * 4096, [(8 * 4096, 9 * 4096)], np.random.default_rng(0))
+    run("sync", "--file-system", str(mount))
+    for name, count in (("pieces", 3), ("holes", 1)):
+        with opened(mount / name) as fd:
+            answers = fiemap.answers(fd, 60 * 4096)
+            assert fiemap.hold([fd] * count, answers, keep_lock=True).all()
+        assert [row[:3] for row in fiemap.extents_in(answers)] == [
+            row[:3] for row in filefrag(mount / name)
+        ]
+        assert len(answers) == count
+        assert answers[0, 0] == 0
 
 
-def blocks_with_data(extents: list[RawExtent]) -> dict[int, int]:
-    """The physical address of every block by its logical one."""
-    return {
-        logical + block: physical + block
-        for logical, physical, length, flags in extents
-        for block in range(0, length, 4096)
-        if not flags & UNWRITTEN
-    }
+def test_answers_hold_until_something_is_moved_there(mount: Path) -> None:
+    fragment(mount / "moving", 40)
+    fragment(mount / "other", 40)
+    with opened(mount / "moving") as moving, opened(mount / "other") as other:
+        answers = fiemap.answers(moving, 60 * 4096)
+        fds = [moving] * len(answers)
+        assert not fiemap.hold([other] * len(answers), answers, keep_lock=False).any()
+        run("fallocate", "--punch-hole", "-o", f"{20 * 4096}", "-l", "4096", str(mount / "moving"))
+        assert fiemap.hold(fds, answers, keep_lock=False).tolist() == [True, False, True]
+        assert fiemap.hold(fds, answers, keep_lock=True).tolist() == [True, False, True]
 
 
-def test_ranges_that_cannot_be_looked_up_have_no_extents() -> None:
-    with open("/proc/self/maps", "rb") as file:
-        ranges, extents = fiemap.extents_of_ranges([file.fileno()], *np.array([[0], [4096]]))
-    assert ranges.size == extents.size == 0
+def test_answers_that_cannot_be_had_again_do_not_hold(mount: Path) -> None:
+    (mount / "hole").touch()
+    os.truncate(mount / "hole", 9999)
+    with opened(mount / "hole") as fd, open("/proc/self/maps", "rb") as unsupported:
+        answers = fiemap.answers(fd, 12_288)
+        assert fiemap.extents_in(answers) == []
+        held = fiemap.hold([fd, unsupported.fileno()], answers[[0, 0]], keep_lock=True)
+        assert held.tolist() == [True, False]
+        with pytest.raises(OSError, match=r"not supported|Inappropriate"):
+            fiemap.answers(unsupported.fileno(), 4096)
 
 
 def test_an_empty_file_has_no_extents(mount: Path) -> None:

@@ -1,0 +1,123 @@
+"""Whether containers, of which ranges are read, are still as they were mapped.
+
+A container may have thousands of extents, and a batch needs few of them. When it is first used, all
+of its extents are compared with the map, and the kernel's answers are kept, each about 17 extents.
+From then on the kernel is asked again only what concerns the spans that were read. If an answer is
+another one, all of the extents are compared again.
+"""
+
+import numpy as np
+
+from bmap_tools import fiemap
+
+from ..._types import IntArray
+from ...catalog import Catalog
+from ...errors import named
+from ...ranges import Spans
+from ..files.containers import Containers
+from ..files.opening import statuses_of_paths
+from ..files.samples import SampleFiles
+from .freshness import Freshness
+from .line import expand
+from .map import LoadedMap
+
+_STATE = [4, 5, 12, 13, 14, 15]  # inode, size, ctime, mtime: words of 8 bytes in struct statx
+
+
+class MappedContainers:
+    """Compares the containers of a catalog with their map. Those used last stay open."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        loaded: LoadedMap,
+        freshness: Freshness,
+        files: IntArray,
+        lanes: int,
+    ) -> None:
+        """Open nothing yet. `files` is the file of the map that each file of the catalog is."""
+        self._catalog = catalog
+        self._freshness = freshness
+        self._files = files
+        self._containers = Containers(catalog, SampleFiles(catalog, direct=False), lanes)
+        sizes, block = loaded.map.sizes[files], loaded.map.file_system.block_size
+        self._ends = -(-sizes // block) * block  # what is reserved behind does not matter
+        times = np.divmod((loaded.map.ctimes_ns[files], loaded.map.mtimes_ns[files]), 10**9)
+        parts = loaded.map.inodes[files], sizes, times[0][0], times[1][0], times[0][1], times[1][1]
+        self._states = np.stack(parts, axis=1)
+        self._answers: dict[int, IntArray] = {}  # by file of the catalog
+        for file in np.flatnonzero(np.isin(files, [*loaded.map.unmapped])).tolist():
+            self._answers[file] = fiemap.NO_ANSWERS
+
+    def check(self, spans: Spans, lane: int) -> None:
+        """Refuse the files of `spans` that differ from the map, the first of the batch.
+
+        Raises:
+            StaleMapError: a container differs.
+            OSError: the state of a container cannot be read; names its path.
+        """
+        if not len(spans):
+            return
+        first = np.concatenate(([0], (spans.files[1:] != spans.files[:-1]).nonzero()[0] + 1))
+        order = np.minimum.reduceat(spans.slots, first).argsort()
+        files = spans.files[first[order]].tolist()
+        parts = list(
+            map(slice, first[order].tolist(), np.append(first[1:], len(spans))[order].tolist())
+        )
+        try:
+            while files:
+                fds = self._open(files[: self._containers.at_once], lane)
+                self._check(files[: len(fds)], fds, spans, parts)
+                files, parts = files[len(fds) :], parts[len(fds) :]
+        finally:
+            self._containers.release(lane)
+
+    def close(self) -> None:
+        """Close the containers. Closing twice is fine."""
+        self._containers.close()
+
+    def _open(self, files: list[int], lane: int) -> list[int]:
+        with self._freshness.missing_is_stale():
+            try:
+                return self._containers.open(files, lane, lambda: None)
+            except OSError:
+                paths = self._catalog.file_paths(np.array(files))
+                self._freshness.check_state(self._files[files], paths, statuses_of_paths(paths))
+                raise
+
+    def _check(self, files: list[int], fds: list[int], spans: Spans, parts: list[slice]) -> None:
+        with self._freshness.missing_is_stale():
+            status = self._containers.statuses(files)
+        if (status.view(np.int64).reshape(len(files), -1)[:, _STATE] != self._states[files]).any():
+            paths = self._catalog.file_paths(np.array(files))
+            self._freshness.check_state(self._files[files], paths, status)
+        answers = [
+            self._answers_about(file, spans, part) for file, part in zip(files, parts, strict=False)
+        ]
+        counts = list(map(len, answers))
+        asked = [fd for fd, count in zip(fds, counts, strict=True) for _ in range(count)]
+        # A file of more than 17 extents: the kernel may have to read them from the disk.
+        short = sum(counts) <= len(files)
+        same = fiemap.hold(asked, np.concatenate(answers), keep_lock=short)
+        if same.all() and all(file in self._answers for file in files):
+            return
+        owners = np.repeat(np.arange(len(files)), counts)
+        for index, file in enumerate(files):
+            if file not in self._answers or not same[owners == index].all():
+                self._learn(file, fds[index])
+
+    def _answers_about(self, file: int, spans: Spans, part: slice) -> IntArray:
+        answers = self._answers.get(file, fiemap.NO_ANSWERS)
+        if len(answers) <= 1:
+            return answers
+        begins = answers[:, 0]
+        first = np.searchsorted(begins, spans.starts[part], "right") - 1
+        stop = np.searchsorted(begins, spans.starts[part] + spans.sizes[part])
+        return answers[np.unique(expand(first, stop - first)[1])]
+
+    def _learn(self, file: int, fd: int) -> None:
+        path = self._catalog.file_path(file)
+        with named(path):
+            answers = fiemap.answers(fd, int(self._ends[file]))
+        self._freshness.require_extents(int(self._files[file]), path, fiemap.extents_in(answers))
+        self._answers[file] = answers
