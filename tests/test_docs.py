@@ -21,6 +21,7 @@ import bmap_tools.__main__
 from benchmarks import arguments
 from dali_storage import registry
 from dali_storage.catalog import Catalog
+from dali_storage.index import main as make_indexes
 from dali_storage.reader import Reader
 from dali_storage.testing import ReaderTests
 
@@ -127,11 +128,33 @@ def test_the_records_of_the_containers_page_are_read(
     np.save("file_ids.npy", np.arange(20) // 10)
     np.save("labels.npy", np.arange(20) + 100)
     names: dict[str, Any] = {}
-    exec(snippets("docs/containers.md", "python")[0], names)
+    exec(snippets("docs/containers.md", "python")[2], names)
     decoded, labels = names["images"](batch_size=20).run()
     for number, label in enumerate(labels.as_array().ravel().tolist()):
         expected = Image.open(io.BytesIO(images[label - 100]))
         assert decoded.at(number).shape == (expected.height, expected.width, 3)
+
+
+def test_the_shards_of_the_containers_page_are_trained_with(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    pack, train, _ = snippets("docs/containers.md", "python")
+    for there, here in (
+        ("/data/train", str(data)),
+        ("/data/shards", str(tmp_path / "shards")),
+        ("device_id=0", "device_id=None"),
+        ("batch_size=64", "batch_size=4"),
+        ('device="mixed"', 'device="cpu"'),
+        ("pass  # train", "print(images.shape, labels.tolist())"),
+    ):
+        assert there in pack + train
+        pack, train = pack.replace(there, here), train.replace(there, here)
+    run(pack)
+    assert make_indexes([str(tar) for tar in (tmp_path / "shards").iterdir()]) == 0
+    batches = [line.split("]) ") for line in run(train).splitlines()]
+    assert [shape for shape, _ in batches] == ["torch.Size([4, 224, 224, 3"] * 5
+    labels = [label for _, text in batches for label in ast.literal_eval(text)]
+    assert labels != sorted(labels)
+    assert sorted(labels) == [0] * 10 + [1] * 10
 
 
 def test_every_python_snippet_is_known_to_a_test() -> None:
@@ -141,7 +164,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "CONTRIBUTING.md": 2,
         "README.md": 2,
         "docs/bmap.md": 1,
-        "docs/containers.md": 1,
+        "docs/containers.md": 3,
         "docs/loaders.md": 5,
         "docs/xnvme.md": 1,
     }

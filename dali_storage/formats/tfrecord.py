@@ -100,8 +100,8 @@ class TfRecord(Format):
         length, crc = HEADER.unpack_from(record)
         stop = HEADER.size + length
         if stop > ends:
-            what = f"too few, by its own length, which is {length:,}"
-            raise _WrongError(f"{what}; write the file anew, or the index if it is of another")
+            what = f"its header says {length:,} bytes of data"
+            raise _WrongError(f"{what}; make the index anew, or the file if it is damaged")
         message = record[HEADER.size : stop]
         if self._checksum is not None:
             (footer,) = FOOTER.unpack_from(record, stop)
