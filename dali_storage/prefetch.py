@@ -201,8 +201,7 @@ class Prefetcher:
         try:
             _finish(job, self._read(job.samples, lane))
         except Exception as error:
-            # Clear the traceback's frames: their locals keep the leased buffer alive.
-            traceback.clear_frames(error.__traceback__)
+            _clear_frames(error)
             _finish(job, error)
         finally:
             del job
@@ -263,6 +262,13 @@ def make_batch(
     files, starts = ranges.files_of(samples), ranges.starts[samples]
     offsets, nbytes, spans = place(files, starts, sizes, reader.alignment, reader.unit)
     return Batch(samples, sizes, offsets, allocate(nbytes), spans)
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Clear the frames of an error and of those that led to it: locals keep the buffer alive."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:

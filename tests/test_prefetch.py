@@ -10,7 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -22,7 +22,8 @@ from dali_storage._types import Buffer, IntArray
 from dali_storage.buffers import BufferPool
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_files
-from dali_storage.errors import SampleChangedError, SampleSizeChanged
+from dali_storage.contents import Contents, Format
+from dali_storage.errors import RecordError, SampleChangedError, SampleSizeChanged
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, layout, slices
 from dali_storage.reader import Batch, Reader
@@ -115,10 +116,10 @@ class Stream:
 
 
 @contextmanager
-def prefetcher(reader: Model, depth: int = 1) -> Iterator[Stream]:
+def prefetcher(reader: Model, depth: int = 1, fmt: Format | None = None) -> Iterator[Stream]:
     catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
     order = Order(SAMPLES, BATCH, OrderOptions())
-    ahead = Stream(Prefetcher(catalog, reader, order, depth))
+    ahead = Stream(Prefetcher(catalog, reader, order, depth, fmt=fmt))
     yield ahead
     reader.go.set()
     ahead.close()
@@ -666,6 +667,38 @@ def test_batches_that_fail_keep_no_buffers() -> None:
             for _ in range(50):
                 with pytest.raises(FileNotFoundError):
                     ahead.get(0)
+            assert reader.allocated <= 5
+    finally:
+        gc.enable()
+
+
+class Picky(Format):
+    """Refuses every batch, after a look at its first sample."""
+
+    def decode(self, catalog: Catalog, delivered: IntArray, contents: Contents) -> NoReturn:
+        try:
+            int(bytes(look(contents[0])))
+        except ValueError as error:
+            raise RecordError(b"path", f"no number: {error}") from None
+
+
+def look(first: Buffer) -> Buffer:
+    if first.nbytes:
+        raise ValueError("bytes")
+    return first
+
+
+def test_batches_that_are_refused_keep_no_buffers() -> None:
+    """Not even while their errors are kept, which refer to those that caused them."""
+    gc.collect()
+    gc.disable()
+    try:
+        reader, errors = Model(from_files(["x"])), []
+        with prefetcher(reader, fmt=Picky()) as ahead:
+            for _ in range(50):
+                with pytest.raises(RecordError) as caught:
+                    ahead.get(0)
+                errors.append(caught.value)
             assert reader.allocated <= 5
     finally:
         gc.enable()
