@@ -21,8 +21,8 @@ from dali_storage import cuda
 from dali_storage._types import Buffer, IntArray
 from dali_storage.buffers import BufferPool
 from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_files
 from dali_storage.contents import Contents, Format
+from dali_storage.discovery import from_files
 from dali_storage.errors import RecordError, SampleChangedError, SampleSizeChanged
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, layout, slices
