@@ -18,7 +18,7 @@ from dali_storage.ranges import Ranges, Spans, place
 from dali_storage.reader import Batch
 
 NEAR = 4096
-FILES = [np.random.default_rng(seed).integers(0, 256, 40_000, np.uint8) for seed in range(3)]
+FILES = [np.random.default_rng(seed).integers(0, 256, 90_000, np.uint8) for seed in range(3)]
 Range = tuple[int, int, int]
 """File, start, size."""
 
