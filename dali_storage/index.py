@@ -1,9 +1,9 @@
 """`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
 
-A container is known by its first bytes. The index has DALI's format, and is written beside the
-container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension `.idx` is
-appended. An index that exists is replaced when the new one is complete. The exit status is 0 if
-every file has an index now, else 1.
+The kind of a container is seen from its first bytes. The index has DALI's format, and is written
+beside the container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension
+`.idx` is appended. An index that exists is replaced when the new one is complete. The exit status
+is 0 if every file has an index now, else 1.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeAlias
 from .formats import tars, tfrecord_index
 
 Progress: TypeAlias = Callable[[int], object]
-"""Told how many bytes of a container lie behind, as often as one likes."""
+"""Called with how many bytes of a container have been read, as often as one likes."""
 
-_HEAD = 512  # bytes of a container by which it is known
+_HEAD = 512  # bytes of a container, which show its kind
 _STEP = 1 << 20  # bytes; to draw a bar costs more than to read a header
 
 
@@ -29,9 +29,9 @@ class Kind(NamedTuple):
     Attributes:
         name: for messages.
         extensions: of file names, which ".idx" replaces.
-        matches: whether a file is one, from its first 512 bytes.
-        lines: of the index of the file at a path; raises ValueError for one that is
-            damaged, and has called `Progress` meanwhile.
+        matches: whether a file is of this kind, from its first 512 bytes.
+        lines: makes the lines of the index of the file at a path, and calls `Progress` meanwhile;
+            raises ValueError for a file that is damaged.
     """
 
     name: str
@@ -74,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write(file: str, target: str, advance: Progress) -> None:
     """Write the index of `file` to the path `target`.
 
-    `advance` is called with numbers of bytes, in all those of the file.
+    `advance` is called with numbers of bytes, which add up to the size of the file.
 
     Raises:
-        ValueError: the file is no container that is known, or is damaged.
+        ValueError: the file is no container of a known kind, or is damaged.
         OSError: it cannot be read, or the index cannot be written.
     """
     path, done = os.fsencode(file), 0

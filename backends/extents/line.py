@@ -16,7 +16,7 @@ class Line:
     def __init__(
         self, files: IntArray, first: IntArray, starts: IntArray, lengths: IntArray
     ) -> None:
-        """Sort nothing: the parts of file i, from `first[i]` on, are in the order of `starts`.
+        """The parts are sorted: those of file i begin at `first[i]`, in the order of `starts`.
 
         `files` is where on the line each file begins and the last ends.
         """

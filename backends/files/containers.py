@@ -31,9 +31,9 @@ _IDENTITY = [4, 5, 14, 15]  # inode, size, mtime in s and ns: words of 8 bytes i
 class Containers:
     """The open containers of a reader, shared by its lanes. Those used last stay open.
 
-    A container is known from when it is first opened: its inode, size and time of modification,
+    The inode, size and time of modification that a container has when it is first opened are kept,
     32 bytes each. It is compared with these when it is opened again, and after every batch, by its
-    path: it is noticed, too, if another one takes its place.
+    path: that another one has taken its place is noticed, too.
 
     What is not noticed: a writer that puts the time of modification back; one that writes through a
     mapping which it already wrote to before the container was opened; and, before Linux 6.13, one
@@ -134,7 +134,7 @@ class Containers:
         return count == len(files)
 
     def _require_known(self, files: list[int], found: IntArray) -> None:
-        """Get to know `files` when they are opened first, and refuse those that are others now."""
+        """Note what `files` are when first opened, and refuse those that are others now."""
         known = self._known[files]
         known = np.where(known[:, :1] == 0, found, known)
         for changed in np.flatnonzero((known != found).any(axis=1))[:1].tolist():
@@ -149,7 +149,7 @@ class Containers:
         self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
 
     def _close_others(self, lane: int) -> None:
-        """Close what no other lane needs, and not this one either: it will open it again."""
+        """Close what no other lane needs. This lane will open its own again."""
         close_all_kept()
         with self._lock:
             self._pinned.pop(lane, None)

@@ -23,7 +23,7 @@ class Ranges(NamedTuple):
         memory: the addresses to read to.
         starts: bytes into the files.
         sizes: bytes to read.
-        needed: bytes that must be there: less is the end of the file.
+        needed: bytes that must arrive; if fewer do, the file ends there.
     """
 
     fds: IntArray

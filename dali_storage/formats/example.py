@@ -50,7 +50,7 @@ def find(message: memoryview, wanted: Container[bytes]) -> Found:
 
 
 def _find_common(b: memoryview, wanted: Container[bytes]) -> Found | None:
-    """The same for what TensorFlow and protobuf write, in a sixth of the time; None of others.
+    """The same for what TensorFlow and protobuf write, in a sixth of the time; otherwise None.
 
     The parts of a feature follow each other as in the schema, and its list is in one piece. So all
     of them end where the feature ends.

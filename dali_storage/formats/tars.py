@@ -96,7 +96,7 @@ def members(path: bytes, progress: Callable[[int], object] = int) -> Iterator[Me
 
 
 class _Walk:
-    """Through an open tar, header by header."""
+    """A walk through an open tar, from header to header."""
 
     def __init__(self, fd: int, path: bytes) -> None:
         self._fd, self._path = fd, path

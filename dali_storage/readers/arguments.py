@@ -64,7 +64,7 @@ def add(arguments: Mapping[str, Any], prepared: Prepared, fmt: Format) -> tuple[
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
-        OSError, BackendUnavailable: unless the argument lazy_init is given, of opening.
+        OSError, BackendUnavailable: opening has failed, unless lazy_init puts it off.
     """
     pinned = arguments["pinned"]
     locked = None if pinned is None else dali_flag("pinned", pinned)

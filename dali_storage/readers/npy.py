@@ -100,8 +100,8 @@ def numpy(
         The arrays; with return_index `(arrays, index)`.
 
         * arrays: of the files' type and shape, C order. Host memory that DALI shares: where a file
-          has its array as DALI needs it, it is not copied. A copy has what is in Fortran order, a
-          region that is not contiguous, what is not aligned, and arrays of 4 KiB or less.
+          has its array as DALI needs it, it is not copied. Arrays in Fortran order or at odd
+          addresses, regions that are not contiguous, and arrays of 4 KiB or less are copied.
         * index: int64, shape (1,).
 
     Raises:
@@ -109,7 +109,7 @@ def numpy(
 
     The pipeline raises, while it runs, what that of `readers.file` raises, and:
 
-        * RecordError: a file is cut short or no .npy file; its type is one that DALI has not
+        * RecordError: a file is cut short or no .npy file; its type is one that DALI lacks
           (objects are never unpickled); it differs from the others in type or number of dimensions,
           which DALI takes from Python only if they are those of the first batch; the region does
           not fit. `filename` is its path.

@@ -63,7 +63,7 @@ def mxnet(
         `(images, labels)` or `(images, labels, index)`.
 
         * images: the encoded images; uint8, 1-D. Host memory that DALI shares and does not copy,
-          unless an image was cut when it was written, because it has RecordIO's magic number.
+          unless an image was cut when it was written, because RecordIO's magic number is in it.
         * labels: float32, shape (1,), or (n,) where a record has n of them.
         * index: int64, shape (1,).
 

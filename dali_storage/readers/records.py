@@ -70,8 +70,8 @@ def records(
         `(data, labels)` or, with return_index, `(data, labels, index)`; all on the CPU with
         device="cpu".
 
-        * data: the bytes of the ranges; uint8, 1-D, in host memory that DALI shares. What is small
-          and of one size is copied.
+        * data: the bytes of the ranges; uint8, 1-D, in host memory that DALI shares. Small
+          ranges of one size are copied.
         * labels: int32, shape (1,).
         * index: int64, shape (1,): the number of the sample in the columns.
 
