@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .formats import tars, tfrecord_index
+from .formats import tars, tfrecord_index, wds_index
 
 Progress: TypeAlias = Callable[[int], object]
 """Called with how many bytes of a container have been read, as often as one likes."""
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("tar", (".tar",), tars.matches, tars.index),
+    Kind("tar", (".tar",), tars.matches, wds_index.index),
     Kind("TFRecord", (".tfrecord", ".tfrecords"), tfrecord_index.matches, tfrecord_index.index),
 )
 
@@ -55,14 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a container")
     parser.add_argument("-o", "--output", metavar="DIR", help="where to; by default beside each")
     given = parser.parse_args(arguments)
-    targets = [_target(file, given.output) for file in given.files]
-    if double := [target for target in targets if targets.count(target) > 1]:
-        parser.error(f"several files have the index {double[0]!r}; index them one by one, with -o")
     if given.output is not None and not os.path.isdir(given.output):
         parser.error(f"-o {given.output!r} is not a directory; make it first")
+    targets: dict[str, str] = {}
+    for file in given.files:
+        if file != targets.setdefault(target := _target(file, given.output), file):
+            what = f"{targets[target]!r} and {file!r} have one index, {target!r}"
+            parser.error(f"{what}; index them one by one, with -o")
     failed = 0
-    with _bar(sum(map(_size, given.files))) as advance:
-        for file, target in zip(given.files, targets, strict=True):
+    with _bar(sum(map(_size, targets.values()))) as advance:
+        for target, file in targets.items():
             try:
                 write(file, target, advance)
             except (OSError, ValueError) as error:
@@ -88,11 +90,11 @@ def write(file: str, target: str, advance: Progress) -> None:
             advance(position - done)
             done = position
 
-    lines = _kind(file).lines(path, progress)
-    part = f"{target}.part"
+    kind = _kind(file)
+    part = f"{target}.{os.getpid()}.part"
     try:
-        with open(part, "wb") as index:
-            index.writelines(lines)
+        with open(part, "wb") as index:  # first: an index may take minutes
+            index.writelines(kind.lines(path, progress))
         os.replace(part, target)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -107,15 +109,16 @@ def _kind(file: str) -> Kind:
         if kind.matches(head):
             return kind
     known = " or ".join(kind.name for kind in KINDS)
-    compressed = "; it is compressed: decompress it" if head.startswith(b"\x1f\x8b") else ""
-    raise ValueError(f"{file!r} is no {known}{compressed}")
+    raise ValueError("; ".join(filter(None, [f"{file!r} is no {known}", tars.compressed(head)])))
 
 
 def _target(file: str, directory: str | None) -> str:
     stem, extension = os.path.splitext(file)
     known = any(extension.lower() in kind.extensions for kind in KINDS)
     target = (stem if known else file) + ".idx"
-    return target if directory is None else os.path.join(directory, os.path.basename(target))
+    if directory is not None:
+        target = os.path.join(directory, os.path.basename(target))
+    return os.path.realpath(target)  # one spelling for each
 
 
 def _size(file: str) -> int:
@@ -126,8 +129,8 @@ def _size(file: str) -> int:
 
 @contextlib.contextmanager
 def _bar(total: int) -> Iterator[Progress]:
-    """A progress bar on stderr, if rich is installed."""
-    if importlib.util.find_spec("rich") is None:
+    """A progress bar on stderr, if that is a terminal and rich is installed."""
+    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.console import Console

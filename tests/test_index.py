@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import bz2
+import contextlib
 import gzip
 import importlib.util
 import os
@@ -10,6 +12,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ import pytest
 import wds2idx
 from nvidia.dali import Pipeline, fn
 
-from dali_storage import index
+from dali_storage import doctor, index
 from dali_storage.errors import os_error
+from dali_storage.formats import tars
 
 from .containers import write_tar
 
@@ -80,7 +84,7 @@ def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-m", "dali_storage", "index", str(tar), str(other), "-o"]
     done = subprocess.run([*command, str(tmp_path / "out")], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # no bar off a terminal
     assert sorted(os.listdir(tmp_path / "out")) == ["a.idx", "without_extension.idx"]
     assert (tmp_path / "out" / "a.idx").read_text() == wds2idx_of(tar)
 
@@ -90,7 +94,8 @@ def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
     [
         (b"", "is no tar"),
         (b"some text\n", "is no tar"),
-        (gzip.compress(b"a" * 9999), "is no tar.*; it is compressed: decompress it"),
+        (gzip.compress(b"a" * 9999, mtime=1 << 30), "is no tar.*; it is compressed with gzip"),
+        (bz2.compress(b"a" * 9999), "is no tar.*; it is compressed with bzip2; decompress it"),
         (bytes(10240), "the tar has no samples"),
     ],
 )
@@ -129,6 +134,35 @@ def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> 
     assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
 
 
+def test_the_name_that_an_index_cannot_have_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tar = write_tar(tmp_path / "t.tar", [("1.jpg", b"1"), ("1.left eye.jpg", b"2")])
+    assert index.main([str(tar)]) == 1
+    assert "t.tar', '1.left eye.jpg': white space" in capsys.readouterr().err
+
+
+def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [index.Kind("tar", (".tar",), tars.matches, lambda *_: pytest.fail("read"))]
+    monkeypatch.setattr(index, "KINDS", read)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "link.tar").symlink_to(tar)
+    os.symlink(tmp_path / "missing" / "link.idx", tmp_path / "d" / "link.idx")
+    assert index.main([str(tmp_path / "d" / "link.tar")]) == 1
+    assert str(tmp_path / "missing" / "link.idx") in capsys.readouterr().err
+
+
+def test_a_directory_for_indexes_must_exist(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        index.main([str(tar), "-o", str(tmp_path / "no")])
+    assert caught.value.code == 2
+    assert f"-o {str(tmp_path / 'no')!r} is not a directory" in capsys.readouterr().err
+
+
 def test_an_index_that_cannot_be_written_is_named(
     tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,23 +172,84 @@ def test_an_index_that_cannot_be_written_is_named(
     assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar"]
 
 
-def test_a_directory_that_does_not_exist_is_refused_at_once(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        index.main([str(tar), "-o", str(tmp_path / "no")])
-    assert f"-o {str(tmp_path / 'no')!r} is not a directory" in capsys.readouterr().err
-
-
+@pytest.mark.parametrize("other", ["d/a.tar", "d/../a.tfrecord", "link/a.tar"])
 def test_two_files_cannot_have_one_index(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
 ) -> None:
     (tmp_path / "d").mkdir()
-    other = write_tar(tmp_path / "d" / "a.tar", MEMBERS)
+    (tmp_path / "link").symlink_to(".")
+    write_tar(tmp_path / other, MEMBERS)
+    output = ["-o", str(tmp_path)] if other == "d/a.tar" else []
     with pytest.raises(SystemExit):
-        index.main([str(tar), str(other), "-o", str(tmp_path)])
-    assert f"several files have the index {str(tmp_path / 'a.idx')!r}" in capsys.readouterr().err
+        index.main([str(tar), f"{tmp_path}/{other}", *output])
+    error = f"{str(tar)!r} and '{tmp_path}/{other}' have one index, {str(tmp_path / 'a.idx')!r}"
+    assert error in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "a.idx").exists()
+
+
+def test_a_file_may_be_named_twice(tar: Path, tmp_path: Path) -> None:
+    assert index.main([str(tar), str(tar)]) == 0
+    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
+
+
+def test_an_index_that_is_interrupted_leaves_nothing(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.idx").write_text("before")
+    (tmp_path / "a.idx.part").write_text("of the user")
+
+    def lines(path: bytes, progress: index.Progress) -> Iterator[bytes]:
+        yield b"v1.2 4\n"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), tars.matches, lines)])
+    with pytest.raises(KeyboardInterrupt):
+        index.main([str(tar)])
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.idx.part", "a.tar"]
+    assert (tmp_path / "a.idx").read_text() == "before"
+
+
+def test_two_programs_may_write_one_index(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when every rank of a job makes it: each writes a file of its own, the last one stays."""
+
+    def lines(path: bytes, progress: index.Progress) -> Iterator[bytes]:
+        yield b"the whole"
+        command = [sys.executable, "-m", "dali_storage", "index", str(tar)]
+        assert subprocess.run(command).returncode == 0
+        assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
+        yield b" index"
+
+    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), tars.matches, lines)])
+    assert index.main([str(tar)]) == 0
+    assert (tmp_path / "a.idx").read_text() == "the whole index"
+
+
+def test_a_terminal_gets_a_bar(tar: Path, tmp_path: Path) -> None:
+    leader, follower = os.openpty()
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(b"no tar")
+    command = [sys.executable, "-m", "dali_storage", "index", str(bad), str(tar)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "500"}
+    with subprocess.Popen(command, stderr=follower, env=environment) as running:
+        os.close(follower)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO when the other end is closed
+            while part := os.read(leader, 65536):
+                shown += part
+        assert running.wait() == 1
+    os.close(leader)
+    assert f"error: '{bad}' is no tar or TFRecord".encode() in shown
+    assert f"/{(tar.stat().st_size + 6) / 1000:.1f} kB".encode() in shown
+
+
+def test_the_command_is_found_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (doctor.main, index.main):
+        with pytest.raises(SystemExit) as caught:
+            command(["--help"])
+        assert caught.value.code == 0
+        assert "python -m dali_storage index" in capsys.readouterr().out
 
 
 def test_the_progress_is_in_bytes_of_all_files(

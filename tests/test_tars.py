@@ -130,7 +130,18 @@ def test_files_of_8_gib_and_more(tmp_path: Path, flavour: int) -> None:
     assert found(path) == expected(path)
 
 
-def test_the_first_block_of_zeros_ends_a_tar(tmp_path: Path) -> None:
+def test_one_block_of_zeros_is_skipped_and_two_end_a_tar(tmp_path: Path) -> None:
+    """As in DALI. To tar(1) and tarfile, one is the end."""
+    first, second = (write_tar(tmp_path / n, [(n, b"1")]).read_bytes()[:1024] for n in "ab")
+    for count, names in ((1, [b"a", b"b", b"a"]), (2, [b"a"])):
+        zeros = bytes(512 * count)
+        (tmp_path / "t").write_bytes(first + zeros + second + zeros + first)
+        assert [member.name for member in found(tmp_path / "t")] == names
+    (tmp_path / "t").write_bytes(bytes(512) + first + bytes(512))
+    assert [member.name for member in found(tmp_path / "t")] == [b"a"]
+
+
+def test_what_follows_the_zeros_is_ignored(tmp_path: Path) -> None:
     first, second = (write_tar(tmp_path / name, [(name, b"1")]) for name in "ab")
     both = tmp_path / "both"
     both.write_bytes(first.read_bytes() + second.read_bytes())
@@ -164,7 +175,7 @@ CONTENT = [("a.jpg", b"1" * 700), ("b.jpg", b"2")]
         (gzip.compress, "compressed with gzip; decompress it"),
         (bz2.compress, "compressed with bzip2; decompress it"),
         (lzma.compress, "compressed with xz; decompress it"),
-        (lambda content: b"\x28\xb5\x2f\xfd" + content, "compressed; decompress it"),
+        (lambda content: b"\x28\xb5\x2f\xfd" + content, "compressed with zstd; decompress"),
     ],
 )
 def test_what_is_damaged_is_refused_by_name(tmp_path: Path, damage: Any, message: str) -> None:

@@ -448,6 +448,23 @@ def test_an_index_by_wds2idx_of_long_gnu_names_is_refused(tmp_path: Path, versio
         build(paths=tar, index_paths=tmp_path / "a.idx", ext=["jpg", "cls"])
 
 
+@pytest.mark.parametrize(
+    "large", [MEMBERS, [(name.replace(".", "n" * 90 + "."), b"") for name, _ in MEMBERS]]
+)
+def test_one_long_gnu_name_among_others_is_found(tmp_path: Path, large: Any) -> None:
+    """DALI delivers the name as data, also of a component that `ext` does not ask for."""
+    members = [*large, ("m." + "n" * 101, b"long"), ("m.cls", b"0004"), *large]
+    tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
+    creator = wds2idx.IndexCreator(str(tar), str(tmp_path / "a.idx"), verbose=False)
+    creator.create_index()
+    creator.close()
+    with pytest.raises(ContainerChangedError, match=r"line \d: 4 bytes at .* of type 'L'"):
+        build(paths=tar, index_paths=tmp_path / "a.idx", ext=["jpg", "cls"])
+    assert make_indexes([str(tar)]) == 0
+    pipeline = build(paths=tar, index_paths=tmp_path / "a.idx", ext="cls", batch_size=4)
+    assert texts(pipeline)[0][3:] == [b"0004"]
+
+
 @pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("indexed", [False, True])
 def test_what_follows_a_file_of_8_gib_is_read(tmp_path: Path, flavour: int, indexed: bool) -> None:

@@ -88,9 +88,10 @@ def some_tar(random: Random, path: Path, samples: int, unit: int) -> None:
                 info = tarfile.TarInfo(f"other{sample}.jpg")
                 info.type, info.linkname = random.choice(NOT_FILES), "a0.jpg"
                 tar.addfile(info)
-    if random.random() < 0.2:
-        with open(path, "ab") as file:
-            file.write(path.read_bytes())
+    content = path.read_bytes()
+    end = len(content.rstrip(b"\0")) // 512 * 512 + 512  # or up to a block of data less
+    if content.rstrip(b"\0") and (join := random.random()) < 0.3:
+        path.write_bytes(content[:end] + bytes(512 * random.randrange(4)) * (join < 0.2) + content)
 
 
 def rows_of(tar: Path) -> Rows:

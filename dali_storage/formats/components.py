@@ -1,18 +1,49 @@
-"""Which file of a WebDataset sample is which output, as DALI's WebdatasetLoader decides it."""
+"""The samples of a WebDataset, and which file of each is which output.
+
+The rules are those of DALI's loader/webdataset_loader.cc: a sample is a sequence of files whose
+names are equal up to the first dot in the last component; the rest is the extension.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .._types import IntArray
+from .tars import Member
 
 _PATTERNS = 65536  # that are remembered, of the extensions of a sample
 _LISTED = 20  # extensions in a message
+
+
+Sample: TypeAlias = list[tuple[bytes, Member]]
+"""The components of a sample: the extension and the file of each."""
+
+
+def samples(found: Iterable[Member]) -> Iterator[Sample]:
+    """The samples of a tar with these files, as in DALI: there is always a last one, if empty."""
+    last: bytes | None = None
+    sample: Sample = []
+    for member in found:
+        base, extension = split_name(member.name)
+        last = base if last is None else last  # a hidden first file opens a sample, too
+        if not base:
+            continue
+        if base != last:
+            yield sample
+            last, sample = base, []
+        sample.append((extension, member))
+    yield sample
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes]:
+    """What names a sample, and the extension. Without a dot both are the whole name."""
+    dot = name.find(b".", name.rfind(b"/") + 1)
+    return (name, name) if dot < 0 else (name[:dot], name[dot + 1 :])
 
 
 class Group(NamedTuple):
@@ -30,10 +61,17 @@ class Group(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Samples that follow each other: how many, and their groups."""
+    """Samples that follow each other.
+
+    Attributes:
+        size: how many.
+        groups: which have the same extensions.
+        probes: of an index, the samples and files to compare with the tar.
+    """
 
     size: int
     groups: list[Group]
+    probes: Sequence[tuple[int, Member]] = ()
 
 
 def grouped(samples: Iterable[tuple[tuple[bytes, ...], Iterable[int]]]) -> Block:
@@ -153,6 +191,17 @@ class Selection:
             what = f"{size:,} bytes for {texts([self.ext[outputs[column]]])}"
             sample = where(int(samples[row]))
             raise ValueError(f"{sample}: {what}, no multiple of the size of {dtype}")
+
+    def refuse_nothing(self, count: int) -> None:
+        """Raise ValueError if `count` samples were kept and that is none, or they have no output.
+
+        Samples without any component are right if there are no others.
+        """
+        if count and (self.matched or not any(self.ext) or not self.seen):
+            return
+        which = "all components" if self.matched else "any component"
+        what = f"no sample has {which} of {texts(self.ext)}; there are {texts(self.seen)}"
+        raise ValueError(f"ext: {what}")
 
     def _folded(self, extension: bytes) -> bytes:
         return extension if self.case_sensitive else extension.lower()

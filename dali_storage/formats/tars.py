@@ -1,16 +1,14 @@
-"""Tars: where the files in them are, and the samples that DALI makes of them.
+"""Tars: where the files in them are.
 
-The rules are those of DALI's loader/webdataset_loader.cc and of its libtar: a sample is a sequence
-of files whose names are equal up to the first dot in the last component; the rest is the extension.
-Beyond libtar this module reads pax headers, and sizes of 8 GiB and more. Formats: POSIX pax(1), and
-"Basic Tar Format" in the manual of GNU tar.
+The rules are those of DALI's libtar, but pax headers are read, too, and sizes of 8 GiB and more.
+Formats: POSIX pax(1), and "Basic Tar Format" in the manual of GNU tar.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..errors import named
@@ -18,11 +16,13 @@ from ..errors import named
 BLOCK = 512
 _REGULAR = b"0\x007"  # also contiguous files
 _NO_FILES = b"123456"  # links, devices, directories, FIFOs
+_RECORDS = b"xgLK"  # which describe the next file
 _SPARSE = "a sparse file; extract it, and make the tar anew without --sparse"
 _LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
 _BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
 _UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # what libtar cuts off from a name
 _PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class Header(NamedTuple):
@@ -47,24 +47,18 @@ class Member(NamedTuple):
     size: int
 
 
-class Sample(NamedTuple):
-    """What of a tar is one sample.
-
-    Attributes:
-        extensions: of its components.
-        members: the components.
-    """
-
-    extensions: list[bytes]
-    members: list[Member]
-
-
 def matches(head: bytes) -> bool:
     """Whether a file that begins with these 512 bytes is a tar. One of zeros is an empty tar."""
     try:
         return len(head) >= BLOCK and (not any(head) or header(head) is not None)
     except ValueError:
         return False
+
+
+def compressed(head: bytes) -> str:
+    """What to say of a file that begins with these bytes if it is compressed; else empty."""
+    names = (name for magic, name in _COMPRESSED.items() if head.startswith(magic))
+    return "".join(f"it is compressed with {name}; decompress it" for name in names)
 
 
 def header(block: bytes) -> Header:
@@ -84,8 +78,18 @@ def header(block: bytes) -> Header:
     return Header(block[156], name, _number(block[124:136]))
 
 
+def _number(field: bytes) -> int:
+    """Octal digits or, for sizes of 8 GiB and more, base 256."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:])
+    digits = field.partition(b"\0")[0].strip()
+    if digits.strip(b"01234567"):
+        raise ValueError(f"no header of a tar is there: {field!r} should be a number")
+    return int(digits or b"0", 8)
+
+
 def members(path: bytes, progress: Callable[[int], object] = int) -> Iterator[Member]:
-    """The regular files of a tar up to its first block of zeros, as in DALI, or its end.
+    """The regular files of a tar up to two blocks of zeros, as in DALI, or its end.
 
     Raises:
         ValueError: it is damaged, cut short, compressed, or has a sparse file; names the offset.
@@ -108,47 +112,49 @@ class _Walk:
     def members(self, progress: Callable[[int], object]) -> Iterator[Member]:
         if not self._end:
             raise self._error("the file is empty")
-        while self._position < self._end:
+        zeros = 0
+        while zeros < 2 and self._position < self._end:
             block = os.pread(self._fd, BLOCK, self._position)
             if len(block) < BLOCK:
                 raise self._error("the file ends within a header; it has been cut short")
             if not any(block):
-                return
+                zeros += 1
+                self._position += BLOCK
+                continue
+            zeros = 0
             try:
                 found = header(block)
             except ValueError as error:
-                raise self._error(_compressed(block) or str(error)) from None
+                raise self._error(compressed(block) or str(error)) from None
             progress(self._position)
             if (member := self._step(found)) is not None:
                 yield member
 
     def _step(self, found: Header) -> Member | None:
         """Go to the next header; returns the file, if this is one."""
-        kind = found.kind
-        size = found.size if self._size is None or kind in b"xgLK" else self._size
-        data = self._position + BLOCK
+        kind, data = found.kind, self._position + BLOCK
+        size = found.size if self._size is None or kind in _RECORDS else self._size
         stored = size
         if size and kind in _NO_FILES:  # some writers give a link a size, but no data
             behind = os.pread(self._fd, BLOCK, data)
             stored = size if behind and not matches(behind) else 0
-        if -(-stored // BLOCK) * BLOCK > self._end - data:
+        following = data + -(-stored // BLOCK) * BLOCK
+        if following > self._end:
             raise self._error(f"{size:,} bytes of data, but the file ends; it has been cut short")
-        if kind in b"xL":
-            content = os.pread(self._fd, stored, data)
-            self._read_pax(content) if kind in b"x" else self._read_name(content)
+        if kind in b"L":
+            self._name = os.pread(self._fd, stored, data).partition(b"\0")[0]
+        elif kind in b"x":
+            self._read_pax(os.pread(self._fd, stored, data))
         elif kind in b"S":
             raise self._error(_SPARSE)
-        self._position = data + -(-stored // BLOCK) * BLOCK
-        if kind in b"xgLK":
+        self._position = following
+        if kind in _RECORDS:
             return None
         name = found.name if self._name is None else self._name
         self._name = self._size = None
         if kind not in _REGULAR or (kind == 0 and name.endswith(b"/")):  # a directory, in old tars
             return None
         return Member(_UNSAFE.sub(b"", name, count=1), data, size)
-
-    def _read_name(self, content: bytes) -> None:
-        self._name = content.partition(b"\0")[0]
 
     def _read_pax(self, content: bytes) -> None:
         """Records "LENGTH KEY=VALUE" and a line feed; the length is that of the whole record."""
@@ -166,51 +172,6 @@ class _Walk:
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{os.fsdecode(self._path)!r}, at {self._position:,}: {what}")
-
-
-def samples(found: Iterable[Member]) -> Iterator[Sample]:
-    """The samples of a tar with these files, as in DALI: there is always a last one, if empty."""
-    last: bytes | None = None
-    sample = Sample([], [])
-    for member in found:
-        base, extension = split_name(member.name)
-        last = base if last is None else last  # a hidden first file opens a sample, too
-        if not base:
-            continue
-        if base != last:
-            yield sample
-            last, sample = base, Sample([], [])
-        sample.extensions.append(extension)
-        sample.members.append(member)
-    yield sample
-
-
-def split_name(name: bytes) -> tuple[bytes, bytes]:
-    """What names a sample, and the extension. Without a dot both are the whole name."""
-    dot = name.find(b".", name.rfind(b"/") + 1)
-    return (name, name) if dot < 0 else (name[:dot], name[dot + 1 :])
-
-
-def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
-    """The lines of DALI's index of a tar, v1.2.
-
-    Raises:
-        ValueError: as `members()`; or an index cannot have such samples.
-    """
-    lines = [b""]
-    for sample in samples(members(path, progress)):
-        pairs = zip(sample.extensions, sample.members, strict=True)
-        fields = [b"%b %d %d %b" % (extension, m.offset, m.size, m.name) for extension, m in pairs]
-        line = b" ".join(fields)
-        if len(line.split()) != 4 * len(fields):
-            where = f"{os.fsdecode(path)!r}, {os.fsdecode(sample.members[0].name)!r}"
-            what = "white space or no extension at all in a name, which an index cannot have"
-            raise ValueError(f"{where}: {what}; rename it, or read the tar without index_paths")
-        lines += [line + b"\n"] if fields else []
-    if len(lines) == 1:
-        raise ValueError(f"{os.fsdecode(path)!r}: the tar has no samples")
-    lines[0] = b"v1.2 %d\n" % (len(lines) - 1)
-    return lines
 
 
 def contradiction(fd: int, member: Member) -> str | None:
@@ -242,20 +203,3 @@ def _is_renamed(before: bytes) -> bool:
     """Whether there is a pax header or a record of a long name in these blocks."""
     blocks = (before[i : i + BLOCK] for i in range(len(before) % BLOCK, len(before), BLOCK))
     return any(block[156] in b"xL" and matches(block) for block in blocks)
-
-
-def _number(field: bytes) -> int:
-    """Octal digits or, for sizes of 8 GiB and more, base 256."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:])
-    digits = field.partition(b"\0")[0].strip()
-    if digits.strip(b"01234567"):
-        raise ValueError(f"no header of a tar is there: {field!r} should be a number")
-    return int(digits or b"0", 8)
-
-
-def _compressed(block: bytes) -> str:
-    for magic, name in ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
-        if block.startswith(magic):
-            return f"the tar is compressed with {name}; decompress it"
-    return "the tar is compressed; decompress it" if block.startswith(b"\x28\xb5\x2f\xfd") else ""

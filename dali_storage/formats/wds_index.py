@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .components import Block, Group, grouped
-from .tars import BLOCK
+from .components import Block, Group, grouped, samples
+from .tars import BLOCK, Member, members
 
 _WIDTHS = {b"v1.1": 3, b"v1.2": 4}  # words of a component
 _BYTES = 4 << 20  # of lines that are parsed at a time
 _LINE = 4096  # bytes of the first line, at most
+_LONG = 100  # bytes: no room for a longer name in a header
 _NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
 
 
@@ -30,7 +30,7 @@ def blocks(path: bytes) -> Iterator[Block]:
 
     Raises:
         ValueError: it is no index of these versions, or has fewer samples than it says, a line of
-            another form, or an offset that is no multiple of 512; names the line.
+            another form, or a place that no tar has; names the line.
         OSError: it cannot be read.
     """
     with open(os.fsdecode(path), "rb") as file:
@@ -43,22 +43,50 @@ def blocks(path: bytes) -> Iterator[Block]:
                     path, done, f"there is no such line: line 1 says {count:,} samples"
                 )
             block = _columns(lines, width) or grouped(_words(path, lines, done, width))
-            for group in block.groups:
-                if (wrong := (group.places[:, :, 0] % BLOCK).any(axis=1)).any():
-                    line = done + int(group.samples[wrong][0])
-                    raise line_error(path, line, f"an offset is no multiple of {BLOCK}")
-            yield block
+            for _, which, places in block.groups:
+                for what, wrong in (
+                    (f"an offset is no multiple of {BLOCK}", places[:, :, :1] % BLOCK != 0),
+                    ("an offset or a size is negative", places < 0),
+                ):
+                    for sample in which[wrong.any(axis=(1, 2))][:1].tolist():
+                        raise line_error(path, done + sample, what)
+            yield block._replace(probes=[*_probes(lines, done, width)])
             done += len(lines)
 
 
-def name(path: bytes, sample: int, place: tuple[int, int]) -> bytes:
-    """The name of a sample's component at (offset, size); empty if the index has none."""
-    with open(os.fsdecode(path), "rb") as file:
-        if _WIDTHS[file.readline().split()[0]] == 3:
-            return b""
-        words = next(islice(file, sample, None)).split()
-    places = zip(map(int, words[1::4]), map(int, words[2::4]), strict=True)
-    return words[3::4][list(places).index(place)]
+def _probes(lines: list[bytes], done: int, width: int) -> Iterator[tuple[int, Member]]:
+    """The files of the first and the last of some lines, and of the one with the longest name.
+
+    Where wds2idx is wrong, it is wrong for that one: the place it gives is that of a GNU long name.
+    """
+    long = [sample for sample, line in enumerate(lines) if len(line) > _LONG]
+    long.sort(key=lambda sample: max(map(len, lines[sample].split()[width - 1 :: width])))
+    for sample in sorted({0, *long[-1:], len(lines) - 1}):
+        words = lines[sample].split()
+        for at in range(0, len(words), width):
+            name = words[at + 3] if width == 4 else b""
+            yield done + sample, Member(name, int(words[at + 1]), int(words[at + 2]))
+
+
+def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
+    """The lines of the index of a tar, v1.2.
+
+    Raises:
+        ValueError: as `tars.members()`; or an index cannot have such samples.
+    """
+    about, lines = repr(os.fsdecode(path)), [b""]
+    for sample in samples(members(path, progress)):
+        fields = [b"%b %d %d %b" % (ext, file.offset, file.size, file.name) for ext, file in sample]
+        for field, (_, file) in zip(fields, sample, strict=True):
+            if len(field.split()) != 4:
+                what = "white space or no extension at all in a name, which an index cannot have"
+                remedy = "rename it, or read the tar without index_paths"
+                raise ValueError(f"{about}, {os.fsdecode(file.name)!r}: {what}; {remedy}")
+        lines += [b" ".join(fields) + b"\n"] if fields else []
+    if len(lines) == 1:
+        raise ValueError(f"{about}: the tar has no samples")
+    lines[0] = b"v1.2 %d\n" % (len(lines) - 1)
+    return lines
 
 
 def line_error(path: bytes, sample: int, what: str) -> ValueError:

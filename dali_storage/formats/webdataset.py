@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from ..contents import Contents, Format, Output, packed
 from ..errors import ContainerChangedError, named
 from ..ranges import Ranges
 from . import tars, wds_index
-from .components import Block, Selection, grouped, texts
+from .components import Block, Selection, grouped, samples
 
 _SAMPLES = 16384  # of a tar that are handled at a time
 
@@ -58,7 +58,8 @@ def find(
 ) -> Catalog:
     """The catalog of tars: for each sample as many pieces as outputs, empty where one is missing.
 
-    With indexes, the header in the tar before the first and the last of its pieces is read.
+    An index is compared with the headers of the first and the last files that it names, and of
+    those with the longest name, for every 4 MiB of it.
 
     Args:
         paths: of the tars.
@@ -76,16 +77,16 @@ def find(
     pieces: list[tuple[IntArray, IntArray]] = []
     for container, path in enumerate(paths):
         if indexes is None:
-            rows, _ = _choose(_scan(path), selection, partial(_where, path))
+            rows = _choose(_scan(path), selection, partial(_where, path)).rows
         else:
             index = indexes[container]
-            where = partial(wds_index.line, index)
-            rows, samples = _choose(wds_index.blocks(index), selection, where)
-            _check(path, index, rows, samples, may_be_missing)
+            chosen = _choose(wds_index.blocks(index), selection, partial(wds_index.line, index))
+            _compare(path, index, chosen, may_be_missing)
+            rows = chosen.rows
         pieces.append((rows[:, :, 0].ravel(), rows[:, :, 1].ravel()))
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
-    _refuse_nothing(selection, int(counts.sum()))
+    selection.refuse_nothing(int(counts.sum()))
     return replace(
         Catalog.from_names(paths, ()),
         ranges=Ranges.of_files(pieces),
@@ -95,10 +96,10 @@ def find(
 
 
 def _scan(path: bytes) -> Iterator[Block]:
-    samples = tars.samples(tars.members(path))
-    while block := [*islice(samples, _SAMPLES)]:
+    found = samples(tars.members(path))
+    while block := [*islice(found, _SAMPLES)]:
         yield grouped(
-            (tuple(each.extensions), [n for member in each.members for n in member[1:]])
+            (tuple(extension for extension, _ in each), [n for _, file in each for n in file[1:]])
             for each in block
         )
 
@@ -107,64 +108,47 @@ def _where(path: bytes, sample: int) -> str:
     return f"{os.fsdecode(path)!r}, sample {sample}"
 
 
-def _choose(
-    blocks: Iterator[Block], selection: Selection, where: Callable[[int], str]
-) -> tuple[IntArray, IntArray]:
-    """The rows of `Selection.choose()` of all blocks of a container, and their samples in it."""
-    rows, samples, done = [], [], 0
+class _Chosen(NamedTuple):
+    """The rows of `Selection.choose()` of all blocks of a container, their samples, and probes."""
+
+    rows: IntArray
+    samples: IntArray
+    probes: list[tuple[int, tars.Member]]
+
+
+def _choose(blocks: Iterator[Block], selection: Selection, where: Callable[[int], str]) -> _Chosen:
+    chosen, done = [], 0
+    probes: list[tuple[int, tars.Member]] = []
     for block in blocks:
-        chosen, kept = selection.choose(block, done, where)
-        rows.append(chosen)
-        samples.append(kept)
+        chosen.append(selection.choose(block, done, where))
+        probes.extend(block.probes)
         done += block.size
-    return np.concatenate(rows), np.concatenate(samples)
+    rows, kept = zip(*chosen, strict=True)
+    return _Chosen(np.concatenate(rows), np.concatenate(kept), probes)
 
 
-def _check(
-    path: bytes, index: bytes, rows: IntArray, samples: IntArray, may_be_missing: bool
-) -> None:
-    """Compare what an index says with its tar."""
-    for sample in samples[(rows < 0).any(axis=(1, 2))][:1].tolist():
-        raise wds_index.line_error(index, sample, "an offset or a size is negative")
+def _compare(path: bytes, index: bytes, chosen: _Chosen, may_be_missing: bool) -> None:
+    """Compare what an index says with its tar, if that is there."""
     try:
         with named(path), open(os.fsdecode(path), "rb", buffering=0) as tar:
-            wrong = _contradiction(tar.fileno(), index, rows, samples)
+            wrong = _contradiction(tar.fileno(), chosen)
     except FileNotFoundError:
         if not may_be_missing:
             raise
         return
-    if wrong is not None:
-        raise ContainerChangedError(path, str(wrong))
+    for sample, (offset, size), what in wrong:
+        what = f"{size:,} bytes at {offset:,}, but {what}"
+        raise ContainerChangedError(path, str(wds_index.line_error(index, sample, what)))
 
 
-def _contradiction(fd: int, index: bytes, rows: IntArray, samples: IntArray) -> ValueError | None:
-    """What is wrong in an index; None if nothing is found."""
-    places, outputs = rows.reshape(-1, 2), rows.shape[1]
-    starts, sizes, end = places[:, 0], places[:, 1], os.fstat(fd).st_size
-    beyond = sizes > end - starts
-    some = beyond if beyond.any() else (starts != 0) | (sizes != 0)
-    for piece in _first_and_last(some):
-        sample, (offset, size) = int(samples[piece // outputs]), places[piece].tolist()
-        what: str | None = f"the tar has {end:,}"
-        if not beyond[piece]:
-            name = wds_index.name(index, sample, (offset, size))
-            what = tars.contradiction(fd, tars.Member(name, offset, size))
-        if what is not None:
-            what = f"{size:,} bytes at {offset:,}, but {what}"
-            return wds_index.line_error(index, sample, what)
-    return None
-
-
-def _first_and_last(flags: NDArray[np.bool_]) -> list[int]:
-    """Where the first and the last flag is that is set."""
-    if not flags.any():
-        return []
-    return [int(flags.argmax()), flags.size - 1 - int(flags[::-1].argmax())]
-
-
-def _refuse_nothing(selection: Selection, count: int) -> None:
-    wanted = [*filter(None, selection.ext)]
-    if count and (selection.matched or not wanted or not selection.seen):
-        return
-    what = "no sample has all components" if selection.matched else "no sample has any component"
-    raise ValueError(f"ext: {what} of {texts(selection.ext)}; there are {texts(selection.seen)}")
+def _contradiction(fd: int, chosen: _Chosen) -> list[tuple[int, Sequence[int], str]]:
+    """The first wrong sample, its place, and what is there instead; empty if none is found."""
+    end = os.fstat(fd).st_size
+    starts, sizes = chosen.rows[:, :, 0], chosen.rows[:, :, 1]
+    for row, output in np.argwhere(sizes > end - starts)[:1].tolist():
+        place = chosen.rows[row, output].tolist()
+        return [(int(chosen.samples[row]), place, f"the tar has {end:,}")]
+    for sample, file in chosen.probes:
+        if (what := tars.contradiction(fd, file)) is not None:
+            return [(sample, file[1:], what)]
+    return []
