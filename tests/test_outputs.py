@@ -255,3 +255,5 @@ def test_only_memory_of_the_lease_counts_as_page_locked() -> None:
     ]
     assert [group._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
     assert [group._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
+    assert group._are_leased(of_the_lease)
+    assert not any(group._are_leased([*of_the_lease, each]) for each in not_of_it)
