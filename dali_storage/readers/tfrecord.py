@@ -76,7 +76,7 @@ def tfrecord(
         use_o_direct: the same as `backend_options={"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
         shuffle: "dali": shuffle as fn.readers.tfrecord. "samples": as `readers.file`: all samples
-            among each other, which costs no more.
+            among each other, which takes 8 bytes of memory a sample, 16 with shuffle_after_epoch.
         verify: whether to check the checksums of every record. DALI never does. Needs the package
             google-crc32c.
 
