@@ -66,7 +66,7 @@ class SpanReads:
         self._containers.close()
 
     def _error(self, batch: Batch, slot: int, number: int, got: int) -> OSError:
-        """Of a span that failed, whose first sample is in this slot; its container is as it was."""
+        """The error of a failed span of an unchanged container; `slot` is of its first sample."""
         ranges, samples = self._catalog.ranges, batch.samples
         assert ranges is not None
         files = ranges.files_of(samples)

@@ -1,1 +1,1 @@
-"""Containers: what is where in them, and what DALI gets of a sample. No DALI, no threads."""
+"""Formats of samples: where they are in files, and what DALI gets of each. DALI is not imported."""

@@ -92,7 +92,7 @@ def _find_common(b: memoryview, wanted: Container[bytes]) -> Found | None:
 
 
 def _long_size(b: memoryview, p: int) -> tuple[int, int]:
-    """What is behind a size, and the size."""
+    """The position behind a size, and the size."""
     size, shift = b[p] & 127, 0
     while b[p] > 127:
         p, shift = p + 1, shift + 7
@@ -164,7 +164,7 @@ def _fields(b: memoryview, p: int, end: int, depth: int) -> list[tuple[int, int,
 
 
 def _tag(b: memoryview, p: int, end: int) -> tuple[int, int]:
-    """The tag at p and what is behind it. It has 32 bits; of five bytes, the rest is dropped."""
+    """The tag at p, and the position behind it. Of five bytes, only 32 bits count."""
     tag, behind = _varint(b, p, end, 5)
     tag &= 0xFFFFFFFF
     if tag < 8:
@@ -205,7 +205,7 @@ def _group(b: memoryview, tag: int, p: int, end: int, depth: int) -> int:
 
 
 def _varint(b: memoryview, p: int, end: int, longest: int) -> tuple[int, int]:
-    """The number at p, of `longest` bytes at most, and what is behind it."""
+    """The number at p, of `longest` bytes at most, and the position behind it."""
     value = 0
     for index, byte in enumerate(b[p : min(p + longest, end)]):
         value |= (byte & 127) << 7 * index

@@ -46,7 +46,7 @@ class Feature:
 
     @property
     def kind(self) -> int:
-        """The one of `example` that it is stored as."""
+        """How it is stored: one of the kinds in `example`."""
         return {"u": example.BYTES, "f": example.FLOATS, "i": example.INTS}[self.dtype.kind]
 
 

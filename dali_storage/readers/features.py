@@ -1,4 +1,4 @@
-"""What a `Feature` of nvidia.dali.tfrecord asks for. It does not tell Python, so DALI is asked."""
+"""What a `Feature` of nvidia.dali.tfrecord asks for. Python cannot see it, but DALI's reader can."""
 
 import os
 from collections.abc import Iterator, Mapping

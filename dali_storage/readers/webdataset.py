@@ -88,8 +88,8 @@ def webdataset(
         shuffle_after_epoch: shuffle the order of the tars before every epoch; it goes with
             `random_shuffle`. With shuffle="samples" as in `readers.file`.
         shuffle: "dali" or "samples": the whole data set is shuffled, not the order of the tars or
-            within a window, as `readers.file` does it. This takes 8 bytes of memory a sample, 16 with
-            shuffle_after_epoch.
+            within a window, as `readers.file` does it. This takes 8 bytes of memory a sample, 16
+            with shuffle_after_epoch.
 
     Returns:
         The node of the output if it is the only one, otherwise a tuple of the nodes; each sample is
