@@ -1,4 +1,4 @@
-"""What a `Feature` of nvidia.dali.tfrecord asks for. Python cannot see it, but DALI's reader can."""
+"""What a `Feature` of nvidia.dali.tfrecord asks for, found by a run of DALI's own reader."""
 
 import os
 from collections.abc import Iterator, Mapping
