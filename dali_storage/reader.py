@@ -21,7 +21,6 @@ For implementers:
   batch. A lane that never calls `yield_turn()` keeps its turn and reads the next batch, too.
 * **Errors.** A sample that cannot be read is an `OSError(errno, strerror, path)`. What is missing
   on the machine is a `BackendUnavailable`.
-
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
   files. Their sizes are known, so `sizes()` is not called, and `Batch.spans` has what to read: each
   span is one contiguous read that fills all ranges in it. A container that is shorter than its

@@ -150,6 +150,17 @@ class Direct:
     alignment = unit = 4096
 
 
+@pytest.mark.parametrize("size", [0, 2**32 - 1, 2**32, 2**40])
+def test_sizes_of_any_width_are_kept(size: int) -> None:
+    zeros = np.zeros(9, np.int64)
+    for sizes in (np.array([size, 1, 2] * 3), np.broadcast_to(np.int64(size), 9)):
+        expected = sizes.tolist()
+        assert Ranges.of_columns(zeros, zeros, sizes).sizes.tolist() == expected
+        assert Ranges.of_files([(zeros[:3], sizes[:3]), (zeros[3:], sizes[3:])]).sizes.tolist() == (
+            expected
+        )
+
+
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_a_batch_of_64_is_laid_out_within_60_microseconds(pieces: int) -> None:
     random = np.random.default_rng(5)

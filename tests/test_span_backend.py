@@ -54,6 +54,7 @@ def identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 class TestSpanBackend(RangeTests, ReaderTests):
+    packings = ("ranges",)  # whole files are read as on the page, and tested in test_docs
     batches = 50
 
     def open(self, catalog: Catalog) -> Reader:
