@@ -5,9 +5,12 @@ What is expected are the bytes that were written into the tars.
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import re
 import resource
+import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,17 +23,21 @@ import pytest
 import wds2idx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn, types
+from nvidia.dali import Pipeline, fn, pipeline_def, types
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
 from dali_storage.catalog import Catalog
-from dali_storage.errors import ContainerChangedError
+from dali_storage.errors import ContainerChangedError, MapNotChecked
 from dali_storage.formats import wds_index, webdataset
 from dali_storage.formats.components import Selection
 from dali_storage.index import main as make_indexes
+from dali_storage.loaders import Loader, Shard
 
 from .conftest import open_files
 from .containers import write_numbered_tars, write_tar, write_wds_index
+from .devices import disk
+from .layouts import make_map
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -572,3 +579,85 @@ def test_many_tars_open_with_few_descriptors(
         catalog = find(paths, [index] * count if indexed else None)
     assert catalog.delivered == 3 * count
     assert time.process_time() - began < count / 500
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def pack(jpegs: Path, directory: Path) -> tuple[list[str], list[str]]:
+    """Tars of real JPEGs with their classes, int32, and descriptions; and their indexes."""
+    directory.mkdir(exist_ok=True)
+    tars = []
+    for number in range(3):
+        members: list[tuple[str, bytes]] = []
+        for path in sorted(jpegs.glob("*/*.jpg"))[number::3]:
+            label = np.int32(path.parent.name[1:]).tobytes()
+            members += [(f"{path.stem}.jpg", path.read_bytes()), (f"{path.stem}.cls", label)]
+            members += [(f"{path.stem}.json", b"{}")]
+        tars.append(str(write_tar(directory / f"{number}.tar", members, tarfile.PAX_FORMAT)))
+    assert make_indexes(tars) == 0
+    return tars, [f"{tar[:-4]}.idx" for tar in tars]
+
+
+@pipeline_def(batch_size=4, num_threads=2, device_id=None, seed=7, enable_checkpointing=True)
+def training(webdataset: Any, data: Any, shard_id: int, num_shards: int) -> Any:
+    order = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+    order |= {"random_shuffle": True, "initial_fill": 9}
+    jpegs, labels = webdataset(
+        ext=["jpg", "cls"], dtypes=[types.UINT8, types.INT32], name="Reader", **order, **data
+    )
+    images = fn.decoders.image(jpegs, device="cpu")
+    images = fn.random_resized_crop(images, size=(24, 24), seed=3)
+    mirror = fn.random.coin_flip(seed=4)
+    return fn.crop_mirror_normalize(images, mirror=mirror, mean=[128.0] * 3), labels
+
+
+@pytest.mark.parametrize(
+    ("order", "shard"),
+    [({}, (0, 1)), ({"shuffle_after_epoch": True}, (0, 1)), ({"stick_to_shard": True}, (1, 2))],
+    ids=str,
+)
+def test_pixels_are_those_of_dali_in_a_loader_and_in_an_iterator(
+    jpegs: Path, tmp_path: Path, order: dict[str, Any], shard: tuple[int, int]
+) -> None:
+    tars, indexes = pack(jpegs, tmp_path)
+    data = {"paths": tars, "index_paths": indexes} | order
+
+    def iterate(webdataset: Any) -> list[Any]:
+        pipeline = training(webdataset, data, *shard)
+        iterator = DALIGenericIterator([pipeline], ["x", "y"], reader_name="Reader")
+        found = []
+        for _ in range(3):
+            found += [(b[0]["x"].numpy().tobytes(), b[0]["y"].numpy().tobytes()) for b in iterator]
+            iterator.reset()
+        return found
+
+    expected = iterate(fn.readers.webdataset)
+    assert iterate(readers.webdataset) == expected
+    make = functools.partial(training, readers.webdataset, data)
+    with Loader(make, shard=Shard(*shard), last_batch="pad", to="numpy") as loader:
+        found = [(x.tobytes(), y.tobytes()) for _ in range(3) for x, y in loader]
+    assert found == expected
+
+
+def test_tars_of_a_disk_that_is_not_mounted_are_read_by_their_map(
+    jpegs: Path, tmp_path: Path
+) -> None:
+    """Their indexes lie elsewhere. Without one, the tar would have to be read as a file."""
+    with disk(tmp_path, "ext4") as made:
+        tars, beside = pack(jpegs, made.mount / "tars")
+        indexes = [shutil.copy(index, tmp_path) for index in beside]
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        arguments: dict[str, Any] = {"paths": tars, "ext": ["jpg", "cls"], "batch_size": 7}
+        arguments |= {"random_shuffle": True, "seed": 5}
+        real = build(fn.readers.webdataset, index_paths=indexes, **arguments)
+        expected = [texts(real) for _ in range(15)]
+        del real
+        gc.collect()
+    arguments |= {"backend": "block", "backend_options": {"bmap": bmap, "uri": made.image}}
+    with pytest.warns(MapNotChecked, match="cannot check whether"):
+        ours = build(index_paths=indexes, **arguments)
+    assert [texts(ours) for _ in range(15)] == expected
+    with pytest.raises(FileNotFoundError) as caught:
+        build(**arguments)
+    assert caught.value.filename == tars[0]
