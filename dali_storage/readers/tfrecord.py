@@ -109,7 +109,7 @@ def tfrecord(
     """
     arguments = {**locals(), "backend_options": storage_options(locals())}
     if device not in (None, "cpu"):
-        what = "records are parsed on the CPU; .gpu() copies an output, faster with pinned=True"
+        what = "records are parsed on the CPU; take pinned=True, and .gpu() of an output"
         raise ValueError(f"device must be 'cpu', not {device!r}: {what}")
     by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None

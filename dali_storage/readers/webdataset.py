@@ -107,7 +107,8 @@ def webdataset(
     """
     arguments = {**locals()}
     if device not in (None, "cpu"):
-        raise ValueError(f"device must be 'cpu', not {device!r}; data.gpu() copies an output")
+        what = "samples are in host memory; take pinned=True, and .gpu() of an output"
+        raise ValueError(f"device must be 'cpu', not {device!r}: {what}")
     tars, indexes = file_names("paths", paths), _indexes(index_paths)
     if indexes is not None and len(indexes) != len(tars):
         raise ValueError(f"index_paths must match paths: {len(indexes)} for {len(tars)} tars")
