@@ -142,7 +142,7 @@ def no_permission(path: str) -> BackendUnavailable:
     allow = f"`setfacl -m u:$USER:r {path}` (or the group disk)"
     remedy = f"run as root, or let this user read it with {allow}, or give an image file as uri"
     if os.geteuid() == 0:
-        remedy = "not even root may: give the container the device, or give an image file as uri"
+        remedy = "not even root may: give docker run --device, or give an image file as uri"
     return BackendUnavailable(f"no permission to read {path}", remedy)
 
 
