@@ -45,8 +45,8 @@ class XnvmeFileReader(Reader):
         Args:
             catalog: the samples.
             io: libxnvme's asynchronous implementation. "io_uring" is the fastest, but many
-                Docker containers forbid it. "libaio" is asynchronous with `direct` only. "thrpool" has
-                four threads per lane. "emu" reads one file after the other.
+                Docker containers forbid it. "libaio" is asynchronous with `direct` only. "thrpool"
+                has four threads per lane. "emu" reads one file after the other.
             queue_depth: how many files a lane reads at once: a power of two from 1 to 2048.
             direct: read around the page cache (O_DIRECT). Not for "emu" and "thrpool", which report
                 an error at the end of a file.
