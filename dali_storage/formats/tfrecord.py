@@ -53,7 +53,7 @@ class Feature:
 class TfRecord(Format):
     """Features of records. Strings are views of the batch, numbers are copied.
 
-    A feature of numbers that no record of a batch has is 0-D, as in DALI.
+    A feature of numbers that no record has is 0-D, as in DALI.
     """
 
     operator = "tfrecord"
@@ -64,6 +64,7 @@ class TfRecord(Format):
         """The outputs are `features`, by name. With a `checksum`, every record is verified."""
         self._features = {name.encode(): feature for name, feature in features.items()}
         self._checksum = checksum
+        self._lacking: dict[bytes, bool] = {}  # for each feature, whether the first batch lacks it
         strings = [it.kind == example.BYTES for it in features.values()]
         self.outputs = [
             Output(feature.dtype, 1 if string else None)
@@ -79,7 +80,7 @@ class TfRecord(Format):
         try:
             for item in items:
                 records.append(example.find(self._message(memoryview(item)), self._features))
-            outputs = [_output(key, it, records) for key, it in self._features.items()]
+            outputs = [self._output(key, it, records) for key, it in self._features.items()]
         except _WrongError as error:
             slot, what = len(records) if error.slot is None else error.slot, str(error)
             if error.lacks:
@@ -110,6 +111,27 @@ class TfRecord(Format):
                     raise _WrongError(f"the checksum of its {what} is wrong; write the file anew")
         return message
 
+    def _output(self, key: bytes, feature: Feature, records: list[example.Found]) -> Contents:
+        found = [record.get(key) for record in records]
+        if feature.kind == example.BYTES:
+            return [_string(key, slot, it) for slot, it in enumerate(found)]
+        lacking = [it is None for it in found]
+        if feature.shape or not feature.fixed:
+            # DALI wants one number of dimensions in a batch, and in all batches of a source.
+            expected = self._lacking.setdefault(key, all(lacking))
+            if (lacks := not expected) in lacking:
+                what = (
+                    f"it has {'no' if lacks else 'the'} feature {key.decode()!r}, and other records"
+                )
+                what += " have" if lacks else " do not"
+                raise _WrongError(what, lacking.index(lacks), lacks)
+        if all(lacking):
+            return np.zeros(len(found), feature.dtype)
+        # Of a list of another kind there are no values.
+        data = [b"".join(it[1]) if it and it[0] == feature.kind else b"" for it in found]
+        values, counts = _floats(data) if feature.kind == example.FLOATS else _ints(data)
+        return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
+
 
 def masked(crc: int) -> int:
     """How a CRC-32C is stored, so that those of data that contain their own differ from it."""
@@ -134,29 +156,11 @@ class _Every:
         return True
 
 
-def _output(key: bytes, feature: Feature, records: list[example.Found]) -> Contents:
-    if feature.kind == example.BYTES:
-        return [_string(key, slot, record) for slot, record in enumerate(records)]
-    # Of a list of another kind there are no values; None if the record lacks the feature.
-    found = [record.get(key) for record in records]
-    lists = [it[1] if it and it[0] == feature.kind else () for it in found]
-    n, lacking = len(found), [slot for slot, it in enumerate(found) if it is None]
-    if len(lacking) == n:
-        return np.zeros(n, feature.dtype)
-    if lacking and not (feature.fixed and feature.shape == ()):
-        what = f"it has no feature {key.decode()!r}, and others of its batch have"
-        raise _WrongError(what, lacking[0], lacks=True)
-    data = [b"".join(it) for it in lists]
-    values, counts = _floats(data) if feature.kind == example.FLOATS else _ints(data)
-    return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
-
-
-def _string(key: bytes, slot: int, record: example.Found) -> Any:
-    kind, values = record.get(key, (0, ()))
-    if kind != example.BYTES or not values:
-        what = "no string in the feature" if kind else "no feature"
-        raise _WrongError(f"it has {what} {key.decode()!r}", slot, lacks=not kind)
-    return values[0]
+def _string(key: bytes, slot: int, found: tuple[int, list[memoryview]] | None) -> memoryview:
+    if found is None or found[0] != example.BYTES or not found[1]:
+        what = "no feature" if found is None else "no string in the feature"
+        raise _WrongError(f"it has {what} {key.decode()!r}", slot, lacks=found is None)
+    return found[1][0]
 
 
 def _floats(data: list[bytes]) -> tuple[NDArray[Any], IntArray]:

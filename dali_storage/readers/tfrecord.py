@@ -88,8 +88,8 @@ def tfrecord(
         * of a FixedLenFeature of numbers: int64 or float32, of its shape. Values that are missing
           at the end are 0.
         * of a VarLenFeature: of shape (n,), or (n, *partial_shape).
-        * of a feature of numbers that no record of a batch has: 0-D, as in DALI, and 0. (There, it
-          may have any value.)
+        * of a feature of numbers that no record has: 0-D, as in DALI, and 0. (There, it may have any
+          value.)
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value. An index
@@ -102,9 +102,9 @@ def tfrecord(
     The pipeline raises, while it runs, in addition to the errors of `readers.file`:
 
         * RecordError: a record is not a `tf.train.Example`, its checksum is wrong, or it lacks what
-          `features` ask for: a string; values that fill a shape of `partial_shape`; or numbers that
-          other records of the batch have. `filename` is the path of its file; the message names the
-          record.
+          `features` ask for: a string; values that fill a shape of `partial_shape`; or numbers,
+          unless of shape (), that other records have. `filename` is the path of its file; the
+          message names the record.
         * ContainerChangedError: a file has changed or become shorter since it was opened.
     """
     arguments = {**locals(), "backend_options": storage_options(locals())}
