@@ -110,6 +110,8 @@ def test_it_has_all_arguments_of_dalis_reader() -> None:
         ({"features": {"a": VarLenFeature(string, "")}}, r"features\['a'\]: a string must be"),
         ({"features": {"a": FixedLenFeature([2], string, "")}}, r"a string must be a FixedLen"),
         ({"features": {"n": NUMBER, "b": FixedLenFeature([-1], int64, 0)}}, r"\['b'\]: its shape"),
+        ({"features": {"b": VarLenFeature([-1], int64, 0)}}, r"features\['b'\]: its shape must be"),
+        ({"features": {"b": FixedLenFeature([2**62], int64, 0)}}, r"features\['b'\]: its shape"),
     ],
 )
 def test_a_wrong_argument_is_refused(
@@ -428,6 +430,17 @@ def test_a_file_that_is_damaged_is_refused_without_an_index(
     (tmp_path / "x.tfrecord").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         build(readers.tfrecord, path=tmp_path / "x.tfrecord", features={"n": NUMBER})
+
+
+def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pread = write(FINE, bytes(9000), FINE), os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda fd, size, at: pread(fd, size, at)[: 50 if at == 0 else 0]
+    )
+    with pytest.raises(ValueError, match="record 1 at 47 goes beyond the end of the file"):
+        build(readers.tfrecord, path=path, features={"n": NUMBER})
 
 
 def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write: Callable[..., str]) -> None:

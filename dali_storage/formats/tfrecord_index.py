@@ -116,6 +116,8 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
             if at + HEADER.size > base + len(block):
                 block, base = os.pread(fd, ahead, at), at
                 progress(at)
+                if len(block) < HEADER.size:
+                    break  # it became shorter meanwhile
             length, _ = HEADER.unpack_from(block, at - base)
             starts.append(at)
             at += length + OVERHEAD

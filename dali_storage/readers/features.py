@@ -35,13 +35,17 @@ def describe(features: Any) -> dict[str, Feature]:
 
 
 def _describe(features: Mapping[str, Any]) -> dict[str, Feature]:
-    dtypes = {name: output.dtype for name, output in _run(features, b"").items()}
-    entries = b"".join(_entry(name, _KINDS[dtype]) for name, dtype in dtypes.items())
+    kinds = {name: _KINDS[dtype] for name, (dtype, _) in _run(features, b"").items()}
+    entries = b"".join(_entry(name, kind) for name, kind in kinds.items())
     try:
-        shapes = {name: output.shape for name, output in _run(features, entries).items()}
-    except RuntimeError:
-        raise ValueError(_refused(features, dtypes, entries)) from None
-    return {name: _feature(dtype, shapes[name]) for name, dtype in dtypes.items()}
+        return {name: _feature(*found) for name, found in _run(features, entries).items()}
+    except (RuntimeError, ValueError):  # of DALI, of numpy
+        for name in features if len(features) > 1 else ():
+            _describe({name: features[name]})  # is refused, too, if it is the wrong one
+    what = "its shape must be that of an array that fits in memory"
+    if example.BYTES in kinds.values():
+        what = "a string must be a FixedLenFeature of shape (): the first one is read"
+    raise ValueError(f"features[{next(iter(features))!r}]: {what}")
 
 
 def _check(features: Any) -> None:
@@ -68,22 +72,8 @@ def _feature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Feature:
     return Feature(dtype, shape if fixed else shape[1:], fixed)
 
 
-def _refused(
-    features: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]], entries: bytes
-) -> str:
-    for name, feature in features.items():
-        try:
-            _run({name: feature}, entries)
-        except RuntimeError:
-            if dtypes[name] == _STRING:
-                what = "a string must be a FixedLenFeature of shape (): the first one is read"
-                return f"features[{name!r}]: {what}"
-            return f"features[{name!r}]: its shape must be that of an array that fits in memory"
-    raise AssertionError("unreachable: together they were refused")
-
-
-def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """What DALI's reader makes of an Example of `entries`."""
+def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """The types and shapes that DALI's reader makes of an Example of `entries`."""
     message = _message(example.MESSAGE, entries)
     record = HEADER.pack(len(message), 0) + message + FOOTER.pack(0)
     with _in_memory(record) as path, _in_memory(b"0 %d" % len(record)) as index_path:
@@ -93,8 +83,8 @@ def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, np.ndarray[An
                 path=path, index_path=index_path, features=dict(features), dont_use_mmap=True
             )
             pipeline.set_outputs(*nodes.values())
-        outputs = pipeline.run()
-        return {name: np.array(output[0]) for name, output in zip(nodes, outputs, strict=True)}
+        arrays = [np.asarray(output[0]) for output in pipeline.run()]
+        return {name: (it.dtype, it.shape) for name, it in zip(nodes, arrays, strict=True)}
 
 
 @contextmanager
@@ -114,8 +104,7 @@ def _entry(name: str, kind: int) -> bytes:
 
 
 def _message(tag: int, content: bytes) -> bytes:
-    size, more = [], len(content)
-    while more > 127:
-        size.append(more & 127 | 128)
-        more >>= 7
-    return bytes([tag, *size, more]) + content
+    size = len(content)  # in five bytes, of which all but the last say that another follows
+    return (
+        bytes([tag, *(size >> bits & 127 | 128 for bits in (0, 7, 14, 21)), size >> 28]) + content
+    )

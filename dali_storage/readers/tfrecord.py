@@ -88,8 +88,8 @@ def tfrecord(
         * of a FixedLenFeature of numbers: int64 or float32, of its shape. Values that are missing
           at the end are 0.
         * of a VarLenFeature: of shape (n,), or (n, *partial_shape).
-        * of a feature of numbers that no record has: 0-D, as in DALI, and 0. (There, it may have any
-          value.)
+        * of a feature of numbers that no record has: 0-D, as in DALI, and 0. (There, it may have
+          any value.)
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value. An index
