@@ -65,7 +65,8 @@ class PythonFileReader(Reader):
                 gains from more `lanes`. None: "aio" where it works, otherwise "preadv" with a
                 RuntimeWarning.
             copying_lanes: how many lanes may copy out of the page cache at once, from 1 to 64.
-                None: as many as DALI's threads leave processors over, at least one.
+                None: of whole files, as many as DALI's threads leave processors over, at least one;
+                of ranges, as many as there are processors.
 
         Raises:
             ValueError, TypeError: a wrong option.
@@ -78,6 +79,10 @@ class PythonFileReader(Reader):
         self.io = _choose_io(io)
         self._read: Read = partial(aio.read, FILES_AT_ONCE) if self.io == "aio" else preadv.read
         self.lanes = lanes
+        if copying_lanes is None and catalog.ranges is not None:
+            # These lanes seldom need the interpreter lock, and copy in the time in which DALI's
+            # threads wait for them: 1.3 to 1.5 times as fast on two processors as one lane.
+            copying_lanes = len(os.sched_getaffinity(0))
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
         self._spans = SpanReads(catalog, self._files, lanes)

@@ -516,3 +516,22 @@ def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
     for contents, expected in (([part, part], True), ([part, other], False), ([other], False)):
         tensors, *_ = group.data_list(source, contents)
         assert all(tensor.is_pinned is expected for tensor in tensors)
+
+
+def test_the_last_tensor_of_a_batch_keeps_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then DALI takes the interpreter lock once to drop a batch, and not once for each sample."""
+    monkeypatch.setattr(group, "TensorCPU", Tensor)
+    monkeypatch.setattr(group, "TensorListCPU", TensorList)
+    source: Any = SimpleNamespace(stream=None, pinned=False)
+    gc.disable()  # what is dropped must die by itself
+    try:
+        tensors, *_ = group.data_list(source, [memoryview(bytes([each])) for each in range(3)])
+        assert [tensor.memory.tobytes() for tensor in tensors] == [b"\x00", b"\x01", b"\x02"]
+        others = [weakref.ref(tensor) for tensor in tensors[:2]]
+        last = tensors[2]
+        del tensors
+        assert None not in [other() for other in others]
+        del last
+        assert [other() for other in others] == [None, None]
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory, from_files
 from dali_storage.errors import SampleSizeChanged
+from dali_storage.ranges import Ranges
 from dali_storage.reader import Reader
 from dali_storage.testing import (
     RangeTests,
@@ -165,6 +167,17 @@ def test_copying_lanes_are_for_the_prefetcher(copying_lanes: int | None) -> None
     with PythonFileReader(from_files(["x"]), copying_lanes=copying_lanes) as reader:
         assert reader.cooperative
         assert reader.copying_lanes == copying_lanes
+
+
+@pytest.mark.parametrize(("copying_lanes", "expected"), [(None, 3), (1, 1), (64, 64)])
+def test_lanes_copy_ranges_on_all_processors(
+    monkeypatch: pytest.MonkeyPatch, copying_lanes: int | None, expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1, 3, 4})
+    ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([1]))
+    catalog = replace(Catalog.from_names([b"x"], []), ranges=ranges)
+    with PythonFileReader(catalog, copying_lanes=copying_lanes) as reader:
+        assert reader.copying_lanes == expected
 
 
 READ = """

@@ -25,7 +25,7 @@ from .opening import (
 from .samples import FILES_AT_ONCE, SampleFiles, close_all_kept
 
 _MOST_OPEN = 256  # containers per reader, or a quarter of the files that a process may open
-_IDENTITY = [4, 5, 14, 15]  # inode, size, mtime in s and ns: words of 8 bytes in struct statx
+_IDENTITY = np.array([4, 5, 14, 15])  # inode, size, mtime in s and ns: words in struct statx
 
 
 class Containers:

@@ -176,7 +176,7 @@ class AioContext:
         iocbs["offset"] = offsets
         iocbs["rw_flags"] = rw_flags
         try:
-            return self._run(_addresses(iocbs))
+            return self._run(_addresses(iocbs), bool(rw_flags & os.RWF_NOWAIT))
         except BaseException:
             try:
                 self._drain()
@@ -196,8 +196,11 @@ class AioContext:
             except KeyboardInterrupt:
                 pass
 
-    def _run(self, iocbs: npt.NDArray[np.uint64]) -> IntArray:
-        """Submit iocbs, by their addresses, and return their results."""
+    def _run(self, iocbs: npt.NDArray[np.uint64], at_once: bool) -> IntArray:
+        """Submit iocbs, by their addresses, and return their results.
+
+        `at_once`: they are complete when they have been submitted.
+        """
         n = iocbs.size
         results = np.empty(n, np.int64)
         events = np.empty(min(n, self.depth), IO_EVENT)
@@ -214,7 +217,9 @@ class AioContext:
                 submitted += max(accepted, 0)
             under_way = submitted - finished
             if under_way:
-                done = self._reap(events[:under_way], under_way if submitted == n else 1)
+                at_least = 0 if at_once else under_way if submitted == n else 1
+                done = self._reap(events[:under_way], at_least)
+                at_once = at_once and done.size > 0
                 results[done["data"].astype(np.int64)] = done["res"]
                 finished += done.size
         return results
@@ -227,6 +232,9 @@ class AioContext:
     def _reap(self, events: npt.NDArray[np.void], at_least: int) -> npt.NDArray[np.void]:
         bounds = ctypes.c_long(at_least), ctypes.c_long(events.size)
         memory = ctypes.c_void_p(events.ctypes.data)
+        if not at_least:
+            count = libc.syscall_with_gil(_GETEVENTS, self.id, *bounds, memory, None)
+            return events[: max(count, 0)]
         while (count := libc.syscall(_GETEVENTS, self.id, *bounds, memory, None)) < 0:
             if ctypes.get_errno() != errno.EINTR:  # a valid context fails in no other way
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -21,9 +21,9 @@ _without_errno = ctypes.CDLL(None)
 _with_errno = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None)
 
-syscall = _with_errno.syscall
-"""Any system call; errno is in `ctypes.get_errno()`."""
-syscall.restype = c_long
+syscall, syscall_with_gil = _with_errno.syscall, _held["syscall"]
+"""Any system call; errno is in `ctypes.get_errno()`, but not of the twin."""
+syscall.restype = syscall_with_gil.restype = c_long
 
 preadv2 = _with_errno.preadv2
 preadv2.argtypes = [c_int, c_void_p, c_int, c_int64, c_int]
@@ -44,7 +44,7 @@ madvise.argtypes = [c_void_p, c_size_t, c_int]
 dup3_with_gil = _held.dup3
 dup3_with_gil.argtypes = [c_int, c_int, c_int]
 
-openat2_with_gil = _held.syscall
+openat2_with_gil = _held["syscall"]
 """openat2(2), which the C library does not wrap: its number, then its arguments."""
 openat2_with_gil.argtypes = [c_long, c_int, c_char_p, c_void_p, c_size_t]
 openat2_with_gil.restype = c_long
