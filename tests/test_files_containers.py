@@ -367,6 +367,43 @@ def test_an_error_of_the_storage_names_container_and_sample(
         check(reader, catalog, [0, 1, 4, 5])
 
 
+@pytest.mark.parametrize("options", [{}, {"direct": True}, {"io": "preadv"}])
+@pytest.mark.parametrize("fails_again", [True, False])
+def test_the_sample_whose_bytes_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], fails_again: bool
+) -> None:
+    """All samples are one span, which is read in pieces of several samples each."""
+    size, count, bad = 90_001, 20, 7
+    (tmp_path / "0").write_bytes(np.random.default_rng(0).bytes(size * count))
+    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
+    rows = np.arange(count)
+    catalog = replace(files, ranges=Ranges.of_columns(rows * 0, rows * size, rows * 0 + size))
+    left = [2 if fails_again else 1]
+
+    def fail(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+        results = whole(fds, iovecs, starts, rw_flags)
+        ends = starts + iovecs["len"][:, 0].astype(np.int64)
+        touches = (starts <= bad * size + 50_000) & (ends > bad * size + 50_000)
+        if touches.any() and not rw_flags and left[0]:
+            left[0] -= 1
+        elif not rw_flags:
+            return results
+        results[touches] = -errno.EAGAIN if rw_flags else -errno.EIO
+        return results
+
+    with PythonFileReader(catalog, **options) as reader:
+        whole = reader._read
+        monkeypatch.setattr(reader, "_read", fail)
+        with pytest.raises(OSError, match=f"sample {bad}: 90,001 bytes") as caught:
+            read(reader, np.array([*range(bad, count), *range(bad)]), catalog)
+        assert caught.value.errno == errno.EIO
+        if fails_again:
+            left[0] = 2
+            with pytest.raises(OSError, match=f"sample {bad}: 90,001 bytes"):
+                read(reader, rows, catalog)
+        read(reader, rows, catalog)
+
+
 def test_two_readers_of_one_container(make: Callable[[int], Catalog]) -> None:
     catalog = make(2)
     with PythonFileReader(catalog) as one:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..._types import IntArray
 from ...catalog import Catalog
@@ -51,9 +52,12 @@ class SpanReads:
                 start += len(fds)
                 some, where = _from(spans, dict(zip(part, fds, strict=False)))
                 got, errors = read_spans(some, where)
-                if (short := got < some.needed).any():
-                    blame = some.slots[short], errors[short], got[short]
-                    failed += zip(*(column.tolist() for column in blame), strict=True)
+                if failures := _failures(some, got, errors):
+                    # Each of the samples again, by itself, to find out which it was.
+                    each = _split(self._each(batch, _choose(some, got < some.needed)))
+                    _, where = _from(each, dict(zip(part, fds, strict=False)))
+                    found = _failures(each, *read_spans(each, where))
+                    failed += found or [(int(each.slots.min()), *min(failures)[1:])]
                 for changed in self._containers.changed(part[: len(fds)])[:1]:
                     raise changed_error(self._catalog.file_path(changed))
         finally:
@@ -64,6 +68,19 @@ class SpanReads:
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""
         self._containers.close()
+
+    def _each(self, batch: Batch, spans: Spans) -> Spans:
+        """The samples of a batch that have bytes in these spans, each as a span of its own."""
+        ranges, samples, unit = self._catalog.ranges, batch.samples, self._files.unit
+        assert ranges is not None
+        files, starts = ranges.files_of(samples), ranges.starts[samples]
+        ends = starts + batch.sizes
+        touches = (files[:, None] == spans.files) & (starts[:, None] < spans.starts + spans.needed)
+        slots = np.flatnonzero((touches & (ends[:, None] > spans.starts)).any(axis=1))
+        low = starts[slots] & -unit
+        needed = ends[slots] - low
+        offsets = batch.offsets[slots] - (starts[slots] - low)
+        return Spans(files[slots], low, needed + unit - 1 & -unit, needed, offsets, slots)
 
     def _error(self, batch: Batch, slot: int, number: int, got: int) -> OSError:
         """The error of a failed span of an unchanged container; `slot` is of its first sample."""
@@ -102,9 +119,18 @@ def _split(spans: Spans) -> Spans:
 
 def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
     """The spans of the files that these are the descriptors of, and the descriptor of each."""
-    where = np.array([fds.get(file, -1) for file in spans.files.tolist()])
-    if where.min() >= 0:
+    where = np.array([fds.get(file, -1) for file in spans.files.tolist()], np.int64)
+    if where.min(initial=0) >= 0:
         return spans, where
-    chosen = where >= 0
-    columns = (getattr(spans, field.name)[chosen] for field in fields(spans))
-    return Spans(*columns), where[chosen]
+    return _choose(spans, where >= 0), where[where >= 0]
+
+
+def _choose(spans: Spans, chosen: npt.NDArray[np.bool_]) -> Spans:
+    return Spans(*(getattr(spans, field.name)[chosen] for field in fields(spans)))
+
+
+def _failures(spans: Spans, got: IntArray, errors: IntArray) -> list[tuple[int, int, int]]:
+    """Slot, errno and bytes read of the spans that failed."""
+    short = got < spans.needed
+    columns = spans.slots[short], errors[short], got[short]
+    return [*zip(*(column.tolist() for column in columns), strict=True)]
