@@ -24,20 +24,12 @@ _STEP = 1 << 20  # bytes; to draw a bar costs more than to read a header
 
 
 class Kind(NamedTuple):
-    """A kind of container.
-
-    Attributes:
-        name: for messages.
-        extensions: of file names, which ".idx" replaces.
-        matches: whether a file is of this kind, from its first 512 bytes.
-        lines: makes the lines of the index of the file at a path, and calls `Progress` meanwhile;
-            raises ValueError for a file that is damaged.
-    """
+    """A kind of container."""
 
     name: str
-    extensions: tuple[str, ...]
-    matches: Callable[[bytes], bool]
-    lines: Callable[[bytes, Progress], Iterable[bytes]]
+    extensions: tuple[str, ...]  # which ".idx" replaces
+    matches: Callable[[bytes], bool]  # whether a file begins with 512 bytes of one
+    lines: Callable[[bytes, Progress], Iterable[bytes]]  # of the index of the file at a path
 
 
 KINDS = (
@@ -82,7 +74,7 @@ def write(file: str, target: str, advance: Progress) -> None:
         ValueError: the file is no container of a known kind, or is damaged.
         OSError: it cannot be read, or the index cannot be written.
     """
-    path, done = os.fsencode(file), 0
+    done = 0
 
     def progress(position: int) -> None:
         nonlocal done
@@ -94,7 +86,7 @@ def write(file: str, target: str, advance: Progress) -> None:
     part = f"{target}.{os.getpid()}.part"
     try:
         with open(part, "wb") as index:  # first: an index may take minutes
-            index.writelines(kind.lines(path, progress))
+            index.writelines(kind.lines(os.fsencode(file), progress))
         os.replace(part, target)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -239,7 +239,7 @@ def test_white_space_of_an_index_does_not_matter(tmp_path: Path) -> None:
         ({"path": []}, "path must not be empty"),
         ({"path": ["s3://bucket/a.rec"]}, "path must be a local path"),
         ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
-        ({"device": "gpu"}, "device='gpu': the processor parses the records"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': records are parsed"),
         ({"dont_use_mmap": "no"}, "dont_use_mmap must be True or False"),
         ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),
         ({"num_shards": 2}, "num_shards must be at most 1"),

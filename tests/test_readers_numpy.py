@@ -215,7 +215,7 @@ def test_it_returns_one_node_or_a_pair(arrays: list[str]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"device": "gpu"}, "device='gpu': the processor parses the header"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': headers are parsed"),
         ({"roi_start": 0, "rel_roi_start": 0.5}, "roi_start and rel_roi_start cannot both"),
         ({"roi_end": 0, "rel_roi_shape": 0.5}, "roi_end and rel_roi_shape cannot both"),
         ({"roi_end": "x"}, "roi_end must be an integer, not 'x'"),

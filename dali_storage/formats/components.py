@@ -16,9 +16,7 @@ import numpy as np
 from .._types import IntArray
 from .tars import Member
 
-_PATTERNS = 65536  # that are remembered, of the extensions of a sample
 _LISTED = 20  # extensions in a message
-
 
 Sample: TypeAlias = list[tuple[bytes, Member]]
 """The components of a sample: the extension and the file of each."""
@@ -89,12 +87,6 @@ def grouped(samples: Iterable[tuple[tuple[bytes, ...], Iterable[int]]]) -> Block
     return Block(number + 1, groups)
 
 
-class _Pick(NamedTuple):
-    outputs: list[int]  # that a sample has
-    components: list[int]  # of each of these
-    complete: bool  # for DALI, which counts components, not outputs
-
-
 @dataclass(slots=True, eq=False)
 class Selection:
     """The outputs of a reader.
@@ -116,7 +108,6 @@ class Selection:
     case_sensitive: bool = True
     matched: bool = False
     seen: dict[bytes, None] = field(default_factory=dict)
-    _picks: dict[tuple[bytes, ...], _Pick] = field(default_factory=dict)
     _wanted: dict[bytes, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,49 +139,32 @@ class Selection:
         rows = np.zeros((block.size, len(self.ext), 2), np.int64)
         kept = np.ones(block.size, bool)
         for extensions, samples, places in block.groups:
-            outputs, components, complete = self._pick(extensions)
-            chosen = places[:, components]
-            self._refuse_fractions(samples + first, outputs, chosen, where)
-            rows[samples[:, None], outputs] = chosen
-            if not complete and self.missing == "error":
-                lacks = [e for i, e in enumerate(self.ext) if i not in outputs]
-                what = f"nothing for {texts(lacks)}" if lacks else "fewer components than outputs"
-                sample = where(first + int(samples[0]))
-                raise ValueError(f"{sample}: {what}; it has {texts(extensions)}")
-            if not complete and self.missing == "skip":
-                kept[samples] = False
+            picked = self._pick(extensions)
+            rows[samples[:, None], [*picked]] = places[:, [*picked.values()]]
+            if len({*picked.values()}) < len(self.ext):  # DALI counts components, not outputs
+                kept[samples] = self.missing != "skip"
+                if self.missing == "error":
+                    lacks = [extension for i, extension in enumerate(self.ext) if i not in picked]
+                    what = f"nothing for {texts(lacks)}" if lacks else "a component is two outputs"
+                    about = where(first + int(samples[0]))
+                    raise ValueError(f"{about}: {what}; it has {texts(extensions)}")
+        items = np.array([dtype.itemsize for dtype in self.dtypes])
+        for sample, output in np.argwhere(rows[:, :, 1] % items)[:1].tolist():
+            what = f"{rows[sample, output, 1]:,} bytes for {texts([self.ext[output]])}"
+            what += f", no multiple of the size of {self.dtypes[output]}"
+            raise ValueError(f"{where(first + sample)}: {what}")
         return rows if kept.all() else rows[kept], first + np.flatnonzero(kept)
 
-    def _pick(self, extensions: tuple[bytes, ...]) -> _Pick:
-        if (known := self._picks.get(extensions)) is not None:
-            return known
-        chosen: dict[int, int] = {}
+    def _pick(self, extensions: tuple[bytes, ...]) -> dict[int, int]:
+        """The component of each output that a sample with these extensions has."""
+        picked: dict[int, int] = {}
         for component, extension in enumerate(map(self._folded, extensions)):
             for output in self._wanted.get(extension, ()):
-                chosen.setdefault(output, component)
+                picked.setdefault(output, component)
         if len(self.seen) <= _LISTED:
             self.seen |= dict.fromkeys(extensions)
-        self.matched = self.matched or bool(chosen)
-        components = [*chosen.values()]
-        pick = _Pick([*chosen], components, len(set(components)) >= len(self.ext))
-        if len(self._picks) < _PATTERNS:
-            self._picks[extensions] = pick
-        return pick
-
-    def _refuse_fractions(
-        self,
-        samples: IntArray,
-        outputs: list[int],
-        chosen: IntArray,
-        where: Callable[[int], str],
-    ) -> None:
-        dtypes = [self.dtypes[output] for output in outputs]
-        rest = chosen[:, :, 1] % np.array([dtype.itemsize for dtype in dtypes], np.int64)
-        for row, column in np.argwhere(rest)[:1].tolist():
-            size, dtype = chosen[row, column, 1], dtypes[column]
-            what = f"{size:,} bytes for {texts([self.ext[outputs[column]]])}"
-            sample = where(int(samples[row]))
-            raise ValueError(f"{sample}: {what}, no multiple of the size of {dtype}")
+        self.matched = self.matched or bool(picked)
+        return picked
 
     def refuse_nothing(self, count: int) -> None:
         """Raise ValueError if `count` samples were kept and that is none, or they have no output.

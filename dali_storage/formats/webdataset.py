@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from . import tars, wds_index
 from .components import Block, Selection, grouped, samples
 
 _SAMPLES = 16384  # of a tar that are handled at a time
+
+_Chosen: TypeAlias = tuple[IntArray, IntArray, list[tuple[int, tars.Member]]]
+"""The rows of `Selection.choose()` of all blocks of a container, their samples, and the probes."""
 
 
 class WebDataset(Format):
@@ -77,12 +80,12 @@ def find(
     pieces: list[tuple[IntArray, IntArray]] = []
     for container, path in enumerate(paths):
         if indexes is None:
-            rows = _choose(_scan(path), selection, partial(_where, path)).rows
+            rows, _, _ = _choose(_scan(path), selection, partial(_where, path))
         else:
             index = indexes[container]
             chosen = _choose(wds_index.blocks(index), selection, partial(wds_index.line, index))
             _compare(path, index, chosen, may_be_missing)
-            rows = chosen.rows
+            rows = chosen[0]
         pieces.append((rows[:, :, 0].ravel(), rows[:, :, 1].ravel()))
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
@@ -108,14 +111,6 @@ def _where(path: bytes, sample: int) -> str:
     return f"{os.fsdecode(path)!r}, sample {sample}"
 
 
-class _Chosen(NamedTuple):
-    """The rows of `Selection.choose()` of all blocks of a container, their samples, and probes."""
-
-    rows: IntArray
-    samples: IntArray
-    probes: list[tuple[int, tars.Member]]
-
-
 def _choose(blocks: Iterator[Block], selection: Selection, where: Callable[[int], str]) -> _Chosen:
     chosen, done = [], 0
     probes: list[tuple[int, tars.Member]] = []
@@ -124,7 +119,7 @@ def _choose(blocks: Iterator[Block], selection: Selection, where: Callable[[int]
         probes.extend(block.probes)
         done += block.size
     rows, kept = zip(*chosen, strict=True)
-    return _Chosen(np.concatenate(rows), np.concatenate(kept), probes)
+    return np.concatenate(rows), np.concatenate(kept), probes
 
 
 def _compare(path: bytes, index: bytes, chosen: _Chosen, may_be_missing: bool) -> None:
@@ -143,12 +138,10 @@ def _compare(path: bytes, index: bytes, chosen: _Chosen, may_be_missing: bool) -
 
 def _contradiction(fd: int, chosen: _Chosen) -> list[tuple[int, Sequence[int], str]]:
     """The first wrong sample, its place, and what is there instead; empty if none is found."""
-    end = os.fstat(fd).st_size
-    starts, sizes = chosen.rows[:, :, 0], chosen.rows[:, :, 1]
-    for row, output in np.argwhere(sizes > end - starts)[:1].tolist():
-        place = chosen.rows[row, output].tolist()
-        return [(int(chosen.samples[row]), place, f"the tar has {end:,}")]
-    for sample, file in chosen.probes:
+    (rows, kept, probes), end = chosen, os.fstat(fd).st_size
+    for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
+        return [(int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")]
+    for sample, file in probes:
         if (what := tars.contradiction(fd, file)) is not None:
             return [(sample, file[1:], what)]
     return []

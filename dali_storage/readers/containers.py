@@ -4,7 +4,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import registry
+from ..discovery import file_names
 from ..options import dali_flag
+
+
+def on_cpu(device: str | None, why: str) -> None:
+    """Refuse a device that is not the CPU, of a reader that delivers nowhere else.
+
+    Raises:
+        ValueError: it is another.
+    """
+    if device not in (None, "cpu"):
+        remedy = "take pinned=True, and .gpu() of an output"
+        raise ValueError(f"device must be 'cpu', not {device!r}: {why}; {remedy}")
+
+
+def index_names(argument: str, given: Any, count: int) -> list[bytes] | None:
+    """The paths of indexes, one for each of `count` containers; None if there are none.
+
+    Raises:
+        ValueError, TypeError: there are more or fewer, or one is not a path.
+    """
+    if given is None or (isinstance(given, (list, tuple)) and not given):  # as in DALI
+        return None
+    names = file_names(argument, given)
+    if len(names) != count:
+        what = f"{len(names)} indexes for {count} files"
+        raise ValueError(f"{argument} must have one index for each file: {what}")
+    return names
 
 
 def goes_by_container(shuffle: str) -> bool:

@@ -17,7 +17,7 @@ from ..formats.npy import Npy
 from ..formats.roi import Cutter, Region
 from ..options import dali_flag, dali_integer
 from .arguments import add, prepare
-from .containers import storage_options
+from .containers import on_cpu, storage_options
 
 Integers: TypeAlias = int | Sequence[int] | None
 Fractions: TypeAlias = float | Sequence[float] | None
@@ -115,11 +115,7 @@ def numpy(
           not fit. `filename` is its path.
     """
     arguments = dict(locals())
-    if device == "gpu":
-        raise ValueError(
-            "device='gpu': the processor parses the header of every file, so arrays are in host "
-            "memory; take pinned=True, and .gpu() of the output"
-        )
+    on_cpu(device, "headers are parsed on the CPU")
     for flag in ("cache_header_information", "dont_use_mmap", "read_ahead", "register_buffers"):
         dali_flag(flag, arguments[flag])
     arguments["backend_options"] = storage_options(arguments)

@@ -12,7 +12,7 @@ from ..dali import DataNode
 from ..formats import recordio
 from ..options import dali_flag
 from .arguments import add, prepare
-from .containers import goes_by_container
+from .containers import goes_by_container, on_cpu
 
 
 @do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
@@ -78,9 +78,7 @@ def mxnet(
         * RecordError: what the index points at is no record of an image. `filename` is the file.
     """
     arguments = dict(locals())
-    if device == "gpu":
-        what = "device='gpu': the processor parses the records, so they are in host memory"
-        raise ValueError(f"{what}; take pinned=True, and .gpu() of an output")
+    on_cpu(device, "records are parsed on the CPU")
     for flag in ("dont_use_mmap", "read_ahead"):
         dali_flag(flag, arguments[flag])
     by_container = goes_by_container(shuffle)

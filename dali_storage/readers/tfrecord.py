@@ -15,7 +15,7 @@ from ..formats import tfrecord_index
 from ..formats.tfrecord import Checksum, TfRecord
 from ..options import dali_flag
 from .arguments import add, prepare
-from .containers import goes_by_container, storage_options
+from .containers import goes_by_container, index_names, on_cpu, storage_options
 from .features import describe
 
 
@@ -108,16 +108,11 @@ def tfrecord(
         * ContainerChangedError: a file has changed or become shorter since it was opened.
     """
     arguments = {**locals(), "backend_options": storage_options(locals())}
-    if device not in (None, "cpu"):
-        what = "records are parsed on the CPU; take pinned=True, and .gpu() of an output"
-        raise ValueError(f"device must be 'cpu', not {device!r}: {what}")
+    on_cpu(device, "records are parsed on the CPU")
     by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None
     files = discovery.file_names("path", path)
-    indexes = None if index_path is None else discovery.file_names("index_path", index_path)
-    if indexes is not None and len(indexes) != len(files):
-        what = f"{len(indexes)} indexes for {len(files)} files"
-        raise ValueError(f"index_path must have one index for each file: {what}")
+    indexes = index_names("index_path", index_path, len(files))
 
     def find(tree: Callable[[], Tree | None]) -> Catalog:
         return tfrecord_index.find(files, indexes, by_container)

@@ -1,5 +1,6 @@
 """`readers.webdataset`: samples in tars."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,18 +13,14 @@ from .._types import PathLike
 from ..catalog import Catalog, Tree
 from ..dali import DataNode
 from ..discovery import file_names
-from ..filters import PATH_TYPES, as_list
+from ..filters import as_list
 from ..formats import webdataset as format_
 from ..formats.components import Selection
 from ..options import dali_flag
 from .arguments import add, prepare
-from .containers import goes_by_container
+from .containers import goes_by_container, index_names, on_cpu
 
 _MISSING = "empty", "skip", "error"
-_DTYPES = (
-    *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-    *("float16", "float32", "float64"),
-)
 
 
 @do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
@@ -106,37 +103,29 @@ def webdataset(
     for a tar that has changed since it was opened.
     """
     arguments = {**locals()}
-    if device not in (None, "cpu"):
-        what = "samples are in host memory; take pinned=True, and .gpu() of an output"
-        raise ValueError(f"device must be 'cpu', not {device!r}: {what}")
-    tars, indexes = file_names("paths", paths), _indexes(index_paths)
-    if indexes is not None and len(indexes) != len(tars):
-        raise ValueError(f"index_paths must match paths: {len(indexes)} for {len(tars)} tars")
+    on_cpu(device, "samples are in host memory")
+    tars = file_names("paths", paths)
+    indexes = index_names("index_paths", index_paths, len(tars))
     extensions = _extensions(ext)
     types = _dtypes(dtypes, len(extensions))
-    missing = _missing(missing_component_behavior)
-    sensitive = case_sensitive_extensions
-    case = sensitive is None or dali_flag("case_sensitive_extensions", sensitive)
+    missing = str(missing_component_behavior or "empty").lower()
+    if missing not in _MISSING:
+        known, given = ", ".join(map(repr, _MISSING)), missing_component_behavior
+        raise ValueError(f"missing_component_behavior must be {known}, not {given!r}")
+    case = case_sensitive_extensions
+    case = case is None or dali_flag("case_sensitive_extensions", case)
     by_container = goes_by_container(shuffle)
 
     def find(tree: Callable[[], Tree | None]) -> Catalog:
+        selection = Selection(extensions, types, missing, case)
+        missing_tars = tree() is not None  # the backend has a map
         return format_.find(
-            tars,
-            indexes,
-            Selection(extensions, types, missing, case),
-            by_container=by_container,
-            may_be_missing=tree() is not None,
+            tars, indexes, selection, by_container=by_container, may_be_missing=missing_tars
         )
 
     prepared = prepare(arguments, find, by_container=by_container)
     nodes = add(arguments, prepared, format_.WebDataset(types))
     return nodes if len(nodes) > 1 else nodes[0]
-
-
-def _indexes(index_paths: Any) -> list[bytes] | None:
-    """Their paths; as in DALI, an empty list is none."""
-    given = [] if index_paths is None else as_list("index_paths", index_paths, PATH_TYPES)
-    return file_names("index_paths", given) if given else None
 
 
 def _extensions(ext: Any) -> list[bytes]:
@@ -151,28 +140,16 @@ def _extensions(ext: Any) -> list[bytes]:
 def _dtypes(dtypes: Any, outputs: int) -> list[np.dtype[Any]]:
     if dtypes is None:
         return [np.dtype(np.uint8)] * outputs
-    given = as_list("dtypes", dtypes, (DALIDataType, type, str, np.dtype))
-    types = [_dtype(each) for each in given]
+    types = [*map(_dtype, as_list("dtypes", dtypes, (DALIDataType, type, str, np.dtype)))]
     if len(types) != outputs:
         raise ValueError(f"dtypes must match ext: {len(types)} for {outputs} outputs")
     return types
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        found: np.dtype[Any] = np.dtype(
-            to_numpy_type(dtype) if isinstance(dtype, DALIDataType) else dtype
-        )
-    except (KeyError, TypeError):
-        found = np.dtype(np.object_)
-    if found.name not in _DTYPES or not found.isnative:
-        raise ValueError(f"dtypes must be of {', '.join(_DTYPES)}, not {dtype!r}")
-    return found
-
-
-def _missing(behavior: Any) -> str:
-    found = str(behavior or "").lower() or _MISSING[0]
-    if found not in _MISSING:
-        known = ", ".join(map(repr, _MISSING))
-        raise ValueError(f"missing_component_behavior must be {known}, not {behavior!r}")
-    return found
+    with contextlib.suppress(KeyError, TypeError):
+        given = to_numpy_type(dtype) if isinstance(dtype, DALIDataType) else dtype
+        found: np.dtype[Any] = np.dtype(given)
+        if found.kind in "iuf" and found.itemsize <= 8 and found.isnative:
+            return found
+    raise ValueError(f"dtypes must be integers, or floats of 16 to 64 bits, not {dtype!r}")
