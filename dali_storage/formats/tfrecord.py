@@ -117,7 +117,7 @@ class TfRecord(Format):
             return [_string(key, slot, it) for slot, it in enumerate(found)]
         lacking = [it is None for it in found]
         if feature.shape or not feature.fixed:
-            # DALI wants one number of dimensions in a batch, and in all batches of a source.
+            # DALI takes only one number of dimensions in a batch, and in all batches of a source.
             expected = self._lacking.setdefault(key, all(lacking))
             if (lacks := not expected) in lacking:
                 what = (
