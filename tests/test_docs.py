@@ -136,7 +136,6 @@ def test_the_records_of_the_containers_page_are_read(
 
 
 def test_the_shards_of_the_containers_page_are_trained_with(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
     pack, train, _ = snippets("docs/containers.md", "python")
     for there, here in (
         ("/data/train", str(data)),
