@@ -204,6 +204,49 @@ def test_sparse_files_are_refused(tmp_path: Path) -> None:
             found(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        *(
+            b"0 path=b\n",
+            b"11 path=b.n\n",
+            b"9 path=b\n",
+            b"x path=b\n",
+            b"+9 path=b\n",
+            b"path=b\n",
+        ),
+        *(b"9" * 5000 + b" path=b\n", b"12 path=b.n\n5", b"12 size=-100\n", b"8 size=\n"),
+        b"28 size=" + b"9" * 19 + b"\n",
+    ],
+    ids=lambda records: str(records[:30]),
+)
+def test_a_damaged_pax_header_is_refused(tmp_path: Path, records: bytes) -> None:
+    path = write_tar(tmp_path / "t", [("pax", records), ("a", b"1")])
+    change(path, 156, b"x")
+    with pytest.raises(ValueError, match=r"/t', at 0: the pax header is damaged"):
+        found(path)
+
+
+def test_pax_records_may_have_any_keys_and_values(tmp_path: Path) -> None:
+    values = [(b"comment", b"a\nb"), (b"path", b"="), (b"path", b"\xff b \xc3\xa9.jpg\n")]
+    values += [(b"long.key.", b"12 y"), (b"size", b"000001")]
+    records = b"".join(b"%d %b=%b\n" % (len(k) + len(v) + 5, k, v) for k, v in values)
+    path = write_tar(tmp_path / "t", [("pax", records), ("a", b"1")])
+    change(path, 156, b"x")
+    assert found(path) == [Member(b"\xff b \xc3\xa9.jpg\n", 1536, 1)]
+
+
+@pytest.mark.parametrize("kind", [b"x", b"L"])
+def test_a_header_that_cannot_be_that_long_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = kind, 7 << 30
+    with open(tmp_path / "t", "wb") as file:
+        file.write(info.tobuf(tarfile.USTAR_FORMAT))
+        file.truncate(8 << 30)
+    with pytest.raises(ValueError, match=r"at 0: a header of 7,516,192,768 bytes"):
+        found(tmp_path / "t")
+
+
 def test_a_size_that_is_no_number_is_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "t", CONTENT)
     change(tmp_path / "t", 124, b"0000000000x\0")

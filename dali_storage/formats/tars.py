@@ -19,6 +19,8 @@ _NO_FILES = b"123456"  # links, devices, directories, FIFOs
 _RECORDS = b"xgLK"  # which describe the next file
 _SPARSE = "a sparse file; extract it, and make the tar anew without --sparse"
 _LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
+_LONGEST = 16 << 20  # bytes of a pax header or long name
+_SIZE = re.compile(rb"[0-9]{1,18}\n")
 _BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
 _UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # what libtar cuts off from a name
 _PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
@@ -141,6 +143,8 @@ class _Walk:
         following = data + -(-stored // BLOCK) * BLOCK
         if following > self._end:
             raise self._error(f"{size:,} bytes of data, but the file ends; it has been cut short")
+        if kind in b"xL" and stored > _LONGEST:
+            raise self._error(f"a header of {stored:,} bytes; the tar is damaged")
         if kind in b"L":
             self._name = os.pread(self._fd, stored, data).partition(b"\0")[0]
         elif kind in b"x":
@@ -159,16 +163,24 @@ class _Walk:
     def _read_pax(self, content: bytes) -> None:
         """Records "LENGTH KEY=VALUE" and a line feed; the length is that of the whole record."""
         position = 0
-        while (space := content.find(b" ", position)) > 0 and content[position:space].isdigit():
-            end = position + int(content[position:space])
-            key, _, value = content[space + 1 : end - 1].partition(b"=")
-            if key == b"path":
-                self._name = value
-            elif key == b"size" and value.isdigit():
-                self._size = int(value)
-            elif key.startswith(b"GNU.sparse"):
+        while position < len(content):
+            length = content[position : position + 20].partition(b" ")[0]
+            end = position + int(length) if length.isdigit() else position
+            key, _, value = content[position + len(length) + 1 : end].partition(b"=")
+            is_size = key == b"size"
+            if (
+                end > len(content)
+                or value[-1:] != b"\n"
+                or (is_size and not _SIZE.fullmatch(value))
+            ):
+                raise self._error("the pax header is damaged")
+            if key.startswith(b"GNU.sparse"):
                 raise self._error(_SPARSE)
-            position = max(end, space)
+            if key == b"path":
+                self._name = value[:-1]
+            elif is_size:
+                self._size = int(value)
+            position = end
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{os.fsdecode(self._path)!r}, at {self._position:,}: {what}")
