@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import timeit
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from dali_storage._types import IntArray
 from dali_storage.catalog import Catalog
+from dali_storage.contents import parts
+from dali_storage.cuda import DeviceBuffer
 from dali_storage.prefetch import make_batch
 from dali_storage.ranges import Ranges, Spans, place
 from dali_storage.reader import Batch
@@ -134,6 +137,18 @@ def test_nothing_is_read_for_empty_ranges() -> None:
     for ranges in ([], [(0, 5, 0)], [(0, 5, 0), (2, 10**12, 0)]):
         offsets, nbytes, spans = placed(ranges, 4096, 512)
         assert (offsets.tolist(), nbytes, len(spans)) == ([0] * len(ranges), 0, 0)
+
+
+class OnlySlices:
+    """Stands for GPU memory, which the processor cannot read."""
+
+    def __getitem__(self, part: slice) -> tuple[int, int]:
+        return part.start, part.stop
+
+
+def test_small_ranges_in_gpu_memory_stay_where_they_are() -> None:
+    offsets, memory = np.array([8, 0, 4]), cast(DeviceBuffer, OnlySlices())
+    assert parts(memory, offsets, np.array([4, 4, 4])) == [(8, 12), (0, 4), (4, 8)]
 
 
 def test_positions_beyond_32_bits_are_exact() -> None:

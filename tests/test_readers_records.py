@@ -393,6 +393,12 @@ def test_a_range_may_end_with_its_file(data: Data) -> None:
     assert run(pipeline, 1) == [(data.bytes[0][8_000:], 0), (b"", 1)]
 
 
+@pytest.mark.parametrize("backend", ["python-file", "memory"])
+def test_a_batch_may_have_no_bytes(data: Data, backend: str) -> None:
+    pipeline = pipeline_of(2, files=data.files[0], offsets=[7, 0, 7], sizes=0, backend=backend)
+    assert run(pipeline, 3) == [(b"", label) for label in (0, 1, 2, 0, 1, 2)]
+
+
 def test_a_missing_file_is_reported_when_its_turn_comes(data: Data) -> None:
     os.unlink(data.files[1])
     ids = np.repeat([0, 1], [12, 11])
