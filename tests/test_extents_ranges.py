@@ -31,7 +31,7 @@ from dali_storage.ranges import Ranges
 from dali_storage.reader import Reader
 
 from .bmap.files import fragment
-from .conftest import build, take
+from .conftest import build, open_files, take
 from .devices import Disk, disk, require, run
 from .layouts import make_hostile_files, make_map, write_interleaved, write_sparse
 from .mapped import NEEDS_ROOT, FailingAio
@@ -224,6 +224,30 @@ def test_a_changed_container_is_refused_by_name(opened: Opened, change: str, kno
         require_right(reader, catalog, contents)
     CHANGES[change](paths[1])
     require_refused(opened, 1)
+
+
+@pytest.mark.parametrize("change", ["rewritten", "replaced", "deleted"])
+def test_a_changed_container_that_cannot_be_moved_is_refused_by_name(
+    root: Path, tmp_path: Path, change: str
+) -> None:
+    paths = [root / name for name in "abc"]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 10_000)
+    rows = [(file, 5, 9000) for file in (2, 0, 1)]
+    catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+    bmap = make_map(root, tmp_path / "bmap.json")
+    assert len(bmap_tools.load(bmap).extents) == 3
+    with BlockReader(catalog, bmap=bmap) as reader:
+        before = open_files()
+        require_right(reader, catalog, contents)
+        assert open_files() == before
+        for path in paths[:2]:
+            CHANGES[change](path)
+        for samples, first in (([0, 1, 2], 0), ([2, 1, 0], 1)):
+            with pytest.raises(StaleMapError) as caught:
+                read(reader, catalog, samples)
+            assert caught.value.filename == str(paths[first])
+        assert read(reader, catalog, [0]) == contents[:1]
 
 
 def test_the_first_changed_container_of_a_batch_is_named(opened: Opened) -> None:

@@ -46,8 +46,6 @@ class MappedContainers:
         parts = loaded.map.inodes[files], sizes, times[0][0], times[1][0], times[0][1], times[1][1]
         self._states = np.stack(parts, axis=1)
         self._answers: dict[int, IntArray] = {}  # by file of the catalog
-        for file in np.flatnonzero(np.isin(files, [*loaded.map.unmapped])).tolist():
-            self._answers[file] = fiemap.NO_ANSWERS
 
     def check(self, spans: Spans, lane: int) -> None:
         """Refuse the files of `spans` that differ from the map, the first of the batch.
@@ -56,19 +54,17 @@ class MappedContainers:
             StaleMapError: a container differs.
             OSError: the state of a container cannot be read; names its path.
         """
-        if not len(spans):
-            return
-        first = np.concatenate(([0], (spans.files[1:] != spans.files[:-1]).nonzero()[0] + 1))
-        order = np.minimum.reduceat(spans.slots, first).argsort()
-        files = spans.files[first[order]].tolist()
-        parts = list(
-            map(slice, first[order].tolist(), np.append(first[1:], len(spans))[order].tolist())
-        )
+        files = list(dict.fromkeys(spans.files[spans.slots.argsort()].tolist()))
+        can_move = self._freshness.can_move[self._files[files]].tolist()
+        if not all(can_move):
+            others = np.array([file for file, can in zip(files, can_move, strict=True) if not can])
+            self._freshness.check(self._files[others], self._catalog.file_paths(others))
+            files = [file for file, can in zip(files, can_move, strict=True) if can]
         try:
             while files:
                 fds = self._open(files[: self._containers.at_once], lane)
-                self._check(files[: len(fds)], fds, spans, parts)
-                files, parts = files[len(fds) :], parts[len(fds) :]
+                self._check(files[: len(fds)], fds, spans)
+                del files[: len(fds)]
         finally:
             self._containers.release(lane)
 
@@ -85,34 +81,30 @@ class MappedContainers:
                 self._freshness.check_state(self._files[files], paths, statuses_of_paths(paths))
                 raise
 
-    def _check(self, files: list[int], fds: list[int], spans: Spans, parts: list[slice]) -> None:
+    def _check(self, files: list[int], fds: list[int], spans: Spans) -> None:
         with self._freshness.missing_is_stale():
             status = self._containers.statuses(files)
         if (status.view(np.int64).reshape(len(files), -1)[:, _STATE] != self._states[files]).any():
             paths = self._catalog.file_paths(np.array(files))
             self._freshness.check_state(self._files[files], paths, status)
-        answers = [
-            self._answers_about(file, spans, part) for file, part in zip(files, parts, strict=False)
-        ]
-        counts = list(map(len, answers))
-        asked = [fd for fd, count in zip(fds, counts, strict=True) for _ in range(count)]
-        # A file of more than 17 extents: the kernel may have to read them from the disk.
-        short = sum(counts) <= len(files)
-        same = fiemap.hold(asked, np.concatenate(answers), keep_lock=short)
-        if same.all() and all(file in self._answers for file in files):
-            return
-        owners = np.repeat(np.arange(len(files)), counts)
+        answers = [self._answers_about(file, spans) for file in files]
+        owners = np.repeat(np.arange(len(files)), list(map(len, answers)))
+        # If a file has more than 17 extents, the kernel may have to read them from the disk.
+        few = owners.size <= len(files)
+        fds_asked = [fds[owner] for owner in owners.tolist()]
+        same = fiemap.hold(fds_asked, np.concatenate(answers), keep_lock=few)
+        others = {*owners[~same].tolist()}
         for index, file in enumerate(files):
-            if file not in self._answers or not same[owners == index].all():
+            if index in others or file not in self._answers:
                 self._learn(file, fds[index])
 
-    def _answers_about(self, file: int, spans: Spans, part: slice) -> IntArray:
+    def _answers_about(self, file: int, spans: Spans) -> IntArray:
         answers = self._answers.get(file, fiemap.NO_ANSWERS)
         if len(answers) <= 1:
             return answers
-        begins = answers[:, 0]
-        first = np.searchsorted(begins, spans.starts[part], "right") - 1
-        stop = np.searchsorted(begins, spans.starts[part] + spans.sizes[part])
+        own, begins = spans.files == file, answers[:, 0]
+        first = np.searchsorted(begins, spans.starts[own], "right") - 1
+        stop = np.searchsorted(begins, spans.starts[own] + spans.sizes[own])
         return answers[np.unique(expand(first, stop - first)[1])]
 
     def _learn(self, file: int, fd: int) -> None:

@@ -28,7 +28,11 @@ _LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; later tim
 
 
 class Freshness:
-    """Compares files with their map. May be used from several threads."""
+    """Compares files with their map. May be used from several threads.
+
+    Attributes:
+        can_move: bool[files], whose data can be moved while they are mounted.
+    """
 
     def __init__(self, loaded: LoadedMap) -> None:
         self._loaded = loaded
@@ -40,13 +44,13 @@ class Freshness:
         )
         self._is_mapped = np.ones(len(extent_map), bool)
         self._is_mapped[list(extent_map.unmapped)] = False
-        self._can_move = (self._counts > 1) | (extent_map.file_system.type == "xfs")
-        self._can_move &= self._is_mapped
+        self.can_move = (self._counts > 1) | (extent_map.file_system.type == "xfs")
+        self.can_move &= self._is_mapped
 
     def check_all(self, files: IntArray, paths: Callable[[IntArray], Sequence[bytes]]) -> None:
         """As `check()`, before the first read; `paths` returns the paths of some of the files."""
         # Files that can be moved while mounted are checked again on every read; skip them here.
-        unseen = np.flatnonzero(self._is_mapped[files] & ~self._can_move[files])
+        unseen = np.flatnonzero(self._is_mapped[files] & ~self.can_move[files])
         with self.missing_is_stale():
             for start in range(0, len(unseen), FILES_AT_ONCE):
                 some = unseen[start : start + FILES_AT_ONCE]
@@ -65,7 +69,7 @@ class Freshness:
                 self._check(files[part], paths[part])
 
     def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        can_move = self._can_move[files]
+        can_move = self.can_move[files]
         movable, others = np.flatnonzero(can_move), np.flatnonzero(~can_move)
         if movable.size:
             self._check_extents(files[movable], [paths[index] for index in movable.tolist()])
@@ -150,8 +154,6 @@ class Freshness:
 
 def _ns(seconds: IntArray, nanoseconds: npt.NDArray[np.uint32]) -> IntArray:
     """Times in nanoseconds, as in a map: clipped to 64 bits."""
-    if seconds.size and seconds.min() >= -_LAST_SECOND and seconds.max() <= _LAST_SECOND:
-        return seconds * 10**9 + nanoseconds
     known = np.clip(seconds, -_LAST_SECOND, _LAST_SECOND) * 10**9 + nanoseconds
     limit = np.where(seconds > 0, 2**63 - 1, -(2**63))
     return np.where(np.abs(seconds) > _LAST_SECOND, limit, known)
