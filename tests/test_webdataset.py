@@ -424,6 +424,21 @@ def test_one_component_may_be_several_outputs(tar: Path, index: Path) -> None:
         assert texts(pipeline) == [[b"0001", b"0002", b"0003"]] * 2
 
 
+def test_a_component_of_several_outputs_counts_once(tmp_path: Path) -> None:
+    names = ["1.jpg", "1.cls", "2.jpg", "3.cls", "3.jpg", "4.jpg", "4.n"]
+    tar = write_tar(tmp_path / "a.tar", [(name, name.encode()) for name in names])
+    arguments: dict[str, Any] = {"paths": str(tar), "missing_component_behavior": "skip"}
+    arguments |= {"ext": ["jpg", "cls;jpg"], "batch_size": 4}
+    expected = texts(build(fn.readers.webdataset, **arguments))
+    assert texts(build(**arguments)) == expected
+    assert expected == [[b"3.jpg"] * 4, [b"3.cls"] * 4]  # of the others, both are 1.jpg and so on
+    arguments["missing_component_behavior"] = "error"
+    with pytest.raises(ValueError, match=r"sample 0: a component is two outputs; it has 'jpg'"):
+        build(**arguments)
+    with pytest.raises(RuntimeError):
+        build(fn.readers.webdataset, **arguments)
+
+
 LONG = "long/" * 30
 LONG_MEMBERS = [(f"{LONG}{name}", data) for name, data in MEMBERS]
 

@@ -14,23 +14,20 @@ from typing import NamedTuple
 from ..errors import named
 
 BLOCK = 512
-_REGULAR = b"0\x007"  # also contiguous files
+REGULAR = b"0\x007"  # also contiguous files
 _NO_FILES = b"123456"  # links, devices, directories, FIFOs
 _RECORDS = b"xgLK"  # which describe the next file
 _SPARSE = "a sparse file; extract it, and make the tar anew without --sparse"
-_LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
 _LONGEST = 16 << 20  # bytes of a pax header or long name
 _SIZE = re.compile(rb"[0-9]{1,18}\n")
-_BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
 _UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # what libtar cuts off from a name
-_PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class Header(NamedTuple):
     """What a header block says. A name of 100 bytes may be cut."""
 
-    kind: int
+    kind: int  # of `REGULAR`, for a file
     name: bytes
     size: int
 
@@ -156,7 +153,7 @@ class _Walk:
             return None
         name = found.name if self._name is None else self._name
         self._name = self._size = None
-        if kind not in _REGULAR or (kind == 0 and name.endswith(b"/")):  # a directory, in old tars
+        if kind not in REGULAR or (kind == 0 and name.endswith(b"/")):  # a directory, in old tars
             return None
         return Member(_UNSAFE.sub(b"", name, count=1), data, size)
 
@@ -184,34 +181,3 @@ class _Walk:
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{os.fsdecode(self._path)!r}, at {self._position:,}: {what}")
-
-
-def contradiction(fd: int, member: Member) -> str | None:
-    """What the header before a file's data says otherwise than an index; None if nothing.
-
-    An index by wds2idx of a file with a long GNU name gives the place of the name.
-    `member.name` may be empty; it is not compared if a record before the header changes it.
-    """
-    first = max(member.offset - _BEFORE, 0)
-    before = os.pread(fd, member.offset - first, first)
-    if len(before) < BLOCK:
-        return "no header of a tar is there"
-    try:
-        found = header(before[-BLOCK:])
-    except ValueError as error:
-        return str(error)
-    if found.kind not in _REGULAR:
-        return f"the header there is of type {chr(found.kind)!r}, not of a file"
-    if found.size != member.size and not (member.size >= _LARGE and found.size == 0):
-        return f"the file there has {found.size:,} bytes"
-    name, expected = found.name.rpartition(b"/")[2], member.name.rpartition(b"/")[2]
-    plain = _PLAIN.fullmatch(name) and len(found.name) < 100
-    if expected and name != expected and plain and not _is_renamed(before[:-BLOCK]):
-        return f"the file there is {os.fsdecode(name)!r}"
-    return None
-
-
-def _is_renamed(before: bytes) -> bool:
-    """Whether there is a pax header or a record of a long name in these blocks."""
-    blocks = (before[i : i + BLOCK] for i in range(len(before) % BLOCK, len(before), BLOCK))
-    return any(block[156] in b"xL" and matches(block) for block in blocks)

@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .components import Block, Group, grouped, samples
-from .tars import BLOCK, Member, members
+from .tars import BLOCK, REGULAR, Member, header, matches, members
 
 _WIDTHS = {b"v1.1": 3, b"v1.2": 4}  # words of a component
 _BYTES = 4 << 20  # of lines that are parsed at a time
 _LINE = 4096  # bytes of the first line, at most
 _LONG = 100  # bytes: no room for a longer name in a header
+_LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
+_BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
+_PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
 _NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
 
 
@@ -149,3 +152,34 @@ def _words(
         if wrong := [word for word in numbers if not _NUMBER.fullmatch(word)]:
             raise line_error(path, sample, f"{wrong[0]!r:.40} should be a number")
         yield tuple(words[::width]), [*map(int, numbers)]
+
+
+def contradiction(fd: int, member: Member) -> str | None:
+    """What the header before a file's data says otherwise than an index; None if nothing.
+
+    An index by wds2idx of a file with a long GNU name gives the place of the name.
+    `member.name` may be empty; it is not compared if a record before the header changes it.
+    """
+    first = max(member.offset - _BEFORE, 0)
+    before = os.pread(fd, member.offset - first, first)
+    if len(before) < BLOCK:
+        return "no header of a tar is there"
+    try:
+        found = header(before[-BLOCK:])
+    except ValueError as error:
+        return str(error)
+    if found.kind not in REGULAR:
+        return f"the header there is of type {chr(found.kind)!r}, not of a file"
+    if found.size != member.size and not (member.size >= _LARGE and found.size == 0):
+        return f"the file there has {found.size:,} bytes"
+    name, expected = found.name.rpartition(b"/")[2], member.name.rpartition(b"/")[2]
+    plain = _PLAIN.fullmatch(name) and len(found.name) < 100
+    if expected and name != expected and plain and not _is_renamed(before[:-BLOCK]):
+        return f"the file there is {os.fsdecode(name)!r}"
+    return None
+
+
+def _is_renamed(before: bytes) -> bool:
+    """Whether there is a pax header or a record of a long name in these blocks."""
+    blocks = (before[i : i + BLOCK] for i in range(len(before) % BLOCK, len(before), BLOCK))
+    return any(block[156] in b"xL" and matches(block) for block in blocks)

@@ -142,6 +142,6 @@ def _contradiction(fd: int, chosen: _Chosen) -> list[tuple[int, Sequence[int], s
     for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
         return [(int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")]
     for sample, file in probes:
-        if (what := tars.contradiction(fd, file)) is not None:
+        if (what := wds_index.contradiction(fd, file)) is not None:
             return [(sample, file[1:], what)]
     return []
