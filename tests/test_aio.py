@@ -53,20 +53,42 @@ def test_the_layouts_are_the_kernels() -> None:
     assert IOVEC.itemsize == 2 * ctypes.sizeof(ctypes.c_void_p)
 
 
+@pytest.mark.parametrize("rw_flags", [0, os.RWF_NOWAIT])
 @pytest.mark.parametrize("depth", [1, 7, 64, 300])
-def test_any_number_of_reads_goes_through_any_depth(file: tuple[int, bytes], depth: int) -> None:
+def test_any_number_of_reads_goes_through_any_depth(
+    file: tuple[int, bytes], depth: int, rw_flags: int
+) -> None:
     fd, content = file
     offsets = np.random.default_rng(depth).integers(0, 99_000, 200)
     buffer = np.zeros(200 * 1000, np.uint8)
     with closing(AioContext(depth)) as context:
         results = context.read(
-            np.full(200, fd), pieces(buffer, np.arange(200) * 1000, 1000), offsets
+            np.full(200, fd), pieces(buffer, np.arange(200) * 1000, 1000), offsets, rw_flags
         )
     assert results.tolist() == [1000] * 200
     for index, offset in enumerate(offsets.tolist()):
         assert (
             buffer[index * 1000 : (index + 1) * 1000].tobytes() == content[offset : offset + 1000]
         )
+
+
+def test_what_is_not_complete_at_once_is_waited_for_without_the_interpreter_lock(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def nothing_yet(*arguments: Any) -> int:
+        asked.append(1)
+        assert len(asked) == 1, "it polls"
+        return 0
+
+    monkeypatch.setattr(libc, "syscall_with_gil", nothing_yet)
+    buffer = np.zeros(1000, np.uint8)
+    with closing(AioContext(4)) as context:
+        iovecs = pieces(buffer, np.zeros(1, np.int64), 1000)
+        assert context.read([file[0]], iovecs, [500], os.RWF_NOWAIT).tolist() == [1000]
+    assert asked
+    assert buffer.tobytes() == file[1][500:1500]
 
 
 def test_a_refused_read_does_not_harm_its_neighbours(

@@ -139,6 +139,17 @@ def test_all_lanes_share_few_descriptors(
     assert len(open_files()) <= len(before) + 4  # contexts of kernel AIO have none
 
 
+def test_a_lane_that_has_read_keeps_nothing_open(
+    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_MOST_OPEN", 3)
+    catalog = make(8)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0])
+        check(reader, catalog, list(range(2, 16)), lane=1)
+        assert set(paths_open(catalog)) == {os.fsdecode(catalog.path(row)) for row in (10, 12, 14)}
+
+
 MANY = """
 import os, resource, sys
 from pathlib import Path
@@ -397,10 +408,11 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
         with pytest.raises(OSError, match=f"sample {bad}: 90,001 bytes") as caught:
             read(reader, np.array([*range(bad, count), *range(bad)]), catalog)
         assert caught.value.errno == errno.EIO
-        if fails_again:
-            left[0] = 2
-            with pytest.raises(OSError, match=f"sample {bad}: 90,001 bytes"):
-                read(reader, rows, catalog)
+        left[0] = 2 if fails_again else 1
+        # If it does not fail again, the first sample with bytes in the piece that failed.
+        first = bad if fails_again else bad * size // (256 << 10) * (256 << 10) // size
+        with pytest.raises(OSError, match=f"sample {first}: 90,001 bytes"):
+            read(reader, rows, catalog)
         read(reader, rows, catalog)
 
 
