@@ -60,7 +60,7 @@ def _find_common(b: memoryview, wanted: Container[bytes]) -> Found:
     """
     found: Found = {}
     ahead, base, end = bytes(b[:_AHEAD]), 0, len(b)  # bytes are read faster than a view
-    p, size = _size(ahead, 1)
+    size, p = _varint(ahead, 1, 5)
     if ahead[0] != MESSAGE or p + size != end:
         raise MalformedError("the map of features is not all there is")
     while p < end:
@@ -91,51 +91,39 @@ def _head(h: bytes) -> tuple[bytes, int, int, int]:
     """
     if h[0] != MESSAGE:
         raise MalformedError("a field is unknown")
-    entry, size = _size(h, 1)
+    size, entry = _varint(h, 1, 5)
     try:
         value = entry + 2 + h[entry + 1]
-        key, (kind_at, value_size) = h[entry + 2 : value], _size(h, value + 1)
-        kind, (first, list_size) = h[kind_at], _size(h, kind_at + 1)
-        tag, start, count = MESSAGE, first, 0
+        key, (value_size, kind_at) = h[entry + 2 : value], _varint(h, value + 1, 5)
+        kind, (list_size, first) = h[kind_at], _varint(h, kind_at + 1, 5)
+        tag, count, start = MESSAGE, 0, first
         if list_size or kind == BYTES:
-            tag, (start, count) = h[first], _size(h, first + 1)
+            tag, (count, start) = h[first], _varint(h, first + 1, 5)
     except IndexError:
         return b"", 0, entry, size
     is_common = h[entry] == tag == MESSAGE and h[value] == VALUE and len(key) < 128
     # What is within ends where the entry ends.
     is_common &= entry + size == kind_at + value_size == first + list_size == start + count
-    if (
-        is_common
-        and key.isascii()
-        and (kind in (BYTES, INTS) or (kind == FLOATS and not count % 4))
-    ):
-        return key, kind, start, count
-    return b"", 0, entry, size
+    is_common &= kind in _VALUES and (kind != FLOATS or count % 4 == 0)
+    return (key, kind, start, count) if is_common and key.isascii() else (b"", 0, entry, size)
 
 
 _short_head = lru_cache(4096)(_head)  # what begins small features is the same in many records
 
 
-def _size(h: bytes, p: int) -> tuple[int, int]:
-    """The position behind a size, and the size."""
-    size, bits = h[p], 7
-    while size >> bits:  # the highest bit of a byte says that another follows
-        p += 1
-        size += (h[p] - 1) << bits
-        bits += 7
-    if bits > 35:
-        raise MalformedError(f"a size does not end at byte {p}")
-    return p + 1, size
-
-
 def _find_any(b: memoryview, wanted: Container[bytes]) -> Found:
     found: Found = {}
-    for tag, start, stop in _fields(b, 0, len(b), _NESTED):
-        for inner, first, last in _fields(b, start, stop, _NESTED - 1) if tag == MESSAGE else ():
-            if inner == MESSAGE:
-                key, kind, values = _entry(b, first, last)
-                if key in wanted:
-                    found[key] = kind, values  # of equal names, the last
+    try:
+        for tag, start, stop in _fields(b, 0, len(b), _NESTED):
+            for inner, first, last in (
+                _fields(b, start, stop, _NESTED - 1) if tag == MESSAGE else ()
+            ):
+                if inner == MESSAGE:
+                    key, kind, values = _entry(b, first, last)
+                    if key in wanted:
+                        found[key] = kind, values  # of equal names, the last
+    except IndexError:
+        raise MalformedError(f"a field goes beyond byte {len(b)}") from None
     return found
 
 
@@ -173,14 +161,10 @@ def _list(b: memoryview, kind: int, start: int, stop: int) -> list[memoryview]:
 
 def _require_whole(b: memoryview, kind: int, start: int, stop: int) -> None:
     """Refuse numbers of which the last is cut off, or a varint is too long."""
-    if kind == FLOATS:
-        is_whole = (stop - start) % 4 == 0
-    else:
-        is_whole = (
-            kind == BYTES
-            or start == stop
-            or (b[stop - 1] < 128 and (stop - start <= 10 or not _LONG.search(b, start, stop)))
-        )
+    is_whole = kind != FLOATS or (stop - start) % 4 == 0
+    if kind == INTS and start < stop:
+        is_long = stop - start > 10 and _LONG.search(b, start, stop)
+        is_whole = b[stop - 1] < 128 and not is_long
     if not is_whole:
         raise MalformedError(f"numbers are cut off at byte {stop}")
 
@@ -189,15 +173,15 @@ def _fields(b: memoryview, p: int, end: int, depth: int) -> list[tuple[int, int,
     """The tag of each field of a message, and where its content starts and stops."""
     fields = []
     while p < end:
-        tag, p = _tag(b, p, end)
+        tag, p = _tag(b, p)
         start, p = _content(b, tag, p, end, depth)
         fields.append((tag, start, p))
     return fields
 
 
-def _tag(b: memoryview, p: int, end: int) -> tuple[int, int]:
+def _tag(b: memoryview, p: int) -> tuple[int, int]:
     """The tag at p and the position behind it. Of five bytes, only 32 bits count."""
-    tag, behind = _varint(b, p, end, 5)
+    tag, behind = _varint(b, p, 5)
     tag &= 0xFFFFFFFF
     if tag < 8:
         raise MalformedError(f"a field has the number 0 at byte {p}")
@@ -208,11 +192,11 @@ def _content(b: memoryview, tag: int, p: int, end: int, depth: int) -> tuple[int
     start = p
     match tag & 7:
         case 0:
-            _, p = _varint(b, p, end, 10)
+            _, p = _varint(b, p, 10)
         case 1:
             p += 8
         case 2:
-            size, start = _varint(b, p, end, 5)
+            size, start = _varint(b, p, 5)
             p = start + size
         case 3:
             p = _group(b, tag, p, end, depth)
@@ -230,19 +214,19 @@ def _group(b: memoryview, tag: int, p: int, end: int, depth: int) -> int:
     if not depth:
         raise MalformedError(f"groups are nested too deep at byte {p}")
     while True:
-        inner, p = _tag(b, p, end)
+        inner, p = _tag(b, p)
         if inner == tag + 1:
             return p
         _, p = _content(b, inner, p, end, depth - 1)
 
 
-def _varint(b: memoryview, p: int, end: int, longest: int) -> tuple[int, int]:
+def _varint(b: bytes | memoryview, p: int, longest: int) -> tuple[int, int]:
     """The number at p, of `longest` bytes at most, and the position behind it."""
-    if p < end and b[p] < 128:
-        return b[p], p + 1
-    value = 0
-    for index, byte in enumerate(b[p : min(p + longest, end)]):
-        value |= (byte & 127) << 7 * index
-        if byte < 128:
-            return value, p + index + 1
-    raise MalformedError(f"a number does not end at byte {p}")
+    value, bits = b[p], 7
+    while value >> bits:  # the highest bit of a byte says that another follows
+        if bits == 7 * longest:
+            raise MalformedError(f"a number does not end at byte {p}")
+        p += 1
+        value += (b[p] - 1) << bits
+        bits += 7
+    return value, p + 1
