@@ -65,10 +65,8 @@ class TfRecord(Format):
         self._features = {name.encode(): feature for name, feature in features.items()}
         self._checksum = checksum
         self._lacking: dict[bytes, bool] = {}  # for each feature, whether the first batch lacks it
-        strings = [it.kind == example.BYTES for it in features.values()]
         self.outputs = [
-            Output(feature.dtype, 1 if string else None)
-            for feature, string in zip(features.values(), strings, strict=True)
+            Output(it.dtype, 1 if it.kind == example.BYTES else None) for it in features.values()
         ]
 
     def decode(
@@ -120,10 +118,8 @@ class TfRecord(Format):
             # DALI takes only one number of dimensions in a batch, and in all batches of a source.
             expected = self._lacking.setdefault(key, all(lacking))
             if (lacks := not expected) in lacking:
-                what = (
-                    f"it has {'no' if lacks else 'the'} feature {key.decode()!r}, and other records"
-                )
-                what += " have" if lacks else " do not"
+                has, have = ("no", "have") if lacks else ("the", "do not")
+                what = f"it has {has} feature {key.decode()!r}, and other records {have}"
                 raise _WrongError(what, lacking.index(lacks), lacks)
         if all(lacking):
             return np.zeros(len(found), feature.dtype)

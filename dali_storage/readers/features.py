@@ -12,9 +12,6 @@ from nvidia.dali import Pipeline, fn, tfrecord
 from ..formats import example
 from ..formats.tfrecord import FOOTER, HEADER, Feature
 
-_STRING = np.dtype(np.uint8)
-_KINDS = {_STRING: example.BYTES, np.dtype("f4"): example.FLOATS, np.dtype("i8"): example.INTS}
-
 
 def describe(features: Any) -> dict[str, Feature]:
     """What is wanted of each feature, by name.
@@ -35,7 +32,7 @@ def describe(features: Any) -> dict[str, Feature]:
 
 
 def _describe(features: Mapping[str, Any]) -> dict[str, Feature]:
-    kinds = {name: _KINDS[dtype] for name, (dtype, _) in _run(features, b"").items()}
+    kinds = {name: Feature(dtype).kind for name, (dtype, _) in _run(features, b"").items()}
     entries = b"".join(_entry(name, kind) for name, kind in kinds.items())
     try:
         return {name: _feature(*found) for name, found in _run(features, entries).items()}
@@ -66,7 +63,7 @@ def _check(features: Any) -> None:
 
 
 def _feature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Feature:
-    if dtype == _STRING:
+    if dtype == np.uint8:  # a string
         return Feature(dtype)
     fixed = shape[:1] != (0,)  # a FixedLenFeature of (0, ...) would be empty in all records
     return Feature(dtype, shape if fixed else shape[1:], fixed)
