@@ -170,6 +170,21 @@ def test_what_protobuf_writes_is_read_in_one_pass(features: bytes) -> None:
     assert ours(data, example._find_common) == of_protobuf(data)
 
 
+def test_what_tensorflow_writes_is_not_read_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = {f"image/{number}": bytes_feature([bytes(20 * number)]) for number in range(20)}
+    features["image/encoded"] = bytes_feature([bytes(70_000)])
+    features |= {"image/object/bbox/xmin": message(2, b""), "label": int64_feature([300])}
+    data = message(
+        1,
+        b"".join(
+            message(1, message(1, name.encode()) + message(2, value))
+            for name, value in features.items()
+        ),
+    )
+    monkeypatch.setattr(example, "_fields", None)
+    assert ours(data) == of_protobuf(data)
+
+
 @given(examples, st.data())
 def test_damage_is_refused_where_protobuf_refuses_it(data: bytes, more: st.DataObject) -> None:
     damaged = bytearray(data[: more.draw(st.integers(0, len(data)))])
@@ -268,6 +283,18 @@ def test_groups_are_nested_as_deep_as_dali_allows(level: int, deepest: int) -> N
     assert not same_as_dali(nested(deepest + 1))
 
 
+# A name with a size of two bytes, of which the first is the size of a name that ends where fields
+# that are unknown end, and before a value that would fill the entry.
+_FIELDS = b"\x0a\x81\0a" + message(2, int64_feature([5])) + message(9, bytes(100))
+LOOKALIKE = message(
+    1,
+    message(
+        1,
+        _FIELDS + message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6]))),
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -281,6 +308,7 @@ def test_groups_are_nested_as_deep_as_dali_allows(level: int, deepest: int) -> N
         message(1, entry(message(1, b"\1"), "ñ".encode())),
         message(1, message(1, message(2, message(3, b"\x08\1")) + message(1, b"a"))),
         message(1, message(1, message(1, b"a") + message(2, message(2, message(1, b"1234"))))),
+        LOOKALIKE,
         b"",
     ],
 )

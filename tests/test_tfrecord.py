@@ -288,6 +288,26 @@ def test_a_record_without_what_is_wanted_is_named(
     assert caught.value.filename == path
 
 
+@pytest.mark.parametrize("has", [[1, 0], [0, 1]])
+def test_a_feature_that_only_some_batches_have_is_refused(
+    has: list[int], write: Callable[..., str]
+) -> None:
+    """DALI's reader delivers it, but a Python source must not change its number of dimensions."""
+    path = write(*(example({"a": TWO} if it else {"b": TWO}) for it in has * 4))
+    pipeline = build(readers.tfrecord, 1, path=path, features={"a": VarLenFeature(int64, 0)})
+    with pytest.raises(
+        RecordError, match=r"it has .*'a', and other records (have|do not)"
+    ) as error:
+        for _ in range(8):
+            pipeline.run()
+    assert error.value.filename == path
+
+
+def test_a_number_that_only_some_batches_have_is_delivered(write: Callable[..., str]) -> None:
+    path = write(*(example({"n": ONE} if it else {"b": ONE}) for it in [1, 0] * 4))
+    assert numbers(readers.tfrecord, 8, path=path, batch_size=1) == [1, 0] * 4
+
+
 # --- records -------------------------------------------------------------------------------------
 
 
