@@ -187,6 +187,14 @@ def test_two_files_cannot_have_one_index(
     assert not (tmp_path / "a.idx").exists()
 
 
+@pytest.mark.parametrize("name", ["A.TAR", "x.TFRecord", "dir.tar/x.tfrecords"])
+def test_the_usual_extensions_are_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / "dir.tar").mkdir()
+    write_tar(tmp_path / name, MEMBERS)
+    assert index.main([str(tmp_path / name)]) == 0
+    assert (tmp_path / name).with_suffix(".idx").exists()
+
+
 def test_a_file_may_be_named_twice(tar: Path, tmp_path: Path) -> None:
     assert index.main([str(tar), str(tar)]) == 0
     assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)

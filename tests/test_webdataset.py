@@ -439,6 +439,18 @@ def test_a_component_of_several_outputs_counts_once(tmp_path: Path) -> None:
         build(fn.readers.webdataset, **arguments)
 
 
+def test_an_empty_file_may_end_a_tar_without_zeros(tmp_path: Path) -> None:
+    content = write_tar(tmp_path / "a.tar", [("1.jpg", b"1"), ("1.cls", b"")]).read_bytes()
+    (tmp_path / "a.tar").write_bytes(content[: 3 * 512])  # DALI: SIGSEGV
+    assert make_indexes([str(tmp_path / "a.tar")]) == 0
+    for indexes in (None, tmp_path / "a.idx"):
+        for backend in ("memory", "python-file"):
+            pipeline = build(
+                paths=tmp_path / "a.tar", index_paths=indexes, ext=["jpg", "cls"], backend=backend
+            )
+            assert texts(pipeline) == [[b"1"] * 3, [b""] * 3]
+
+
 LONG = "long/" * 30
 LONG_MEMBERS = [(f"{LONG}{name}", data) for name, data in MEMBERS]
 
