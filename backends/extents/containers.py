@@ -57,8 +57,7 @@ class MappedContainers:
         files = list(dict.fromkeys(spans.files[spans.slots.argsort()].tolist()))
         can_move = self._freshness.can_move[self._files[files]].tolist()
         if not all(can_move):
-            others = np.array([file for file, can in zip(files, can_move, strict=True) if not can])
-            self._freshness.check(self._files[others], self._catalog.file_paths(others))
+            self._check_paths(files)
             files = [file for file, can in zip(files, can_move, strict=True) if can]
         try:
             while files:
@@ -73,20 +72,22 @@ class MappedContainers:
         self._containers.close()
 
     def _open(self, files: list[int], lane: int) -> list[int]:
+        try:
+            return self._containers.open(files, lane, lambda: None)
+        except OSError:
+            self._check_paths(files)
+            raise
+
+    def _check_paths(self, files: list[int]) -> None:
+        paths = self._catalog.file_paths(np.array(files))
         with self._freshness.missing_is_stale():
-            try:
-                return self._containers.open(files, lane, lambda: None)
-            except OSError:
-                paths = self._catalog.file_paths(np.array(files))
-                self._freshness.check_state(self._files[files], paths, statuses_of_paths(paths))
-                raise
+            self._freshness.check_state(self._files[files], paths, statuses_of_paths(paths))
 
     def _check(self, files: list[int], fds: list[int], spans: Spans) -> None:
         with self._freshness.missing_is_stale():
             status = self._containers.statuses(files)
         if (status.view(np.int64).reshape(len(files), -1)[:, _STATE] != self._states[files]).any():
-            paths = self._catalog.file_paths(np.array(files))
-            self._freshness.check_state(self._files[files], paths, status)
+            self._check_paths(files)
         answers = [self._answers_about(file, spans) for file in files]
         owners = np.repeat(np.arange(len(files)), list(map(len, answers)))
         # If a file has more than 17 extents, the kernel may have to read them from the disk.
