@@ -44,6 +44,7 @@ OUTPUTS = [
     "n",
     "",
     ";n",
+    "json;",
     "jpg;;cls",
     "n",
 ]
@@ -303,7 +304,7 @@ def test_samples_and_errors_are_those_of_the_real_reader(tmp_path: Path, part: i
 @pytest.mark.parametrize("missing", ["empty", "skip"])
 def test_names_that_are_unusual(tmp_path: Path, names: list[str], missing: str) -> None:
     tar = write_tar(tmp_path / "t.tar", [(name, name.encode()) for name in names])
-    ext = ["jpg", "cls", "n", ";json", "seg.png", "nodot;jpg", "", ".jpg"][
+    ext = ["jpg", "cls", "n;", ";json", "seg.png", "nodot;jpg", "", ".jpg"][
         : 8 if missing == "empty" else 1
     ]
     arguments = {"paths": str(tar), "ext": ext, "missing_component_behavior": missing, "pad": False}
