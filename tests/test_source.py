@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dali_storage.catalog import Catalog
 from dali_storage.discovery import from_directory
 from dali_storage.errors import BackendUnavailable, NotPageLocked
 from dali_storage.order import OrderOptions
+from dali_storage.ranges import Ranges
 from dali_storage.reader import Batch, Reader
 from dali_storage.source import Source
 
@@ -315,6 +317,28 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     second.restore(first.state(batch_size=4, pending=1 + pending), batch_size=4)
     second.start(**SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
+
+
+def test_samples_of_several_pieces_are_counted_once(tree: Tree) -> None:
+    files = from_directory(tree(3, sizes=(9,)))
+    sizes = np.ones(6, np.int64)
+    ranges = Ranges.of_columns(np.arange(6) // 2, np.zeros(6, np.int64), sizes)
+    catalog = replace(files, ranges=ranges, pieces=2)
+    with contextlib.closing(
+        Source(
+            name="R",
+            opener=lambda: (catalog, MemoryReader(catalog)),
+            order=OrderOptions(),
+            depth=1,
+        )
+    ) as source:
+        source.start(**SETTINGS)
+        assert source.state(batch_size=4, pending=0)["samples"] == 3
+        assert source.meta["epoch_size"] == 3
+        batch = source.batch()
+        assert batch.samples.tolist() == [0, 1, 2, 0]
+        assert len(batch.contents) == 8
+        assert source.labels(batch).tolist() == files.labels[[0, 1, 2, 0]].tolist()
 
 
 def test_a_state_of_other_batches_or_samples_is_refused(opener: Opener) -> None:
