@@ -101,7 +101,8 @@ def _kind(file: str) -> Kind:
         if kind.matches(head):
             return kind
     known = " or ".join(kind.name for kind in KINDS)
-    raise ValueError("; ".join(filter(None, [f"{file!r} is no {known}", tars.compressed(head)])))
+    why = tars.compressed(head) if head else "it is empty"
+    raise ValueError(f"{file!r} is no {known}" + (f"; {why}" if why else ""))
 
 
 def _target(file: str, directory: str | None) -> str:

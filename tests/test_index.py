@@ -92,7 +92,7 @@ def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no tar"),
+        (b"", "is no tar or TFRecord; it is empty"),
         (b"some text\n", "is no tar"),
         (gzip.compress(b"a" * 9999, mtime=1 << 30), "is no tar.*; it is compressed with gzip"),
         (bz2.compress(b"a" * 9999), "is no tar.*; it is compressed with bzip2; decompress it"),
