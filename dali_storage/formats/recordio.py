@@ -7,7 +7,6 @@ file DALI counts each to, is as in its loader/recordio_loader.h.
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,60 +22,57 @@ from ..errors import RecordError, named
 from ..ranges import Ranges
 
 _MAGIC = struct.pack("<I", 0xCED7230A)
-_HEADER = struct.Struct("<4sIIfQQ")  # magic, length and kind of a part; count, label, identifier
-_PART = struct.Struct("<4sI")
+_PART = struct.Struct("<4sI")  # magic; length and kind of a part
 _LENGTH = (1 << 29) - 1  # mask; the upper 3 bits are the kind
 _WHOLE, _LAST = 0, 3  # kinds of parts
-
-_LINE = re.compile(rb"\s*(\d+\s+\d+\s*)?")
+_HEADER = struct.Struct("<IfQQ")  # count of labels, or 0; the only label; identifier
 
 
 def find(paths: Sequence[bytes], index: bytes, *, by_container: bool) -> Catalog:
     """The records of `paths`, which count as one long file, by their common index.
 
-    A record goes on to the start of the next one. It has a piece for each file that it lies in; all
-    have as many pieces as the one that lies in most.
+    A record goes on to the start of the next one. It has a sample of the catalog for each file that
+    it lies in; all have as many as the one that lies in most.
 
     Raises:
         OSError: a file cannot be accessed.
         ValueError: the index is not one, or not of these files.
     """
     with named():
-        sizes = np.array([os.stat(path).st_size for path in paths], np.int64)
-    stops = np.cumsum(sizes)
+        stops = np.cumsum([os.stat(path).st_size for path in paths], dtype=np.int64)
     offsets = _read_index(index, int(stops[-1]))
     ends = np.append(offsets[1:], stops[-1])
     some = ends > offsets
     if not some.any():
         raise ValueError(f"index_path {os.fsdecode(index)!r} has no record that is not empty")
+    counts = _counts(offsets, some, stops) if by_container else None
+    offsets, ends = offsets[some, None], ends[some, None]
     # Files whose end is not behind a byte are before the file of this byte.
-    first = np.searchsorted(stops, offsets[some], "right")
-    last = np.searchsorted(stops, ends[some] - 1, "right")
-    pieces = int((last - first).max()) + 1
-    files = first[:, None] + np.arange(pieces)
-    exists = files <= last[:, None]
-    files = np.minimum(files, last[:, None])
-    begin = (stops - sizes)[files]
-    starts = np.maximum(offsets[some, None] - begin, 0)
-    stop = np.minimum(ends[some, None] - begin, sizes[files])
-    rows = files.ravel(), np.where(exists, starts, 0).ravel(), np.where(exists, stop - starts, 0)
+    first = np.searchsorted(stops, offsets, "right")
+    pieces = int((np.searchsorted(stops, ends - 1, "right") - first).max()) + 1
+    bounds = np.concatenate(([0], stops, np.repeat(stops[-1:], pieces)))  # of files, and beyond
+    files = first + np.arange(pieces)
+    starts = np.maximum(offsets, bounds[files])
+    sizes = np.maximum(np.minimum(ends, bounds[files + 1]) - starts, 0)  # what there is not: 0
+    starts -= bounds[files]
+    rows = [each.ravel() for each in (np.minimum(files, len(paths) - 1), starts, sizes)]
     return replace(
         Catalog.from_names(paths, ()),
-        ranges=Ranges.of_columns(rows[0], rows[1], rows[2].ravel()),
+        ranges=Ranges.of_columns(*rows),
         pieces=pieces,
-        containers=_counts(offsets, some, stops) if by_container else None,
+        containers=counts,
     )
 
 
 def _counts(offsets: IntArray, some: NDArray[np.bool_], stops: IntArray) -> IntArray:
-    """int64[files], how many records DALI counts to each file.
+    """int64[files], how many of `some` records DALI counts to each file.
 
     It goes on by one file at a record that is not before the end of the current file, and does not
     look at the last record: where that is the only one of its file, the file before has it.
     """
-    true = np.searchsorted(stops, offsets, "right")
     number = np.arange(offsets.size)
-    counted = number + np.minimum(np.minimum.accumulate(true - number), 1)
+    ahead = np.searchsorted(stops, offsets, "right") - number
+    counted = number + np.minimum(np.minimum.accumulate(ahead), 1)
     counted[-1] = counted[-2] if offsets.size > 1 else 0
     return np.bincount(counted[some], minlength=stops.size).astype(np.int64)
 
@@ -86,23 +82,24 @@ def _read_index(path: bytes, nbytes: int) -> IntArray:
 
     An index is pairs of a key and an offset, between white space. Keys mean nothing.
     """
-    name = f"index_path {os.fsdecode(path)!r}"
+    name, remedy = f"index_path {os.fsdecode(path)!r}", "make the index anew"
     with open(os.fsdecode(path), "rb") as file:
         text = file.read()
-    if text.translate(None, b"0123456789 \t\n\v\f\r"):
-        lines = enumerate(text.split(b"\n"), 1)
-        number, line = next(it for it in lines if not _LINE.fullmatch(it[1]))
-        what = f"expected a key and an offset, not {line[:80]!r}"
-        raise ValueError(f"{name}, line {number}: {what}; make the index anew")
+    if other := text.translate(None, b"0123456789 \t\n\v\f\r"):
+        number = text.count(b"\n", 0, text.index(other[:1]))
+        line = text.split(b"\n")[number][:80]
+        what = f"expected a key and an offset, not {line!r}"
+        raise ValueError(f"{name}, line {number + 1}: {what}; {remedy}")
     numbers = np.fromstring(text, np.int64, sep=" ") if text.strip() else np.empty(0, np.int64)
     if not numbers.size or numbers.size % 2:
         what = f"it has {numbers.size} numbers, and needs pairs of a key and an offset"
-        raise ValueError(f"{name}: {what}; make the index anew")
-    for beyond in np.flatnonzero(numbers[1::2] > nbytes)[:1].tolist():
-        what = f"record {beyond + 1} begins at {numbers[2 * beyond + 1]:,}"
+        raise ValueError(f"{name}: {what}; {remedy}")
+    offsets = numbers[1::2]
+    for beyond in np.flatnonzero(offsets > nbytes)[:1].tolist():
+        what = f"record {beyond + 1} begins at {offsets[beyond]:,}"
         what = f"{what}, and the files have {nbytes:,} bytes together"
-        raise ValueError(f"{name}: {what}; give it with its own files, or make the index anew")
-    return np.sort(numbers[1::2])
+        raise ValueError(f"{name}: {what}; give it with its own files, or {remedy}")
+    return np.sort(offsets)
 
 
 class RecordIO(Format):
@@ -118,11 +115,10 @@ class RecordIO(Format):
     ) -> Sequence[Contents]:
         """Images, uint8, and labels, float32; raises RecordError for what is no such record."""
         images, labels = [], []
-        for number, sample in enumerate(delivered.tolist()):
-            row = sample * catalog.pieces
-            found = contents[number * catalog.pieces : (number + 1) * catalog.pieces]
+        for slot, row in enumerate((delivered * catalog.pieces).tolist()):
+            pieces = contents[slot * catalog.pieces : (slot + 1) * catalog.pieces]
             try:
-                image, label = parse(found[0] if len(found) == 1 else _joined(found))
+                image, label = parse(_joined(pieces))
             except ValueError as error:
                 what = f"{catalog.where(row)}: {error}; the file is damaged, or not that of the"
                 raise RecordError(catalog.path(row), f"{what} index: make both anew") from None
@@ -134,44 +130,43 @@ class RecordIO(Format):
 def parse(record: Any) -> tuple[Any, Any]:
     """The image of a record and the bytes of its labels; of a record in one part, as slices.
 
-    An image that has the magic number at a multiple of 4 bytes was cut there.
+    An image that has the magic number at a multiple of 4 bytes was cut into parts there.
 
     Raises:
         ValueError: it is no record of an image, or shorter than it says.
     """
-    if len(record) < _HEADER.size:
-        raise ValueError(f"a record of an image has at least {_HEADER.size} bytes")
-    magic, word, count, _, _, _ = _HEADER.unpack_from(record)
-    kind, end = word >> 29, _PART.size + (word & _LENGTH)
-    if magic != _MAGIC:
-        raise ValueError(f"it begins with {magic!r}, not with the magic number {_MAGIC!r}")
-    if not _HEADER.size <= end <= len(record):
-        raise ValueError(f"its first part ends at {end:,}, and it has {len(record):,} bytes")
-    data = record[_HEADER.size : end]
+    first, kind, at = _part(record, 0)
+    data = first[_HEADER.size :]
+    if len(first) < _HEADER.size:
+        raise ValueError(f"its first part has {len(first)} bytes, and no header of an image")
+    count, *_ = _HEADER.unpack_from(first)
     if count * 4 > len(data):
         raise ValueError(f"it should have {count:,} labels, and has {len(data):,} bytes for them")
     if kind != _WHOLE:
-        data = _parts(record, kind, data, end)
-    return (data[count * 4 :], data[: count * 4]) if count else (data, record[12:16])
+        parts = [data]
+        while kind != _LAST:
+            part, kind, at = _part(record, at)
+            parts += _MAGIC, part
+        if at > len(record):
+            raise ValueError(f"its last part should be filled up to {at:,} bytes")
+        data = _joined(parts)
+    return (data[count * 4 :], data[: count * 4]) if count else (data, first[4:8])
 
 
-def _parts(record: Any, kind: int, data: Any, end: int) -> NDArray[np.uint8]:
-    """A copy of all parts of a record of several; the first is `data` and ends at `end`."""
-    parts = [data]
-    while True:
-        at, name = -(-end // 4) * 4, f"part {len(parts) // 2 + 2}"
-        if kind == _LAST and at <= len(record):
-            return _joined(parts)
-        if at + _PART.size > len(record):
-            raise ValueError(f"{name} is missing")
-        magic, word = _PART.unpack_from(record, at)
-        kind, end = word >> 29, at + _PART.size + (word & _LENGTH)
-        if magic != _MAGIC or end > len(record):
-            raise ValueError(f"{name} has no magic number, or ends at {end:,}")
-        parts += _MAGIC, record[at + _PART.size : end]
+def _part(record: Any, at: int) -> tuple[Any, int, int]:
+    """The data of the part at a byte of a record, its kind, and where the next part begins."""
+    if at + _PART.size > len(record):
+        raise ValueError(f"it has {len(record):,} bytes, and a part should begin at {at:,}")
+    magic, word = _PART.unpack_from(record, at)
+    if magic != _MAGIC:
+        raise ValueError(f"{magic!r} at {at:,} of it is not the magic number {_MAGIC!r}")
+    end = at + _PART.size + (word & _LENGTH)
+    if end > len(record):
+        raise ValueError(f"it has {len(record):,} bytes, and its part at {at:,} ends at {end:,}")
+    return record[at + _PART.size : end], word >> 29, -(-end // 4) * 4
 
 
-def _joined(parts: Any) -> NDArray[np.uint8]:
+def _joined(parts: Any) -> Any:
     """A copy of several parts in one; the part itself if the others are empty."""
     some = [part for part in parts if len(part)]
-    return some[0] if len(some) == 1 else np.frombuffer(bytearray().join(some), np.uint8)
+    return some[0] if len(some) == 1 else np.frombuffer(b"".join(some), np.uint8)

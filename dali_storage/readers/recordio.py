@@ -1,7 +1,7 @@
 """`readers.mxnet`: samples that are records of RecordIO files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
@@ -10,7 +10,6 @@ from .._types import PathLike
 from ..catalog import Catalog, Tree
 from ..dali import DataNode
 from ..formats import recordio
-from ..options import dali_flag
 from .arguments import add, prepare
 from .containers import goes_by_container, on_cpu
 
@@ -39,7 +38,7 @@ def mxnet(
     skip_cached_images: bool = False,
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
-    shuffle: Literal["dali", "samples"] = "dali",
+    shuffle: str = "dali",
     backend: str = "python-file",
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
@@ -48,47 +47,48 @@ def mxnet(
     """`fn.readers.mxnet` of DALI 2.4, with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
-    bit. Those that `readers.file` has, too, are described there.
+    bit. What is not described here is as in `readers.file`.
 
     Args:
         path: the .rec files. They count as one long file: a record may begin in one of them and end
             in the next.
-        index_path: one file of pairs "key offset", for all `path` together, as im2rec writes it.
+        index_path: one file for all of `path`, with a pair "key offset" for each record, as im2rec
+            writes it.
         device: "cpu" or None.
-        shuffle: "dali": random_shuffle draws from a window that moves over the files in their
-            order; shuffle_after_epoch shuffles the order of the files, and may be combined with it.
-            "samples": both are those of `readers.file`, which shuffle the whole list of samples.
+        shuffle: "dali": `random_shuffle` draws from a window that moves over the files in their
+            order, `shuffle_after_epoch` shuffles the order of the files, and both may be given.
+            "samples": all samples are shuffled among each other, as in `readers.file`; it takes
+            8 bytes of memory a sample, 16 with shuffle_after_epoch.
 
     Returns:
         `(images, labels)` or `(images, labels, index)`.
 
-        * images: the encoded images; uint8, 1-D. Host memory that DALI shares and does not copy,
-          unless an image was cut when it was written, because RecordIO's magic number is in it.
+        * images: the encoded images; uint8, 1-D. Host memory that DALI shares. Copied are images
+          of up to 4 KiB that have one size, and those that are not in one piece: they contain
+          RecordIO's magic number, or lie in several files.
         * labels: float32, shape (1,), or (n,) where a record has n of them.
         * index: int64, shape (1,).
 
     Raises:
-        ValueError, TypeError, BackendUnavailable, RuntimeError: as `readers.file`; or the index has
-            anything but pairs of numbers, or an offset beyond the files.
-        OSError: a file cannot be accessed.
+        ValueError, TypeError, OSError, BackendUnavailable, RuntimeError: as `readers.file`; and if
+            the index has anything but pairs of numbers, or an offset beyond the files.
 
-    The pipeline raises, while it runs, what that of `readers.file` raises, and:
+    While it runs, the pipeline raises what it does with `readers.file`, and:
 
-        * ContainerChangedError: a file changed after it was opened, or is shorter than it was.
-        * RecordError: what the index points at is no record of an image. `filename` is the file.
+        * ContainerChangedError: a file has changed or become shorter since it was opened.
+        * RecordError: at an offset of the index there is no record of an image, or a damaged one.
+          `filename` is the path of the file.
     """
     arguments = dict(locals())
     on_cpu(device, "records are parsed on the CPU")
-    for flag in ("dont_use_mmap", "read_ahead"):
-        dali_flag(flag, arguments[flag])
-    by_container = goes_by_container(shuffle)
     paths = discovery.file_names("path", path)
-    indices = discovery.file_names("index_path", index_path)
-    if len(indices) != 1:
-        raise ValueError(f"index_path must be one file for all of path, not {len(indices)}")
+    index, *more = discovery.file_names("index_path", index_path)
+    if more:
+        raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
+    by_container = goes_by_container(shuffle)
 
     def find(tree: Callable[[], Tree | None]) -> Catalog:
-        return recordio.find(paths, indices[0], by_container=by_container)
+        return recordio.find(paths, index, by_container=by_container)
 
     prepared = prepare(arguments, find, by_container=by_container)
     return add(arguments, prepared, recordio.RecordIO())
