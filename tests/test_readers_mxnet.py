@@ -184,6 +184,12 @@ def test_labels_are_not_changed(tmp_path: Path) -> None:
     assert np.frombuffer(labels[1][2], np.float32).tolist() == [1.5, -2.5, 3.5]
 
 
+def test_an_image_may_be_the_magic_number_alone(tmp_path: Path) -> None:
+    records = [recordio_record(b"longer", 2.0), recordio_record(RECORDIO_MAGIC, 1.0)]
+    arguments = written(tmp_path, [b"".join(records)], [0, len(records[0])])
+    assert batch_of(arguments, 2) == take(build(fn.readers.mxnet, 2, {}, **arguments), 1)[0]
+
+
 def test_an_image_in_one_piece_is_not_copied() -> None:
     record = recordio_record(bytes(range(250)) * 40, 3.0)
     memory = np.frombuffer(record, np.uint8)

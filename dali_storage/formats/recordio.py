@@ -116,9 +116,11 @@ class RecordIO(Format):
         """Images, uint8, and labels, float32; raises RecordError for what is no such record."""
         images, labels = [], []
         for slot, row in enumerate((delivered * catalog.pieces).tolist()):
-            pieces = contents[slot * catalog.pieces : (slot + 1) * catalog.pieces]
+            pieces: Any = contents[slot * catalog.pieces : (slot + 1) * catalog.pieces]
+            some = [piece for piece in pieces if len(piece)]
+            record = some[0] if len(some) == 1 else np.frombuffer(bytearray().join(some), np.uint8)
             try:
-                image, label = parse(_joined(pieces))
+                image, label = parse(record)
             except ValueError as error:
                 what = f"{catalog.where(row)}: {error}; the file is damaged, or not that of the"
                 raise RecordError(catalog.path(row), f"{what} index: make both anew") from None
@@ -149,7 +151,7 @@ def parse(record: Any) -> tuple[Any, Any]:
             parts += _MAGIC, part
         if at > len(record):
             raise ValueError(f"its last part should be filled up to {at:,} bytes")
-        data = _joined(parts)
+        data = np.frombuffer(bytearray().join(parts), np.uint8)
     return (data[count * 4 :], data[: count * 4]) if count else (data, first[4:8])
 
 
@@ -164,9 +166,3 @@ def _part(record: Any, at: int) -> tuple[Any, int, int]:
     if end > len(record):
         raise ValueError(f"it has {len(record):,} bytes, and its part at {at:,} ends at {end:,}")
     return record[at + _PART.size : end], word >> 29, -(-end // 4) * 4
-
-
-def _joined(parts: Any) -> Any:
-    """A copy of several parts in one; the part itself if the others are empty."""
-    some = [part for part in parts if len(part)]
-    return some[0] if len(some) == 1 else np.frombuffer(b"".join(some), np.uint8)
