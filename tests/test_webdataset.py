@@ -188,6 +188,19 @@ def test_an_extension_that_nothing_has_is_refused_with_those_there_are(
         build(paths=tar, ext=["jpg", "img"], missing_component_behavior="skip")
 
 
+def test_an_output_without_an_extension_is_empty(tar: Path) -> None:
+    assert texts(build(paths=tar, ext="")) == [[b""] * 3]
+    assert texts(build(paths=tar, ext=["", "cls"])) == [[b""] * 3, [b"0001", b"0002", b"0003"]]
+
+
+@pytest.mark.parametrize("sensitive", [None, True, 1])
+def test_case_matters_unless_it_is_said_not_to(tar: Path, sensitive: Any) -> None:
+    with pytest.raises(ValueError, match=r"any component of 'CLS'; there are 'jpg', 'cls'"):
+        build(paths=tar, ext="CLS", case_sensitive_extensions=sensitive)
+    pipeline = build(paths=tar, ext="CLS", case_sensitive_extensions=False)
+    assert texts(pipeline) == [[b"0001", b"0002", b"0003"]]
+
+
 def test_a_missing_component_is_named_with_the_line_of_the_index(tar: Path, index: Path) -> None:
     with pytest.raises(ValueError, match=r"a.idx', line 2: nothing for 'txt'; it has 'jpg', 'cls'"):
         find([tar], [index], [b"jpg", b"cls", b"txt"], missing="error")
@@ -490,7 +503,7 @@ def test_an_index_by_wds2idx_of_long_gnu_names_is_refused(tmp_path: Path, versio
 )
 def test_one_long_gnu_name_among_others_is_found(tmp_path: Path, large: Any) -> None:
     """DALI delivers the name as data, also of a component that `ext` does not ask for."""
-    members = [*large, ("m." + "n" * 101, b"long"), ("m.cls", b"0004"), *large]
+    members = [*large, ("m" * 101 + ".jpg", b"long"), ("m" * 101 + ".cls", b"0004"), *large]
     tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
     creator = wds2idx.IndexCreator(str(tar), str(tmp_path / "a.idx"), verbose=False)
     creator.create_index()
