@@ -513,7 +513,13 @@ def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
     pool = BufferPool(lambda nbytes: np.frombuffer(bytearray(nbytes), np.uint8))
     lease: Any = pool.lease(4)
     part, other = lease.data, np.zeros(4, np.uint8)
-    for contents, expected in (([part, part], True), ([part, other], False), ([other], False)):
+    for contents, expected in (
+        ([part, part], True),
+        ([part, other], False),
+        ([other], False),
+        (lease.reshape(2, -1), True),
+        (other.reshape(2, 2), False),  # small ranges, which were copied
+    ):
         tensors, *_ = group.data_list(source, contents)
         assert all(tensor.is_pinned is expected for tensor in tensors)
 
