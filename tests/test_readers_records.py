@@ -27,6 +27,7 @@ from dali_storage.loaders import Loader
 from dali_storage.ranges import Ranges
 
 from .conftest import open_files
+from .containers import write_tar
 from .test_order import epochs, some_case
 
 
@@ -280,6 +281,27 @@ def test_a_decode_error_names_the_container_and_the_sample(pictures: dict[str, A
     (note,) = caught.value.__notes__
     assert f"b (sample 13: {size:,} bytes at {start:,})" in note
     assert "sample 11" not in note
+
+
+def test_a_decode_error_names_all_components_of_a_sample(tmp_path: Path) -> None:
+    tars = [
+        write_tar(tmp_path / f"{tar}.tar", [(f"0.{ext}", b"none") for ext in ("jpg", "cls")])
+        for tar in range(2)
+    ]
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+        data, label = readers.webdataset(paths=tars, ext=["jpg", "cls"], name="Reader", **shard)
+        return fn.decoders.image(data), label
+
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(image, "JPEG")
+    write_tar(tars[0], [("0.jpg", image.getvalue()), ("0.cls", b"none")])
+    with Loader(make, to="numpy") as one, pytest.raises(RuntimeError) as caught:
+        list(one)
+    (note,) = caught.value.__notes__
+    assert note.endswith("1.tar (sample 1: 4 bytes at 512), 1.tar (sample 1: 4 bytes at 1,536)")
 
 
 # --- Refusals ------------------------------------------------------------------------------------
