@@ -71,7 +71,7 @@ def some_files(random: Random, root: Path) -> tuple[dict[str, Any], list[tuple[i
     shapes = some_shapes(random, files)
     names = []
     for number, shape in enumerate(shapes):
-        folder = random.choice(["", "", "a/", "b c/", ".hid/", "Z/"])
+        folder = random.choice(["", "", "a/", "b c/", ".hid/", "Z/", "!/"])
         names.append(f"{folder}{random.choice('xX.é')}{number}{random.choice(['.npy', '.NPY'])}")
         write(random, root / names[-1], shape, dtype)
     if random.random() < 0.5:
@@ -584,8 +584,8 @@ def test_lanes_agree_on_one_kind() -> None:
         fmt.decode(Slow(), np.array([sample]), [memory])  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(2) as pool:
-        errors = [pool.submit(decode, sample).exception() for sample in (0, 1)]
-    assert sum(isinstance(error, RecordError) for error in errors) == 1
+        outcomes = [pool.submit(decode, sample) for sample in (0, 1)]
+    assert sum(isinstance(each.exception(), RecordError) for each in outcomes) == 1
 
 
 def test_a_region_may_have_more_dimensions_than_dali_knows(tmp_path: Path) -> None:
