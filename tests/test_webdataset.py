@@ -148,6 +148,7 @@ def test_the_index_of_a_sample_leads_to_its_tar(tmp_path: Path) -> None:
         ({"dtypes": [types.UINT8]}, "dtypes must match ext: 1 for 2 outputs"),
         ({"dtypes": [types.BOOL] * 2}, "dtypes must be integers, or floats.*BOOL"),
         ({"dtypes": ["complex64"] * 2}, "dtypes must be integers, .*'complex64'"),
+        ({"dtypes": [np.longdouble, "u1"]}, "dtypes must be integers, .*longdouble"),
         ({"dtypes": [">i4", "u1"]}, "dtypes must be integers, .*'>i4'"),
         (
             {"dtypes": [types.INT16, types.UINT8]},
@@ -347,6 +348,27 @@ def test_lines_beyond_the_first_block_are_named(
             dtypes=["u1", "i2"],
             missing_component_behavior="error",
         )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("512 3", "512 4", "line 2: 4 bytes at 512, but the file there has 3"),
+        ("6656 5", "6656 99999", "line 4: 99,999 bytes at 6,656, but the tar has"),
+    ],
+)
+def test_all_blocks_of_an_index_are_compared_also_where_samples_are_skipped(
+    tar: Path, index: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    monkeypatch.setattr(wds_index, "_BYTES", 1)  # a line
+    index.write_text(
+        INDEX.replace(old, new).replace("txt", "jpg", 1).replace("jpg 2560", "no 2560")
+    )
+    with pytest.raises(ContainerChangedError, match=message):
+        find([tar], [index], [b"jpg", b"cls"], missing="skip")
+    index.write_text(INDEX.replace(old, new).replace("cls 4608", "no 4608"))
+    with pytest.raises(ContainerChangedError, match=message):
+        find([tar], [index], [b"jpg", b"cls"], missing="skip")
 
 
 def test_lines_may_repeat_and_come_in_any_order(tar: Path, index: Path) -> None:
@@ -583,6 +605,8 @@ def test_a_missing_tar_is_named_when_the_reader_is_opened(tmp_path: Path, index:
         with pytest.raises(FileNotFoundError) as caught:
             find([missing], indexes)
         assert caught.value.filename == str(missing)
+        with pytest.raises(FileNotFoundError):
+            build(paths=missing, index_paths=indexes, ext="jpg", backend="python-file")
     catalog = find([missing], [index], may_be_missing=True)  # the backend knows where it is
     assert catalog.delivered == 3
 
