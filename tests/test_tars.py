@@ -236,6 +236,19 @@ def test_pax_records_may_have_any_keys_and_values(tmp_path: Path) -> None:
     assert found(path) == [Member(b"\xff b \xc3\xa9.jpg\n", 1536, 1)]
 
 
+def test_a_size_of_a_pax_header_is_that_of_the_file_not_of_a_record_before_it(
+    tmp_path: Path,
+) -> None:
+    members = [("pax", b"12 size=700\n"), ("name", b"b.jpg\0"), ("cut", b"1" * 700)]
+    path = write_tar(tmp_path / "t", members)
+    change(path, 156, b"x")
+    content = path.read_bytes()
+    (tmp_path / "u").write_bytes(content[1024:])
+    change(tmp_path / "u", 156, b"L")
+    path.write_bytes(content[:1024] + (tmp_path / "u").read_bytes())
+    assert found(path) == [Member(b"b.jpg", 2560, 700)]
+
+
 @pytest.mark.parametrize("kind", [b"x", b"L"])
 def test_a_header_that_cannot_be_that_long_is_not_read(tmp_path: Path, kind: bytes) -> None:
     info = tarfile.TarInfo("pax")

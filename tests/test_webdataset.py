@@ -611,6 +611,10 @@ def test_a_missing_tar_is_named_when_the_reader_is_opened(tmp_path: Path, index:
     assert catalog.delivered == 3
 
 
+def test_an_empty_list_of_indexes_is_none(tar: Path) -> None:
+    assert texts(build(paths=tar, index_paths=[], ext="jpg"))[0][0] == b"one"
+
+
 def test_a_missing_index_is_named(tmp_path: Path, tar: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         find([tar], [tmp_path / "no.idx"])
