@@ -211,6 +211,7 @@ def test_sparse_files_are_refused(tmp_path: Path) -> None:
             b"0 path=b\n",
             b"11 path=b.n\n",
             b"8 path=b\n",
+            b"99 path=b\n",
             b"x path=b\n",
             b"+9 path=b\n",
             b"path=b\n",
