@@ -15,9 +15,12 @@ NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 LOADER_TESTS := $(wildcard tests/test_loader*.py) \
 	$(patsubst %,tests/test_%.py,benchmark_loaders dynamic examples ignite jax lightning notebooks ranks)
+CONTAINER_TESTS := $(wildcard tests/test_readers_*.py tests/test_tfrecord*.py tests/test_webdataset*.py) \
+	$(patsubst %,tests/test_%.py,benchmark_containers example files_containers index order_containers outputs ranges \
+	span_backend tars)
 IMAGE_PACKAGES := buildah debootstrap
 
-.PHONY: install demo test test-library test-loaders test-frameworks test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-library test-data test-frameworks test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -39,14 +42,14 @@ demo: install
 test: install
 	@which g++ >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
-	@$(MAKE) --no-print-directory -j 2 -O test-library test-loaders
+	@$(MAKE) --no-print-directory -j 2 -O test-library test-data
 
 # Two processes, because most tests use one processor. What each prints is shown when it has ended.
 test-library: install
-	$(BIN)/python -m pytest -q $(LOADER_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -q $(patsubst %,--ignore=%,$(LOADER_TESTS) $(CONTAINER_TESTS))
 
-test-loaders: install
-	$(BIN)/python -m pytest -q $(LOADER_TESTS)
+test-data: install
+	$(BIN)/python -m pytest -q $(LOADER_TESTS) $(CONTAINER_TESTS)
 
 # TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed

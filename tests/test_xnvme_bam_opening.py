@@ -159,7 +159,7 @@ def test_options_go_to_the_parts_of_a_reader(machine: Machine) -> None:
         assert (reader.lanes, reader.device, reader.pinned, reader.gpu) == (1, "cpu", True, None)
         memory = reader.allocate(5000)
         assert machine.page_locked[-1] is memory
-    assert machine.options == {"uri": ADDRESS, **options}
+    assert machine.options == {"uri": ADDRESS, "lanes": 1, **options}
     with machine.reader(1):
         assert machine.options["max_transfer"] == 2 << 20
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from .. import registry
@@ -49,7 +49,9 @@ def prepare(arguments: Mapping[str, Any], find: Find, **order: Any) -> Prepared:
     ordered = OrderOptions(**given, **order)
 
     def open_storage() -> tuple[Catalog, Reader]:
-        catalog = find(partial(storage.tree, **options))
+        # The tree is kept until the reader is open: both may be made from one loaded map.
+        tree = cache(partial(storage.tree, **options))
+        catalog = find(tree)
         reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
         if catalog.ranges is not None and not storage.reads_ranges:
             what = f"backend {backend!r} reads whole files only, no samples in containers"

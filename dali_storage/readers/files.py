@@ -174,7 +174,6 @@ def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
     are_named = any(given is not None for given in samples.values())
 
     def find(tree: Callable[[], Tree | None]) -> Catalog:
-        # Kept until the reader is open: both may be made from one loaded map.
         return discovery.discover(None if are_named else tree(), **samples, **filters)
 
     return prepare(arguments, find)

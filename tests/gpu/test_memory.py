@@ -16,7 +16,7 @@ from dali_storage.backends.gpu import driver
 from dali_storage.catalog import Catalog
 from dali_storage.errors import BackendUnavailable
 from dali_storage.reader import Reader
-from dali_storage.testing import SnapshotReaderTests
+from dali_storage.testing import SnapshotRangeTests
 
 from .conftest import Measured
 from .readers import DeviceReader
@@ -31,7 +31,7 @@ ATTRIBUTES = {
 _MAP_HUGETLB = 0x40000
 
 
-class TestReaderOnDeviceMemory(SnapshotReaderTests):
+class TestReaderOnDeviceMemory(SnapshotRangeTests):
     @pytest.fixture(autouse=True)
     def choose(self, gpu: int) -> None:
         self.gpu = gpu
