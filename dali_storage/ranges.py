@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,32 @@ class Spans:
 
     def __len__(self) -> int:
         return self.sizes.size
+
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> Spans:
+        """Some of them."""
+        return Spans(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def split(self, max_bytes: int) -> Spans:
+        """The same in spans of at most `max_bytes`, a multiple of the unit."""
+        if not (self.sizes > max_bytes).any():
+            return self
+        whole, within = divide(self.sizes, max_bytes)
+        return Spans(
+            files=self.files[whole],
+            starts=self.starts[whole] + within,
+            sizes=np.minimum(self.sizes[whole] - within, max_bytes),
+            needed=np.minimum(self.needed[whole] - within, max_bytes),
+            offsets=self.offsets[whole] + within,
+            slots=self.slots[whole],
+        )
+
+
+def divide(lengths: IntArray, max_bytes: int) -> tuple[IntArray, IntArray]:
+    """Pieces of at most `max_bytes` of reads: the read of each, and bytes into it, int64[k]."""
+    counts = -(-lengths // max_bytes)
+    whole = np.repeat(np.arange(counts.size), counts)
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    return whole, (np.arange(whole.size) - before) * max_bytes
 
 
 def place(

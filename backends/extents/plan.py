@@ -13,7 +13,7 @@ import numpy as np
 from bmap_tools.extent_map import ExtentMap, csr_offsets
 
 from ..._types import IntArray, address_of
-from ...ranges import Spans
+from ...ranges import Spans, divide
 from ...reader import Batch
 from .line import Line, expand
 
@@ -51,12 +51,9 @@ class Reads:
 
     def split(self, max_bytes: int) -> Reads:
         """The same in reads of at most `max_bytes`."""
-        counts = -(-self.lengths // max_bytes)
-        total = int(counts.sum())
-        if total == counts.size:
+        if not (self.lengths > max_bytes).any():
             return self
-        whole = np.repeat(np.arange(counts.size), counts)
-        within = (np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)) * max_bytes
+        whole, within = divide(self.lengths, max_bytes)
         lengths = np.minimum(self.lengths[whole] - within, max_bytes)
         return Reads(self.offsets[whole] + within, self.memory[whole] + within, lengths)
 

@@ -1,11 +1,9 @@
 """The reads of a batch of ranges: opened, read by a backend's engine, and checked."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._types import IntArray
 from ...catalog import Catalog
@@ -15,7 +13,7 @@ from ...reader import Batch
 from .containers import Containers, changed_error
 from .samples import SampleFiles
 
-_PIECE = 256 << 10  # bytes; several at once keep a disk busier than one long read
+_PIECE = 256 << 10  # bytes, a multiple of every unit; several keep a disk busier than a long read
 
 ReadSpans: TypeAlias = Callable[[Spans, IntArray], tuple[IntArray, IntArray]]
 """Reads k spans from their descriptors, int64[k]. Returns how many bytes of each have arrived, and
@@ -40,7 +38,7 @@ class SpanReads:
         read_spans: ReadSpans,
     ) -> None:
         """As `Reader.read()`; calls `yield_turn` before it blocks to open a container."""
-        spans = _split(spans)
+        spans = spans.split(_PIECE)
         # In the order of the batch: of several that fail, the first is named.
         files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
         failed: list[tuple[int, int, int]] = []  # slot, errno, bytes read
@@ -54,7 +52,7 @@ class SpanReads:
                 got, errors = read_spans(some, where)
                 if failures := _failures(some, got, errors):
                     # Each of the samples again, by itself, to find out which it was.
-                    each = _split(self._each(batch, _choose(some, got < some.needed)))
+                    each = self._each(batch, some[got < some.needed]).split(_PIECE)
                     _, where = _from(each, dict(zip(part, fds, strict=False)))
                     found = _failures(each, *read_spans(each, where))
                     failed += found or [(int(each.slots.min()), *min(failures)[1:])]
@@ -100,33 +98,12 @@ class SpanReads:
         return ContainerChangedError(self._catalog.path(sample), f"{what}; try again")
 
 
-def _split(spans: Spans) -> Spans:
-    """The same spans in pieces of at most `_PIECE` bytes, a multiple of every unit."""
-    if not (spans.sizes > _PIECE).any():
-        return spans
-    counts = -(-spans.sizes // _PIECE)
-    which = np.repeat(np.arange(len(spans)), counts)
-    skip = (np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)) * _PIECE
-    return Spans(
-        files=spans.files[which],
-        starts=spans.starts[which] + skip,
-        sizes=np.minimum(spans.sizes[which] - skip, _PIECE),
-        needed=np.minimum(spans.needed[which] - skip, _PIECE),
-        offsets=spans.offsets[which] + skip,
-        slots=spans.slots[which],
-    )
-
-
 def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
     """The spans of the files that these are the descriptors of, and the descriptor of each."""
     where = np.array([fds.get(file, -1) for file in spans.files.tolist()], np.int64)
     if where.min(initial=0) >= 0:
         return spans, where
-    return _choose(spans, where >= 0), where[where >= 0]
-
-
-def _choose(spans: Spans, chosen: npt.NDArray[np.bool_]) -> Spans:
-    return Spans(*(getattr(spans, field.name)[chosen] for field in fields(spans)))
+    return spans[where >= 0], where[where >= 0]
 
 
 def _failures(spans: Spans, got: IntArray, errors: IntArray) -> list[tuple[int, int, int]]:
