@@ -13,6 +13,8 @@ from ..discovery import file_names
 from ..ranges import Ranges
 from .columns import Column, column, labels_column
 
+_MOST = 2**63 - 1  # bytes
+
 
 def find(
     files: PathLike | Iterable[PathLike],
@@ -69,8 +71,10 @@ def _require_inside(catalog: Catalog, ranges: Ranges) -> None:
     bounds = np.array([_size(path) for path in catalog.file_paths(np.arange(catalog.file_count))])
     if (wrong := ranges.first_outside(bounds)) is not None:
         nbytes = bounds[catalog.files(np.array([wrong]))[0]]
-        where = f"{catalog.where(wrong)}, and {os.fsdecode(catalog.path(wrong))!r} has {nbytes:,}"
-        raise ValueError(f"offsets and sizes must be within the files: {where} bytes")
+        path = repr(os.fsdecode(catalog.path(wrong)))
+        why = f"{path} cannot be so long" if nbytes == _MOST else f"{path} has {nbytes:,} bytes"
+        where = f"{catalog.where(wrong)}, and {why}"
+        raise ValueError(f"offsets and sizes must be within the files: {where}")
 
 
 def _size(path: bytes) -> int:
@@ -78,5 +82,5 @@ def _size(path: bytes) -> int:
     try:
         status = os.stat(path)
     except OSError:  # the backend's: it may know the file by another way
-        return 2**63 - 1
-    return status.st_size if stat.S_ISREG(status.st_mode) else 2**63 - 1
+        return _MOST
+    return status.st_size if stat.S_ISREG(status.st_mode) else _MOST

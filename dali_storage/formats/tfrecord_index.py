@@ -67,9 +67,10 @@ def _within(path: bytes, index_path: bytes) -> _Columns:
     wrong = (starts < 0) | (sizes < 0) | (starts > end - sizes)
     for record in np.flatnonzero(wrong)[:1].tolist():
         has = f"{sizes[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
+        why = "no file can have" if end == _MOST else f"has {end:,} bytes"
         raise ValueError(
-            f"index_path {os.fsdecode(index_path)!r}, line {record + 1}: {has}, which has "
-            f"{end:,} bytes; make the index anew, or leave out index_path"
+            f"index_path {os.fsdecode(index_path)!r}, line {record + 1}: {has}, which {why}; "
+            "make the index anew, or leave out index_path"
         )
     return starts, sizes
 
