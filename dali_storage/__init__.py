@@ -10,6 +10,7 @@ from .catalog import Catalog
 from .errors import (
     BackendUnavailable,
     ContainerChangedError,
+    ObjectReplacedError,
     RecordError,
     SampleChangedError,
     SampleSizeChanged,
@@ -25,6 +26,7 @@ __all__ = [
     "Catalog",
     "ContainerChangedError",
     "IntArray",
+    "ObjectReplacedError",
     "Ranges",
     "Reader",
     "ReaderStatistics",

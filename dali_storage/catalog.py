@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ._types import IntArray
 from .ranges import Ranges
+from .remote import Versions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,22 +27,27 @@ class Catalog:
 
     Attributes:
         root: the directory that names are relative to; empty for the current directory.
-        names: the names of all files, one after another, without separators; none is empty.
+        names: the names of all files, one after another, without separators; none is empty. Bytes,
+            or memory that an index is mapped to.
         offsets: int64[files + 1], bytes: the name of file i is `names[offsets[i]:offsets[i + 1]]`.
         labels: int32[n], one for each delivered sample; empty if these have none.
         ranges: where the samples are in the files; None if each is a whole file.
         pieces: how many samples of the catalog make up a delivered one.
         containers: int64[k], how many delivered samples each container has, for an order that goes
             by containers; None otherwise.
+        sizes: int64[files], bytes, as listed; None for files, whose sizes their backend looks up.
+        versions: bytes[files], what identifies the listed content of each; None as `sizes`.
     """
 
     root: bytes
-    names: bytes
+    names: bytes | memoryview
     offsets: IntArray
     labels: npt.NDArray[np.int32]
     ranges: Ranges | None = None
     pieces: int = 1
     containers: IntArray | None = None
+    sizes: IntArray | None = None
+    versions: Versions | None = None
 
     @classmethod
     def from_names(
@@ -85,7 +91,7 @@ class Catalog:
 
     def file_name(self, file: int) -> bytes:
         """The name of a file."""
-        return self.names[self.offsets[:-1][file] : self.offsets[1:][file]]
+        return bytes(self.names[self.offsets[:-1][file] : self.offsets[1:][file]])
 
     def file_path(self, file: int) -> bytes:
         """The path of a file."""
@@ -120,7 +126,7 @@ class Catalog:
         names, prefix = self.names, _prefix(self.root)
         ranges = zip(starts.tolist(), stops.tolist(), strict=True)
         if (np.frombuffer(names, np.uint8)[starts] == ord("/")).any():
-            return [_join(prefix, names[start:stop]) for start, stop in ranges]
+            return [_join(prefix, bytes(names[start:stop])) for start, stop in ranges]
         return [prefix + names[start:stop] for start, stop in ranges]
 
     def _file(self, sample: int) -> int:

@@ -27,6 +27,11 @@ For implementers:
   ranges, or that has been written or replaced since the reader first saw it, is a
   `ContainerChangedError`, raised before a byte of it is delivered.
 
+* **Objects.** A reader that sets `schemes` reads objects that URLs with these schemes name, such as
+  `s3://bucket/key`; no other URLs reach it. It finds them by a `remote()`. If the catalog has
+  `sizes` and `versions`, an object with another of either is an `ObjectReplacedError`. Otherwise
+  it is compared with what it was when the reader first saw it.
+
 For callers: samples are indices into the catalog, and a batch may contain one more than once.
 
 Storage that knows its samples without a directory listing, such as an extent map, offers them as a
@@ -49,6 +54,7 @@ from .catalog import Catalog, Tree
 from .devices import DeviceStatus
 from .errors import BackendUnavailable
 from .ranges import Spans
+from .remote import Remote
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +93,7 @@ class Reader(ABC):
             in their file.
         reads_ranges: whether it reads catalogs with `ranges`. Others are refused before it is
             opened.
+        schemes: of the URLs that it reads, a part of `remote.SCHEMES`; none (default): only files.
         lanes: how many `read()` calls may run at the same time. They are numbered from 0 to
             lanes - 1.
         cooperative: False (default): all lanes run concurrently; right for readers that mostly
@@ -103,6 +110,7 @@ class Reader(ABC):
     alignment: int = 1
     unit: int = 1
     reads_ranges: ClassVar[bool] = False
+    schemes: ClassVar[tuple[str, ...]] = ()
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
@@ -159,6 +167,11 @@ class Reader(ABC):
 
         `options` are those of the constructor, which raises the same errors.
         """
+        return None
+
+    @classmethod
+    def remote(cls, **options: Any) -> Remote | None:
+        """What can list objects and read indexes, or None. `options` as in `tree()`."""
         return None
 
     @classmethod

@@ -4,23 +4,44 @@ Ours are in pyproject.toml, which is read directly in a checkout that is not ins
 """
 
 import inspect
+import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
 from .errors import BackendUnavailable
 from .reader import Reader
+from .remote import scheme
 
 GROUP = "dali_storage.backends"
 _DALI = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
-_INSTALL = {"nvidia": _DALI, "nvidia.dali": _DALI}  # modules whose package has another name
+_INSTALL = {
+    "nvidia": _DALI,
+    "nvidia.dali": _DALI,
+    "obstore": "pip install 'dali-storage[object-store]'",
+}  # modules whose package has another name
 
 
 def names() -> list[str]:
     """The names of all backends, sorted. Nothing is imported."""
     return sorted({point.name for point in _entry_points()})
+
+
+def choose(backend: str | None, names: Iterable[bytes]) -> str:
+    """The backend for these paths and URLs: the given one or, with None, the default.
+
+    Raises:
+        ValueError: the given one does not read such URLs.
+    """
+    url = next(filter(scheme, names), b"")
+    if backend is None:
+        return "object-store" if url else "python-file"
+    if url and scheme(url) not in load(backend).schemes:
+        what = f"backend {backend!r} cannot read {os.fsdecode(url)!r}"
+        raise ValueError(f"{what}; leave out backend, or take object-store")
+    return backend
 
 
 def load(name: str) -> type[Reader]:

@@ -291,6 +291,7 @@ def test_the_public_names() -> None:
         "Catalog",
         "ContainerChangedError",
         "IntArray",
+        "ObjectReplacedError",
         "Ranges",
         "Reader",
         "ReaderStatistics",

@@ -80,7 +80,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         stick_to_shard: bool = False,
         tensor_init_bytes: int = 1 << 20,
         enable_checkpointing: bool = False,
-        backend: str = "python-file",
+        backend: str | None = None,
         backend_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.

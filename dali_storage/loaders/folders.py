@@ -79,7 +79,7 @@ def class_names(root: PathLike) -> tuple[str, ...]:
 
 def _class_names_of_map(settings: Settings) -> tuple[str, ...]:
     options = settings.backend_options or {}
-    tree = registry.configure(settings.backend, options).tree(**options)
+    tree = registry.configure(registry.choose(settings.backend, ()), options).tree(**options)
     if tree is None:
         raise ValueError(
             f"root=None, and backend {settings.backend!r} does not know its samples: give root"

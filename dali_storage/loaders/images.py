@@ -64,7 +64,7 @@ class ImagePipeline:
         """
         settings = self.settings
         choice.chosen(settings, self.preset)
-        registry.configure(settings.backend, settings.backend_options or {})
+        registry.configure(registry.choose(settings.backend, ()), settings.backend_options or {})
         if settings.device == "gpu":
             _require_gpu(settings.device_id or 0)
         return Loader(

@@ -94,7 +94,7 @@ class Settings:
     dtype: Dtype | None = None
     layout: Layout = "CHW"
     to: To = "torch"
-    backend: str = "python-file"
+    backend: str | None = None
     backend_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:

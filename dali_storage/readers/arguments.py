@@ -1,8 +1,8 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from .. import registry
@@ -12,10 +12,30 @@ from ..dali import DataNode, add_reader
 from ..options import dali_flag, dali_integer
 from ..order import OrderOptions, reader_meta
 from ..reader import Reader
+from ..remote import Remote
 from ..source import Source
 
-Find: TypeAlias = Callable[[Callable[[], Tree | None]], Catalog]
-"""Finds the samples. Its argument returns those that the backend knows, if any."""
+
+class Storage:
+    """What a backend knows of its storage before it is opened."""
+
+    def __init__(self, backend: type[Reader], options: Mapping[str, Any]) -> None:
+        """`options` are those of the backend."""
+        self._backend, self._options = backend, options
+
+    @cached_property  # until the reader is open: it may be made from the same loaded map
+    def tree(self) -> Tree | None:
+        """The samples that the backend knows."""
+        return self._backend.tree(**self._options)
+
+    @cached_property
+    def remote(self) -> Remote | None:
+        """What lists objects and reads indexes."""
+        return self._backend.remote(**self._options)
+
+
+Find: TypeAlias = Callable[[Storage], Catalog]
+"""Finds the samples."""
 
 _NOT_GIVEN = "checkpointing", "by_container"  # of the pipeline, of the reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
@@ -36,27 +56,32 @@ class Prepared:
     depth: int
 
 
-def prepare(arguments: Mapping[str, Any], find: Find, **order: Any) -> Prepared:
+def prepare(
+    arguments: Mapping[str, Any], find: Find, *, names: Iterable[bytes] = (), **order: Any
+) -> Prepared:
     """Check the arguments that all readers have; `order` has further ones of `OrderOptions`.
+
+    `names` are the paths and URLs that other arguments give. If one is a URL, object-store is the
+    default backend.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
     device = _check(arguments["device"], arguments["skip_cached_images"])
-    backend, options = arguments["backend"], _options(arguments["backend_options"])
-    storage = registry.configure(backend, options)
+    backend = registry.choose(arguments["backend"], names)
+    options = _options(arguments["backend_options"])
+    reader = registry.configure(backend, options)
     given = {name: arguments[name] for name in _ORDER if name in arguments}
     ordered = OrderOptions(**given, **order)
 
     def open_storage() -> tuple[Catalog, Reader]:
-        # The tree is kept until the reader is open: both may be made from one loaded map.
-        tree = cache(partial(storage.tree, **options))
-        catalog = find(tree)
+        storage = Storage(reader, options)
+        catalog = find(storage)
         reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
-        if catalog.ranges is not None and not storage.reads_ranges:
+        if catalog.ranges is not None and not reader.reads_ranges:
             what = f"backend {backend!r} reads whole files only, no samples in containers"
             raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
-        return catalog, _require_device(storage(catalog, **options), device, backend)
+        return catalog, _require_device(reader(catalog, **options), device, backend)
 
     return Prepared(open_storage, ordered, _depth(arguments["prefetch_queue_depth"]))
 

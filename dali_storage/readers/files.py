@@ -1,16 +1,16 @@
 """`readers.file`: samples that are files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
 from .. import discovery
 from .._types import PathLike
-from ..catalog import Catalog, Tree
+from ..catalog import Catalog
 from ..contents import Format
 from ..dali import DataNode
-from .arguments import Prepared, add, prepare
+from .arguments import Prepared, Storage, add, prepare
 
 _SAMPLES = "file_root", "files", "file_list"
 _FILTERS = "labels", "file_filters", "dir_filters", "case_sensitive_filter"
@@ -45,7 +45,7 @@ def file(
     skip_cached_images: bool = False,
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
-    backend: str = "python-file",
+    backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -173,7 +173,7 @@ def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
     filters = {name: arguments[name] for name in _FILTERS}
     are_named = any(given is not None for given in samples.values())
 
-    def find(tree: Callable[[], Tree | None]) -> Catalog:
-        return discovery.discover(None if are_named else tree(), **samples, **filters)
+    def find(storage: Storage) -> Catalog:
+        return discovery.discover(None if are_named else storage.tree, **samples, **filters)
 
     return prepare(arguments, find)

@@ -1,6 +1,6 @@
 """`readers.numpy`: samples that are .npy files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Number
 from typing import Any, TypeAlias
 
@@ -8,13 +8,13 @@ from nvidia.dali.data_node import DataNode as Tensor
 from nvidia.dali.pipeline import do_not_convert
 
 from .._types import PathLike
-from ..catalog import Catalog, Tree
+from ..catalog import Catalog
 from ..dali import DataNode
 from ..filters import as_list
 from ..formats import npy
 from ..formats.roi import Region
 from ..options import dali_integer
-from .arguments import add, prepare
+from .arguments import Storage, add, prepare
 from .containers import on_cpu, storage_options
 
 Integers: TypeAlias = int | Sequence[int] | None
@@ -63,7 +63,7 @@ def numpy(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     use_o_direct: bool = False,
-    backend: str = "python-file",
+    backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -116,7 +116,7 @@ def numpy(
     on_cpu(device, "headers are parsed on the CPU")
     fmt = npy.Npy(_region(arguments))
 
-    def find(tree: Callable[[], Tree | None]) -> Catalog:
+    def find(storage: Storage) -> Catalog:
         return npy.find(file_root, file_list, files, file_filter)
 
     nodes = add(arguments, prepare(arguments, find), fmt)

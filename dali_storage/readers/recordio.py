@@ -1,16 +1,16 @@
 """`readers.mxnet`: samples that are records of RecordIO files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
 from .. import discovery
 from .._types import PathLike
-from ..catalog import Catalog, Tree
+from ..catalog import Catalog
 from ..dali import DataNode
 from ..formats import recordio
-from .arguments import add, prepare
+from .arguments import Storage, add, prepare
 from .containers import goes_by_container, on_cpu
 
 
@@ -39,7 +39,7 @@ def mxnet(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     shuffle: str = "dali",
-    backend: str = "python-file",
+    backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -87,7 +87,7 @@ def mxnet(
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
     by_container = goes_by_container(shuffle)
 
-    def find(tree: Callable[[], Tree | None]) -> Catalog:
+    def find(storage: Storage) -> Catalog:
         return recordio.find(paths, index, by_container=by_container)
 
     prepared = prepare(arguments, find, by_container=by_container)

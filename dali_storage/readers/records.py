@@ -1,17 +1,17 @@
 """`readers.records`: samples that are byte ranges of files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
 from .._types import PathLike
-from ..catalog import Catalog, Tree
+from ..catalog import Catalog
 from ..contents import Format
 from ..dali import DataNode
 from ..formats import plain
 from ..formats.columns import Column
-from .arguments import add, prepare
+from .arguments import Storage, add, prepare
 
 
 class _Records(Format):
@@ -41,7 +41,7 @@ def records(
     shuffle_after_epoch: bool = False,
     shuffle_after_epoch_seed: int | None = None,
     stick_to_shard: bool = False,
-    backend: str = "python-file",
+    backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -90,7 +90,7 @@ def records(
     """
     arguments = {**locals(), "skip_cached_images": False}
 
-    def find(tree: Callable[[], Tree | None]) -> Catalog:
+    def find(storage: Storage) -> Catalog:
         return plain.find(files, offsets, sizes, file_ids, labels)
 
     return add(arguments, prepare(arguments, find), _Records())

@@ -1,20 +1,20 @@
 """`readers.tfrecord`: records of TFRecord files."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
 from .. import discovery
 from .._types import PathLike
-from ..catalog import Catalog, Tree
+from ..catalog import Catalog
 from ..dali import DataNode
 from ..errors import BackendUnavailable
 from ..formats import tfrecord_index
 from ..formats.tfrecord import Checksum, TfRecord
 from ..options import dali_flag
-from .arguments import add, prepare
+from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu, storage_options
 from .features import describe
 
@@ -45,7 +45,7 @@ def tfrecord(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     use_o_direct: bool = False,
-    backend: str = "python-file",
+    backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -114,7 +114,7 @@ def tfrecord(
     files = discovery.file_names("path", path)
     indexes = index_names("index_path", index_path, len(files))
 
-    def find(tree: Callable[[], Tree | None]) -> Catalog:
+    def find(storage: Storage) -> Catalog:
         return tfrecord_index.find(files, indexes, by_container)
 
     prepared = prepare(arguments, find, by_container=by_container)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ from nvidia.dali.pipeline import do_not_convert
 from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from .._types import PathLike
-from ..catalog import Catalog, Tree
+from ..catalog import Catalog
 from ..dali import DataNode
 from ..discovery import file_names
 from ..filters import as_list
 from ..formats import webdataset as format_
 from ..formats.components import Selection
 from ..options import dali_flag
-from .arguments import add, prepare
+from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu
 
 _MISSING = "empty", "skip", "error"
@@ -52,7 +52,7 @@ def webdataset(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     shuffle: str = "dali",
-    backend: str = "python-file",
+    backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -116,9 +116,9 @@ def webdataset(
     case = case is None or dali_flag("case_sensitive_extensions", case)
     by_container = goes_by_container(shuffle)
 
-    def find(tree: Callable[[], Tree | None]) -> Catalog:
+    def find(storage: Storage) -> Catalog:
         selection = Selection(extensions, types, missing, case)
-        missing_tars = tree() is not None  # the backend has a map
+        missing_tars = storage.tree is not None  # the backend has a map
         return format_.find(
             tars, indexes, selection, by_container=by_container, may_be_missing=missing_tars
         )

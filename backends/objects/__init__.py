@@ -1,0 +1,1 @@
+"""Objects of stores and web servers: the only folder that knows obstore."""

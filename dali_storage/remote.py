@@ -1,0 +1,73 @@
+"""Objects that URLs name, in object stores or behind web servers, and what a backend knows of them.
+
+A backend that reads objects sets `Reader.schemes`, and offers a `Remote` by `Reader.remote()`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ._types import IntArray
+
+SCHEMES = ("s3", "gs", "az", "http", "https")
+"""The schemes of the URLs that a backend may read; in lower case, as in DALI."""
+
+Versions: TypeAlias = npt.NDArray[np.bytes_]
+"""bytes[n] (numpy's S): what identifies the bytes of each object, usually its ETag."""
+
+_URL = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def scheme(name: bytes) -> str:
+    """The scheme of a URL as it is written; "" for the path of a file."""
+    match = _URL.match(name)
+    return match[1].decode() if match else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """The objects below a root, in the order of their keys' bytes. In columns, as in a `Catalog`.
+
+    Attributes:
+        root: the URL that was listed.
+        names: the names of n objects relative to the root, one after another.
+        offsets: int64[n + 1], bytes: the name of object i is `names[offsets[i]:offsets[i + 1]]`.
+        sizes: int64[n], bytes of each object.
+        versions: bytes[n], what identifies the content of each.
+    """
+
+    root: bytes
+    names: bytes
+    offsets: IntArray
+    sizes: IntArray
+    versions: Versions
+
+
+class Remote(Protocol):
+    """What a store can tell of its objects. Each call opens what it needs, and closes it again."""
+
+    def listing(self, root: bytes, choose: Callable[[list[bytes]], list[bytes]]) -> Listing:
+        """The objects `root/<file>` and `root/<class>/<file>`, neither higher nor deeper.
+
+        `choose` returns those of the names of classes that are wanted; others are not listed.
+        """
+
+    def sizes(self, urls: Sequence[bytes]) -> IntArray:
+        """The size in bytes of each object, int64[n].
+
+        Raises:
+            OSError: there is no such object, or it cannot be asked; names it.
+        """
+
+    def content(self, url: bytes) -> bytes:
+        """The whole of a small object, such as an index.
+
+        Raises:
+            OSError: it cannot be read; names it.
+        """
