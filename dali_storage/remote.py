@@ -58,15 +58,19 @@ class Remote(Protocol):
         `choose` returns those of the names of classes that are wanted; others are not listed.
         """
 
-    def sizes(self, urls: Sequence[bytes]) -> IntArray:
-        """The size in bytes of each object, int64[n].
+    def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
+        """The size of each object, int64[n] in bytes, and what identifies its content, bytes[n].
+
+        All are asked at once. They are the columns `sizes` and `versions` of a `Catalog`.
 
         Raises:
             OSError: there is no such object, or it cannot be asked; names it.
         """
 
-    def content(self, url: bytes) -> bytes:
-        """The whole of a small object, such as an index.
+    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
+        """The whole of a small object, such as an index, or at most `size` bytes from `start`.
+
+        Several threads may call it at a time.
 
         Raises:
             OSError: it cannot be read; names it.
