@@ -18,6 +18,7 @@ LOADER_TESTS := $(wildcard tests/test_loader*.py) \
 CONTAINER_TESTS := $(wildcard tests/test_readers_*.py tests/test_tfrecord*.py tests/test_webdataset*.py) \
 	$(patsubst %,tests/test_%.py,benchmark_containers example files_containers index order_containers outputs ranges \
 	span_backend tars)
+OBJECT_TESTS := $(wildcard tests/test_objects_*.py)
 IMAGE_PACKAGES := buildah debootstrap
 
 .PHONY: install demo test test-library test-data test-frameworks test-gpu test-nvme test-image lint clean
@@ -46,10 +47,10 @@ test: install
 
 # Two processes, because most tests use one processor. What each prints is shown when it has ended.
 test-library: install
-	$(BIN)/python -m pytest -q $(patsubst %,--ignore=%,$(LOADER_TESTS) $(CONTAINER_TESTS))
+	$(BIN)/python -m pytest -q $(patsubst %,--ignore=%,$(LOADER_TESTS) $(CONTAINER_TESTS) $(OBJECT_TESTS))
 
 test-data: install
-	$(BIN)/python -m pytest -q $(LOADER_TESTS) $(CONTAINER_TESTS)
+	$(BIN)/python -m pytest -q $(LOADER_TESTS) $(CONTAINER_TESTS) $(OBJECT_TESTS)
 
 # TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed

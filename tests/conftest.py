@@ -26,6 +26,7 @@ from .fake_cuda import Cuda, install
 from .hooks import sitecustomize
 from .layouts import make_map
 from .nvme_sim.build import COMPILER
+from .objects.client import FaultServer
 from .xnvme import offers, open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
@@ -172,6 +173,25 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from benchmarks import dataset
 
     return Path(dataset.make(str(tmp_path_factory.mktemp("photographs")), lambda done: None, 24))
+
+
+@pytest.fixture(scope="session")
+def fault_server() -> Iterator[FaultServer]:
+    """A server of objects with faults on demand, for sessions; tests take `server`."""
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+    """A server of objects with faults on demand. It is empty; the environment names it."""
+    fault_server.reset()
+    for name, value in fault_server.environment.items():
+        if value:
+            monkeypatch.setenv(name, value)
+        else:
+            monkeypatch.delenv(name, raising=False)
+    return fault_server
 
 
 @pytest.fixture

@@ -1,0 +1,114 @@
+"""What the server serves: objects in memory, or the files below a directory as they are now."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object in a listing."""
+
+    key: bytes
+    size: int
+    etag: str
+
+
+class Memory:
+    """Objects that were put there. Any key is taken, however odd."""
+
+    def __init__(self) -> None:
+        self._objects: dict[bytes, tuple[bytes, str]] = {}
+
+    def put(self, key: bytes, data: bytes, etag: str | None = None) -> str:
+        made = etag or f'"{hashlib.md5(data).hexdigest()}"'
+        self._objects[key] = data, made
+        return made
+
+    def get(self, key: bytes) -> tuple[bytes, str]:
+        if key not in self._objects:
+            raise FileNotFoundError(errno.ENOENT, "no such key")
+        return self._objects[key]
+
+    def delete(self, key: bytes) -> None:
+        self._objects.pop(key, None)
+
+    def entries(self) -> list[Entry]:
+        """All objects, in the order of their keys' bytes."""
+        return [Entry(key, len(data), etag) for key, (data, etag) in sorted(self._objects.items())]
+
+
+class Directory:
+    """The files below a directory. A file that is written or replaced gets another ETag."""
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+
+    def _path(self, key: bytes) -> bytes:
+        return os.path.join(self._root, key)
+
+    def put(self, key: bytes, data: bytes, etag: str | None = None) -> str:
+        os.makedirs(os.path.dirname(self._path(key)), exist_ok=True)
+        with open(self._path(key), "wb") as file:
+            file.write(data)
+        return _etag(os.stat(self._path(key)))
+
+    def get(self, key: bytes) -> tuple[bytes, str]:
+        with open(self._path(key), "rb") as file:
+            return file.read(), _etag(os.fstat(file.fileno()))
+
+    def delete(self, key: bytes) -> None:
+        os.remove(self._path(key))
+
+    def entries(self) -> list[Entry]:
+        return sorted(self._walk(), key=lambda entry: entry.key)
+
+    def _walk(self) -> Iterator[Entry]:
+        for folder, _, files in os.walk(self._root):
+            for name in files:
+                path = os.path.join(folder, name)
+                status = os.stat(path)
+                yield Entry(os.path.relpath(path, self._root), status.st_size, _etag(status))
+
+
+def _etag(status: os.stat_result) -> str:
+    return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+Bucket = Memory | Directory
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a listing: objects, common prefixes, and whether more follow after `last`."""
+
+    entries: list[Entry]
+    prefixes: list[bytes]
+    more: bool
+    last: bytes
+
+
+def page(bucket: Bucket, prefix: bytes, delimiter: bytes, after: bytes, count: int) -> Page:
+    """The next `count` objects and common prefixes below `prefix` whose keys are past `after`."""
+    entries = bucket.entries()
+    entries = entries[bisect_right(entries, after, key=lambda entry: entry.key) :]
+    page = Page([], [], False, b"")
+    last = after
+    for entry in (entry for entry in entries if entry.key.startswith(prefix)):
+        cut = entry.key.find(delimiter, len(prefix)) if delimiter else -1
+        common = entry.key[: cut + len(delimiter)] if cut >= 0 else b""
+        if common and (common in page.prefixes or common == after):
+            continue
+        if len(page.entries) + len(page.prefixes) == count:
+            return Page(page.entries, page.prefixes, True, last)
+        if common:
+            page.prefixes.append(common)
+        else:
+            page.entries.append(entry)
+        last = common or entry.key
+    return page
