@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from .hooks import sitecustomize
 from .layouts import make_map
 from .nvme_sim.build import COMPILER
 from .objects.client import FaultServer
+from .objects.swift_client import Swift
 from .xnvme import offers, open_ramdisk
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
@@ -182,16 +184,36 @@ def fault_server() -> Iterator[FaultServer]:
         yield server
 
 
-@pytest.fixture
-def server(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
-    """A server of objects with faults on demand. It is empty; the environment names it."""
-    fault_server.reset()
-    for name, value in fault_server.environment.items():
+def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
         if value:
             monkeypatch.setenv(name, value)
         else:
             monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+    """A server of objects with faults on demand. It is empty; the environment names it."""
+    fault_server.reset()
+    _use(fault_server.environment, monkeypatch)
     return fault_server
+
+
+@pytest.fixture(scope="session")
+def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
+    """OpenStack Swift, for sessions; tests take `swift`."""
+    if not find_spec("swift"):
+        pytest.skip("no OpenStack Swift: pip install swift==2.38.3 setuptools")
+    with Swift(tmp_path_factory.mktemp("swift")) as server:
+        yield server
+
+
+@pytest.fixture
+def swift(swift_server: Swift, monkeypatch: pytest.MonkeyPatch) -> Swift:
+    """OpenStack Swift; the environment names it. It keeps its buckets from test to test."""
+    _use(swift_server.environment, monkeypatch)
+    return swift_server
 
 
 @pytest.fixture
