@@ -471,7 +471,7 @@ def test_one_size_for_all_takes_no_memory(tmp_path: Path) -> None:
     os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 10**9)
     np.save(tmp_path / "offsets.npy", np.arange(200_000) * 4_000)
     tracemalloc.start()
-    catalog = plain.find(path, tmp_path / "offsets.npy", 4_000, None, None)
+    catalog = plain.find([os.fsencode(path)], tmp_path / "offsets.npy", 4_000, None, None)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held < 200_000 * 12.5  # offsets and labels

@@ -162,8 +162,9 @@ class Selection:
             for output in self._wanted.get(extension, ()):
                 picked.setdefault(output, component)
         if len(self.seen) <= _LISTED:
-            self.seen |= dict.fromkeys(extensions)
-        self.matched = self.matched or bool(picked)
+            self.seen.update(dict.fromkeys(extensions))
+        if picked:  # several threads may be here
+            self.matched = True
         return picked
 
     def refuse_nothing(self, count: int) -> None:

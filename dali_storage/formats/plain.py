@@ -2,34 +2,37 @@
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from .._types import IntArray, PathLike
+from .._types import IntArray
 from ..catalog import Catalog
-from ..discovery import file_names
 from ..ranges import Ranges
 from .columns import Column, column, labels_column
+from .files import LOCAL, Files
 
 _MOST = 2**63 - 1  # bytes
 
 
 def find(
-    files: PathLike | Iterable[PathLike],
+    names: Sequence[bytes],
     offsets: Column,
     sizes: Column | int,
     file_ids: Column | None,
     labels: Column | None,
+    files: Files = LOCAL,
 ) -> Catalog:
-    """The catalog of n ranges; the arguments are those of `readers.records`.
+    """The catalog of n ranges of the files `names`; other arguments are those of `readers.records`.
+
+    `files` asks objects for their sizes.
 
     Raises:
         ValueError, TypeError: an argument is wrong, or a range ends behind its file; names it.
-        OSError: a .npy file cannot be read.
+        OSError: a .npy file or an object cannot be read.
     """
-    named = Catalog.from_names(file_names("files", files), ())
+    named = files.catalog(names)
     starts = column("offsets", offsets)
     if not starts.size:
         raise ValueError("offsets must not be empty: it has an entry for each sample")
@@ -68,7 +71,10 @@ def _matching(argument: str, values: IntArray, count: int) -> IntArray:
 
 def _require_inside(catalog: Catalog, ranges: Ranges) -> None:
     """Compare all ranges with the sizes of the files that are there."""
-    bounds = np.array([_size(path) for path in catalog.file_paths(np.arange(catalog.file_count))])
+    bounds = catalog.sizes
+    if bounds is None:
+        every = np.arange(catalog.file_count)
+        bounds = np.array([_size(path) for path in catalog.file_paths(every)])
     if (wrong := ranges.first_outside(bounds)) is not None:
         nbytes = bounds[catalog.files(np.array([wrong]))[0]]
         path = repr(os.fsdecode(catalog.path(wrong)))

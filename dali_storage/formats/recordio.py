@@ -20,6 +20,7 @@ from ..catalog import Catalog
 from ..contents import Contents, Format, Output, packed
 from ..errors import RecordError, named
 from ..ranges import Ranges
+from .files import LOCAL, Files
 
 _MAGIC = struct.pack("<I", 0xCED7230A)
 _PART = struct.Struct("<4sI")  # magic; length and kind of a part
@@ -28,7 +29,9 @@ _WHOLE, _LAST = 0, 3  # kinds of parts
 _HEADER = struct.Struct("<IfQQ")  # count of labels, or 0; the only label; identifier
 
 
-def find(paths: Sequence[bytes], index: bytes, *, by_container: bool) -> Catalog:
+def find(
+    paths: Sequence[bytes], index: bytes, *, by_container: bool, files: Files = LOCAL
+) -> Catalog:
     """The records of `paths`, which count as one long file, by their common index.
 
     A record goes on to the start of the next one. It has a sample of the catalog for each file that
@@ -38,9 +41,12 @@ def find(paths: Sequence[bytes], index: bytes, *, by_container: bool) -> Catalog
         OSError: a file cannot be accessed.
         ValueError: the index is not one, or not of these files.
     """
+    found = files.catalog(paths)
     with named():
-        stops = np.cumsum([os.stat(path).st_size for path in paths], dtype=np.int64)
-    offsets = _read_index(index, int(stops[-1]))
+        sizes = [os.stat(path).st_size for path in paths] if found.sizes is None else found.sizes
+    stops = np.cumsum(sizes, dtype=np.int64)
+    with files.open(index) as file:
+        offsets = _parse_index(index, file.read(), int(stops[-1]))
     ends = np.append(offsets[1:], stops[-1])
     some = ends > offsets
     if not some.any():
@@ -51,13 +57,13 @@ def find(paths: Sequence[bytes], index: bytes, *, by_container: bool) -> Catalog
     first = np.searchsorted(stops, offsets, "right")
     pieces = int((np.searchsorted(stops, ends - 1, "right") - first).max()) + 1
     bounds = np.concatenate(([0], stops, np.repeat(stops[-1:], pieces)))  # of files, and beyond
-    files = first + np.arange(pieces)
-    starts = np.maximum(offsets, bounds[files])
-    sizes = np.maximum(np.minimum(ends, bounds[files + 1]) - starts, 0)  # what there is not: 0
-    starts -= bounds[files]
-    rows = [each.ravel() for each in (np.minimum(files, len(paths) - 1), starts, sizes)]
+    which = first + np.arange(pieces)
+    starts = np.maximum(offsets, bounds[which])
+    sizes = np.maximum(np.minimum(ends, bounds[which + 1]) - starts, 0)  # what there is not: 0
+    starts -= bounds[which]
+    rows = [each.ravel() for each in (np.minimum(which, len(paths) - 1), starts, sizes)]
     return replace(
-        Catalog.from_names(paths, ()),
+        found,
         ranges=Ranges.of_columns(*rows),
         pieces=pieces,
         containers=counts,
@@ -77,14 +83,12 @@ def _counts(offsets: IntArray, some: NDArray[np.bool_], stops: IntArray) -> IntA
     return np.bincount(counted[some], minlength=stops.size).astype(np.int64)
 
 
-def _read_index(path: bytes, nbytes: int) -> IntArray:
+def _parse_index(path: bytes, text: bytes, nbytes: int) -> IntArray:
     """int64[n], the offsets of records in `nbytes` of all files, ascending.
 
     An index is pairs of a key and an offset, between white space. Keys mean nothing.
     """
     name, remedy = f"index_path {os.fsdecode(path)!r}", "make the index anew"
-    with open(os.fsdecode(path), "rb") as file:
-        text = file.read()
     if other := text.translate(None, b"0123456789 \t\n\v\f\r"):
         number = text.count(b"\n", 0, text.index(other[:1]))
         line = text.split(b"\n")[number][:80]

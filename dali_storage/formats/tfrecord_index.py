@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -14,6 +15,7 @@ from .._types import IntArray
 from ..catalog import Catalog
 from ..errors import named
 from ..ranges import Ranges
+from .files import LOCAL, Files
 from .tfrecord import HEADER, OVERHEAD
 
 _BLOCK = 1 << 16  # bytes; to read so many takes as long as to read the headers of 16 records
@@ -26,7 +28,10 @@ _Columns = tuple[IntArray, IntArray]
 
 
 def find(
-    paths: Sequence[bytes], index_paths: Sequence[bytes] | None, by_container: bool
+    paths: Sequence[bytes],
+    index_paths: Sequence[bytes] | None,
+    by_container: bool,
+    files: Files = LOCAL,
 ) -> Catalog:
     """The records of TFRecord files, in the order of the files and of their indexes.
 
@@ -34,36 +39,42 @@ def find(
         paths: of the files.
         index_paths: of as many indexes; None: the lengths of all records are read from the files.
         by_container: whether the order goes by files.
+        files: reads them and their indexes.
 
     Raises:
         ValueError: there are no records; an index names bytes that its file does not have; a file
             without an index is not a TFRecord, or ends within a record.
-        OSError: a file that is needed cannot be read. Files that have an index need not exist.
+        OSError: what is needed cannot be read. Files with an index need not exist; objects must.
     """
+    found = files.catalog(paths)
     if index_paths is None:
         with ThreadPoolExecutor(_FILES) as pool:
             columns = list(pool.map(scan, paths))
     else:
-        columns = [_within(*each) for each in zip(paths, index_paths, strict=True)]
+        ends = [*map(_end, paths)] if found.sizes is None else found.sizes.tolist()
+        columns = files.each(partial(_within, files), paths, ends, index_paths)
     counts = np.array([len(starts) for starts, _ in columns], np.int64)
     if not counts.any():
         what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
         of = "the files are empty" if index_paths is None else "no index begins with two integers"
         raise ValueError(f"{what}: there are no records: {of}")
     return replace(
-        Catalog.from_names(paths, ()),
+        found,
         ranges=Ranges.of_files(columns),
         containers=counts if by_container else None,
     )
 
 
-def _within(path: bytes, index_path: bytes) -> _Columns:
-    starts, sizes = read_index(index_path)
+def _end(path: bytes) -> int:
     with named(path):
         try:
-            end = os.stat(path).st_size
+            return os.stat(path).st_size
         except FileNotFoundError:  # as in DALI, an error when it is its turn
-            end = _MOST
+            return _MOST
+
+
+def _within(files: Files, path: bytes, end: int, index_path: bytes) -> _Columns:
+    starts, sizes = read_index(index_path, files)
     wrong = (starts < 0) | (sizes < 0) | (starts > end - sizes)
     for record in np.flatnonzero(wrong)[:1].tolist():
         has = f"{sizes[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
@@ -75,12 +86,12 @@ def _within(path: bytes, index_path: bytes) -> _Columns:
     return starts, sizes
 
 
-def read_index(path: bytes) -> _Columns:
+def read_index(path: bytes, files: Files = LOCAL) -> _Columns:
     """The pairs of an index file: offset and size, separated by white space.
 
     As in DALI, it ends at the first word that is no int64, and an odd number at the end is ignored.
     """
-    with named(path), open(path, "rb") as file:
+    with named(path), files.open(path) as file:
         text = file.read()
     numbers = _parse(text)[: len(text)]
     pairs = numbers[: numbers.size // 2 * 2].reshape(-1, 2)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .components import Block, Group, grouped, samples
+from .files import LOCAL, Files, ReadAt
 from .tars import BLOCK, REGULAR, Member, header, matches, members
 
 _WIDTHS = {b"v1.1": 3, b"v1.2": 4}  # words of a component
@@ -26,7 +27,7 @@ _PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they
 _NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
 
 
-def blocks(path: bytes) -> Iterator[Block]:
+def blocks(path: bytes, files: Files = LOCAL) -> Iterator[Block]:
     """The samples of an index.
 
     Lines with the same extensions, as in most blocks, are parsed as columns: 0.7 us a line.
@@ -36,7 +37,7 @@ def blocks(path: bytes) -> Iterator[Block]:
             another form, or a place that no tar has; names the line.
         OSError: it cannot be read.
     """
-    with open(os.fsdecode(path), "rb") as file:
+    with files.open(path) as file:
         width, count = _head(path, file.readline(_LINE))
         done = 0
         while done < count:
@@ -154,14 +155,14 @@ def _words(
         yield tuple(words[::width]), [*map(int, numbers)]
 
 
-def contradiction(fd: int, member: Member) -> str | None:
+def contradiction(read: ReadAt, member: Member) -> str | None:
     """What the header before a file's data says otherwise than an index; None if nothing.
 
     An index by wds2idx of a file with a long GNU name gives the place of the name.
     `member.name` may be empty; it is not compared if a record before the header changes it.
     """
     first = max(member.offset - _BEFORE, 0)
-    before = os.pread(fd, member.offset - first, first)
+    before = read(first, member.offset - first)
     if len(before) < BLOCK:
         return "no header of a tar is there"
     try:

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from .._types import IntArray
 from ..catalog import Catalog
 from ..contents import Contents, Format, Output, packed
-from ..errors import ContainerChangedError, named
+from ..errors import ContainerChangedError
 from ..ranges import Ranges
-from . import tars, wds_index
+from . import wds_index
 from .components import Block, Selection, grouped, samples
+from .files import LOCAL, Files, ReadAt
+from .tars import Member, members
 
 _SAMPLES = 16384  # of a tar that are handled at a time
 
-_Chosen: TypeAlias = tuple[IntArray, IntArray, list[tuple[int, tars.Member]]]
+_Chosen: TypeAlias = tuple[IntArray, IntArray, list[tuple[int, Member]]]
 """The rows of `Selection.choose()` of all blocks of a container, their samples, and the probes."""
 
 
@@ -58,11 +60,13 @@ def find(
     *,
     by_container: bool,
     may_be_missing: bool,
+    files: Files = LOCAL,
 ) -> Catalog:
     """The catalog of tars: for each sample as many pieces as outputs, empty where one is missing.
 
     An index is compared with the headers of the first and the last files that it names, and of
-    those with the longest name, for every 4 MiB of it.
+    those with the longest name, for every 4 MiB of it. In an object only the last file of each such
+    sample is compared: that is a request each.
 
     Args:
         paths: of the tars.
@@ -70,6 +74,7 @@ def find(
         selection: the outputs.
         by_container: whether the order of the samples goes by containers.
         may_be_missing: whether a tar that has an index need not exist here.
+        files: reads tars and indexes.
 
     Raises:
         ValueError: a tar or an index is damaged; a component is missing, and that is an error; or
@@ -77,21 +82,26 @@ def find(
         ContainerChangedError: an index contradicts its tar.
         OSError: a tar or an index cannot be read.
     """
-    pieces: list[tuple[IntArray, IntArray]] = []
-    for container, path in enumerate(paths):
+    tars = files.catalog(paths)
+
+    def places(container: int) -> tuple[IntArray, IntArray]:
         if indexes is None:
+            path = paths[container]
             rows, _, _ = _choose(_scan(path), selection, partial(_where, path))
         else:
             index = indexes[container]
-            chosen = _choose(wds_index.blocks(index), selection, partial(wds_index.line, index))
-            _compare(path, index, chosen, may_be_missing)
+            lines = wds_index.blocks(index, files)
+            chosen = _choose(lines, selection, partial(wds_index.line, index))
+            _compare(files, tars, container, index, chosen, may_be_missing)
             rows = chosen[0]
-        pieces.append((rows[:, :, 0].ravel(), rows[:, :, 1].ravel()))
+        return rows[:, :, 0].ravel(), rows[:, :, 1].ravel()
+
+    pieces = files.each(places, range(len(paths)))
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
     selection.refuse_nothing(int(counts.sum()))
     return replace(
-        Catalog.from_names(paths, ()),
+        tars,
         ranges=Ranges.of_files(pieces),
         pieces=outputs,
         containers=counts if by_container else None,
@@ -99,7 +109,7 @@ def find(
 
 
 def _scan(path: bytes) -> Iterator[Block]:
-    found = samples(tars.members(path))
+    found = samples(members(path))
     while block := [*islice(found, _SAMPLES)]:
         yield grouped(
             (tuple(extension for extension, _ in each), [n for _, file in each for n in file[1:]])
@@ -113,7 +123,7 @@ def _where(path: bytes, sample: int) -> str:
 
 def _choose(blocks: Iterator[Block], selection: Selection, where: Callable[[int], str]) -> _Chosen:
     chosen, done = [], 0
-    probes: list[tuple[int, tars.Member]] = []
+    probes: list[tuple[int, Member]] = []
     for block in blocks:
         chosen.append(selection.choose(block, done, where))
         probes.extend(block.probes)
@@ -122,26 +132,34 @@ def _choose(blocks: Iterator[Block], selection: Selection, where: Callable[[int]
     return np.concatenate(rows), np.concatenate(kept), probes
 
 
-def _compare(path: bytes, index: bytes, chosen: _Chosen, may_be_missing: bool) -> None:
+def _compare(
+    files: Files, tars: Catalog, container: int, index: bytes, chosen: _Chosen, may_be_missing: bool
+) -> None:
     """Compare what an index says with its tar, if that is there."""
     try:
-        with named(path), open(os.fsdecode(path), "rb", buffering=0) as tar:
-            wrong = _contradiction(tar.fileno(), chosen)
+        with files.reading(tars, container) as (read, end):
+            wrong = _contradiction(read, end, chosen, each=tars.sizes is None)
     except FileNotFoundError:
         if not may_be_missing:
             raise
         return
     for sample, (offset, size), what in wrong:
         what = f"{size:,} bytes at {offset:,}, but {what}"
-        raise ContainerChangedError(path, str(wds_index.line_error(index, sample, what)))
+        what = str(wds_index.line_error(index, sample, what))
+        raise ContainerChangedError(tars.file_path(container), what)
 
 
-def _contradiction(fd: int, chosen: _Chosen) -> list[tuple[int, Sequence[int], str]]:
-    """The first wrong sample, its place, and what is there instead; empty if none is found."""
-    (rows, kept, probes), end = chosen, os.fstat(fd).st_size
+def _contradiction(
+    read: ReadAt, end: int, chosen: _Chosen, each: bool
+) -> list[tuple[int, Sequence[int], str]]:
+    """The first wrong sample, its place, and what is there instead; empty if none is found.
+
+    `each`: whether all files of a sample are compared, or only the last.
+    """
+    rows, kept, probes = chosen
     for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
         return [(int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")]
-    for sample, file in probes:
-        if (what := wds_index.contradiction(fd, file)) is not None:
+    for sample, file in probes if each else dict(probes).items():
+        if (what := wds_index.contradiction(read, file)) is not None:
             return [(sample, file[1:], what)]
     return []

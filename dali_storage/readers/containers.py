@@ -1,11 +1,13 @@
 """Arguments that several readers have beside those of `arguments`."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import registry
 from ..discovery import file_names
 from ..options import dali_flag
+from ..remote import scheme
 
 
 def on_cpu(device: str | None, why: str) -> None:
@@ -19,17 +21,23 @@ def on_cpu(device: str | None, why: str) -> None:
         raise ValueError(f"device must be 'cpu', not {device!r}: {why}; {remedy}")
 
 
-def index_names(argument: str, given: Any, count: int) -> list[bytes] | None:
-    """The paths of indexes, one for each of `count` containers; None if there are none.
+def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[bytes] | None:
+    """The paths of indexes, one for each of the containers; None if there are none.
 
     Raises:
-        ValueError, TypeError: there are more or fewer, or one is not a path.
+        ValueError, TypeError: there are more or fewer, one is not a path, or there are none and a
+            container is an object.
     """
     if given is None or (isinstance(given, (list, tuple)) and not given):  # as in DALI
+        for name in filter(scheme, containers):
+            what = f"{argument} must be given for {os.fsdecode(name)!r}"
+            why = "without an index, the header of each sample would be a request"
+            remedy = "run python -m dali_storage index on a local copy, and give the path or URL"
+            raise ValueError(f"{what}: {why}; {remedy} of the .idx file that it makes")
         return None
     names = file_names(argument, given)
-    if len(names) != count:
-        what = f"{len(names)} indexes for {count} files"
+    if len(names) != len(containers):
+        what = f"{len(names)} indexes for {len(containers)} files"
         raise ValueError(f"{argument} must have one index for each file: {what}")
     return names
 
@@ -45,8 +53,12 @@ def goes_by_container(shuffle: str) -> bool:
     return shuffle == "dali"
 
 
-def storage_options(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def storage_options(
+    arguments: Mapping[str, Any], names: Iterable[bytes] = ()
+) -> Mapping[str, Any] | None:
     """`backend_options`; with `use_o_direct`, with the option direct=True of the backend.
+
+    `names` are those of `prepare()`, which choose the backend.
 
     Raises:
         ValueError, TypeError: the options say direct=False, or the backend has no such option.
@@ -60,7 +72,7 @@ def storage_options(arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         )
     options = {**(options or {}), "direct": True}
     try:
-        registry.configure(arguments["backend"], options)
+        registry.configure(registry.choose(arguments["backend"], names), options)
     except TypeError as error:
         what = "use_o_direct=True is backend_options={'direct': True}, and"
         raise TypeError(f"{what} {error}; leave out use_o_direct, or take python-file") from None

@@ -10,6 +10,7 @@ from .._types import PathLike
 from ..catalog import Catalog
 from ..dali import DataNode
 from ..formats import recordio
+from ..formats.files import Files
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, on_cpu
 
@@ -88,7 +89,7 @@ def mxnet(
     by_container = goes_by_container(shuffle)
 
     def find(storage: Storage) -> Catalog:
-        return recordio.find(paths, index, by_container=by_container)
+        return recordio.find(paths, index, by_container=by_container, files=Files(storage.remote))
 
-    prepared = prepare(arguments, find, by_container=by_container)
+    prepared = prepare(arguments, find, names=paths, by_container=by_container)
     return add(arguments, prepared, recordio.RecordIO())

@@ -9,8 +9,10 @@ from .._types import PathLike
 from ..catalog import Catalog
 from ..contents import Format
 from ..dali import DataNode
+from ..discovery import file_names
 from ..formats import plain
 from ..formats.columns import Column
+from ..formats.files import Files
 from .arguments import Storage, add, prepare
 
 
@@ -89,8 +91,9 @@ def records(
           since the reader first read from it. No byte of it is delivered.
     """
     arguments = {**locals(), "skip_cached_images": False}
+    names = file_names("files", files)
 
     def find(storage: Storage) -> Catalog:
-        return plain.find(files, offsets, sizes, file_ids, labels)
+        return plain.find(names, offsets, sizes, file_ids, labels, Files(storage.remote))
 
-    return add(arguments, prepare(arguments, find), _Records())
+    return add(arguments, prepare(arguments, find, names=names), _Records())

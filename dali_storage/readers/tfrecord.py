@@ -12,6 +12,7 @@ from ..catalog import Catalog
 from ..dali import DataNode
 from ..errors import BackendUnavailable
 from ..formats import tfrecord_index
+from ..formats.files import Files
 from ..formats.tfrecord import Checksum, TfRecord
 from ..options import dali_flag
 from .arguments import Storage, add, prepare
@@ -107,17 +108,18 @@ def tfrecord(
           message names the record.
         * ContainerChangedError: a file has changed or become shorter since it was opened.
     """
-    arguments = {**locals(), "backend_options": storage_options(locals())}
+    arguments = dict(locals())
     on_cpu(device, "records are parsed on the CPU")
     by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None
     files = discovery.file_names("path", path)
-    indexes = index_names("index_path", index_path, len(files))
+    arguments["backend_options"] = storage_options(arguments, files)
+    indexes = index_names("index_path", index_path, files)
 
     def find(storage: Storage) -> Catalog:
-        return tfrecord_index.find(files, indexes, by_container)
+        return tfrecord_index.find(files, indexes, by_container, Files(storage.remote))
 
-    prepared = prepare(arguments, find, by_container=by_container)
+    prepared = prepare(arguments, find, names=files, by_container=by_container)
     nodes = add(arguments, prepared, TfRecord(described := describe(features), checksum))
     outputs = dict(zip(described, nodes, strict=False))
     return (outputs, nodes[-1]) if dali_flag("return_index", return_index) else outputs

@@ -16,6 +16,7 @@ from ..discovery import file_names
 from ..filters import as_list
 from ..formats import webdataset as format_
 from ..formats.components import Selection
+from ..formats.files import Files
 from ..options import dali_flag
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu
@@ -105,7 +106,7 @@ def webdataset(
     arguments = {**locals()}
     on_cpu(device, "samples are in host memory")
     tars = file_names("paths", paths)
-    indexes = index_names("index_paths", index_paths, len(tars))
+    indexes = index_names("index_paths", index_paths, tars)
     extensions = _extensions(ext)
     types = _dtypes(dtypes, len(extensions))
     missing = str(missing_component_behavior or "empty").lower()
@@ -120,10 +121,15 @@ def webdataset(
         selection = Selection(extensions, types, missing, case)
         missing_tars = storage.tree is not None  # the backend has a map
         return format_.find(
-            tars, indexes, selection, by_container=by_container, may_be_missing=missing_tars
+            tars,
+            indexes,
+            selection,
+            by_container=by_container,
+            may_be_missing=missing_tars,
+            files=Files(storage.remote),
         )
 
-    prepared = prepare(arguments, find, by_container=by_container)
+    prepared = prepare(arguments, find, names=tars, by_container=by_container)
     nodes = add(arguments, prepared, format_.WebDataset(types))
     return nodes if len(nodes) > 1 else nodes[0]
 

@@ -1,0 +1,86 @@
+"""Containers and their indexes: files of this machine, or objects that URLs name."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, BinaryIO, TypeAlias, TypeVar
+
+from ..catalog import Catalog
+from ..errors import named
+from ..remote import Remote, scheme
+
+_AT_ONCE = 32  # objects: each takes a round trip or two, and next to no time of this machine
+
+_T = TypeVar("_T")
+
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""The bytes from a position, at most so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Reads containers and their indexes.
+
+    Attributes:
+        remote: reads objects; None: there are only files.
+    """
+
+    remote: Remote | None = None
+
+    def catalog(self, names: Sequence[bytes]) -> Catalog:
+        """The containers, as yet without ranges. Of objects all are asked for size and version.
+
+        Raises:
+            ValueError: some are files, others objects.
+            OSError: an object does not exist, or cannot be asked; names it.
+        """
+        found = Catalog.from_names(names, ())
+        kinds = {bool(scheme(name)): name for name in names}
+        if len(kinds) == 2:
+            file, url = (repr(os.fsdecode(kinds[kind])) for kind in (False, True))
+            raise ValueError(
+                f"{file} is a file, and {url} an object: give each a reader of its own"
+            )
+        if False in kinds:
+            return found
+        sizes, versions = self._asked(names[0]).heads(names)
+        return replace(found, sizes=sizes, versions=versions)
+
+    def open(self, name: bytes) -> BinaryIO:
+        """A file to be read from its start; of an object, all of it."""
+        if scheme(name):
+            return io.BytesIO(self._asked(name).content(name))
+        return open(os.fsdecode(name), "rb")
+
+    @contextmanager
+    def reading(self, catalog: Catalog, container: int) -> Iterator[tuple[ReadAt, int]]:
+        """How to read a container here and there, and its size in bytes."""
+        path = catalog.file_path(container)
+        if catalog.sizes is not None:
+            yield partial(self._asked(path).content, path), int(catalog.sizes[container])
+            return
+        with named(path), open(os.fsdecode(path), "rb", buffering=0) as file:
+            fd = file.fileno()
+            yield lambda start, size: os.pread(fd, size, start), os.fstat(fd).st_size
+
+    def each(self, function: Callable[..., _T], *columns: Iterable[Any]) -> list[_T]:
+        """What `function` returns for each row; where there are objects, several run at a time."""
+        if self.remote is None:
+            return [*map(function, *columns)]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [*pool.map(function, *columns)]
+
+    def _asked(self, name: bytes) -> Remote:
+        if self.remote is None:
+            what = f"{os.fsdecode(name)!r} is an object, and the backend reads files only"
+            raise ValueError(f"{what}; copy it, and give its local path")
+        return self.remote
+
+
+LOCAL = Files()
