@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ class Catalog:
             by containers; None otherwise.
         sizes: int64[files], bytes, as listed; None for files, whose sizes their backend looks up.
         versions: bytes[files], what identifies the listed content of each; None as `sizes`.
+        known_checksum: what `checksum()` returns, if it need not be computed.
     """
 
     root: bytes
@@ -48,6 +49,7 @@ class Catalog:
     containers: IntArray | None = None
     sizes: IntArray | None = None
     versions: Versions | None = None
+    known_checksum: int | None = None
 
     @classmethod
     def from_names(
@@ -109,6 +111,8 @@ class Catalog:
 
     def checksum(self) -> int:
         """A CRC-32 of the names, the labels, and where the samples are in the files."""
+        if self.known_checksum is not None:
+            return self.known_checksum
         checksum = zlib.crc32(self.labels.tobytes(), zlib.crc32(self.names))
         if (ranges := self.ranges) is not None:
             for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):
@@ -128,6 +132,11 @@ class Catalog:
         if (np.frombuffer(names, np.uint8)[starts] == ord("/")).any():
             return [_join(prefix, bytes(names[start:stop])) for start, stop in ranges]
         return [prefix + names[start:stop] for start, stop in ranges]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Memory that is mapped is copied: it cannot be pickled."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Catalog, tuple((values | {"names": bytes(self.names)}).values())
 
     def _file(self, sample: int) -> int:
         return sample if self.ranges is None else int(self.ranges.files_of(np.array([sample]))[0])
