@@ -17,6 +17,7 @@ from .errors import (
 )
 from .prefetch import ReaderStatistics
 from .ranges import Ranges, Spans
+from .ranks import shard
 from .reader import Batch, Reader
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "SampleChangedError",
     "SampleSizeChanged",
     "Spans",
+    "shard",
     "statistics",
 ]
 

@@ -299,6 +299,7 @@ def test_the_public_names() -> None:
         "SampleChangedError",
         "SampleSizeChanged",
         "Spans",
+        "shard",
         "statistics",
     ]
     assert all(hasattr(dali_storage, name) for name in dali_storage.__all__)

@@ -1,22 +1,28 @@
-"""Which shard a process takes: process group, launchers' environments, neither."""
+"""Which shard a process takes: groups, frameworks, launchers' environments, none of them."""
 
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
+import dali_storage
 from dali_storage.loaders import Shard
 
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+BY_HAND = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+TORCHRUN = BY_HAND | {"TORCHELASTIC_RUN_ID": "none"}
 LIGHTNING = {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "2",
     "OMPI_COMM_WORLD_SIZE": "3",
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
 }
+MPICH = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALRANKID": "0"}
 # A batch script is itself process 0 of its job; srun adds the numbers of the step.
 SLURM_JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 SRUN = SLURM_JOB | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
@@ -25,7 +31,7 @@ SALLOC_SHELL = SLURM_JOB | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "42949
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*TORCHRUN, *LIGHTNING, *MPIRUN, *SRUN, *SALLOC_SHELL]:
+    for name in [*TORCHRUN, *LIGHTNING, *MPIRUN, *MPICH, *SRUN, *SALLOC_SHELL, "PMIX_RANK"]:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -50,7 +56,7 @@ def test_shards_are_values() -> None:
         ((0, 0), "world must be an integer from 1"),
         ((2, 2), "rank must be an integer from 0 to 1, not 2"),
         ((-1, 2), "rank must be an integer from 0 to 1, not -1"),
-        ((0, 2, 2), "local_rank must be an integer from 0 to 1, not 2"),
+        ((0, 2, -2), "local_rank must be an integer from 0 to 2147483647, not -2"),
         (("0", 2), "rank must be an integer from 0 to 1, not '0'"),
         ((True, 2), "rank must be an integer from 0 to 1, not True"),
         ((0, 2.0), "world must be an integer from 1 to 2147483647, not 2.0"),
@@ -68,13 +74,22 @@ def test_wrong_shards_are_refused(arguments: Any, words: str) -> None:
         (TORCHRUN, Shard(3, 4, 1)),
         (LIGHTNING, Shard(1, 2, 1)),
         (LIGHTNING | {"LOCAL_RANK": "0"}, Shard(0, 2, 0)),
+        (BY_HAND, Shard(3, 4, 1)),
         (MPIRUN, Shard(2, 3, 0)),
+        (MPIRUN | {"PMIX_RANK": "2"}, Shard(2, 3, 0)),
+        (MPICH, Shard(2, 3, 0)),
         (SRUN, Shard(5, 8, 1)),
         (SLURM_JOB, Shard(0, 1, 0)),
         (SALLOC_SHELL, Shard(0, 1, 0)),
         (SRUN | MPIRUN, Shard(2, 3, 0)),
         (SRUN | TORCHRUN, Shard(3, 4, 1)),
         (SRUN | LIGHTNING, Shard(1, 2, 1)),
+        # srun starts the daemons of mpirun, one on each machine; --mpi=pmi2 starts the tasks.
+        (SRUN | MPICH, Shard(2, 3, 0)),
+        (SRUN | {"PMI_RANK": "5", "PMI_SIZE": "8"}, Shard(5, 8, 1)),
+        # Started once on every machine, what DeepSpeed has set is not what srun has.
+        (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, Shard(3, 4, 1)),
+        (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, Shard(3, 4, 1)),
         ({"NODE_RANK": "1"}, Shard(0, 1, 0)),
     ],
 )
@@ -84,15 +99,16 @@ def test_environments(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Shard.here() == shard
+    assert dali_storage.shard() == {"shard_id": shard.rank, "num_shards": shard.world}
 
 
-@pytest.mark.parametrize("variables", [TORCHRUN, MPIRUN, SRUN])
+@pytest.mark.parametrize("variables", [BY_HAND, MPIRUN, MPICH, SRUN])
 def test_half_an_environment_is_refused(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank, world, local = (
         next(name for name in variables if name.endswith(end))
-        for end in (("RANK", "PROCID"), ("WORLD_SIZE", "NUM_TASKS"), ("LOCAL_RANK", "LOCALID"))
+        for end in (("RANK", "PROCID"), ("SIZE", "NUM_TASKS"), ("LOCAL_RANK", "LOCALID", "RANKID"))
     )
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -101,6 +117,14 @@ def test_half_an_environment_is_refused(
             patch.delenv(missing)
             with pytest.raises(ValueError, match=rf"but not {missing}: set all of {rank}, {world}"):
                 Shard.here()
+            if missing == rank:
+                with pytest.raises(ValueError, match=f"but not {rank}: "):
+                    dali_storage.shard()
+                continue
+            assert dali_storage.shard() == {  # a reader needs no GPU
+                "shard_id": int(variables[rank]),
+                "num_shards": int(variables[world]),
+            }
     monkeypatch.setenv(world, "")
     with pytest.raises(ValueError, match=f"environment: {world} must be an integer from 1 to "):
         Shard.here()
@@ -113,6 +137,8 @@ def test_half_an_environment_is_refused(
         ({"WORLD_SIZE": "2"}, "RANK and LOCAL_RANK"),
         ({"WORLD_SIZE": "2", "NODE_RANK": "0"}, "RANK and LOCAL_RANK"),
         ({"LOCAL_RANK": "0"}, "RANK and WORLD_SIZE"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK"),
+        ({"PMI_RANK": "0", "MPI_LOCALRANKID": "0"}, "PMI_SIZE"),
         # What Lightning leaves behind when fit() is over, and the process group destroyed.
         ({"LOCAL_RANK": "0", "NODE_RANK": "0", "MASTER_PORT": "1"}, "WORLD_SIZE"),
     ],
@@ -124,6 +150,40 @@ def test_a_third_of_an_environment_is_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=rf"but not {missing}: .*shard=Shard\(rank, world, "):
         Shard.here()
+
+
+def test_a_rank_of_pmix_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMIX_RANK", "1")
+    for ask in (Shard.here, dali_storage.shard):
+        with pytest.raises(
+            ValueError, match=r"PMIX_RANK, but no number of processes, .*: set RANK"
+        ):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        (BY_HAND | SRUN, "RANK, WORLD_SIZE.* rank 3 of 4, and .*SLURM_PROCID, .* rank 5 of 8"),
+        (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "4, .* rank 1 of 4"),
+        (
+            BY_HAND | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | MPIRUN,
+            "rank 0 of 1, and .*OMPI_COMM_WORLD_SIZE.* rank 2 of 3: correct the wrong one, or .*"
+            "shard_id and num_shards of a reader",
+        ),
+    ],
+    ids=["more tasks", "another task", "left in an image"],
+)
+def test_environments_that_disagree_are_refused(
+    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for ask in (Shard.here, dali_storage.shard):
+        with pytest.raises(RuntimeError, match=words):
+            ask()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun has been started by the other one
+    assert dali_storage.shard()["num_shards"] == int(variables["WORLD_SIZE"])
 
 
 def test_the_second_machine_of_lightning_knows_no_rank_yet(
@@ -184,6 +244,130 @@ def test_the_group_knows_the_rank_and_the_launcher_the_local_one(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Shard.here() == Shard(3, 4, local_rank)
+
+
+class Ray:
+    """ray.train, in a worker or elsewhere."""
+
+    def __init__(self, *ranks: int, error: type[Exception] = RuntimeError) -> None:
+        self.ranks, self.error = ranks, error
+
+    def get_context(self) -> Any:
+        if not self.ranks:
+            raise self.error("cannot be used outside of a Ray Train training function")
+        names = "get_world_rank", "get_world_size", "get_local_rank"
+        calls = {name: lambda rank=rank: rank for name, rank in zip(names, self.ranks, strict=True)}
+        return SimpleNamespace(**calls)
+
+
+class Jax:
+    """jax and jax.distributed, on more than one host."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.process_index, self.process_count = lambda: rank, lambda: world
+        self.is_initialized = lambda: True
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def load(**frameworks: Any) -> None:
+        for name, module in frameworks.items():
+            names = {"torch": ["torch.distributed"], "ray": ["ray.train"]}
+            for each in names.get(name, ["jax", "jax.distributed"]):
+                monkeypatch.setitem(sys.modules, each, module)
+
+    return load
+
+
+def test_ray_train_knows_its_workers(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(ray=Ray(3, 4, 1))
+    assert Shard.here() == Shard(3, 4, 1)
+    for name, value in (SRUN | LIGHTNING | {"WORLD_SIZE": "4"}).items():  # srun has started Ray
+        monkeypatch.setenv(name, value)
+    assert Shard.here() == Shard(3, 4, 1)
+    loaded(torch=Distributed(3, 4))
+    assert Shard.here() == Shard(3, 4, 1)
+
+
+@pytest.mark.parametrize("ray", [Ray(), Ray(error=DeprecationWarning)])
+def test_ray_is_not_asked_outside_of_its_workers(
+    ray: Ray, loaded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(ray=ray)
+    assert Shard.here() == Shard()
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert Shard.here() == Shard(3, 4, 1)
+
+
+def test_jax_knows_its_processes(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(jax=Jax(3, 4))
+    assert Shard.here() == Shard(3, 4, 3)
+    for name, value in (SRUN | {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}).items():
+        monkeypatch.setenv(name, value)
+    assert Shard.here() == Shard(3, 4, 1)
+
+
+def test_jax_that_has_only_been_imported_is_not_asked() -> None:
+    """Its process_index() would initialise its devices."""
+    code = """if True:
+        import jax, dali_storage
+        jax.process_index = jax.process_count = None
+        print(dali_storage.shard())
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'shard_id': 0, 'num_shards': 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "words"),
+    [
+        (
+            {"torch": Distributed(0, 2), "ray": Ray(1, 2, 1)},
+            "torch's process group says rank 0 of 2, and Ray Train says rank 1 of 2: correct",
+        ),
+        (
+            {"torch": Distributed(0, 1), "jax": Jax(0, 8)},
+            "torch's process group says rank 0 of 1, and JAX says rank 0 of 8: correct",
+        ),
+        ({"jax": Jax(0, 8)}, "JAX says rank 0 of 8, the environment RANK=3"),
+        ({"ray": Ray(3, 8, 1)}, "Ray Train says rank 3 of 8, the environment WORLD_SIZE=4"),
+    ],
+)
+def test_frameworks_that_disagree_are_refused(
+    loaded: Any, frameworks: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(frameworks) == 1:
+        for name, value in TORCHRUN.items():
+            monkeypatch.setenv(name, value)
+    loaded(**frameworks)
+    for ask in (Shard.here, dali_storage.shard):
+        with pytest.raises(RuntimeError, match=words):
+            ask()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_group_comes_before_everything_else(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torch; ranks that are not 0 are in test_ranks.py."""
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")  # without RANK
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+    for group in (dist.group.WORLD, dist.new_group([0]), mesh["data"], mesh.get_group("tensor")):
+        assert dali_storage.shard(group) == {"shard_id": 0, "num_shards": 1}
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    loaded(torch=Distributed(5, 8))
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    assert Shard.here(mesh["data"]) == Shard(0, 1, 5)
+
+
+@pytest.mark.usefixtures("group")
+def test_what_is_no_group_is_refused() -> None:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+    with pytest.raises(ValueError, match=r"mesh of 2 dimensions \('data', 'tensor'\): .*mesh\["):
+        dali_storage.shard(mesh)
+    for group in (dist.GroupMember.NON_GROUP_MEMBER, "data", 0):
+        with pytest.raises(ValueError, match=r"process group that has this process, or a DeviceM"):
+            Shard.here(group)
 
 
 @pytest.mark.usefixtures("group")

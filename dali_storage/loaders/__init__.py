@@ -4,12 +4,12 @@
 pixels of torchvision.
 """
 
+from ..ranks import Shard
 from . import presets, transforms
 from .cifar import cifar10, cifar100
 from .folders import image_folder
 from .imagenet import imagenet
 from .loader import Loader
-from .shard import Shard
 from .stats import LoaderStats
 
 __all__ = [

@@ -5,9 +5,9 @@ from collections import deque
 from typing import Any
 
 from ..dali import source
+from ..ranks import Shard
 from ..source import Source
 from .epochs import Epochs, LastBatch
-from .shard import Shard
 from .state import Identity
 from .tensors import Convert, convert
 

@@ -12,11 +12,11 @@ from .. import registry
 from ..catalog import Catalog
 from ..dali import catalog
 from ..errors import BackendUnavailable
+from ..ranks import Shard
 from . import choice, compose
 from .loader import Loader
 from .presets import Preset
 from .settings import Settings
-from .shard import Shard
 from .transforms import DataNode, Layout
 
 READER = "Reader"

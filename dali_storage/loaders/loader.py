@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
+from ..ranks import Shard
 from .epochs import LAST_BATCH, LastBatch
 from .progress import Progress
-from .shard import Shard
 from .state import State
 from .stats import LoaderStats
 from .supply import Supply

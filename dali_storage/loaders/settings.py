@@ -8,9 +8,9 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Required, TypeAlias, TypedDict, TypeVar, get_args
 
 from ..options import require_integer
+from ..ranks import Shard
 from .epochs import LastBatch
 from .presets import Preset
-from .shard import Shard
 from .tensors import To
 from .transforms import Layout, Transform
 

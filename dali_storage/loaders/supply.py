@@ -7,9 +7,9 @@ from typing import Any
 
 from nvidia.dali import Pipeline
 
+from ..ranks import Shard
 from .batches import Batches
 from .epochs import LastBatch
-from .shard import Shard
 from .state import Identity, State
 from .tensors import Convert
 
