@@ -19,9 +19,11 @@ import numpy as np
 
 from ._types import PathLike
 from .catalog import Catalog, CatalogBuilder, Tree, join_path
+from .catalog_file import CatalogFile
 from .errors import named
 from .filters import PATH_TYPES, Patterns, as_list, compile_filters, path_bytes
 from .options import dali_flag, dali_integer
+from .remote import scheme
 
 DEFAULT_FILE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
@@ -74,6 +76,8 @@ def discover(
         raise ValueError("labels can be given only together with files")
     if files is None and file_list is None:
         if file_root is not None:
+            if is_index(file_root):
+                return from_index(file_root, **filters)
             return from_directory(file_root, **filters)
         if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
@@ -81,6 +85,9 @@ def discover(
     # DALI does not use filters here, but checks them.
     compile_filters("file_filters", filters.get("file_filters"), case_sensitive=True)
     compile_filters("dir_filters", filters.get("dir_filters"), case_sensitive=True)
+    if file_root is not None and is_index(file_root):
+        what = f"file_root must be a directory with files or file_list, not {file_root!r}"
+        raise ValueError(f"{what}; an index has names and labels of its own")
     if file_list is not None:
         return from_file_list(file_list, file_root=file_root)
     return from_files(cast("PathLike | Iterable[PathLike]", files), labels, file_root=file_root)
@@ -147,6 +154,56 @@ def from_tree(
             f"file_filters={file_filters!r}"
         )
     return builder.build(tree.root)
+
+
+def is_index(file_root: PathLike) -> bool:
+    """Whether file_root is a regular file; the only one that it may be is an index."""
+    path = path_bytes("file_root", file_root)
+    return not scheme(path) and os.path.isfile(path)
+
+
+def root_of(file_root: PathLike) -> bytes:
+    """Where the samples of file_root are: it itself or, of an index, the root that was indexed."""
+    return CatalogFile(file_root).root if is_index(file_root) else os.fsencode(file_root)
+
+
+def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
+    """The samples that an index lists, in its order; see `catalog_file`.
+
+    Args:
+        index: the file.
+        **filters: those of `from_tree()`, each by default or as the index was made.
+
+    Raises:
+        OSError: the index cannot be read.
+        ValueError: it is none or is damaged, or a filter is another one.
+    """
+    file = CatalogFile(index)
+    defaults = filters_as_text()
+    for name, value in filters_as_text(**filters).items():
+        if value not in (defaults[name], made := file.filters.get(name)):
+            what = f"{name}={value!r}, and index {file.path!r} was made with {name}={made!r}"
+            raise ValueError(f"{what}; leave {name} out, or make another index")
+    return file.catalog()
+
+
+def filters_as_text(
+    file_filters: Patterns | None = None,
+    dir_filters: Patterns | None = None,
+    case_sensitive_filter: bool = False,
+) -> dict[str, Any]:
+    """The filters of `from_tree()` as an index records them."""
+
+    def text(argument: str, patterns: Patterns) -> list[str]:
+        listed = as_list(argument, patterns, PATH_TYPES)
+        return [path_bytes(argument, each).decode("utf-8", "surrogateescape") for each in listed]
+
+    file_filters = DEFAULT_FILE_FILTERS if file_filters is None else file_filters
+    return {
+        "file_filters": text("file_filters", file_filters),
+        "dir_filters": None if dir_filters is None else text("dir_filters", dir_filters),
+        "case_sensitive_filter": dali_flag("case_sensitive_filter", case_sensitive_filter),
+    }
 
 
 @dataclass(frozen=True, slots=True)

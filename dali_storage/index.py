@@ -1,5 +1,7 @@
 """`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
 
+A directory or a URL is no container: `index_root` makes the index of the samples below it.
+
 The kind of a container is seen from its first bytes. The index has DALI's format, and is written
 beside the container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension
 `.idx` is appended. An index that exists is replaced when the new one is complete. The exit status
@@ -14,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from . import index_root
+from .catalog_file import replacing
 from .formats import tars, tfrecord_index, wds_index
 
 Progress: TypeAlias = Callable[[int], object]
@@ -40,13 +44,11 @@ KINDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the indexes; errors go to stderr. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dali_storage index",
-        description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}.",
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a container")
-    parser.add_argument("-o", "--output", metavar="DIR", help="where to; by default beside each")
-    given = parser.parse_args(arguments)
+    given, parser = _parse(arguments)
+    if given.verify:
+        return index_root.verify(given.files)
+    if any(map(index_root.is_root, given.files)):
+        return index_root.main(given.files[0], given)
     if given.output is not None and not os.path.isdir(given.output):
         parser.error(f"-o {given.output!r} is not a directory; make it first")
     targets: dict[str, str] = {}
@@ -63,6 +65,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1
     return 1 if failed else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+    """The arguments, which go together."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dali_storage index",
+        usage="%(prog)s FILE... [-o DIR]\n       %(prog)s ROOT -o INDEX [options]\n"
+        "       %(prog)s --verify INDEX...",
+        description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}. "
+        "Or make one index of the samples in the class directories of ROOT, a directory or a URL: "
+        "readers.file(file_root=INDEX) reads them without listing anything.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE|ROOT", help="containers, or one root")
+    where = "where to; by default beside each container"
+    parser.add_argument("-o", "--output", metavar="DIR|INDEX", help=where)
+    parser.add_argument("--verify", action="store_true", help="read an INDEX, and check its CRCs")
+    index_root.add_options(parser)
+    given = parser.parse_args(arguments)
+    roots = [file for file in given.files if index_root.is_root(file)]
+    if roots and (given.verify or len(given.files) > 1 or given.output is None):
+        parser.error(f"the samples in {roots[0]!r} have one index: index ROOT -o INDEX")
+    if roots and os.path.isdir(given.output):
+        parser.error(f"-o {given.output!r} is a directory; give the name of a file")
+    if not roots and any(getattr(given, name) for name in index_root.OPTIONS):
+        parser.error(f"filters and --backend-option are for a ROOT, and {given.files[0]!r} is none")
+    return given, parser
 
 
 def write(file: str, target: str, advance: Progress) -> None:
@@ -83,14 +111,8 @@ def write(file: str, target: str, advance: Progress) -> None:
             done = position
 
     kind = _kind(file)
-    part = f"{target}.{os.getpid()}.part"
-    try:
-        with open(part, "wb") as index:  # first: an index may take minutes
-            index.writelines(kind.lines(os.fsencode(file), progress))
-        os.replace(part, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
+    with replacing(target) as index:  # opened first: an index may take minutes
+        index.writelines(kind.lines(os.fsencode(file), progress))
     advance(_size(file) - done)
 
 

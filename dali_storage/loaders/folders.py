@@ -39,7 +39,8 @@ def image_folder(
     * labels: int64, (N,); on the same device.
 
     Args:
-        root: the directory. None: the samples that the backend knows, as with an extent map.
+        root: the directory, or an index of it. None: the samples that the backend knows, as with
+            an extent map.
         train: whether to train on the images. This sets defaults: if True, they are shuffled, get
             `presets.IMAGENET_TRAIN`, and come in full batches only; else they keep their order, get
             `presets.IMAGENET_EVAL`, and the last batch may be smaller.
@@ -74,6 +75,8 @@ def image_folder(
 
 def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
+    if discovery.is_index(root):
+        return indexed_classes(discovery.from_index(root))
     return _names(discovery.directory(root), _shown_root(root))
 
 
@@ -92,6 +95,21 @@ def _names(tree: Tree, root: str) -> tuple[str, ...]:
     if not names:
         raise ValueError(f"{root} has no class directories: expected root/class/image")
     return names
+
+
+def indexed_classes(catalog: Catalog) -> tuple[str, ...]:
+    """The names of the class directories of a listed tree, by its samples.
+
+    Raises:
+        ValueError: a label has no samples, so the name of its directory is not known.
+    """
+    firsts = np.flatnonzero(np.diff(catalog.labels, prepend=-1))
+    names = [catalog.file_name(first).partition(b"/")[0] for first in firsts.tolist()]
+    if (catalog.labels[firsts] != np.arange(firsts.size)).any():
+        what = f"no images in {catalog.labels[-1] + 1 - firsts.size} class directories"
+        root = _shown_root(catalog.root)
+        raise ValueError(f"{what} of {root}: remove or fill them, and make the index anew")
+    return tuple(map(os.fsdecode, names))
 
 
 def require_classes(found: Sequence[str], expected: Sequence[str], what: str) -> None:

@@ -1,0 +1,121 @@
+"""`python -m dali_storage index ROOT -o FILE`: the index of a directory or of a prefix of objects.
+
+Its format is that of `catalog_file`; `readers.file(file_root=FILE)` takes it.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import catalog_file, discovery
+from .catalog import Catalog
+from .errors import BackendUnavailable
+from .remote import scheme
+
+FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
+OPTIONS = *FILTERS, "backend_option"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that only this has."""
+    group = parser.add_argument_group("samples", "for ROOT; filters as those of readers.file")
+    for name in FILTERS[:2]:
+        option = "--" + name.replace("_", "-")
+        group.add_argument(option, nargs="+", action="extend", metavar="GLOB")
+    group.add_argument("--case-sensitive-filter", action="store_true")
+    group.add_argument(
+        "--backend-option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of object-store, for a URL; VALUE is JSON or text",
+    )
+
+
+def is_root(name: str) -> bool:
+    """Whether this is a root of samples, not a container."""
+    return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
+
+
+def write(root: str, target: str, options: dict[str, Any], **filters: Any) -> Catalog:
+    """List `root` and write its index to the path `target`; returns what is in it.
+
+    Args:
+        root: a directory or a URL.
+        target: the path of the index.
+        options: those of the backend that reads such a URL.
+        **filters: see `discovery.from_tree()`.
+
+    Raises:
+        ValueError, TypeError: nothing is found; a filter or an option is wrong.
+        OSError: the root cannot be listed, or the index not written.
+        BackendUnavailable: the backend of the URL lacks a package.
+    """
+    made = discovery.filters_as_text(**filters)
+    catalog = _list(root, options, filters)
+    catalog_file.save(catalog, target, made)
+    return catalog
+
+
+def main(root: str, given: argparse.Namespace) -> int:
+    """Write the index of `root`; errors go to stderr. Returns the exit status."""
+    filters = {name: getattr(given, name) for name in FILTERS}
+    try:
+        with _working(f"listing {root}"):
+            catalog = write(root, given.output, dict(given.backend_option), **filters)
+    except (BackendUnavailable, OSError, TypeError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    classes = len(np.unique(catalog.labels))
+    print(f"{given.output}: {len(catalog):,} samples of {classes:,} classes in {root}")
+    return 0
+
+
+def verify(files: Sequence[str]) -> int:
+    """Compare indexes with their CRCs; errors go to stderr. Returns the exit status."""
+    failed = 0
+    for file in files:
+        try:
+            catalog_file.CatalogFile(file).verify()
+        except (OSError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed += 1
+    return 1 if failed else 0
+
+
+def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
+    if not scheme(os.fsencode(root)):
+        return discovery.from_directory(os.path.abspath(root), **filters)
+    raise ValueError(f"{root!r} cannot be listed")
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, not {text!r}")
+    with contextlib.suppress(ValueError):
+        return key, json.loads(value)
+    return key, value
+
+
+@contextlib.contextmanager
+def _working(what: str) -> Iterator[None]:
+    """Show the time on stderr, if that is a terminal and rich is installed."""
+    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield
