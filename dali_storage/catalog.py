@@ -114,6 +114,7 @@ class Catalog:
         if self.known_checksum is not None:
             return self.known_checksum
         checksum = zlib.crc32(self.labels.tobytes(), zlib.crc32(self.names))
+        checksum = zlib.crc32(np.ascontiguousarray(self.offsets).data, checksum)
         if (ranges := self.ranges) is not None:
             for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):
                 checksum = zlib.crc32(np.ascontiguousarray(column).data, checksum)

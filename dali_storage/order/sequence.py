@@ -11,7 +11,7 @@ import numpy as np
 from .._types import IntArray
 from .options import OrderOptions
 from .shards import Shards
-from .streams import make_stream
+from .streams import Lists, make_stream
 
 
 class Order:
@@ -32,10 +32,12 @@ class Order:
         batch_size: int,
         options: OrderOptions,
         containers: IntArray | None = None,
+        lists: Lists | None = None,
     ) -> None:
         """For a list of `size` entries; `containers`: int64[k], how many of them each has.
 
-        Containers are needed, and used, if the options say `by_container`.
+        Containers are needed, and used, if the options say `by_container`. `lists` saves time for
+        several shards of one order.
 
         Raises:
             ValueError: batch_size is below 1, there are more shards than entries, or the containers
@@ -46,7 +48,8 @@ class Order:
         self._batch_size = batch_size
         self._padded = options.pad_last_batch
         self._shards = Shards(size, options)
-        self._stream = make_stream(self._shards, options, containers)
+        lists = lists or Lists(size, options)
+        self._stream = make_stream(self._shards, options, containers, lists)
         self._chunk_start, self._chunk = 0, np.empty(0, np.int64)
 
     def batch(self, index: int) -> IntArray:
@@ -56,6 +59,10 @@ class Order:
         if self._padded:
             return self._padded_batch(index)
         return self._entries(index * self._batch_size, (index + 1) * self._batch_size)
+
+    def epoch(self, epoch: int) -> IntArray:
+        """The entries of an epoch, without padding: int64[n], owned by the caller."""
+        return self._entries(self._shards.epoch_start(epoch), self._shards.epoch_start(epoch + 1))
 
     def _padded_batch(self, index: int) -> IntArray:
         epoch, batch = divmod(index, -(-self._shards.largest // self._batch_size))

@@ -41,7 +41,38 @@ class _List(Protocol):
         """The entries at the positions start to stop - 1: int64[stop - start]."""
 
 
-def make_stream(shards: Shards, options: OrderOptions, containers: IntArray | None) -> Stream:
+class Lists:
+    """The whole list, shuffled: what all shards have in common."""
+
+    def __init__(self, size: int, options: OrderOptions) -> None:
+        self._engine = partial(_engine, options)
+        self._cumulative = not options.checkpointing
+        self._size = size
+        self._epoch, self._list = -1, np.empty(0, np.int64)  # the last epoch, and its list
+
+    @cached_property
+    def fixed(self) -> IntArray:
+        """The list in the one order of `random_shuffle`."""
+        return shuffled(np.arange(self._size), mt19937(_DEFAULT_SEED), 32)
+
+    def of_epoch(self, epoch: int) -> IntArray:
+        """The list of `shuffle_after_epoch` (DALI, file_label_loader.h, Reset)."""
+        if epoch != self._epoch:
+            self._go_to(epoch)
+        return self._list
+
+    def _go_to(self, epoch: int) -> None:
+        first = 0 if self._cumulative else epoch
+        if not first <= self._epoch < epoch:
+            self._epoch, self._list = first - 1, np.arange(self._size)
+        while self._epoch < epoch:
+            self._epoch += 1
+            self._list = shuffled(self._list, self._engine(self._epoch), 64)
+
+
+def make_stream(
+    shards: Shards, options: OrderOptions, containers: IntArray | None, lists: Lists
+) -> Stream:
     """The stream that `options` describe; `containers` as in `Order`."""
     listed: _Listed | _ContainersReshuffled
     chunk = _CHUNK
@@ -51,9 +82,10 @@ def make_stream(shards: Shards, options: OrderOptions, containers: IntArray | No
         listed = _ContainersReshuffled(shards, options, containers)
         chunk = min(chunk, _EPOCHS * shards.epoch_start(1))
     elif options.shuffle_after_epoch:
-        return _Reshuffled(shards, options)
+        return _Reshuffled(shards, lists)
     else:
-        listed = _Listed(shards, options.random_shuffle and not options.by_container)
+        shuffle = options.random_shuffle and not options.by_container
+        listed = _Listed(shards, lists if shuffle else None)
     window = min(options.initial_fill, shards.largest) if options.random_shuffle else 1
     return _Windowed(shards, listed, window, chunk, options.seed) if window > 1 else listed
 
@@ -61,45 +93,28 @@ def make_stream(shards: Shards, options: OrderOptions, containers: IntArray | No
 class _Listed:
     """The list itself or, with random_shuffle, the list in one order that never changes."""
 
-    def __init__(self, shards: Shards, shuffle: bool) -> None:
-        self._shards, self._shuffle = shards, shuffle
+    def __init__(self, shards: Shards, lists: Lists | None) -> None:
+        self._shards, self._lists = shards, lists
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         return position, self.entries(position, position + _CHUNK)
 
     def entries(self, start: int, stop: int) -> IntArray:
         indices = self._shards.indices(start, stop)
-        return self._list[indices] if self._shuffle else indices
-
-    @cached_property
-    def _list(self) -> IntArray:
-        return shuffled(np.arange(self._shards.size), mt19937(_DEFAULT_SEED), 32)
+        return indices if self._lists is None else self._lists.fixed[indices]
 
 
 class _Reshuffled:
-    """The list, shuffled anew before each epoch (DALI, file_label_loader.h, Reset)."""
+    """The list, shuffled anew before each epoch."""
 
-    def __init__(self, shards: Shards, options: OrderOptions) -> None:
-        self._engine = partial(_engine, options)
-        self._cumulative = not options.checkpointing
-        self._original = self._list = np.arange(shards.size)
-        self._epoch = -1  # the one that `_list` is shuffled for
+    def __init__(self, shards: Shards, lists: Lists) -> None:
+        self._lists = lists
         self._first, self._count = shards.index(0), shards.epoch_start(1)
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         epoch = position // self._count
-        if epoch != self._epoch:
-            self._go_to(epoch)
-        return epoch * self._count, self._list[self._first : self._first + self._count]
-
-    def _go_to(self, epoch: int) -> None:
-        if not self._cumulative:
-            self._epoch, self._list = epoch - 1, self._original
-        elif epoch < self._epoch:
-            self._epoch, self._list = -1, self._original
-        while self._epoch < epoch:
-            self._epoch += 1
-            self._list = shuffled(self._list, self._engine(self._epoch), 64)
+        entries = self._lists.of_epoch(epoch)[self._first : self._first + self._count]
+        return epoch * self._count, entries
 
 
 class _ContainersReshuffled:
