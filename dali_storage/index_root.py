@@ -93,6 +93,8 @@ def verify(files: Sequence[str]) -> int:
 
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
     if not scheme(os.fsencode(root)):
+        if options:
+            raise ValueError(f"{root!r} is a directory, and only a URL has a backend with options")
         return discovery.from_directory(os.path.abspath(root), **filters)
     raise ValueError(f"{root!r} cannot be listed")
 

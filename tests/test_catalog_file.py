@@ -1,0 +1,484 @@
+"""Indexes of samples: the file, the command, and what reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import catalog_file, discovery, index, readers
+from dali_storage.catalog import Catalog
+from dali_storage.catalog_file import CatalogFile, save
+from dali_storage.loaders import image_folder
+
+FILTERS = {"file_filters": ["*"], "dir_filters": None, "case_sensitive_filter": False}
+NAMES = st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=20)
+ROOTS = st.one_of(
+    st.binary(max_size=10).map(lambda end: b"/" + end),
+    st.sampled_from([b"s3://bucket", b"gs://b/\xff\xfe/", b"https://host/\xc3\xa9"]),
+)
+MAGIC, START = b"DALISIDX", struct.Struct("<8sII")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("indexes")
+
+
+def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and the data, by the text of the specification."""
+    magic, length, crc = START.unpack(data[: START.size])
+    text, end = data[START.size : START.size + length], START.size + length
+    assert (magic, crc) == (MAGIC, zlib.crc32(text))
+    data_start = -(-end // 64) * 64
+    assert not any(data[end:data_start])
+    return json.loads(text), data[data_start:]
+
+
+def packed(header: Any, data: bytes) -> bytes:
+    """A file with this header, whose CRC is right."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    start = START.pack(MAGIC, len(text), zlib.crc32(text)) + text
+    return start.ljust(-(-len(start) // 64) * 64, b"\0") + data
+
+
+def columns_of(catalog: Catalog) -> list[Any]:
+    columns = catalog.offsets, catalog.labels, catalog.sizes, catalog.versions
+    listed = [None if each is None else (each.dtype.str, each.tolist()) for each in columns]
+    return [catalog.root, bytes(catalog.names), *listed]
+
+
+@st.composite
+def catalogs(draw: st.DrawFn) -> Catalog:
+    names = draw(NAMES)
+    count = len(names)
+    labels = draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=count, max_size=count))
+    catalog = Catalog.from_names(names, labels, draw(ROOTS))
+    if draw(st.booleans()):
+        return catalog
+    sizes = draw(st.lists(st.integers(0, 2**63 - 1), min_size=count, max_size=count))
+    tags = st.binary(max_size=40).map(lambda tag: tag.rstrip(b"\0"))
+    versions = np.array(draw(st.lists(tags, min_size=count, max_size=count)), bytes)
+    columns = np.array(sizes, np.int64), versions
+    return Catalog(
+        *columns_of(catalog)[:2], catalog.offsets, catalog.labels, None, 1, None, *columns
+    )
+
+
+@given(catalogs())
+@settings(max_examples=60, deadline=None)
+def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> None:
+    path = directory / "a.index"
+    save(catalog, path, FILTERS)
+    opened = CatalogFile(path)
+    found = opened.catalog()
+    assert (opened.root, opened.filters) == (catalog.root, FILTERS)
+    assert columns_of(found) == columns_of(catalog)
+    everything = np.arange(len(catalog))
+    for each in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert each.paths(everything) == catalog.paths(everything)
+        assert [each.name(i) for i in everything] == [catalog.name(i) for i in everything]
+        assert each.checksum() == catalog.checksum()
+    opened.verify()
+
+
+@given(catalogs())
+@settings(max_examples=20, deadline=None)
+def test_the_file_is_laid_out_as_specified(directory: Path, catalog: Catalog) -> None:
+    save(catalog, directory / "a.index", FILTERS)
+    header, data = parts((directory / "a.index").read_bytes())
+    assert (header["version"], header["filters"]) == (1, FILTERS)
+    assert header["root"].encode("utf-8", "surrogateescape") == catalog.root
+    found = {}
+    for name, (dtype, start, length, crc) in (
+        (name, each.values()) for name, each in header["columns"].items()
+    ):
+        assert start % 64 == 0
+        column = np.frombuffer(data, dtype, length, start)
+        assert zlib.crc32(column.tobytes()) == crc
+        found[name] = column
+    assert list(header["columns"]["names"]) == ["dtype", "offset", "length", "crc32"]
+    assert max(each["offset"] for each in header["columns"].values()) + column.nbytes == len(data)
+    names, offsets = found["names"].tobytes(), found["offsets"].tolist()
+    listed = [names[start:stop] for start, stop in pairwise(offsets)]
+    assert listed == [catalog.name(i) for i in range(len(catalog))]
+    assert found["labels"].tolist() == catalog.labels.tolist()
+    if catalog.sizes is None or catalog.versions is None:
+        assert found.keys() == {"names", "offsets", "labels"}
+    else:
+        assert found["sizes"].tolist() == catalog.sizes.tolist()
+        assert found["versions"].tolist() == catalog.versions.tolist()
+
+
+def example(path: Path) -> bytes:
+    """An index with all columns; its bytes."""
+    names, versions = [b"a/1.jpg", b"b/22.jpg"], np.array([b'"one"', b'"three"'])
+    plain = Catalog.from_names(names, [0, 1], b"s3://bucket/root")
+    sizes = np.array([5, 7])
+    columns = plain.offsets, plain.labels, None, 1, None, sizes, versions
+    save(Catalog(plain.root, plain.names, *columns), path, FILTERS)
+    return path.read_bytes()
+
+
+def refusal(path: Path, data: bytes) -> str:
+    """The error of a file with these bytes, which names it."""
+    path.write_bytes(data)
+    with pytest.raises(ValueError) as caught:
+        CatalogFile(path).verify()
+    assert repr(str(path)) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_file_that_is_cut_short_anywhere_is_refused(directory: Path) -> None:
+    whole = example(directory / "whole")
+    for size in range(len(whole)):
+        assert "index" in refusal(directory / "cut", whole[:size])
+    assert "bytes" in refusal(directory / "cut", whole + b"\0")
+
+
+def test_every_byte_that_counts_is_checked(directory: Path) -> None:
+    whole = example(directory / "whole")
+    header, data = parts(whole)
+    filling = bytearray(len(whole))  # 1 where a byte means nothing
+    start, end = len(whole) - len(data), START.size + len(json.dumps(header))
+    filling[end:start] = b"\1" * (start - end)
+    filling[start:] = b"\1" * len(data)
+    for each in header["columns"].values():
+        first, size = start + each["offset"], np.dtype(each["dtype"]).itemsize * each["length"]
+        filling[first : first + size] = bytes(size)
+    assert filling.count(0) > 300
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x10
+        if filling[place]:
+            (directory / "filled").write_bytes(changed)
+            CatalogFile(directory / "filled").verify()
+        else:
+            assert "index" in refusal(directory / "damaged", bytes(changed))
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-200, 2000),
+    st.floats(),
+    st.sampled_from(
+        [
+            "",
+            "/",
+            "s3",
+            "<i8",
+            "|u1",
+            "<i4",
+            "|S0",
+            "|S7",
+            "|S300",
+            "|O",
+            ">i8",
+            "<f8",
+            "i4,i4",
+            2**63,
+        ]
+    ),
+    st.lists(st.integers(), max_size=2),
+    st.just({"a": 1}),
+)
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_header_leads_out_of_the_file(directory: Path, data: st.DataObject) -> None:
+    whole = example(directory / "whole")
+    header, rest = parts(whole)
+    inner = data.draw(st.sampled_from([header, *header["columns"].values(), header["columns"]]))
+    name = data.draw(st.sampled_from(sorted(inner)))
+    if data.draw(st.booleans()):
+        inner[name] = data.draw(VALUES)
+    else:
+        del inner[name]
+    path = directory / "hostile"
+    path.write_bytes(packed(header, rest))
+    try:
+        catalog = CatalogFile(path).catalog()
+    except ValueError:
+        refusal(path, path.read_bytes())
+        return
+    for column in (catalog.offsets, catalog.labels, np.frombuffer(catalog.names, np.uint8)):
+        assert column.tobytes() in rest
+    for sample in (0, 1, -1, 2, 100):
+        with contextlib.suppress(IndexError):
+            assert len(catalog.paths(np.array([sample]))[0]) <= len(whole)
+
+
+@pytest.mark.parametrize(
+    ("header", "what"),
+    [
+        (b"no json", "header is wrong"),
+        (b"[1]", "header is wrong"),
+        (b"1" * 5000, "header is wrong"),
+        (b"{}", "version"),
+        (b'{"version": 2}', "layout is version 2, and this library reads 1; make it anew"),
+        (b'{"version": 1}', "root"),
+    ],
+)
+def test_a_header_of_another_kind_is_refused(directory: Path, header: bytes, what: str) -> None:
+    assert what in refusal(directory / "hostile", packed(header, b""))
+
+
+def test_wild_offsets_are_errors_of_python(directory: Path) -> None:
+    whole = example(directory / "whole")
+    header, data = parts(whole)
+    place = header["columns"]["offsets"]["offset"] + 8
+    for wild in (-1, -(2**63), 2**63 - 1, 1000):
+        changed = data[:place] + struct.pack("<q", wild) + data[place + 8 :]
+        assert "'offsets'" in refusal(directory / "wild", packed(header, changed))
+        catalog = CatalogFile(directory / "wild").catalog()
+        for sample in (0, 1):
+            assert len(catalog.name(sample)) <= 15
+            with contextlib.suppress(IndexError):
+                assert len(catalog.paths(np.array([sample]))[0]) <= 17 + 15
+
+
+def test_what_is_no_index_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no index")
+    (tmp_path / "empty").touch()
+    for name in ("text", "empty"):
+        with pytest.raises(ValueError, match=f"{name}' is not an index of samples; python -m"):
+            discovery.discover(file_root=tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        CatalogFile(tmp_path / "nothing")
+
+
+def test_what_cannot_be_indexed_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "index"
+    plain = Catalog.from_names([b"a/1", b"b/2"], [0, 1], b"s3://bucket")
+    with pytest.raises(ValueError, match="relative path"):
+        save(Catalog.from_names([b"a"], [0], b"data"), target, FILTERS)
+    with pytest.raises(ValueError, match="at least one"):
+        save(Catalog.from_names([], [], b"/data"), target, FILTERS)
+    long = np.array([b"1", b"2" * 257])
+    catalog = Catalog(plain.root, plain.names, plain.offsets, plain.labels, versions=long)
+    with pytest.raises(ValueError, match="'s3://bucket/b/2': its ETag has more than 256 bytes"):
+        save(catalog, target, FILTERS)
+    with pytest.raises(FileNotFoundError, match="missing/index"):
+        save(plain, tmp_path / "missing" / "index", FILTERS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_index_is_replaced_when_the_new_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "index"
+    old = example(target)
+    before = CatalogFile(target).catalog()
+    monkeypatch.setattr(catalog_file.os, "fsync", lambda fd: os.fstat(-1))
+    with pytest.raises(OSError):
+        save(Catalog.from_names([b"new"], [0], b"/"), target, FILTERS)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert target.read_bytes() == old
+    monkeypatch.undo()
+    save(Catalog.from_names([b"new"], [0], b"/"), target, FILTERS)
+    assert CatalogFile(target).catalog().path(0) == b"/new"
+    assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
+
+
+# The command, and what reads an index
+
+
+def write(root: Path, *names: bytes) -> Path:
+    for number, name in enumerate(names):
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(b"%d" % number * (number + 1))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Classes with more, one and no samples, names that are not text, and others to filter."""
+    names = b"a-b/1.jpg", b"a/2.JPG", b"a/3.png", b"\xff\xfe/\xe9.jpg", b"z z/1.png", b"none/1.txt"
+    return write(tmp_path / "root", *names, b"high.jpg", b"a/deep/er.jpg")
+
+
+def make_index(root: Path, *options: str) -> Path:
+    target = root.with_suffix(".index")
+    assert index.main([str(root), "-o", str(target), *options]) == 0
+    return target
+
+
+def batches(operator: Callable[..., Any], count: int, **arguments: Any) -> list[Any]:
+    with Pipeline(4, 1, None) as pipeline:
+        pipeline.set_outputs(*operator(**arguments))
+    outputs = [pipeline.run() for _ in range(count)]
+    return [
+        [[np.array(each).tobytes() for each in output] for output in batch] for batch in outputs
+    ]
+
+
+COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
+    ([], {}),
+    (["--file-filters", "*.jpg", "*.txt"], {"file_filters": ["*.jpg", "*.txt"]}),
+    (["--dir-filters", "a*", "--dir-filters", "z*"], {"dir_filters": ("a*", b"z*")}),
+    (["--case-sensitive-filter"], {"case_sensitive_filter": True}),
+]
+
+
+@pytest.mark.parametrize(("options", "filters"), COMMANDS)
+def test_an_index_has_the_samples_of_its_directory(
+    root: Path, options: list[str], filters: dict[str, Any]
+) -> None:
+    made = make_index(root, *options)
+    expected = discovery.from_directory(root, **filters)
+    for same in ({}, filters):
+        found = discovery.discover(file_root=made, **same)
+        assert columns_of(found) == columns_of(expected)
+        assert found.checksum() == expected.checksum()
+
+
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 3, "num_shards": 2}])
+@pytest.mark.parametrize("backend", ["python-file", "memory"])
+def test_batches_are_those_of_dali_on_the_directory(
+    root: Path, order: dict[str, Any], backend: str
+) -> None:
+    made = make_index(root)
+    theirs = batches(fn.readers.file, 5, file_root=str(root), **order)
+    assert batches(readers.file, 5, file_root=made, backend=backend, **order) == theirs
+    assert batches(readers.file, 5, file_root=str(made), lazy_init=True, **order) == theirs
+
+
+def test_in_dynamic_mode_an_index_is_a_root(root: Path) -> None:
+    import nvidia.dali.experimental.dynamic as ndd
+
+    from dali_storage.dynamic.readers import File
+
+    found = {}
+    for kind, where in ((ndd.readers.File, root), (File, make_index(root))):
+        reader = kind(file_root=str(where))
+        epoch = reader.next_epoch(batch_size=2)
+        found[kind] = [[np.array(each).tobytes() for each in data] for data, _ in epoch]
+    assert found[File] == found[ndd.readers.File]
+
+
+def test_the_place_of_the_index_does_not_matter(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    assert index.main(["root/", "-o", "x.index"]) == 0
+    made = (tmp_path / "elsewhere").with_suffix(".index")
+    (root.parent / "x.index").rename(made)
+    monkeypatch.chdir("/")
+    assert CatalogFile(made).root == os.fsencode(root)
+    expected = batches(fn.readers.file, 1, file_root=str(root))
+    assert batches(readers.file, 1, file_root=made) == expected
+
+
+def test_a_file_that_is_gone_is_named_and_a_new_one_is_not_seen(root: Path) -> None:
+    made = make_index(root)
+    expected = batches(fn.readers.file, 1, file_root=str(root))
+    write(root, b"a/1.jpg")
+    assert batches(readers.file, 1, file_root=made) == expected
+    (root / "a" / "2.JPG").unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        batches(readers.file, 1, file_root=made)
+    assert caught.value.filename == str(root / "a" / "2.JPG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (
+            {"file_filters": "*.png"},
+            r"file_filters=\['\*.png'\], and index .* made with .*'\*.jpg'",
+        ),
+        ({"dir_filters": "a"}, r"dir_filters=\['a'\], .* made with dir_filters=None; leave"),
+        ({"case_sensitive_filter": True}, "or make another index"),
+        ({"file_filters": []}, r"file_filters=\[\]"),
+        ({"files": ["a/2.JPG"]}, "file_root must be a directory with files or file_list, not"),
+    ],
+)
+def test_other_arguments_than_those_of_the_index_are_refused(
+    root: Path, arguments: dict[str, Any], what: str
+) -> None:
+    made = make_index(root)
+    with pytest.raises(ValueError, match=what):
+        batches(readers.file, 1, file_root=made, **arguments)
+
+
+def test_the_classes_of_an_index_have_names(tmp_path: Path) -> None:
+    root = write(tmp_path / "images", b"b/1.jpg", b"b/2.jpg", b"a-/1.jpg", b"\xff/1.jpg")
+    options: dict[str, Any] = {"train": False, "batch_size": 2, "device": "cpu"}
+    with image_folder(root, **options) as listed, image_folder(make_index(root), **options) as ours:
+        assert ours.classes == listed.classes == ("a-", "b", "\udcff")
+    write(root, b"aa/no.txt", b"c/no.txt")
+    with pytest.raises(ValueError, match=r"no images in 2 class directories of .*images'"):
+        image_folder(make_index(root), **options)
+
+
+def test_the_pictures_of_an_index(jpegs: Path, tmp_path: Path) -> None:
+    made = tmp_path / "x.index"
+    assert index.main([str(jpegs), "-o", str(made)]) == 0
+    options: dict[str, Any] = {"train": False, "batch_size": 4, "device": "cpu", "to": "numpy"}
+    with image_folder(jpegs, **options) as listed, image_folder(made, **options) as indexed:
+        for (left, names), (right, others) in zip(listed, indexed, strict=True):
+            assert (left == right).all()
+            assert (names == others).all()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """The exit status, output and errors of the command."""
+    try:
+        status = index.main([str(each) for each in arguments])
+    except SystemExit as error:
+        status = int(error.code or 0)
+    return status, *capsys.readouterr()
+
+
+def test_the_command_says_what_it_has_done(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = root.with_suffix(".index")
+    done = run(capsys, root, "-o", made)
+    assert done == (0, f"{made}: 5 samples of 4 classes in {root}\n", "")
+    assert run(capsys, made, "--verify") == (0, "", "")
+    damaged = bytearray(made.read_bytes())
+    damaged[-1] ^= 1
+    made.write_bytes(damaged)
+    status, output, error = run(capsys, made, root / "nothing", "--verify")
+    assert (status, output) == (1, "")
+    assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
+    assert f"No such file or directory: '{root / 'nothing'}'" in error
+
+
+def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, what in [
+        ([root], "have one index: index ROOT -o INDEX"),
+        ([root, root, "-o", "x"], "have one index"),
+        ([root, "--verify"], "have one index"),
+        ([root, "-o", root], "is a directory; give the name of a file"),
+        ([root / "high.jpg", "--file-filters", "*"], "are for a ROOT, and"),
+        ([root, "-o", "x", "--backend-option", "lanes"], "expected KEY=VALUE, not 'lanes'"),
+    ]:
+        status, _, error = run(capsys, *wrong)
+        assert (status, what in error) == (2, True), error
+    for failing, what in [
+        ([root, "-o", root / "x", "--file-filters", "*.gif"], "no files found under"),
+        ([root, "-o", root / "no" / "x"], "No such file or directory"),
+        ([root, "-o", root / "x", "--backend-option", "lanes=2"], "only a URL has a backend"),
+    ]:
+        status, output, error = run(capsys, *failing)
+        assert (status, output, what in error) == (1, "", True), error
+        assert not (root / "x").exists()
