@@ -1,0 +1,115 @@
+"""How to sign requests to S3: from the environment or a profile, in the order of DALI's AWS SDK.
+
+https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BackendUnavailable
+from .errors import NO_CREDENTIALS
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+_ELSEWHERE = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Variables that tell obstore itself where credentials are."""
+
+_BOTO3 = ("credential_process", "login_session", "role_arn", "sso_session", "sso_start_url")
+"""Settings of profiles whose credentials boto3 has to get."""
+
+
+class Profile:
+    """The settings of AWS_PROFILE, or of "default", in the two files of AWS.
+
+    Attributes:
+        name: of the profile.
+    """
+
+    def __init__(self) -> None:
+        chosen = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+        self.name = chosen or "default"
+        config = _file("AWS_CONFIG_FILE", "config")
+        shared = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")
+        sections = [(config, self.name), (config, f"profile {self.name}"), (shared, self.name)]
+        found = [dict(file[name]) for file, name in sections if name in file]
+        if chosen and not found:
+            what = f"there is no profile {chosen!r} in the configuration of AWS"
+            raise ValueError(f"{what}; correct AWS_PROFILE")
+        self._settings = {name: value for each in found for name, value in each.items()}
+
+    def get(self, name: str) -> str | None:
+        return self._settings.get(name)
+
+    def provider(self) -> Callable[[], S3Credential] | None:
+        """What obstore asks for the credentials of this profile; None if it has none.
+
+        Raises:
+            BackendUnavailable: boto3 is needed to get them.
+        """
+        key, secret = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
+        if not (key and secret):
+            needed = next((name for name in _BOTO3 if name in self._settings), None)
+            return self._boto3(needed) if needed else None
+        credential: S3Credential = {
+            "access_key_id": key,
+            "secret_access_key": secret,
+            "token": self.get("aws_session_token"),
+            "expires_at": None,
+        }
+        return lambda: credential
+
+    def _boto3(self, setting: str) -> Callable[[], S3Credential]:
+        try:
+            import boto3
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ModuleNotFoundError:
+            what = f"profile {self.name!r} of AWS has {setting}, which needs the package boto3"
+            raise BackendUnavailable(what, "pip install boto3") from None
+        try:
+            return Boto3CredentialProvider(boto3.Session(profile_name=self.name))
+        except Exception as error:  # botocore's own, which need not be exceptions of ours
+            what = f"boto3 finds no credentials for profile {self.name!r}: {type(error).__name__}"
+            raise ValueError(f"{what}; log in, or correct its {setting}") from None
+
+
+def _file(variable: str, name: str) -> configparser.RawConfigParser:
+    path = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{name}")
+    file = configparser.RawConfigParser(default_section="", strict=False)
+    try:
+        file.read(path, "utf-8")
+    except (configparser.Error, UnicodeDecodeError):  # their messages have the lines in them
+        raise ValueError(f"{path!r} is not a configuration of AWS; correct {variable}") from None
+    return file
+
+
+def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:
+    """The arguments of obstore's S3Store that tell how requests are signed.
+
+    Raises:
+        ValueError: there is half of a pair of keys.
+        BackendUnavailable: boto3 is needed.
+        PermissionError: there are no credentials.
+    """
+    if anonymous:
+        return {"skip_signature": True}
+    pair = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    given = [name for name in pair if os.environ.get(name)]
+    if len(given) == 1:
+        raise ValueError(f"only {given[0]} is set; set both {pair[0]} and {pair[1]}, or none")
+    if given:
+        return {}  # obstore reads them
+    if provider := profile.provider():
+        return {"credential_provider": provider}
+    off = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    if off and not any(map(os.environ.get, _ELSEWHERE)):
+        raise PermissionError(NO_CREDENTIALS)
+    return {}

@@ -1,0 +1,180 @@
+"""Errors of obstore as ours, told apart by the status, the code and the kind in their text.
+
+obstore has few classes of exceptions, and neither a status nor a cause as an attribute. All of that
+is in the text that Rust prints for debugging, so its version is pinned. Nothing of the text gets
+into our messages but the status, the code and the region: it holds URLs, which may be signed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from ...errors import ObjectReplacedError
+
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed."""
+
+NO_CREDENTIALS = (
+    "no credentials were found; set them in the environment or a profile, or read with "
+    "anonymous=True"
+)
+
+_AGAIN = "list it again: make a new reader, or write the index again"
+_PROXY = "check its URL, the network and the proxies"
+_KEYS = "check the credentials, and that they may read this"
+
+# The newlines cannot be part of a key: control characters are refused before.
+_STATUS = re.compile(r"Status \{\n\s*status: (\d{3})")
+_ENDPOINT = re.compile(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/")
+_KIND = re.compile(r"HttpError \{\n\s*kind: (\w+)")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_REGION = re.compile(r"<Region>([\w-]{1,32})</Region>")
+
+_CODES = {
+    "NoSuchBucket": (errno.ENOENT, "there is no such bucket; check its name and the endpoint"),
+    "NoSuchContainer": (errno.ENOENT, "there is no such container; check its name and the account"),
+    "ContainerNotFound": (errno.ENOENT, "there is no such container; check its name, the account"),
+    "ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
+    "InvalidToken": (errno.EACCES, "the session token is not valid; renew the credentials"),
+    "InvalidAccessKeyId": (errno.EACCES, f"the store does not know this access key; {_KEYS}"),
+    "SignatureDoesNotMatch": (errno.EACCES, f"the secret is not that of the access key; {_KEYS}"),
+    "RequestTimeTooSkewed": (errno.EACCES, "the clocks of store and machine differ; set this one"),
+    "InvalidObjectState": (errno.EACCES, "the object is in an archive; restore it first"),
+}
+"""errno and message by the code of the answer, where that says more than its status."""
+
+_STATUSES = {
+    400: (errno.EINVAL, "the store refuses the request; renew the credentials, check the region"),
+    401: (errno.EACCES, f"the store asks for credentials; {_KEYS}"),
+    403: (errno.EACCES, f"access is denied; {_KEYS}"),
+    404: (errno.ENOENT, "there is no such object"),
+    412: (errno.ESTALE, f"the object was replaced after it was listed; {_AGAIN}"),
+    416: (errno.ESTALE, f"the object is shorter than it was when it was listed; {_AGAIN}"),
+    429: (errno.EIO, "the store throttles requests; read with fewer of them"),
+    503: (errno.EIO, "the store throttles requests, or is not available; read with fewer of them"),
+}
+
+_CAUSES = {
+    "InvalidCertificate": (
+        errno.EPROTO,
+        "the certificate of the endpoint cannot be verified; give the authority's as "
+        "client_options={'root_certificate': ...}",
+    ),
+    "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects for ever; {_PROXY}"),
+    "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
+    "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
+    "BadScheme": (errno.EPROTO, "the endpoint redirects to http:// from https://; check it"),
+    "NotPartial": (errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"),
+    "MissingAccount": (errno.EACCES, "no account is given; set AZURE_STORAGE_ACCOUNT_NAME"),
+}
+"""errno and message by words in the text, where there was no answer of the store."""
+
+_KINDS = {
+    "Timeout": (
+        errno.ETIMEDOUT,
+        "the store did not answer in time; raise timeout, or check the network",
+    ),
+    "Connect": (errno.EHOSTUNREACH, f"the endpoint cannot be reached; {_PROXY}"),
+    "Request": (errno.ECONNRESET, "the connection was closed before the answer; check the network"),
+    "Interrupted": (
+        errno.ECONNRESET,
+        "the connection was closed within the answer; check the network",
+    ),
+}
+
+
+_MACHINE = ("http://169.254.169.254", "http://metadata.google.internal", "http://metadata")
+
+
+class ShortBodyError(Exception):
+    """An answer had another length than it was asked for; whether to ask again, see retryable()."""
+
+
+class _Failure:
+    """What the text of an error says.
+
+    Attributes:
+        status: of the answer; 0 if there was none.
+        code: S3's name of the error in the answer, or "".
+        region: of the bucket, if the answer has it.
+        kind: "Connect", "Timeout", "Request" or "Interrupted", if there was no whole answer.
+        endpoint: scheme and host that were asked, if the text has them.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.text = str(error)
+        status, answer = _found(_STATUS, self.text)
+        self.status = int(status or 0)
+        self.code = _found(_CODE, answer)[0]
+        self.region = _found(_REGION, answer)[0]
+        self.kind = _found(_KIND, self.text)[0]
+        self.endpoint = _found(_ENDPOINT, self.text)[0]
+
+    @property
+    def lacks_credentials(self) -> bool:
+        """Whether obstore asked the machine itself for credentials, as its last resort."""
+        return self.endpoint in _MACHINE
+
+
+def _found(pattern: re.Pattern[str], text: str) -> tuple[str, str]:
+    """What the group matched, and the text behind; "" and "" without a match."""
+    match = pattern.search(text)
+    return (match[1], text[match.end() :]) if match else ("", "")
+
+
+def retryable(error: BaseException, reached: bool = True) -> bool:
+    """Whether the same request may succeed later.
+
+    With `reached=False`, nothing has been read of this store yet: an endpoint that cannot be
+    connected to is then a mistake rather than an interruption.
+    """
+    if isinstance(error, ShortBodyError):
+        return True
+    failure = _Failure(error)
+    if failure.lacks_credentials or "InvalidCertificate" in failure.text:
+        return False
+    if failure.status:
+        return failure.status in TRANSIENT or failure.code == "RequestTimeout"
+    return failure.kind in (("Timeout", "Interrupted", "Request", "Connect")[: 4 if reached else 2])
+
+
+def mapped(error: BaseException, url: bytes) -> OSError:
+    """Our error for one that obstore raised for the object or root `url`. Raise it `from None`."""
+    if isinstance(error, ShortBodyError):
+        return OSError(errno.EIO, str(error), os.fsdecode(url))
+    number, what = _explain(_Failure(error), error)
+    if number == errno.ESTALE:
+        return ObjectReplacedError(url, what)
+    return OSError(number, what, os.fsdecode(url))
+
+
+def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
+    if failure.lacks_credentials:
+        return errno.EACCES, NO_CREDENTIALS
+    if failure.region or "BareRedirect" in failure.text:
+        where = f"the region {failure.region}" if failure.region else "another region"
+        return errno.EREMOTE, f"the bucket is in {where}; set region, or AWS_REGION"
+    if failure.code in _CODES:
+        return _CODES[failure.code]
+    if failure.status:
+        answer = f" ({failure.status} {failure.code}".rstrip() + ")"
+        number, what = _STATUSES.get(
+            failure.status, (errno.EIO, "the store failed; try again later")
+        )
+        return number, what + answer
+    other = errno.EIO, f"obstore failed: {type(error).__name__}"
+    causes = (meaning for cause, meaning in _CAUSES.items() if cause in failure.text)
+    number, what = next(causes, _KINDS.get(failure.kind, other))
+    return number, what.replace("the endpoint", f"the endpoint {failure.endpoint}".rstrip(), 1)
+
+
+def compare(url: bytes, is_now: tuple[int, bytes], was: tuple[int, bytes]) -> None:
+    """Raise unless an object has the size and the version that it had.
+
+    Both are (size in bytes, version). Stores that ignore If-Match answer with what they have.
+    """
+    if is_now != was:
+        sizes = f"{was[0]} bytes, now {is_now[0]}" if is_now[0] != was[0] else "the same size"
+        raise ObjectReplacedError(url, f"the object was replaced ({sizes}); {_AGAIN}")
