@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ._types import IntArray
 from .ranges import Ranges
-from .remote import Versions
+from .remote import Versions, scheme
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +26,8 @@ class Catalog:
     of the samples i * pieces to (i + 1) * pieces - 1 of the catalog.
 
     Attributes:
-        root: the directory that names are relative to; empty for the current directory.
+        root: the directory or the URL that names are relative to; empty for the current directory,
+            or if the names are URLs.
         names: the names of all files, one after another, without separators; none is empty. Bytes,
             or memory that an index is mapped to.
         offsets: int64[files + 1], bytes: the name of file i is `names[offsets[i]:offsets[i + 1]]`.
@@ -191,7 +192,10 @@ class Tree(Protocol):
 
 
 def join_path(root: bytes, name: bytes) -> bytes:
-    """The path of a name in the directory `root`, as in DALI: an absolute name is its own path."""
+    """The path of a name in the directory `root`, as in DALI: an absolute name is its own path.
+
+    Below a URL, an absolute name is the key of an object of the bucket (of `az`, the container).
+    """
     return _join(_prefix(root), name)
 
 
@@ -200,4 +204,8 @@ def _prefix(root: bytes) -> bytes:
 
 
 def _join(prefix: bytes, name: bytes) -> bytes:
-    return name if name.startswith(b"/") else prefix + name
+    if not name.startswith(b"/"):
+        return prefix + name
+    if scheme(prefix):
+        return b"/".join(prefix.split(b"/")[:3]) + name
+    return name

@@ -1,7 +1,7 @@
 """Which samples `fn.readers.file` of DALI 2.4 finds, and their labels.
 
 The rules are those of DALI's loader/discover_files.cc (directories), file_label_loader.h (lists,
-and arguments that exclude each other) and filesystem.h (paths).
+and arguments that exclude each other) and filesystem.h (paths); `classes` has those of listings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, TypeAlias, TypedDict, Unpack, cast
@@ -20,10 +21,11 @@ import numpy as np
 from ._types import PathLike
 from .catalog import Catalog, CatalogBuilder, Tree, join_path
 from .catalog_file import CatalogFile
+from .classes import choose_samples, select
 from .errors import named
-from .filters import PATH_TYPES, Patterns, as_list, compile_filters, path_bytes
+from .filters import PATH_TYPES, NameFilter, Patterns, as_list, compile_filters, path_bytes
 from .options import dali_flag, dali_integer
-from .remote import scheme
+from .remote import SCHEMES, Remote, scheme
 
 DEFAULT_FILE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
@@ -43,7 +45,7 @@ class Filters(TypedDict, total=False):
     case_sensitive_filter: bool
 
 
-_REMOTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
+_LISTED = "s3", "gs", "az"  # web servers have no lists
 _LIST_LINE = re.compile(
     rb"""(?=.{0,16383}\n?\Z)               # the buffer of DALI's getline() has 16 KiB
          (?:([^\0]*[^\s\0])\s+([0-9]+))?  # name and label, or a blank line
@@ -55,6 +57,7 @@ _LIST_LINE = re.compile(
 
 def discover(
     tree: Tree | None = None,
+    remote: Remote | None = None,
     *,
     file_root: PathLike | None = None,
     files: PathLike | Iterable[PathLike] | None = None,
@@ -64,11 +67,12 @@ def discover(
 ) -> Catalog:
     """The samples that `fn.readers.file` finds with these arguments; None means not given.
 
-    Without file_root, files and file_list they are those of `tree`.
+    Without file_root, files and file_list they are those of `tree`. `remote` lists objects.
 
     Raises:
         ValueError: the arguments exclude each other, or none of the three is given.
-        ValueError, OSError, TypeError: as from_files(), from_file_list() or from_tree().
+        ValueError, OSError, TypeError: as from_files(), from_file_list(), from_tree() or
+            from_store().
     """
     if files is not None and file_list is not None:
         raise ValueError("files and file_list cannot both be given")
@@ -78,6 +82,8 @@ def discover(
         if file_root is not None:
             if is_index(file_root):
                 return from_index(file_root, **filters)
+            if scheme(path_bytes("file_root", file_root)):
+                return from_store(remote, file_root, **filters)
             return from_directory(file_root, **filters)
         if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
@@ -138,10 +144,7 @@ def from_tree(
     Raises:
         ValueError: there are no samples, or a list of filters is empty.
     """
-    file_filters = DEFAULT_FILE_FILTERS if file_filters is None else file_filters
-    with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
-    choose_files = compile_filters("file_filters", file_filters, case_sensitive=with_case)
-    choose_classes = compile_filters("dir_filters", dir_filters, case_sensitive=with_case)
+    choose_files, choose_classes = _filters(file_filters, dir_filters, case_sensitive_filter)
     classes = sorted(choose_classes(tree.directories()))
     builder = CatalogBuilder()
     for label, directory in enumerate(classes):
@@ -151,9 +154,67 @@ def from_tree(
         raise ValueError(
             f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its directories "
             f"pass dir_filters={dir_filters!r}, and no file directly in these passes "
-            f"file_filters={file_filters!r}"
+            f"file_filters={_file_filters(file_filters)!r}"
         )
     return builder.build(tree.root)
+
+
+def _file_filters(file_filters: Patterns | None) -> Patterns:
+    return DEFAULT_FILE_FILTERS if file_filters is None else file_filters
+
+
+def _filters(
+    file_filters: Patterns | None, dir_filters: Patterns | None, case_sensitive_filter: bool
+) -> tuple[NameFilter, NameFilter]:
+    """Those of files and of classes."""
+    with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
+    return (
+        compile_filters("file_filters", _file_filters(file_filters), case_sensitive=with_case),
+        compile_filters("dir_filters", dir_filters, case_sensitive=with_case),
+    )
+
+
+def from_store(
+    remote: Remote | None,
+    file_root: PathLike,
+    *,
+    file_filters: Patterns | None = None,
+    dir_filters: Patterns | None = None,
+    case_sensitive_filter: bool = False,
+) -> Catalog:
+    """The samples below a URL, as discover_files_s3.cc finds them in the list of its objects.
+
+    They are the objects `root/<class>/<file>` in the order of their keys' bytes. A class gets its
+    label when its first sample appears. An object directly in the root is a sample, too, of a class
+    of its own; in gs, as in DALI, it is none. So labels may differ from those of the same tree on
+    disk. The catalog has sizes and versions.
+
+    The filters are those of `from_tree()`. Other than in DALI, classes that do not pass are not
+    listed, the root may be a bucket, and the markers of directories are no samples.
+
+    Raises:
+        OSError: the store cannot be asked; names the URL.
+        ValueError: as from_tree(); or there is no store to list.
+    """
+    root = location("file_root", file_root)
+    choose_files, choose_classes = _filters(file_filters, dir_filters, case_sensitive_filter)
+    if scheme(root) not in _LISTED:
+        what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
+        raise ValueError(f"{what}; name them by files or file_list")
+    if remote is None:
+        what = f"file_root {os.fsdecode(root)!r}: the backend does not list objects"
+        raise ValueError(f"{what}; take object-store")
+    listing = remote.listing(root, choose_classes)
+    samples = choose_samples(listing, choose_classes, choose_files, alone=scheme(root) != "gs")
+    if not samples.objects.size:
+        raise ValueError(
+            f"no files found under {os.fsdecode(root)!r}: of {len(listing.sizes)} objects, those "
+            f"in {len(samples.classes)} classes pass dir_filters={dir_filters!r}, and none of "
+            f"them passes file_filters={_file_filters(file_filters)!r}"
+        )
+    names, offsets = select(listing, samples.objects)
+    sizes, versions = listing.sizes[samples.objects], listing.versions[samples.objects]
+    return Catalog(root, names, offsets, samples.labels, sizes=sizes, versions=versions)
 
 
 def is_index(file_root: PathLike) -> bool:
@@ -198,9 +259,8 @@ def filters_as_text(
         listed = as_list(argument, patterns, PATH_TYPES)
         return [path_bytes(argument, each).decode("utf-8", "surrogateescape") for each in listed]
 
-    file_filters = DEFAULT_FILE_FILTERS if file_filters is None else file_filters
     return {
-        "file_filters": text("file_filters", file_filters),
+        "file_filters": text("file_filters", _file_filters(file_filters)),
         "dir_filters": None if dir_filters is None else text("dir_filters", dir_filters),
         "case_sensitive_filter": dali_flag("case_sensitive_filter", case_sensitive_filter),
     }
@@ -232,17 +292,17 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
 
     Args:
         file_list: the text file.
-        file_root: the directory of relative names. None is the part of `file_list` before its last
-            slash: without a slash, and for "/list.txt", that is the current directory.
+        file_root: the directory of relative names, or a URL. None is the part of `file_list` before
+            its last slash: without a slash, and for "/list.txt", that is the current directory.
 
     Raises:
         OSError: the list cannot be read.
         ValueError: a line has another form or is longer than 16383 bytes; there are no samples; or
-            a path is not local.
+            the names are no paths or URLs as from_files() takes them.
     """
     path = local_path("file_list", file_list)
-    root = path.rpartition(b"/")[0] if file_root is None else local_path("file_root", file_root)
-    builder = CatalogBuilder()
+    root = path.rpartition(b"/")[0] if file_root is None else location("file_root", file_root)
+    builder, urls = CatalogBuilder(), 0
     with open(os.fsdecode(path), "rb") as lines:
         for number, line in enumerate(lines, 1):
             match = _LIST_LINE.fullmatch(line)
@@ -254,11 +314,15 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
             name, label = match.groups()
             if name is not None:
                 if b"://" in name:
-                    require_local(f"line {number} of file_list", name)
+                    urls += bool(_require_known(f"line {number} of file_list", name))
                 # Like strtol(). int() would refuse thousands of digits.
                 builder.append(name, min(int(label.lstrip(b"0")[:20] or b"0"), 2**63 - 1))
     if not len(builder):
         raise ValueError(f"no files found in file_list {os.fsdecode(path)!r}")
+    if urls:
+        what = f"file_list {os.fsdecode(path)!r}"
+        _require_urls(what, urls, len(builder), None if file_root is None else root)
+        root = b""
     return builder.build(root)
 
 
@@ -273,36 +337,44 @@ def from_files(
     Args:
         files: n names, or one.
         labels: n labels, or one; their low 32 bits count. None is 0 to n - 1.
-        file_root: the directory of relative names; None is the current directory.
+        file_root: the directory of relative names, or the URL. None is the current directory, or
+            the names are URLs.
 
     Raises:
         ValueError: there are no files, or not as many labels; a name is empty, has a NUL or is not
-            a local path; a label has more than 64 bits (DALI would drop all labels).
+            of a file that can be read; some names are URLs and others are not, or a root is given,
+            too; a label has more than 64 bits (DALI would drop all labels).
         TypeError: a name is not a path, or a label not a number.
     """
     names = file_names("files", files)
     numbers = array("q", range(len(names))) if labels is None else integers("labels", labels)
     if len(numbers) != len(names):
         raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
-    root = b"" if file_root is None else local_path("file_root", file_root)
+    root = b"" if file_root is None else location("file_root", file_root)
+    if root and scheme(names[0]):
+        _require_urls("files", len(names), len(names), root)
     return Catalog.from_names(names, numbers, root)
 
 
 def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[bytes]:
-    """The names of files that are given by an argument: one, or several.
+    """The names of files that are given by an argument: one or several paths, or URLs.
 
     Raises:
-        ValueError: there are none; one is empty, has a NUL or is not a local path.
+        ValueError: there are none; one is empty, has a NUL or an unknown scheme; or there are both
+            paths and URLs.
         TypeError: one is not a path.
     """
     names = [path_bytes(argument, name) for name in as_list(argument, files, PATH_TYPES)]
     if not names:
         raise ValueError(f"{argument} must not be empty")
+    urls = 0
     for name in names:
         if not name or b"\0" in name:
             raise ValueError(f"{argument} must be names of files, not {name!r}")
         if b"://" in name:
-            require_local(argument, name)
+            urls += bool(_require_known(argument, name))
+    if urls:
+        _require_urls(argument, urls, len(names), None)
     return names
 
 
@@ -320,23 +392,71 @@ def integers(argument: str, values: Labels) -> array[int]:
         return array("q", [dali_integer(argument, each) for each in numbers])
 
 
+def locations(
+    file_root: PathLike | None, files: Sequence[bytes] | None, file_list: PathLike | None
+) -> list[bytes]:
+    """Those paths and URLs of these arguments that show who can read the samples.
+
+    Raises:
+        ValueError, TypeError: file_root is neither a path nor a URL, or file_list is no path.
+    """
+    found = [] if file_root is None else [location("file_root", root_of(file_root))]
+    found += files[:1] if files else []  # the others are of the same kind
+    if file_list is not None:
+        # A list that cannot be read is an error when the samples are found.
+        with (
+            suppress(OSError),
+            open(os.fsdecode(local_path("file_list", file_list)), "rb") as lines,
+        ):
+            found += [next(filter(bytes.strip, lines), b"")]
+    return found
+
+
 def local_path(argument: str, value: Any) -> bytes:
     """A path as bytes.
 
     Raises:
         ValueError, TypeError: it is not a local path; names the argument.
     """
+    path = location(argument, value)
+    if scheme(path):
+        what = f"{argument} must be a local path, not {os.fsdecode(path)!r}"
+        raise ValueError(f"{what}: mount or copy the data, and give its local path")
+    return path
+
+
+def location(argument: str, value: Any) -> bytes:
+    """A path or a URL as bytes.
+
+    Raises:
+        ValueError, TypeError: it is neither, or its scheme is not known; names the argument.
+    """
     path = path_bytes(argument, value)
-    require_local(argument, path)
+    _require_known(argument, path)
     if b"\0" in path:
         raise ValueError(f"{argument} must be a path without NUL, not {path!r}")
     return path
 
 
-def require_local(argument: str, path: bytes) -> None:
-    """Raise ValueError for "s3://" and the like."""
-    if match := _REMOTE.match(path):
+def _require_known(argument: str, name: bytes) -> str:
+    """The scheme of a URL that a backend may read; "" if it is a path."""
+    found = scheme(name)
+    if found and found not in SCHEMES:
         remedy = "mount or copy the data, and give its local path"
-        if match[0].lower() == b"file://":
+        if found.lower() == "file":
             remedy = "leave out file://"
-        raise ValueError(f"{argument} must be a local path, not {os.fsdecode(path)!r}: {remedy}")
+        elif found.lower() in SCHEMES:
+            remedy = f"write {found.lower()}://"
+        what = f"{argument} must be a local path or a URL of {', '.join(SCHEMES)}"
+        raise ValueError(f"{what}, not {os.fsdecode(name)!r}: {remedy}")
+    return found
+
+
+def _require_urls(argument: str, urls: int, count: int, root: bytes | None) -> None:
+    """Refuse names of which some are URLs, unless all are and no root is given."""
+    if urls < count:
+        what = f"{argument}: {urls} of {count} names are URLs and the others are not"
+        raise ValueError(f"{what}; give local paths or URLs, not both")
+    if root is not None:
+        what = f"the names in {argument} are URLs, and file_root is {os.fsdecode(root)!r}"
+        raise ValueError(f"{what}; leave out file_root, or give names below it")

@@ -155,10 +155,29 @@ def test_what_dali_misreads_is_refused(tree: Tree, argument: str, value: Any) ->
         build(readers.file, name="R", **given)
 
 
+URLS: dict[str, Any] = {
+    "file_root": {"file_root": "s3://bucket/train"},
+    "files": {"files": ["s3://bucket/a"]},
+    "file_list": {"file_list": "list.txt"},
+    "file_root of files": {"file_root": "s3://bucket/train", "files": ["a"]},
+}
+
+
+@pytest.mark.parametrize("given", URLS.values(), ids=[*URLS])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_backend_of_files_refuses_urls_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lazy: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text("s3://bucket/a 1\n")
+    refusal = "backend 'python-file' cannot read 's3://bucket/.*; leave out backend, or take object"
+    with pytest.raises(ValueError, match=refusal):
+        build(readers.file, name="R", lazy_init=lazy, backend="python-file", **given)
+
+
 @pytest.mark.parametrize("argument", ["file_root", "files", "file_list"])
 @pytest.mark.parametrize("lazy", [False, True])
-def test_remote_storage_is_refused_with_what_to_do(argument: str, lazy: bool) -> None:
-    remote = "s3://bucket/train"
-    refusal = f"{argument} must be a local path, not '{remote}': mount or copy the data"
+def test_an_unknown_scheme_is_refused_with_what_to_do(argument: str, lazy: bool) -> None:
+    refusal = f"{argument} must be a local path or a URL .* not 'ftp://host/x': mount or copy the"
     with pytest.raises(ValueError, match=refusal):
-        build(readers.file, name="R", lazy_init=lazy, **{argument: remote}).reader_meta("R")
+        build(readers.file, name="R", lazy_init=lazy, **{argument: "ftp://host/x"})

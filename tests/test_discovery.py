@@ -527,27 +527,26 @@ def test_wrong_types_name_the_argument(arguments: dict[str, Any], message: str) 
         discovery.discover(**arguments)
 
 
-REMOTE = [
-    "s3://bucket/train",
-    "gs://bucket/x",
-    "az://box/x",
-    "https://host/x",
-    "S3://b",
-    b"hdfs://h/x",
-]
+UNKNOWN = {
+    "S3://b/x": "write s3://",
+    "ftp://host/x": "mount or copy the data, and give its local path",
+    b"hdfs://h/x": "mount or copy the data, and give its local path",
+    "file:///data": "leave out file://",
+    "File:///data": "leave out file://",
+}
 
 
-@pytest.mark.parametrize("remote", REMOTE, ids=repr)
-def test_remote_storage_is_refused_by_the_name_of_the_argument(
-    tmp_path: Path, remote: str | bytes
+@pytest.mark.parametrize(("url", "remedy"), UNKNOWN.items(), ids=repr)
+def test_an_unknown_scheme_is_refused_by_the_name_of_the_argument(
+    tmp_path: Path, url: str | bytes, remedy: str
 ) -> None:
-    what = re.escape(repr(os.fsdecode(remote)))
-    reason = f"must be a local path, not {what}: mount or copy the data, and give its local path"
+    what = re.escape(repr(os.fsdecode(url)))
+    reason = f"must be a local path or a URL of s3, gs, az, http, https, not {what}: {remedy}"
     given: list[dict[str, Any]] = [
-        {"file_root": remote},
-        {"file_list": remote},
-        {"files": ["a.jpg", remote]},
-        {"files": remote},
+        {"file_root": url},
+        {"file_list": url},
+        {"files": ["a.jpg", url]},
+        {"files": url},
     ]
     for arguments in given:
         (argument,) = arguments
@@ -556,17 +555,76 @@ def test_remote_storage_is_refused_by_the_name_of_the_argument(
     for arguments in ({"files": ["a.jpg"]}, {"file_list": tmp_path / "list.txt"}):
         write(tmp_path, "list.txt", content=b"a.jpg 1\n")
         with pytest.raises(ValueError, match=f"^file_root {reason}$"):
-            discovery.discover(file_root=remote, **arguments)
-    write(tmp_path, "list.txt", content=b"a.jpg 1\n\n" + os.fsencode(remote) + b" 2\n")
+            discovery.discover(file_root=url, **arguments)
+    write(tmp_path, "list.txt", content=b"a.jpg 1\n\n" + os.fsencode(url) + b" 2\n")
     with pytest.raises(ValueError, match=f"^line 3 of file_list {reason}$"):
         discovery.from_file_list(tmp_path / "list.txt")
     with pytest.raises(ValueError, match=f"^file_root {reason}$"):
-        discovery.from_directory(remote)
+        discovery.from_directory(url)
 
 
-def test_a_file_url_is_refused_with_what_to_leave_out() -> None:
-    with pytest.raises(ValueError, match=r"not 'file:///data': leave out file://$"):
-        discovery.from_directory("file:///data")
+def test_a_list_must_be_local() -> None:
+    refusal = "^file_list must be a local path, not 's3://b/list.txt': mount or copy the data"
+    with pytest.raises(ValueError, match=refusal):
+        discovery.from_file_list("s3://b/list.txt")
+
+
+def found_paths(found: Catalog) -> list[bytes]:
+    each = [found.path(sample) for sample in range(len(found))]
+    assert each == found.paths(np.arange(len(found)))
+    return each
+
+
+ROOTS = {"s3://b": b"s3://b", "s3://b/": b"s3://b", "s3://b/train": b"s3://b/train"}
+
+
+@pytest.mark.parametrize(("root", "base"), ROOTS.items())
+def test_names_below_a_url_are_joined_as_dali_does(tmp_path: Path, root: str, base: bytes) -> None:
+    """An absolute name is below the bucket. DALI: test_remote_parity.py."""
+    names = [b"a/x.jpg", b"/k.jpg", b"y\xff.jpg"]
+    write(tmp_path, "list.txt", content=b"".join(name + b" 7\n" for name in names))
+    for found in (
+        discovery.from_files(names, file_root=root),
+        discovery.from_file_list(tmp_path / "list.txt", file_root=root),
+    ):
+        assert [found.name(i) for i in range(3)] == names
+        assert found_paths(found) == [base + b"/a/x.jpg", b"s3://b/k.jpg", base + b"/y\xff.jpg"]
+        assert found.sizes is None
+
+
+def test_names_may_be_urls_of_several_stores(tmp_path: Path) -> None:
+    names = [b"s3://b/k", b"gs://b/k", b"az://c/k", b"http://h/k?x#y", b"https://h/k"]
+    write(tmp_path, "list.txt", content=b"".join(name + b" 7\n" for name in names))
+    assert found_paths(discovery.from_files(names)) == names
+    assert found_paths(discovery.from_file_list(tmp_path / "list.txt")) == names
+
+
+def test_paths_and_urls_are_not_mixed(tmp_path: Path) -> None:
+    names = ["a", "s3://b/k", "/c", "http://h/k"]
+    mixed = "2 of 4 names are URLs and the others are not; give local paths or URLs, not both$"
+    with pytest.raises(ValueError, match=f"^files: {mixed}"):
+        discovery.from_files(names)
+    write(tmp_path, "list.txt", content="".join(f"{name} 1\n" for name in names).encode())
+    with pytest.raises(ValueError, match=f"^file_list '.*/list.txt': {mixed}"):
+        discovery.from_file_list(tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize("root", ["/data", "s3://b/train"])
+def test_urls_are_not_below_a_root(tmp_path: Path, root: str) -> None:
+    write(tmp_path, "list.txt", content=b"s3://b/k 1\n")
+    refusal = f"are URLs, and file_root is '{root}'; leave out file_root, or give names below it$"
+    with pytest.raises(ValueError, match=f"^the names in files {refusal}"):
+        discovery.from_files("s3://b/k", file_root=root)
+    with pytest.raises(ValueError, match=f"^the names in file_list '.*/list.txt' {refusal}"):
+        discovery.from_file_list(tmp_path / "list.txt", file_root=root)
+
+
+def test_what_names_the_storage(tmp_path: Path) -> None:
+    """Of each argument the first; the others are checked when the samples are found."""
+    write(tmp_path, "list.txt", content=b"\n \ns3://b/k 1\nx 2\n")
+    found = discovery.locations("s3://b/t", [b"a", b"b"], tmp_path / "list.txt")
+    assert found == [b"s3://b/t", b"a", b"s3://b/k 1\n"]
+    assert discovery.locations(None, None, tmp_path / "missing.txt") == []
 
 
 def test_a_local_path_may_look_a_little_like_a_url(tmp_path: Path) -> None:

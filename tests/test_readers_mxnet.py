@@ -244,7 +244,7 @@ def test_white_space_of_an_index_does_not_matter(tmp_path: Path) -> None:
         ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),
         ({"index_path": []}, "index_path must not be empty"),
         ({"path": []}, "path must not be empty"),
-        ({"path": ["s3://bucket/a.rec"]}, "path must be a local path"),
+        ({"path": ["ftp://bucket/a.rec"]}, "path must be a local path"),
         ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
         ({"device": "gpu"}, "device must be 'cpu', not 'gpu': records are parsed"),
         ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),

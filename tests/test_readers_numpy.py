@@ -232,7 +232,7 @@ def test_it_returns_one_node_or_a_pair(arrays: list[str]) -> None:
         ({"file_list": "list"}, "files and file_list cannot both be given"),
         ({"files": None}, "one of file_root, files and file_list must be given"),
         ({"files": []}, "files must not be empty"),
-        ({"files": "s3://bucket/a.npy"}, "files must be a local path"),
+        ({"files": "ftp://bucket/a.npy"}, "files must be a local path"),
         ({"use_o_direct": True, "backend": "memory"}, "'memory' has no option direct.*leave out"),
         (
             {"use_o_direct": True, "backend_options": {"direct": False}},

@@ -343,7 +343,7 @@ class Unpickled:
         ({"labels": ["a"] * 23}, "labels must be an integer, not 'a'"),
         ({"files": []}, "files must not be empty"),
         ({"files": [5, 6, 7]}, "files must be str, bytes or os.PathLike, not 5"),
-        ({"files": "s3://bucket/a"}, "files must be a local path"),
+        ({"files": "ftp://bucket/a"}, "files must be a local path"),
         ({"offsets": "s3://bucket/a.npy"}, "offsets must be a local path"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"backend": "xnvme-bam"}, "xnvme-bam"),

@@ -98,7 +98,7 @@ def test_it_has_all_arguments_of_dalis_reader() -> None:
     ("arguments", "message"),
     [
         ({"path": []}, "path must not be empty"),
-        ({"path": "s3://bucket/x"}, "path must be a local path"),
+        ({"path": "ftp://bucket/x"}, "path must be a local path"),
         ({"index_path": ["x", "y"]}, "index_path must have one index for each file: 2 indexes"),
         ({"device": "gpu"}, r"device must be 'cpu', not 'gpu': records are parsed on the CPU"),
         ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),

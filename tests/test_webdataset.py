@@ -137,7 +137,7 @@ def test_the_index_of_a_sample_leads_to_its_tar(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"paths": []}, "paths must not be empty"),
-        ({"paths": "s3://bucket/a.tar"}, "paths must be a local path"),
+        ({"paths": "ftp://bucket/a.tar"}, "paths must be a local path"),
         (
             {"index_paths": ["a", "b"]},
             "index_paths must have one index for each file: 2 indexes for 1 files",

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -24,11 +25,13 @@ from ..catalog import Catalog, CatalogBuilder
 from ..contents import SMALL, Contents, Format, Output
 from ..errors import RecordError
 from ..filters import compile_filters
+from ..remote import Remote, scheme
 from .roi import Region
 
 _WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes of its length
 _LONGEST = 8 + 2 + 0xFFFF  # bytes of a header of version 1; that of an array of numbers has 128
 _MOST_AXES = 32
+_NO_LABELS = np.empty(0, np.int32)
 
 _Kind: TypeAlias = tuple[np.dtype[Any], int]
 """The type and number of dimensions of an array."""
@@ -37,8 +40,12 @@ _Header: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int, Literal["C", "F"
 """The type and shape of an array, its size in bytes, and whether it is in Fortran order."""
 
 
-def find(file_root: Any, file_list: Any, files: Any, file_filter: Any) -> Catalog:
+def find(
+    file_root: Any, file_list: Any, files: Any, file_filter: Any, remote: Remote | None = None
+) -> Catalog:
     """The files of these arguments, as whole samples without labels; None means not given.
+
+    `remote` lists objects.
 
     Raises:
         ValueError: not one of the three, `files` and `file_list`, or no files are found.
@@ -48,19 +55,24 @@ def find(file_root: Any, file_list: Any, files: Any, file_filter: Any) -> Catalo
     choose = compile_filters("file_filter", [file_filter], case_sensitive=True)
     if files is not None and file_list is not None:
         raise ValueError("files and file_list cannot both be given")
-    root = b"" if file_root is None else discovery.local_path("file_root", file_root)
+    root = b"" if file_root is None else discovery.location("file_root", file_root)
     if files is not None:
-        return Catalog.from_names(discovery.file_names("files", files), (), root)
+        return replace(discovery.from_files(files, file_root=file_root), labels=_NO_LABELS)
     if file_list is not None:
         path = discovery.local_path("file_list", file_list)
         with open(os.fsdecode(path), "rb") as file:  # a NUL ends a C string
             lines = [line.partition(b"\0")[0] for line in file.read().split(b"\n")]
         names = discovery.file_names(f"file_list {os.fsdecode(path)!r}", [*filter(None, lines)])
-        return Catalog.from_names(
-            names, (), path.rpartition(b"/")[0] if file_root is None else root
-        )
+        if file_root is None and not scheme(names[0]):
+            file_root = path.rpartition(b"/")[0]
+        return replace(discovery.from_files(names, file_root=file_root), labels=_NO_LABELS)
     if file_root is None:
         raise ValueError("one of file_root, files and file_list must be given")
+    if scheme(root):
+        found = discovery.from_store(
+            remote, file_root, file_filters=[file_filter], case_sensitive_filter=True
+        )
+        return replace(found, labels=_NO_LABELS)
     tree, builder = discovery.directory(file_root), CatalogBuilder()
     for folder in [b".", *sorted(tree.directories())]:  # "." also comes before "!"
         builder.extend(sorted(choose(tree.files(folder))), (), prefix=folder + b"/")

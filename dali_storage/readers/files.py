@@ -10,6 +10,7 @@ from .._types import PathLike
 from ..catalog import Catalog
 from ..contents import Format
 from ..dali import DataNode
+from ..remote import scheme
 from .arguments import Prepared, Storage, add, prepare
 
 _SAMPLES = "file_root", "files", "file_list"
@@ -56,8 +57,13 @@ def file(
     bit. Only `backend`, `backend_options`, `return_index`, `pinned` and `device="gpu"` are new. For
     every argument, None means its default. As in DALI, integers and labels are converted by
     `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a flag is
-    refused, because DALI takes "False" for True. Paths are local; remote ones (`s3://`) are
-    refused.
+    refused, because DALI takes "False" for True.
+
+    Paths are local, or URLs: `s3://bucket/key`, `gs://`, `az://container/blob`, and for `files` and
+    `file_list` also `http://` and `https://`. As in DALI, the labels of a URL as `file_root` may
+    differ from those of the same directories on disk: files come in the order of their whole keys,
+    in which `a-b/x` is before `a/x`, a class gets its label when its first file appears, and a file
+    directly in the root is a sample of a class of its own (not for gs).
 
     The samples are the files in the class directories of `file_root`, or those named by `files` or
     `file_list`. Without any of the three, the backend must know its samples; those with an extent
@@ -114,7 +120,8 @@ def file(
         stick_to_shard: read the same shard in every epoch, instead of the next one.
         tensor_init_bytes: ignored, as bytes_per_sample_hint.
         backend: the name of the storage backend; `python -m dali_storage` lists them and says which
-            of them work on this machine.
+            of them work on this machine. By default object-store for URLs, and python-file for
+            paths.
         backend_options: keyword arguments for the backend, for example `{"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
         pinned: whether the buffers are page-locked host memory, which a GPU reads without a copy by
@@ -171,9 +178,14 @@ def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
     """
     samples = {name: arguments[name] for name in _SAMPLES}
     filters = {name: arguments[name] for name in _FILTERS}
+    if samples["files"] is not None:
+        samples["files"] = discovery.file_names("files", samples["files"])
+    names = discovery.locations(**samples)
     are_named = any(given is not None for given in samples.values())
 
     def find(storage: Storage) -> Catalog:
-        return discovery.discover(None if are_named else storage.tree, **samples, **filters)
+        tree = None if are_named else storage.tree
+        remote = storage.remote if any(map(scheme, names)) else None
+        return discovery.discover(tree, remote, **samples, **filters)
 
-    return prepare(arguments, find)
+    return prepare(arguments, find, names=names)

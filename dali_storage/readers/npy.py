@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from nvidia.dali.data_node import DataNode as Tensor
 from nvidia.dali.pipeline import do_not_convert
 
+from .. import discovery
 from .._types import PathLike
 from ..catalog import Catalog
 from ..dali import DataNode
@@ -14,6 +15,7 @@ from ..filters import as_list
 from ..formats import npy
 from ..formats.roi import Region
 from ..options import dali_integer
+from ..remote import scheme
 from .arguments import Storage, add, prepare
 from .containers import on_cpu, storage_options
 
@@ -115,11 +117,14 @@ def numpy(
     arguments = {**locals(), "backend_options": storage_options(locals())}
     on_cpu(device, "headers are parsed on the CPU")
     fmt = npy.Npy(_region(arguments))
+    given = None if files is None else discovery.file_names("files", files)
+    names = discovery.locations(file_root, given, file_list)
 
     def find(storage: Storage) -> Catalog:
-        return npy.find(file_root, file_list, files, file_filter)
+        remote = storage.remote if any(map(scheme, names)) else None
+        return npy.find(file_root, file_list, given, file_filter, remote)
 
-    nodes = add(arguments, prepare(arguments, find), fmt)
+    nodes = add(arguments, prepare(arguments, find, names=names), fmt)
     return nodes if len(nodes) > 1 else nodes[0]
 
 
