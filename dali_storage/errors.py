@@ -12,6 +12,7 @@
     │   ├── RecordError             the bytes of a sample are not of its format
     │   └── bmap_tools.MapFormatError   an invalid or inconsistent bmap.json
     ├── UserWarning
+    │   ├── CacheNotUsed            a cache of objects that cannot be read or written
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
     │   └── NotPageLocked           buffers that DALI has to copy before a GPU can read them
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
@@ -91,6 +92,10 @@ class StaleMapError(OSError):
     def __init__(self, path: bytes, what: str, remedy: str) -> None:
         """`what` is the difference, `remedy` the command or option that helps."""
         super().__init__(errno.ESTALE, f"{what}; {remedy}", os.fsdecode(path))
+
+
+class CacheNotUsed(UserWarning):
+    """A cache on a local disk cannot be read or written any more. Objects come from their store."""
 
 
 class MapNotChecked(UserWarning):

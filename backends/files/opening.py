@@ -110,13 +110,21 @@ def open_missing(
         fds += [-1] * len(paths)
 
 
-def _open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
+def open_each(fds: list[int], paths: Sequence[bytes], flags: int) -> list[int]:
+    """Open `paths[i]` as `fds[i]` where that is -1; it stays -1 if it cannot. May block.
+
+    Returns the indices that were -1.
+    """
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     wanted = (paths[index] for index in missing)
     opened = map(libc.open_, wanted, repeat(flags | os.O_CLOEXEC))
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd
-    for index in missing:
+    return missing
+
+
+def _open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
+    for index in open_each(fds, paths, flags):
         if fds[index] < 0:  # again, for the errno
             fds[index] = _open(paths[index], flags)
 

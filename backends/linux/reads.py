@@ -74,8 +74,10 @@ class Reads:
         if not indices.size:
             return
         rest, got = self._iovecs[indices], self.got[indices]
-        rest["base"][:, 0] += got.astype(np.uint64)
-        rest["len"][:, 0] -= got.astype(np.uint64)
+        passed = np.minimum(rest["len"], got[:, None].astype(np.uint64))
+        passed[:, 1] = got.astype(np.uint64) - passed[:, 0]
+        rest["base"] += passed
+        rest["len"] -= passed
         more = self._by(self._fds[indices], rest, got, rw_flags)
         self.got[indices] = got = got + np.maximum(more, 0)
         if not rw_flags & os.RWF_NOWAIT:  # whatever failed without blocking is tried again
