@@ -34,20 +34,15 @@ class Files:
     remote: Remote | None = None
 
     def catalog(self, names: Sequence[bytes]) -> Catalog:
-        """The containers, as yet without ranges. Of objects all are asked for size and version.
+        """The containers, which are all files or all objects, as yet without ranges.
+
+        Objects are asked for their sizes and versions.
 
         Raises:
-            ValueError: some are files, others objects.
             OSError: an object does not exist, or cannot be asked; names it.
         """
         found = Catalog.from_names(names, ())
-        kinds = {bool(scheme(name)): name for name in names}
-        if len(kinds) == 2:
-            file, url = (repr(os.fsdecode(kinds[kind])) for kind in (False, True))
-            raise ValueError(
-                f"{file} is a file, and {url} an object: give each a reader of its own"
-            )
-        if False in kinds:
+        if not scheme(names[0]):
             return found
         sizes, versions = self._asked(names[0]).heads(names)
         return replace(found, sizes=sizes, versions=versions)

@@ -65,8 +65,8 @@ def find(
     """The catalog of tars: for each sample as many pieces as outputs, empty where one is missing.
 
     An index is compared with the headers of the first and the last files that it names, and of
-    those with the longest name, for every 4 MiB of it. In an object only the last file of each such
-    sample is compared: that is a request each.
+    those with the longest name, for every 4 MiB of it; if the tar is an object, of one of each
+    sample, because each is a request.
 
     Args:
         paths: of the tars.
@@ -154,12 +154,14 @@ def _contradiction(
 ) -> list[tuple[int, Sequence[int], str]]:
     """The first wrong sample, its place, and what is there instead; empty if none is found.
 
-    `each`: whether all files of a sample are compared, or only the last.
+    `each`: whether all files of a sample are compared, or only the one with the longest name, which
+    may be in the wrong place (`wds_index.contradiction()`).
     """
     rows, kept, probes = chosen
     for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
         return [(int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")]
-    for sample, file in probes if each else dict(probes).items():
+    one = dict(sorted(probes, key=lambda probe: len(probe[1].name)))  # the last one, if equal
+    for sample, file in probes if each else one.items():
         if (what := wds_index.contradiction(read, file)) is not None:
             return [(sample, file[1:], what)]
     return []

@@ -114,11 +114,12 @@ def numpy(
           that of the first batch, and DALI lets no Python source change them. `filename` is the
           path of the file.
     """
-    arguments = {**locals(), "backend_options": storage_options(locals())}
+    arguments = dict(locals())
     on_cpu(device, "headers are parsed on the CPU")
     fmt = npy.Npy(_region(arguments))
     given = None if files is None else discovery.file_names("files", files)
     names = discovery.locations(file_root, given, file_list)
+    arguments["backend_options"] = storage_options(arguments, names)
 
     def find(storage: Storage) -> Catalog:
         remote = storage.remote if any(map(scheme, names)) else None

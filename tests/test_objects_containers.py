@@ -1,0 +1,216 @@
+"""Containers that are objects: their catalogs, and the readers beside DALI's own.
+
+A catalog is compared with that of the same files on disk, made without objects.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wds2idx
+
+from dali_storage import readers
+from dali_storage.catalog import Catalog
+from dali_storage.errors import ContainerChangedError
+from dali_storage.formats import plain, recordio, tfrecord_index, webdataset
+from dali_storage.formats.components import Selection
+from dali_storage.formats.files import Files
+from dali_storage.remote import Versions
+
+from .containers import (
+    write_numbered_recordios,
+    write_numbered_tars,
+    write_numbered_tfrecords,
+    write_tar,
+    write_wds_index,
+)
+from .objects.client import FaultServer
+
+COUNTS = (3, 1, 4)
+Find = Callable[..., Catalog]
+
+
+class HttpRemote:
+    """What a store knows, asked by the standard library."""
+
+    def __init__(self, server: FaultServer) -> None:
+        self._url = server.url
+        self.asked: list[int] = []  # how many objects by each heads()
+
+    def _open(self, url: bytes, method: str = "GET", **headers: str) -> Any:
+        target = f"{self._url}/{urllib.parse.quote(url.removeprefix(b's3://'))}"
+        return urllib.request.urlopen(urllib.request.Request(target, None, headers, method=method))
+
+    def heads(self, urls: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], Versions]:
+        self.asked.append(len(urls))
+        found = []
+        for url in urls:
+            with self._open(url, "HEAD") as response:
+                found.append((int(response.headers["Content-Length"]), response.headers["ETag"]))
+        sizes, versions = zip(*found, strict=True)
+        return np.array(sizes, np.int64), np.array(versions, np.bytes_)
+
+    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
+        end = "" if size is None else str(start + size - 1)
+        with self._open(url, Range=f"bytes={start}-{end}") as response:
+            found: bytes = response.read()
+            return found
+
+    def listing(self, root: bytes, choose: Any) -> Any:
+        raise NotImplementedError
+
+
+def put(server: FaultServer, paths: Sequence[str]) -> list[str]:
+    """Put files where URLs name them, which are returned."""
+    for path in paths:
+        server.put(f"data/c/{Path(path).name}", Path(path).read_bytes())
+    return [f"s3://data/c/{Path(path).name}" for path in paths]
+
+
+def encoded(paths: Sequence[str]) -> list[bytes]:
+    return [path.encode() for path in paths]
+
+
+def find_tars(paths: Sequence[str], indexes: Sequence[str] | None, files: Files) -> Catalog:
+    selection = Selection([b"n"], [np.dtype(np.int64)])
+    given = None if indexes is None else encoded(indexes)
+    options = {"by_container": True, "may_be_missing": False}
+    return webdataset.find(encoded(paths), given, selection, files=files, **options)
+
+
+def find_tfrecords(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+    return tfrecord_index.find(encoded(paths), encoded(indexes), True, files)
+
+
+def find_recordios(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+    return recordio.find(encoded(paths), encoded(indexes)[0], by_container=True, files=files)
+
+
+def find_records(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+    return plain.find(encoded(paths), [0, 8, 3, 1], [1, 2, 3, 4], [0, 1, 2, 2], None, files)
+
+
+FORMATS: list[tuple[Find, Any]] = [
+    (find_tars, write_numbered_tars),
+    (find_tfrecords, write_numbered_tfrecords),
+    (find_recordios, write_numbered_recordios),
+    (find_records, write_numbered_tfrecords),
+]
+
+
+@pytest.mark.parametrize("remote_indexes", [False, True])
+@pytest.mark.parametrize(("find", "write"), FORMATS)
+def test_the_catalog_is_that_of_the_files_with_the_sizes_and_versions_of_the_objects(
+    find: Find, write: Any, server: FaultServer, tmp_path: Path, remote_indexes: bool
+) -> None:
+    paths, indexes = write(tmp_path, COUNTS)
+    expected = find(paths, indexes, Files())
+    urls = put(server, paths)
+    remote = HttpRemote(server)
+    found = find(urls, put(server, indexes) if remote_indexes else indexes, Files(remote))
+    assert expected.sizes is None
+    assert expected.versions is None
+    samples = np.arange(len(expected))
+    for catalog in (expected, found):
+        assert catalog.ranges is not None
+    assert found.files(samples).tolist() == expected.files(samples).tolist()
+    for column in ("starts", "sizes"):
+        ours, its = (getattr(each.ranges, column) for each in (found, expected))
+        assert ours.tolist() == its.tolist()
+    assert found.file_paths(np.arange(3)) == encoded(urls)
+    assert found.pieces == expected.pieces
+    assert (found.containers is None) == (expected.containers is None)
+    assert found.sizes is not None
+    assert found.versions is not None
+    assert found.sizes.tolist() == [Path(path).stat().st_size for path in paths]
+    _, etags = HttpRemote(server).heads(encoded(urls))
+    assert found.versions.tolist() == etags.tolist()
+    assert remote.asked == [3]  # all at once
+
+
+def test_of_a_tar_a_header_of_the_first_and_of_the_last_sample_is_read(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    members = [(f"{n}.{e}", b"x" * 5000) for n in range(5) for e in ("j", "n")]
+    tar = write_tar(tmp_path / "a.tar", members)
+    index = write_wds_index(tar, tmp_path / "a.idx")
+    (url,) = put(server, [str(tar)])
+    server.log(clear=True)
+    find_tars([url], [str(index)], Files(HttpRemote(server)))
+    gets = [request.headers["range"] for request in server.log() if request.kind == "GET"]
+    # 512 bytes of header and 5,120 of data each, and what a long name would take
+    assert gets == [f"bytes={n * 5632 + 512 - 4096}-{n * 5632 + 511}" for n in (1, 9)]
+
+
+def test_an_index_of_another_tar_is_refused(server: FaultServer, tmp_path: Path) -> None:
+    first = write_tar(tmp_path / "a.tar", [("1.n", b"12345678"), ("2.n", b"12345678")])
+    index = write_wds_index(first, tmp_path / "a.idx")
+    other = [("1.n", b"12345678"), ("2.jpg", b"12345678"), ("2.n", b"12345678")]
+    write_tar(first, other)
+    (url,) = put(server, [str(first)])
+    with pytest.raises(ContainerChangedError, match="line 3: 8 bytes at 1,536, but") as info:
+        find_tars([url], [str(index)], Files(HttpRemote(server)))
+    assert info.value.filename == url
+
+
+def test_an_index_of_a_longer_tar_is_refused(server: FaultServer, tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "a.tar", [("1.n", b"12345678"), ("2.n", b"12345678")])
+    index = write_wds_index(tar, tmp_path / "a.idx")
+    tar.write_bytes(tar.read_bytes()[:1540])
+    (url,) = put(server, [str(tar)])
+    with pytest.raises(ContainerChangedError, match="the tar has 1,540"):
+        find_tars([url], [str(index)], Files(HttpRemote(server)))
+
+
+def test_the_wrong_place_of_a_file_with_a_long_name_is_found(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    long = "l" * 96  # only with the longer extension it does not fit into a header
+    names = ["1.n", f"{long}.long", f"{long}.n", "3.n"]
+    members = [(name, b"12345678") for name in names]
+    tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
+    creator = wds2idx.IndexCreator(str(tar), str(tmp_path / "a.idx"), verbose=False)
+    creator.create_index()
+    creator.close()
+    (url,) = put(server, [str(tar)])
+    with pytest.raises(ContainerChangedError, match="of type 'L', not of a file"):
+        find_tars([url], [str(tmp_path / "a.idx")], Files(HttpRemote(server)))
+
+
+def test_a_range_beyond_its_object_is_refused(server: FaultServer, tmp_path: Path) -> None:
+    server.put("data/a", b"12345")
+    files = Files(HttpRemote(server))
+    with pytest.raises(ValueError, match="'s3://data/a' has 5 bytes"):
+        plain.find([b"s3://data/a"], [0, 3], [2, 3], None, None, files)
+    (tmp_path / "a.idx").write_text("0 4\n2 4\n")
+    with pytest.raises(ValueError, match="line 2: 4 bytes at 2 of 's3://data/a', which has 5"):
+        find_tfrecords(["s3://data/a"], [str(tmp_path / "a.idx")], files)
+    (tmp_path / "a.idx").write_text("0 0\n1 6\n")
+    with pytest.raises(ValueError, match="begins at 6, and the files have 5 bytes"):
+        find_recordios(["s3://data/a"], [str(tmp_path / "a.idx")], files)
+
+
+def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path: Path) -> None:
+    paths, _ = write_numbered_tars(tmp_path, COUNTS)
+    with pytest.raises(ValueError, match=r"'s3://data/0.idx' is an object, and the backend reads"):
+        find_tars(paths, ["s3://data/0.idx"] * 3, Files())
+
+
+@pytest.mark.parametrize(
+    ("read", "argument"),
+    [
+        (lambda: readers.webdataset(paths="s3://data/a.tar", ext="n"), "index_paths"),
+        (lambda: readers.tfrecord(path="s3://data/a.tfrecord", features={}), "index_path"),
+    ],
+)
+def test_an_object_needs_an_index(read: Callable[[], object], argument: str) -> None:
+    words = f"{argument} must be given for 's3://data/a.*python -m dali_storage index"
+    with pytest.raises(ValueError, match=words):
+        read()
