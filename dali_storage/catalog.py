@@ -114,7 +114,8 @@ class Catalog:
         """A CRC-32 of the names, the labels, and where the samples are in the files."""
         if self.known_checksum is not None:
             return self.known_checksum
-        checksum = zlib.crc32(self.labels.tobytes(), zlib.crc32(self.names))
+        labels = np.ascontiguousarray(self.labels).data
+        checksum = zlib.crc32(labels, zlib.crc32(self.names))
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).data, checksum)
         if (ranges := self.ranges) is not None:
             for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):

@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
+from benchmarks import scale
 from dali_storage import catalog_file, discovery, index, readers
 from dali_storage.catalog import Catalog
 from dali_storage.catalog_file import CatalogFile, save
@@ -482,3 +484,42 @@ def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[st
         status, output, error = run(capsys, *failing)
         assert (status, output, what in error) == (1, "", True), error
         assert not (root / "x").exists()
+
+
+# Scale: python -m benchmarks.scale has the figures of 10 million names
+
+
+def test_processes_share_one_index(directory: Path) -> None:
+    path = directory / "shared.index"
+    costs = scale.make(str(path), 100_000)
+    assert list(costs) == ["catalog", "checksum", "write the index"]
+    size = path.stat().st_size
+    for samples, resident, charged, own in scale.shared(str(path), 3):
+        assert (samples, resident >= size - 4096) == (100_000, True)
+        assert charged <= size / 3 + 4096
+        assert own < size / 4
+
+
+def test_opening_does_not_read_the_columns(directory: Path) -> None:
+    path = directory / "long.index"
+    save(scale.generated(100_000), path, {})
+    _, cost = scale.measured(lambda: CatalogFile(path).catalog())
+    assert cost.kept < 500_000  # of 8 MB
+    memory = Path("/proc/self/smaps").read_text(errors="surrogateescape")
+    assert str(path) not in memory  # unmapped, as nobody refers to it
+
+
+def test_the_program_prints_a_line_for_every_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scale.main([str(tmp_path), "--samples", "5000", "--processes", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    steps = [re.split(r"\s{2,}", line)[0] for line in lines]
+    assert steps[0] == "5,000 samples"
+    assert steps[2:8] == [
+        *("catalog", "checksum", "write the index"),
+        *("open the index", "its checksum", "verify it"),
+    ]
+    assert steps[8::2][:2] == ["random_shuffle: first batch", "shuffle_after_epoch: first batch"]
+    assert "2 processes" in lines[-1]
+    assert not list(tmp_path.iterdir())

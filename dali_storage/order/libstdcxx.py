@@ -20,6 +20,9 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 WordSource: TypeAlias = Callable[[int], Words]
 """An engine: called with n, it returns its next n outputs."""
 
+Indices: TypeAlias = npt.NDArray[np.int32] | IntArray
+"""Indices of a list, in the smaller type if they fit."""
+
 _WORD32 = 0xFFFF_FFFF
 _WORD64 = 0xFFFF_FFFF_FFFF_FFFF
 _UPPER, _LOWER = np.uint64(0xFFFF_FFFF_8000_0000), np.uint64(0x7FFF_FFFF)  # of mt19937_64
@@ -200,13 +203,14 @@ def _first_rejected(low: Words, bounds: Words, bits: int) -> int:
     return int(rejected[0]) if len(rejected) else len(low)
 
 
-def shuffled(items: IntArray, engine: WordSource, bits: int) -> IntArray:
+def shuffled(items: Indices, engine: WordSource, bits: int) -> Indices:
     """`std::shuffle` of a copy of `items`, at least one, by a new engine (bits/stl_algo.h)."""
     swaps = _swaps(len(items), engine, bits)
     first = items[:_SHUFFLE_HEAD].tolist()
     for here, there in enumerate(swaps[: len(first) - 1].tolist(), 1):
         first[here], first[there] = first[there], first[here]
-    order = np.concatenate([first, items[len(first) :]])
+    order = items.copy()
+    order[: len(first)] = first
     here = len(first)
     while here < len(order):
         # Swaps that share no item can be made at once; in a block of this size, they rarely do.
@@ -229,11 +233,13 @@ def _apart(swaps: IntArray, first: int) -> bool:
 def _swaps(size: int, engine: WordSource, bits: int) -> IntArray:
     """The partner of each item but the first, at or before it: int64[size - 1]."""
     if (2**bits - 1) // size < size:
-        return draw_below(engine, bits, np.arange(2, size + 1, dtype=np.uint64)).astype(np.int64)
+        return draw_below(engine, bits, np.arange(2, size + 1, dtype=np.uint64)).view(np.int64)
     # One output makes two swaps if the product of their ranges fits; an even size leaves one over.
     alone = 1 - size % 2
     second = np.arange(2 + alone + 1, size + 1, 2, dtype=np.uint64)
     bounds = np.concatenate([np.full(alone, 2, np.uint64), second * (second - np.uint64(1))])
     numbers = draw_below(engine, bits, bounds)
-    pairs = np.stack(np.divmod(numbers[alone:], second), axis=1).ravel()
-    return np.concatenate([numbers[:alone], pairs]).astype(np.int64)
+    swaps = np.empty(size - 1, np.uint64)
+    swaps[:alone] = numbers[:alone]
+    np.divmod(numbers[alone:], second, out=(swaps[alone::2], swaps[alone + 1 :: 2]))
+    return swaps.view(np.int64)

@@ -9,6 +9,7 @@ an epoch starts in the stream is arithmetic, and so is the entry at a position. 
 import numpy as np
 
 from .._types import IntArray
+from .libstdcxx import Indices
 from .options import OrderOptions
 from .shards import Shards
 from .streams import Lists, make_stream
@@ -50,7 +51,8 @@ class Order:
         self._shards = Shards(size, options)
         lists = lists or Lists(size, options)
         self._stream = make_stream(self._shards, options, containers, lists)
-        self._chunk_start, self._chunk = 0, np.empty(0, np.int64)
+        self._chunk_start = 0
+        self._chunk: Indices = np.empty(0, np.int64)
 
     def batch(self, index: int) -> IntArray:
         """Batch `index`, counted from 0 across epochs: int64[batch_size], owned by the caller."""
@@ -82,7 +84,7 @@ class Order:
             first = start - self._chunk_start
             pieces.append(self._chunk[first : first + stop - start])
             start += len(pieces[-1])
-        return np.concatenate(pieces)
+        return np.concatenate(pieces, dtype=np.int64)
 
 
 def reader_meta(size: int, options: OrderOptions) -> dict[str, int]:

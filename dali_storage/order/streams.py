@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from .._types import IntArray
-from .libstdcxx import Minstd, Mt19937_64, mt19937, shuffled
+from .libstdcxx import Indices, Minstd, Mt19937_64, mt19937, shuffled
 from .options import OrderOptions
 from .shards import Shards
 
@@ -30,7 +30,7 @@ _STRIDE = 65536  # draws from one saved state to the next, at first
 class Stream(Protocol):
     """The endless stream of indices into the list of samples, without padding."""
 
-    def chunk(self, position: int) -> tuple[int, IntArray]:
+    def chunk(self, position: int) -> tuple[int, Indices]:
         """A piece of the stream that contains `position`: where it starts, and its entries."""
 
 
@@ -48,14 +48,14 @@ class Lists:
         self._engine = partial(_engine, options)
         self._cumulative = not options.checkpointing
         self._size = size
-        self._epoch, self._list = -1, np.empty(0, np.int64)  # the last epoch, and its list
+        self._epoch, self._list = -1, self._original(0)  # the last epoch, and its list
 
     @cached_property
-    def fixed(self) -> IntArray:
+    def fixed(self) -> Indices:
         """The list in the one order of `random_shuffle`."""
-        return shuffled(np.arange(self._size), mt19937(_DEFAULT_SEED), 32)
+        return shuffled(self._original(self._size), mt19937(_DEFAULT_SEED), 32)
 
-    def of_epoch(self, epoch: int) -> IntArray:
+    def of_epoch(self, epoch: int) -> Indices:
         """The list of `shuffle_after_epoch` (DALI, file_label_loader.h, Reset)."""
         if epoch != self._epoch:
             self._go_to(epoch)
@@ -64,10 +64,16 @@ class Lists:
     def _go_to(self, epoch: int) -> None:
         first = 0 if self._cumulative else epoch
         if not first <= self._epoch < epoch:
-            self._epoch, self._list = first - 1, np.arange(self._size)
+            self._epoch, self._list = first - 1, self._original(self._size)
         while self._epoch < epoch:
             self._epoch += 1
             self._list = shuffled(self._list, self._engine(self._epoch), 64)
+
+    def _original(self, count: int) -> Indices:
+        """The first entries of the list; in half the memory, if the size allows it."""
+        if self._size < 2**31:
+            return np.arange(count, dtype=np.int32)
+        return np.arange(count)
 
 
 def make_stream(
@@ -101,7 +107,7 @@ class _Listed:
 
     def entries(self, start: int, stop: int) -> IntArray:
         indices = self._shards.indices(start, stop)
-        return indices if self._lists is None else self._lists.fixed[indices]
+        return indices if self._lists is None else self._lists.fixed[indices].astype(np.int64)
 
 
 class _Reshuffled:
@@ -111,7 +117,7 @@ class _Reshuffled:
         self._lists = lists
         self._first, self._count = shards.index(0), shards.epoch_start(1)
 
-    def chunk(self, position: int) -> tuple[int, IntArray]:
+    def chunk(self, position: int) -> tuple[int, Indices]:
         epoch = position // self._count
         entries = self._lists.of_epoch(epoch)[self._first : self._first + self._count]
         return epoch * self._count, entries
@@ -149,7 +155,8 @@ class _ContainersReshuffled:
         return indices + self._shifts[np.searchsorted(self._ends, indices, "right")]
 
     def _shuffle(self, epoch: int) -> None:
-        counts, order = self._counts, np.arange(self._counts.size)
+        counts = self._counts
+        order: Indices = np.arange(counts.size)
         if order.size > 1:
             order = shuffled(order, self._engine(epoch), 64)
         ends = np.cumsum(counts[order])
