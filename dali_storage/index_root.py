@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import catalog_file, discovery
+from . import catalog_file, discovery, registry
 from .catalog import Catalog
 from .errors import BackendUnavailable
 from .remote import scheme
@@ -92,11 +92,12 @@ def verify(files: Sequence[str]) -> int:
 
 
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
-    if not scheme(os.fsencode(root)):
-        if options:
-            raise ValueError(f"{root!r} is a directory, and only a URL has a backend with options")
-        return discovery.from_directory(os.path.abspath(root), **filters)
-    raise ValueError(f"{root!r} cannot be listed")
+    if scheme(os.fsencode(root)):
+        backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
+        return discovery.from_store(backend.remote(**options), root, **filters)
+    if options:
+        raise ValueError(f"{root!r} is a directory, and only a URL has a backend with options")
+    return discovery.from_directory(os.path.abspath(root), **filters)
 
 
 def _option(text: str) -> tuple[str, Any]:
