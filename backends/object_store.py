@@ -1,24 +1,130 @@
-"""Objects of S3, Google Cloud Storage, Azure and web servers."""
+"""Objects of S3, Google Cloud Storage, Azure and web servers, by obstore."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from .._types import IntArray
 from ..catalog import Catalog
+from ..options import require_flag, require_integer, require_number
+from ..ranges import Spans
 from ..reader import Batch, Reader
+from .objects.requests import Requests
+from .objects.store import ONCE, Stores
+from .objects.versions import Objects
+
+_SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
+_PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]+)?")
 
 
 class ObjectStoreReader(Reader):
-    """Reads whole objects, or ranges of them."""
+    """Reads whole objects, or ranges of them; the default for URLs.
 
+    All lanes share `requests` threads, each with one blocking request. A request has memory of its
+    own, and only the lane copies to the buffer of the batch. So nothing that is abandoned, because
+    the batch has failed, or asked for twice, because it was slow, ever writes to a batch.
+
+    An object is compared with what it was when it was listed or, if it was not, when it was first
+    asked for: by If-Match, and again when the answer comes, because some stores ignore If-Match.
+
+    What is longer than a MiB is asked for in parts, so that a batch keeps its share of the requests
+    busy; a body that was cut is asked for again from the start of its part.
+    """
+
+    alignment = 64  # a cache line
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
 
-    def __init__(self, catalog: Catalog) -> None:
-        raise NotImplementedError
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        requests: int = 64,
+        lanes: int = 3,
+        timeout: float = 30.0,
+        retry: float = 120.0,
+        hedge: float | str | None = None,
+        check: bool = True,
+        endpoint: str | None = None,
+        region: str | None = None,
+        anonymous: bool = False,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Ask for nothing yet.
+
+        Args:
+            catalog: the samples.
+            requests: how many requests are under way at once, over all lanes, from 1 to 1024.
+            lanes: how many batches are read at once, from 1 to 64.
+            timeout: seconds until a request is given up, from 0.001 to 3600.
+            retry: seconds in which a request that failed is made again, 0 to 86400; 0: never.
+            hedge: seconds (0.001 to 3600) without an answer after which a request is made once
+                more, and the faster answer is taken; or a percentile of what was seen, such as
+                "p95". At most a twentieth more requests. None: never.
+            check: compare the versions of objects, not only their sizes.
+            endpoint: the URL of a server that speaks S3; None: as the environment says.
+            region: of S3; None: as the environment says.
+            anonymous: make requests without credentials.
+            client_options: further ones of obstore's HTTP client.
+
+        Raises:
+            ValueError, TypeError: a wrong option.
+        """
+        name = "object-store"
+        require_integer(name, "requests", requests, range(1, 1025))
+        require_integer(name, "lanes", lanes, range(1, 65))
+        require_number(name, "timeout", timeout, 0.001, 3600)
+        require_number(name, "retry", retry, 0, 86400)
+        require_flag(name, "check", check)
+        if isinstance(hedge, str):
+            if not _PERCENTILE.fullmatch(hedge):
+                raise ValueError(f"{name}: hedge must be a percentile like 'p95', not {hedge!r}")
+        elif hedge is not None:
+            require_number(name, "hedge", hedge, 0.001, 3600)
+        self.lanes = lanes
+        self._share = max(requests // lanes, 1)
+        self._catalog = catalog
+        self._stores = Stores(
+            timeout=timeout,
+            endpoint=endpoint,
+            region=region,
+            anonymous=anonymous,
+            client_options=client_options,
+            retries=ONCE,
+        )
+        self._requests = Requests(requests, retry=retry, hedge=hedge)
+        self._objects = Objects(catalog, self._stores, self._requests, check)
 
     def sizes(self, samples: IntArray) -> IntArray:
-        raise NotImplementedError
+        return self._objects.sizes(samples)
 
     def read(self, batch: Batch, lane: int) -> None:
-        raise NotImplementedError
+        spans = _whole(batch) if batch.spans is None else batch.spans
+        # In the order of the batch: of several that fail, the first is named.
+        self._objects.sizes(spans.files[np.argsort(spans.slots, kind="stable")])
+        if batch.spans is not None:
+            self._objects.require_inside(batch.samples[batch.sizes > 0])
+        part = int(np.clip(spans.sizes.sum() // self._share, _SHORTEST, _LONGEST))
+        spans = spans.split(part)
+        spans = spans[np.argsort(spans.slots, kind="stable")]
+        pieces = self._objects.pieces(spans.files, spans.starts, spans.sizes)
+        starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
+
+        def take(position: int, body: memoryview) -> None:
+            start = starts[position]
+            memory[start : start + body.nbytes] = body
+
+        self._objects.read(pieces, take)
 
     def close(self) -> None:
-        raise NotImplementedError
+        self._requests.close()
+        self._stores.close()
+
+
+def _whole(batch: Batch) -> Spans:
+    """Whole objects as spans."""
+    slots = np.arange(batch.samples.size)
+    sizes = batch.sizes
+    return Spans(batch.samples, np.zeros_like(sizes), sizes, sizes, batch.offsets, slots)

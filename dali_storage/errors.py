@@ -4,7 +4,7 @@
     ├── OSError
     │   ├── SampleChangedError      a file's size changed each time it was read
     │   ├── ContainerChangedError   a container no longer matches its index, or changed while open
-    │   ├── ObjectReplacedError     an object in a store is no longer the one that was listed
+    │   │   └── ObjectReplacedError     an object in a store is no longer the one that was listed
     │   └── StaleMapError           an extent map no longer matches the storage
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
@@ -62,12 +62,11 @@ class ContainerChangedError(OSError):
         super().__init__(errno.ESTALE, what, os.fsdecode(path))
 
 
-class ObjectReplacedError(OSError):
-    """An object, whose URL is `filename`, is not the one that was listed. No byte was delivered."""
+class ObjectReplacedError(ContainerChangedError):
+    """An object, whose URL is `filename`, is not the one that was listed. No byte was delivered.
 
-    def __init__(self, url: bytes, what: str) -> None:
-        """`what` is the difference, and what to do."""
-        super().__init__(errno.ESTALE, what, os.fsdecode(url))
+    Of a container it is what `ContainerChangedError` is of a file, so that one `except` has both.
+    """
 
 
 class RecordError(ValueError):

@@ -16,6 +16,14 @@ def require_integer(backend: str, option: str, value: int, known: range) -> None
         )
 
 
+def require_number(backend: str, option: str, value: float, low: float, high: float) -> None:
+    """Raise ValueError unless a backend's option is a number from `low` to `high`."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(
+            f"{backend}: {option} must be a number from {low} to {high}, not {value!r}"
+        )
+
+
 def require_flag(backend: str, option: str, value: bool) -> None:
     """Raise TypeError unless a backend's option is True or False."""
     if not isinstance(value, bool):

@@ -110,15 +110,15 @@ class Spans:
     def __len__(self) -> int:
         return self.sizes.size
 
-    def __getitem__(self, chosen: NDArray[np.bool_]) -> Spans:
-        """Some of them."""
+    def __getitem__(self, chosen: NDArray[np.bool_] | IntArray) -> Spans:
+        """Some of them, or all in another order."""
         return Spans(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def split(self, max_bytes: int) -> Spans:
         """The same in spans of at most `max_bytes`, a multiple of the unit."""
         if not (self.sizes > max_bytes).any():
             return self
-        whole, within = divide(self.sizes, max_bytes)
+        whole, within = divide(np.maximum(self.sizes, 1), max_bytes)  # an empty one stays
         return Spans(
             files=self.files[whole],
             starts=self.starts[whole] + within,

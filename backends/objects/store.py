@@ -33,6 +33,9 @@ RETRIES = {
 What lasts longer is up to the caller, who knows what else is under way. See `errors.retryable()`.
 """
 
+ONCE = RETRIES | {"max_retries": 0}
+"""No retries of obstore's own, for a caller who has to know when something fails."""
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
@@ -52,6 +55,7 @@ class Stores:
         anonymous: bool = False,
         timeout: float = 30.0,
         client_options: Mapping[str, Any] | None = None,
+        retries: Mapping[str, Any] = RETRIES,
     ) -> None:
         """Opens nothing.
 
@@ -62,6 +66,7 @@ class Stores:
             timeout: seconds for a request and its whole answer.
             client_options: more of `obstore.store.ClientConfig`, such as `proxy_url` or
                 `root_certificate`. No secrets: they belong into the environment.
+            retries: RETRIES or ONCE.
 
         Raises:
             ValueError: an option is wrong.
@@ -74,6 +79,7 @@ class Stores:
         self._client = {"timeout": timedelta(seconds=timeout)} | dict(client_options or {})
         for name, value in (client_options or {}).items():
             _check_client_option(name, value)
+        self._retries = retries
         self._stores: dict[tuple[str, str], Store] = {}
         self._lock = threading.Lock()
 
@@ -102,6 +108,10 @@ class Stores:
                     store = self._stores[scheme, bucket] = self._open(scheme, bucket, url)
         return store
 
+    def close(self) -> None:
+        """Forget all stores. Their connections end when nothing refers to them any more."""
+        self._stores.clear()
+
     def _open(self, scheme: str, bucket: str, url: bytes) -> Store:
         open_ = {"s3": self._s3, "gs": self._gs, "az": self._az}.get(scheme)
         try:
@@ -118,7 +128,7 @@ class Stores:
 
     def _common(self, endpoint: str | None) -> dict[str, Any]:
         client = {"allow_http": True} if (endpoint or "").startswith("http://") else {}
-        return {"client_options": client | self._client, "retry_config": RETRIES}
+        return {"client_options": client | self._client, "retry_config": self._retries}
 
     def _s3(self, bucket: str) -> Store:
         profile = Profile()

@@ -1,0 +1,189 @@
+"""Objects and their versions: asked for, and compared with what they were."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..._types import IntArray
+from ...catalog import Catalog
+from ...errors import ContainerChangedError, ObjectReplacedError
+from .errors import ShortBodyError, compare, mapped, retryable
+from .requests import Answer, Item, RequestFailed, Requests
+from .store import Store, Stores
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+
+class Piece(NamedTuple):
+    """Bytes of an object.
+
+    Attributes:
+        url: of the object.
+        place: its store, and its key there.
+        version: what identifies its content; empty if it is not compared.
+        size: of the whole object in bytes.
+        start: of the piece, bytes into the object.
+        length: of the piece in bytes; 0 only of an empty object.
+    """
+
+    url: bytes
+    place: tuple[Store, str]
+    version: bytes
+    size: int
+    start: int
+    length: int
+
+
+class Objects:
+    """The objects of a catalog. Those without a listed version are asked for it at first use."""
+
+    def __init__(self, catalog: Catalog, stores: Stores, requests: Requests, check: bool) -> None:
+        """Ask for nothing yet. `check`: compare versions, not only sizes."""
+        self._catalog, self._stores, self._requests = catalog, stores, requests
+        self._check = check
+        self._reached = False  # whether there was ever an answer
+        count, sizes, versions = catalog.file_count, catalog.sizes, catalog.versions
+        if sizes is None or versions is None:
+            sizes, versions = np.full(count, -1, np.int64), np.zeros(count, "S1")
+        self._sizes, self._versions = sizes, versions  # -1: not known yet
+        self._noting = threading.Lock()
+
+    def sizes(self, files: IntArray) -> IntArray:
+        """The sizes of n files in bytes, int64[n].
+
+        Raises:
+            OSError: there is no such object, or it cannot be asked, or has no version; names it.
+        """
+        if (sizes := self._sizes[files]).min(initial=0) >= 0:
+            return sizes
+        _, first = np.unique(files[sizes < 0], return_index=True)
+        unknown = files[sizes < 0][np.sort(first)]  # in the order of the batch
+        urls = self._catalog.file_paths(unknown)
+
+        def note(position: int, meta: Mapping[str, Any]) -> None:
+            self._note(int(unknown[position]), version_of(meta), meta["size"], urls[position])
+
+        self._run(self._head, [*map(self._stores.locate, urls)], note, urls)
+        return self._sizes[files]
+
+    def pieces(self, files: IntArray, starts: IntArray, lengths: IntArray) -> list[Piece]:
+        """The pieces of n files whose sizes are known.
+
+        Raises:
+            ValueError, OSError, BackendUnavailable: as `Stores.locate()`.
+        """
+        urls, count = self._catalog.file_paths(files), len(files)
+        versions = self._versions[files].tolist() if self._check else [b""] * count
+        numbers = self._sizes[files].tolist(), starts.tolist(), lengths.tolist()
+        return [*map(Piece, urls, map(self._stores.locate, urls), versions, *numbers)]
+
+    def read(self, pieces: list[Piece], take: Callable[[int, memoryview], None]) -> None:
+        """Ask for n pieces at once. `take` gets the position of each, and its bytes.
+
+        Raises:
+            ObjectReplacedError: an object is not what it was; names it.
+            OSError: an object cannot be read; names it. If several fail, it is the first.
+        """
+        self._run(self._get, pieces, take, [piece.url for piece in pieces])
+
+    def require_inside(self, samples: IntArray) -> None:
+        """Refuse ranges behind the ends of their containers, whose sizes are known."""
+        ranges = self._catalog.ranges
+        assert ranges is not None
+        sizes = self._sizes[ranges.files_of(samples)]
+        beyond = ranges.starts[samples] + ranges.sizes[samples] > sizes
+        for slot in np.flatnonzero(beyond)[:1].tolist():
+            sample, size = int(samples[slot]), int(sizes[slot])
+            what = f"{self._catalog.where(sample)} ends behind the container: {size:,} bytes"
+            remedy = "restore it if it was truncated, or else make its index anew"
+            raise ContainerChangedError(self._catalog.path(sample), f"{what}; {remedy}")
+
+    def retryable(self, error: BaseException) -> bool:
+        """Whether what has failed may be asked for again."""
+        return not isinstance(error, ObjectReplacedError) and retryable(error, self._reached)
+
+    def _run(
+        self,
+        ask: Callable[[Item], Answer],
+        items: Sequence[Item],
+        take: Callable[[int, Answer], None],
+        urls: Sequence[bytes],
+    ) -> None:
+        try:
+            self._requests.run(ask, items, take, self.retryable)
+        except RequestFailed as failed:
+            error, url = failed.error, urls[failed.position]
+        else:
+            return
+        try:
+            raise error if isinstance(error, ObjectReplacedError) else mapped(error, url)
+        finally:
+            del error  # it keeps the frames that it went through, and this is one
+
+    def _note(self, file: int, version: bytes, size: int, url: bytes) -> None:
+        """Remember a file; another lane may have been faster."""
+        if self._check and not version:
+            what = "the server tells neither ETag nor Last-Modified, so that nobody would notice "
+            what += "if the object were replaced; with check=False, only its size is compared"
+            raise OSError(errno.EOPNOTSUPP, what, os.fsdecode(url))
+        with self._noting:
+            if self._sizes[file] < 0:
+                if len(version) > self._versions.itemsize:
+                    self._versions = self._versions.astype(f"S{len(version)}")
+                self._versions[file] = version
+                self._sizes[file] = size  # last: now it is known
+
+    def _head(self, place: tuple[Store, str]) -> Mapping[str, Any]:
+        store, key = place
+        meta: Mapping[str, Any] = store.head(key)
+        self._reached = True
+        return meta
+
+    def _get(self, piece: Piece) -> memoryview:
+        if not piece.length:
+            self._compare(piece, self._head(piece.place))
+            return memoryview(b"")
+        store, key = piece.place
+        options: GetOptions = {}
+        if is_strong(piece.version):
+            options["if_match"] = piece.version.decode()
+        if piece.length != piece.size:  # else without: some servers of files know no ranges
+            options["range"] = piece.start, piece.start + piece.length
+        answer = store.get(key, options=options)
+        self._reached = True
+        self._compare(piece, answer.meta)
+        body = memoryview(answer.buffer())
+        if body.nbytes != piece.length:
+            raise _short(piece, body.nbytes)
+        return body
+
+    def _compare(self, piece: Piece, meta: Mapping[str, Any]) -> None:
+        """Refuse another version, also if the store ignores If-Match."""
+        version, size = version_of(meta) if self._check else b"", int(meta["size"])
+        if size != piece.size and piece.length == piece.size and version == piece.version != b"":
+            raise _short(piece, size)  # without a range, `size` is only the length of the answer
+        compare(piece.url, (size, version), (piece.size, piece.version))
+
+
+def version_of(meta: Mapping[str, Any]) -> bytes:
+    """What identifies the content of an object: its ETag or, without one, when it was modified."""
+    if meta["e_tag"]:
+        return str(meta["e_tag"]).encode()
+    modified = meta["last_modified"]
+    return f"modified {modified.isoformat()}".encode() if modified.timestamp() else b""
+
+
+def is_strong(version: bytes) -> bool:
+    """Whether a version may be sent as If-Match (RFC 9110, 13.1.1)."""
+    return bool(version) and not version.startswith((b"W/", b"modified "))
+
+
+def _short(piece: Piece, got: int) -> ShortBodyError:
+    return ShortBodyError(f"the store sent {got:,} bytes instead of {piece.length:,}; try again")
