@@ -28,14 +28,14 @@ _BOTO3 = ("credential_process", "login_session", "role_arn", "sso_session", "sso
 
 
 class Profile:
-    """The settings of AWS_PROFILE, or of "default", in the two files of AWS.
+    """The settings in AWS's two files of AWS_DEFAULT_PROFILE, AWS_PROFILE or else "default".
 
     Attributes:
         name: of the profile.
     """
 
     def __init__(self) -> None:
-        chosen = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+        chosen = os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE")
         self.name = chosen or "default"
         config = _file("AWS_CONFIG_FILE", "config")
         shared = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")

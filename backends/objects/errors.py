@@ -65,7 +65,7 @@ _CAUSES = {
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects for ever; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
-    "BadScheme": (errno.EPROTO, "the endpoint redirects to http:// from https://; check it"),
+    "BadScheme": (errno.EPROTO, "the endpoint is not https://; give it by the option endpoint"),
     "NotPartial": (errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"),
     "MissingAccount": (errno.EACCES, "no account is given; set AZURE_STORAGE_ACCOUNT_NAME"),
 }

@@ -134,11 +134,11 @@ class Stores:
         profile = Profile()
         endpoint = self._endpoint or _variable("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
         endpoint = endpoint or _endpoint(profile.get("endpoint_url"), "endpoint_url of the profile")
-        region = (
-            self._region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        )
-        arguments = {"endpoint": endpoint, "region": region or profile.get("region")}
-        given: dict[str, Any] = {name: value for name, value in arguments.items() if value}
+        variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # in DALI's order
+        regions = filter(None, (self._region, *variables, profile.get("region"), "us-east-1"))
+        given: dict[str, Any] = {"region": next(regions)}
+        if endpoint:
+            given["aws_endpoint_url_s3"] = endpoint  # obstore reads it before all others
         common = self._common(endpoint)
         if _flag("DALI_S3_NO_VERIFY_SSL"):
             unchecked = {"allow_invalid_certificates": True}
