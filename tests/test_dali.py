@@ -119,7 +119,7 @@ def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
     taken.seek(7)  # 25 samples of a shard are 7 batches
     assert take(pipeline, prefetched + 14)[prefetched * 4 :] == real[7 * 4 :]
     with pytest.raises(IndexError):  # the positions of what was delivered are forgotten
-        taken.state(batch_size=4, pending=prefetched + 3)
+        taken.checkpoint(prefetched + 5)
 
 
 def test_the_statistics_of_a_pipeline(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_it_has_every_argument_of_the_real_one() -> None:
     real = inspect.signature(fn.readers.file).parameters
     ours = inspect.signature(readers.file).parameters
     assert set(real) <= set(ours)
-    new = {"backend", "backend_options", "pinned", "return_index"}
+    new = {"backend", "backend_options", "pinned", "resume", "return_index"}
     assert set(ours) - set(real) == new
     for name in set(real) - {"seed", "bytes_per_sample_hint", "file_filters"}:
         assert ours[name].default == real[name].default, name

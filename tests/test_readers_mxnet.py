@@ -112,7 +112,7 @@ def test_iterators_give_the_same(tmp_path: Path, order: dict[str, Any], policy: 
 def test_it_has_every_argument_of_the_real_one() -> None:
     real = inspect.signature(fn.readers.mxnet).parameters
     ours = inspect.signature(readers.mxnet).parameters
-    new = {"backend", "backend_options", "pinned", "return_index", "shuffle"}
+    new = {"backend", "backend_options", "pinned", "resume", "return_index", "shuffle"}
     assert set(ours) - set(real) == new
     assert set(real) <= set(ours)
     for name in set(real) - {"seed", "bytes_per_sample_hint"}:

@@ -30,13 +30,7 @@ from .conftest import Tree
 from .fake_cuda import Cuda, put_on_gpu
 from .interrupts import interrupted
 
-SETTINGS: dict[str, Any] = {
-    "batch_size": 4,
-    "seed": None,
-    "checkpointing": False,
-    "num_threads": 1,
-    "device_id": None,
-}
+SETTINGS: dict[str, Any] = {"num_threads": 1, "device_id": None}
 
 
 class Opener:
@@ -67,8 +61,14 @@ def opener(tree: Tree) -> Opener:
     return Opener(tree(10, classes=2))
 
 
-def make(opener: Opener, pinned: bool | None = None, **order: int) -> Source:
-    return Source(name="R", opener=opener, order=OrderOptions(**order), depth=1, pinned=pinned)
+def make(
+    opener: Opener,
+    pinned: bool | None = None,
+    **order: int,
+) -> Source:
+    source = Source(name="R", opener=opener, order=OrderOptions(**order), depth=1, pinned=pinned)
+    source.configure(batch_size=4, seed=None, checkpointing=False)
+    return source
 
 
 def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
@@ -108,8 +108,10 @@ def test_an_opening_that_fails_is_tried_again(opener: Opener) -> None:
 
 def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) -> None:
     def samples(seed: int, of_pipeline: int | None) -> list[int]:
-        source = make(opener, random_shuffle=True, initial_fill=9, seed=seed)
-        source.start(**SETTINGS | {"batch_size": 10, "seed": of_pipeline})
+        order = OrderOptions(random_shuffle=True, initial_fill=9, seed=seed)
+        source = Source(name="R", opener=opener, order=order, depth=1)
+        source.configure(batch_size=10, seed=of_pipeline, checkpointing=False)
+        source.start(**SETTINGS)
         return source.batch().samples.tolist()
 
     assert samples(7, None) == samples(1, 7) != samples(1, None)
@@ -209,7 +211,7 @@ def test_a_state_is_of_the_first_batch_not_delivered_also_after_seeks(
             taken.append(source.position)
             take(source, 1, pending)
     expected = [*taken, source.position][-1 - pending]
-    assert source.state(batch_size=4, pending=pending)["batches"] == expected
+    assert source.checkpoint(pending)["batches"] == expected
 
 
 def test_positions_are_forgotten_when_their_batches_are_delivered(opener: Opener) -> None:
@@ -217,9 +219,9 @@ def test_positions_are_forgotten_when_their_batches_are_delivered(opener: Opener
     source.start(**SETTINGS)
     for _ in range(100):
         take(source, 1, pending=2)
-    assert source.state(batch_size=4, pending=3)["batches"] == 97
+    assert source.checkpoint(pending=3)["batches"] == 97
     with pytest.raises(IndexError):
-        source.state(batch_size=4, pending=4)
+        source.checkpoint(pending=6)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_the_samples_of_any_batch(opener: Opener, order: dict[str, int]) -> None
     source = make(opener, **order)
     with pytest.raises(RuntimeError, match=r"'R'.*batches are known when"):
         source.samples(0)
-    source.start(**SETTINGS | {"seed": 5})
+    source.start(**SETTINGS)
     batches = take(source, 12)
     for position in (11, 0, 4):
         samples = source.samples(position)
@@ -314,7 +316,7 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     for _ in range(taken + 1):
         batches.append(first.batch().samples.tolist())
         first.advance(pending)()
-    second.restore(first.state(batch_size=4, pending=1 + pending), batch_size=4)
+    second.restore(first.checkpoint(1 + pending))
     second.start(**SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
 
@@ -332,8 +334,9 @@ def test_samples_of_several_pieces_are_counted_once(tree: Tree) -> None:
             depth=1,
         )
     ) as source:
+        source.configure(batch_size=4, seed=None, checkpointing=False)
         source.start(**SETTINGS)
-        assert source.state(batch_size=4, pending=0)["samples"] == 3
+        assert source.checkpoint(0)["samples"] == 3
         assert source.meta["epoch_size"] == 3
         batch = source.batch()
         assert batch.samples.tolist() == [0, 1, 2, 0]
@@ -341,12 +344,10 @@ def test_samples_of_several_pieces_are_counted_once(tree: Tree) -> None:
         assert source.labels(batch).tolist() == files.labels[[0, 1, 2, 0]].tolist()
 
 
-def test_a_state_of_other_batches_or_samples_is_refused(opener: Opener) -> None:
-    state = make(opener).state(batch_size=4, pending=0)
-    with pytest.raises(ValueError, match=r"'R'.*batch size of 4, not 5"):
-        make(opener).restore(state, batch_size=5)
-    with pytest.raises(ValueError, match=r"'R'.*number of samples of 9, not 10"):
-        make(opener).restore(state | {"samples": 9}, batch_size=4)
+def test_a_checkpoint_of_other_samples_is_refused(opener: Opener) -> None:
+    checkpoint = make(opener).checkpoint(0)
+    with pytest.raises(ValueError, match=r"'R'.*with 9 samples, and here it is 10 samples"):
+        make(opener).restore(checkpoint | {"samples": 9})
 
 
 @pytest.mark.parametrize("started", [False, True])

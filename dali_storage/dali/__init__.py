@@ -5,6 +5,7 @@ Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from nvidia.dali.ops import _OpCounter
 from nvidia.dali.pipeline import Pipeline
@@ -15,8 +16,9 @@ from ..source import Source
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
+from .resume import extend_iterators_to_resume, not_delivered
 
-__all__ = ["DataNode", "add_reader", "catalog", "source"]
+__all__ = ["DataNode", "add_reader", "catalog", "source", "state"]
 
 
 def add_reader(
@@ -48,6 +50,7 @@ def add_reader(
         raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
     extend_iterators()
+    extend_iterators_to_resume()
     name = _generated_name(fmt.schema) if name is None else name
     group = ReaderGroup(name, make, fmt, inherits_seed, device)
     if not lazy:
@@ -86,6 +89,30 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     return source(pipeline, name).open()[0]
+
+
+def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Where the epoch of the reader `name` is: for `resume` of readers, on any number of ranks.
+
+    A dict of integers, flags and None, some 300 bytes of JSON. All ranks that have been given
+    equally many batches have the same one, so that one of them needs to save it. Batches count when
+    `pipeline.run()` or an iterator of DALI has returned them, as for a checkpoint; what is read
+    ahead does not. A state after the last batch of an epoch is the start of the next one. Nothing
+    of random operators is in it.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`; the
+            reader does not pad its last batches; or it shuffles on several ranks with a seed that
+            every one of them may have another of.
+    """
+    reader = source(pipeline, name)
+    saved = reader.state(not_delivered(pipeline))
+    if saved["seed"] is None:
+        raise ValueError(
+            f"{reader}: its seed comes from the pipeline, and every rank may have another; a state "
+            "is for all ranks: give the reader the same seed= on all of them"
+        )
+    return saved
 
 
 def _generated_name(schema: str) -> str:

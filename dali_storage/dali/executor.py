@@ -63,7 +63,7 @@ def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) ->
 
 def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) -> Any:
     states = {
-        name: group.source(pipeline).state(pipeline.max_batch_size, pipeline._batches_to_consume)
+        name: group.source(pipeline).checkpoint(pipeline._batches_to_consume)
         for name, group in readers.items()
     }
     data = json.loads(checkpoint.pipeline_data)
@@ -80,5 +80,5 @@ def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: by
                 f"reader {name!r}: the checkpoint has no position of this reader; it was made with "
                 "another pipeline"
             )
-        group.source(pipeline).restore(states[name], pipeline.max_batch_size)
+        group.source(pipeline).restore(states[name])
     return checkpoint

@@ -114,11 +114,19 @@ class ReaderGroup:
         )
 
     def source(self, pipeline: Pipeline) -> Source:
-        """The source for `pipeline`."""
+        """The source for `pipeline`, which is built."""
         source = self._sources.get(pipeline)
         if source is None:
             source, self._unclaimed = self._unclaimed or self._make(self.name), None
             self._sources[pipeline] = source
+        if not source.configured:
+            seed, shared = inherited_seed(pipeline, self) if self.inherits_seed else (None, True)
+            source.configure(
+                batch_size=pipeline.max_batch_size,
+                seed=seed,
+                checkpointing=bool(pipeline._enable_checkpointing),
+                shared_seed=shared,
+            )
         return source
 
     def get_batch(self, pipeline: Pipeline, batch_size: int, epoch: int) -> Delivery:
@@ -155,13 +163,7 @@ class ReaderGroup:
         inputs = {op.name: key for op, key in nodes if id(op) in used}
         readers_of(pipeline)  # refuses two of one name
         source = self.source(pipeline)
-        source.start(
-            batch_size=pipeline.max_batch_size,
-            seed=inherited_seed(pipeline, self) if self.inherits_seed else None,
-            checkpointing=bool(pipeline._enable_checkpointing),
-            num_threads=pipeline.num_threads,
-            device_id=pipeline.device_id,
-        )
+        source.start(num_threads=pipeline.num_threads, device_id=pipeline.device_id)
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
         self._started[pipeline] = started = inputs, hold
         return started

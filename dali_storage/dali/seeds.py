@@ -14,17 +14,20 @@ _WITH_CHECKPOINTS = 0
 it in the checkpoint; ours is not saved, and the restored pipeline must find the same order."""
 
 
-def inherited_seed(pipeline: Pipeline, group: object) -> int:
+def inherited_seed(pipeline: Pipeline, group: object) -> tuple[int, bool]:
     """The seed that DALI would give to its own reader at this point of the graph.
+
+    And whether all ranks have it: the seeds of their pipelines may differ.
 
     A pipeline with a seed derives a table from it. In the order of the graph, every operator that
     takes a seed and was given none gets the next entry (`Pipeline::AddOperatorImpl`).
     """
     if pipeline.seed is None:
-        return _WITH_CHECKPOINTS if pipeline._enable_checkpointing else secrets.randbits(32)
+        known = bool(pipeline._enable_checkpointing)
+        return (_WITH_CHECKPOINTS if known else secrets.randbits(32)), known
     takers = dict.fromkeys(map(_takes_seed, pipeline._ops))
     takers.pop(None, None)
-    return seed_words(pipeline.seed, _TABLE)[list(takers).index(group) % _TABLE]
+    return seed_words(pipeline.seed, _TABLE)[list(takers).index(group) % _TABLE], False
 
 
 def _takes_seed(operator: Any) -> Any:

@@ -63,4 +63,4 @@ class FileOperator:
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
         """What `get_state()` returns, before it is made text."""
-        return json.dumps(self._source.state(self._batch_size, pending=0)).encode()
+        return json.dumps(self._source.checkpoint(pending=0)).encode()

@@ -18,11 +18,10 @@ from .._types import PathLike
 from ..dali import add_reader
 from ..options import dali_flag, require_integer
 from ..readers.files import prepare_file
+from ..saved import read_checkpoint
 from .file_operator import FileOperator, FileSource
 
 __all__ = ["File"]
-
-_STATE = {"batches", "batch_size", "samples"}  # see Source.state()
 
 
 class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
@@ -135,14 +134,11 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         before = self._checkpointing_enabled, self._pending_state
         try:
             super().set_state(state)
-            numbers = json.loads(self._pending_state or b"")
-            if not isinstance(numbers, dict) or numbers.keys() != _STATE:
-                raise ValueError
-            if not all(type(number) is int and number >= 0 for number in numbers.values()):
-                raise ValueError
-        except ValueError:
+            read_checkpoint("it", json.loads(self._pending_state or b""))
+        except ValueError as error:
             self._checkpointing_enabled, self._pending_state = before
-            raise ValueError(f"{self._source}: this is no state of it: {str(state)!r}") from None
+            what = f"{self._source}: this is no state of it: {str(state)!r}"
+            raise ValueError(f"{what} ({error})") from None
 
     def close(self) -> None:
         """Wait for calls and running reads; close files and threads. Twice is fine.
@@ -172,12 +168,12 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
             if self._max_batch_size is None:
                 self._max_batch_size = 1
             batch_size = _integer(str(self._source), "batch_size", self._max_batch_size)
+            self._source.configure(
+                batch_size=batch_size, seed=None, checkpointing=self._checkpointing_enabled
+            )
             if self._pending_state is not None:
-                self._source.restore(json.loads(self._pending_state), batch_size)
+                self._source.restore(json.loads(self._pending_state))
             self._source.start(
-                batch_size=batch_size,
-                seed=None,
-                checkpointing=self._checkpointing_enabled,
                 num_threads=(ctx or ndd.EvalContext.current()).num_threads,
                 device_id=None,  # not page-locked: we do not learn when a GPU has read a batch
             )

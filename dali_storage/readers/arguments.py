@@ -104,6 +104,7 @@ def add(arguments: Mapping[str, Any], prepared: Prepared, fmt: Format) -> tuple[
             depth=prepared.depth,
             pinned=locked,
             fmt=fmt,
+            resume=arguments["resume"],
         )
 
     return add_reader(

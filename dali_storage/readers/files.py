@@ -50,6 +50,7 @@ def file(
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
+    resume: Mapping[str, Any] | None = None,
 ) -> tuple[DataNode, ...]:
     """`fn.readers.file` of DALI 2.4, with a choice of how the bytes are read.
 
@@ -131,6 +132,12 @@ def file(
             name its GPU (`device_id`). False: never, unless the backend does it itself. A
             page-locked buffer is kept until the outputs made from it are taken, so as many more are
             in use as the pipeline prefetches batches.
+        resume: what `readers.state()` returned: goes on in mid-epoch, on any number of ranks. Each
+            sample that was not given yet is given once, by one of them; then whole epochs follow.
+            With the same number of shards and batch size, it is bit for bit what would have come.
+            Data set, order and seed must be the same, and pad_last_batch True. An iterator of DALI
+            must have the reader's name (reader_name), and its first epoch is shorter. Excludes
+            `checkpoint` of the pipeline, with which each rank goes on by itself.
 
     Returns:
         `(data, labels)` or `(data, labels, index)`. Labels and index are on the CPU, also with
@@ -161,7 +168,8 @@ def file(
           as fn.external_source: with one of those, every further call raises RuntimeError.
         * BackendUnavailable, MemoryError: the buffers cannot be page-locked, with pinned=True or
           after the first; or a GPU has not enough memory.
-        * ValueError: the checkpoint that it restores is of another batch size or number of samples.
+        * ValueError: the checkpoint that it restores, or `resume`, is of another data set, order or
+          seed; or the checkpoint of another shard, number of shards or batch size.
         * RuntimeError: it runs in a fork of the process that opened the reader, it is serialized,
           or two readers have one name.
 

@@ -69,6 +69,7 @@ def numpy(
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
+    resume: Mapping[str, Any] | None = None,
 ) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.numpy` of DALI 2.4, with a choice of how the bytes are read.
 

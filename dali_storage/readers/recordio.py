@@ -44,6 +44,7 @@ def mxnet(
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
+    resume: Mapping[str, Any] | None = None,
 ) -> tuple[DataNode, ...]:
     """`fn.readers.mxnet` of DALI 2.4, with a choice of how the bytes are read.
 

@@ -47,6 +47,7 @@ def records(
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
+    resume: Mapping[str, Any] | None = None,
 ) -> tuple[DataNode, ...]:
     """Samples that are byte ranges of files, in the order of `readers.file`.
 

@@ -50,6 +50,7 @@ def tfrecord(
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
+    resume: Mapping[str, Any] | None = None,
     shuffle: str = "dali",
     verify: bool = False,
 ) -> dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]:

@@ -57,6 +57,7 @@ def webdataset(
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
+    resume: Mapping[str, Any] | None = None,
 ) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.webdataset` of DALI 2.4, with a choice of how the bytes are read.
 

@@ -1,0 +1,148 @@
+"""DALI's iterators over a pipeline whose reader goes on in mid-epoch.
+
+An iterator counts the samples of an epoch (`_counter`) up to the size of the largest shard
+(`_size`), and knows the sizes of all shards (nvidia/dali/plugin/base_iterator.py). What is left of
+an epoch is counted as the end of one of the usual `_size`. The sizes of the shards are those that
+fit to it, until the next epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.base_iterator import LastBatchPolicy, _DaliBaseIterator
+
+from ..order.resume import rounds
+from ..source import Source
+from .group import readers_of
+
+_HELD = "_first_batch", "_peek"  # where an iterator keeps a batch for the user
+_SIZES = "_shard_sizes_per_gpu", "_shard_sizes_per_gpu_initial"
+
+_iterators = weakref.WeakKeyDictionary[Pipeline, "weakref.ref[Any]"]()
+
+
+@functools.cache
+def extend_iterators_to_resume() -> None:
+    """Have DALI's iterators begin where a reader was resumed; done once per process."""
+    base = _DaliBaseIterator
+    base._extract_from_reader_and_validate = _then(base._extract_from_reader_and_validate, _begin)
+    base.reset = _then(base.reset, _leave_rest)
+
+
+def not_delivered(pipeline: Pipeline) -> int:
+    """How many batches the pipeline has taken from its readers that the user has not got yet."""
+    reference = _iterators.get(pipeline)
+    iterator = reference and reference()
+    held = sum(getattr(iterator, name, None) is not None for name in _HELD)
+    return int(pipeline._batches_to_consume + held)
+
+
+def _then(original: Callable[..., Any], more: Callable[[Any], None]) -> Callable[..., Any]:
+    """A method of iterators that does something more."""
+
+    @functools.wraps(original)
+    def method(iterator: Any) -> None:
+        original(iterator)
+        more(iterator)
+
+    return method
+
+
+def _begin(iterator: Any) -> None:
+    """Tell a new iterator where the epoch of a resumed reader is."""
+    for pipeline in iterator._pipes:
+        _iterators[pipeline] = weakref.ref(iterator)
+    sources = _resumed(iterator)
+    if not sources:
+        return
+    batch_size, shards = iterator.batch_size, iterator._shards_num
+    whole = rounds(iterator._size_no_pad, shards, batch_size)
+    if iterator._last_batch_policy == LastBatchPolicy.DROP:
+        _skip_what_is_dropped(iterator, sources, whole)
+    position, rest = sources[0].position, sources[0].rest
+    epoch, batch = divmod(position, whole)
+    turn = 0 if iterator._is_stick_to_shard else epoch
+    iterator._shards_id = (iterator._shards_id + turn) % shards
+    iterator._counter = batch * batch_size
+    if rest is None or position > rest.stop:
+        return
+    iterator._rest = rest.stop, {name: getattr(iterator, name) for name in _SIZES}
+    if position < rest.stop:
+        shares = rest.shares()
+        start = iterator._size - int(shares.max())
+        iterator._counter = start + (position - rest.start) * batch_size
+        sizes = np.empty_like(shares)
+        sizes[(np.arange(shards) + turn) % shards] = start + shares
+        vars(iterator).update(dict.fromkeys(_SIZES, sizes))
+
+
+def _leave_rest(iterator: Any) -> None:
+    """Give an iterator the usual sizes of the shards, when the rest of an epoch is over."""
+    stop, sizes = vars(iterator).get("_rest", (0, {}))
+    pipeline = iterator._pipes[0]
+    if sizes and _source(pipeline, iterator).delivered(not_delivered(pipeline)) >= stop:
+        vars(iterator).update(sizes)
+        del iterator._rest
+
+
+def _source(pipeline: Pipeline, iterator: Any) -> Source:
+    return readers_of(pipeline)[iterator._reader_name].source(pipeline)
+
+
+def _resumed(iterator: Any) -> list[Source]:
+    """The sources that give an iterator its epochs, if they were resumed; else an empty list.
+
+    Raises:
+        ValueError: it cannot be right.
+    """
+    resumed = {
+        name
+        for pipeline in iterator._pipes
+        for name, group in readers_of(pipeline).items()
+        if group.source(pipeline).resumed
+    }
+    if not resumed or (not iterator._reader_name and iterator._size < 0):  # it has no epochs
+        return []
+    if iterator._reader_name not in resumed:
+        name = min(resumed)
+        raise ValueError(
+            f"reader {name!r} was resumed in mid-epoch, and the iterator does not know where its "
+            f"epoch ends: give it reader_name={name!r}"
+        )
+    sources = [_source(pipeline, iterator) for pipeline in iterator._pipes]
+    if len({(source.resumed, source.position, source.rest) for source in sources}) > 1:
+        raise ValueError(
+            f"reader {iterator._reader_name!r}: the pipelines of an iterator must be resumed from "
+            "one state"
+        )
+    return sources
+
+
+def _skip_what_is_dropped(iterator: Any, sources: list[Source], whole: int) -> None:
+    """Go on with the next epoch if no full batch is left, as the iterator before would have.
+
+    Raises:
+        ValueError: DALI's iterator would end its epochs before the reader does.
+    """
+    size, shards, batch_size = iterator._size_no_pad, iterator._shards_num, iterator.batch_size
+    if size % shards and size // shards % batch_size == 0:
+        name = iterator._reader_name
+        raise ValueError(
+            f"reader {name!r}: with LastBatchPolicy.DROP, {size} samples, {shards} "
+            f"shards and batches of {batch_size}, an iterator of DALI leaves a batch of each epoch "
+            "to the next one, so it cannot be resumed: take PARTIAL or FILL"
+        )
+    position, rest = sources[0].position, sources[0].rest
+    epoch, batch = divmod(position, whole)
+    left = size // shards - batch * batch_size
+    if rest is not None and position < rest.stop:
+        left = int(rest.shares().min()) - (position - rest.start) * batch_size
+    if batch and left < batch_size:
+        for source in sources:
+            source.seek((epoch + 1) * whole)
