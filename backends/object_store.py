@@ -1,16 +1,18 @@
 """Objects of S3, Google Cloud Storage, Azure and web servers, by obstore."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .._types import IntArray
 from ..catalog import Catalog
+from ..devices import DeviceStatus
 from ..options import require_flag, require_integer, require_number
 from ..ranges import Spans
 from ..reader import Batch, Reader
+from .objects.origins import origins
 from .objects.requests import Requests
 from .objects.store import ONCE, Stores
 from .objects.versions import Objects
@@ -121,6 +123,10 @@ class ObjectStoreReader(Reader):
     def close(self) -> None:
         self._requests.close()
         self._stores.close()
+
+    @classmethod
+    def devices(cls) -> Iterable[DeviceStatus]:
+        return origins()
 
 
 def _whole(batch: Batch) -> Spans:

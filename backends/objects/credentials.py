@@ -32,11 +32,13 @@ class Profile:
 
     Attributes:
         name: of the profile.
+        label: the same, for messages.
     """
 
     def __init__(self) -> None:
         chosen = os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE")
         self.name = chosen or "default"
+        self.label = f"profile {self.name!r}"
         config = _file("AWS_CONFIG_FILE", "config")
         shared = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")
         sections = [(config, self.name), (config, f"profile {self.name}"), (shared, self.name)]
@@ -49,16 +51,26 @@ class Profile:
     def get(self, name: str) -> str | None:
         return self._settings.get(name)
 
-    def provider(self) -> Callable[[], S3Credential] | None:
-        """What obstore asks for the credentials of this profile; None if it has none.
+    @property
+    def needs(self) -> str | None:
+        """A setting whose credentials boto3 has to get."""
+        return next((name for name in _BOTO3 if name in self._settings), None)
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether there are some, or a setting that tells where they are."""
+        keys = map(self.get, ("aws_access_key_id", "aws_secret_access_key"))
+        return all(keys) or self.needs is not None
+
+    def provider(self) -> Callable[[], S3Credential]:
+        """What obstore asks for the credentials of this profile, which has some.
 
         Raises:
             BackendUnavailable: boto3 is needed to get them.
         """
         key, secret = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
         if not (key and secret):
-            needed = next((name for name in _BOTO3 if name in self._settings), None)
-            return self._boto3(needed) if needed else None
+            return self._boto3(str(self.needs))
         credential: S3Credential = {
             "access_key_id": key,
             "secret_access_key": secret,
@@ -101,15 +113,29 @@ def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:
     """
     if anonymous:
         return {"skip_signature": True}
+    if source(profile) != profile.label:
+        return {}  # obstore finds them
+    return {"credential_provider": profile.provider()}
+
+
+def source(profile: Profile) -> str:
+    """Where the credentials for S3 come from, in words. Nothing is asked but the profile.
+
+    Raises:
+        ValueError: there is half of a pair of keys.
+        PermissionError: there are no credentials.
+    """
     pair = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     given = [name for name in pair if os.environ.get(name)]
     if len(given) == 1:
         raise ValueError(f"only {given[0]} is set; set both {pair[0]} and {pair[1]}, or none")
     if given:
-        return {}  # obstore reads them
-    if provider := profile.provider():
-        return {"credential_provider": provider}
+        return "environment"
+    if profile.has_credentials:
+        return profile.label
+    if elsewhere := [*filter(os.environ.get, _ELSEWHERE)]:
+        return elsewhere[0]
     off = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
-    if off and not any(map(os.environ.get, _ELSEWHERE)):
+    if off:
         raise PermissionError(NO_CREDENTIALS)
-    return {}
+    return "instance metadata, if any"

@@ -36,6 +36,13 @@ What lasts longer is up to the caller, who knows what else is under way. See `er
 ONCE = RETRIES | {"max_retries": 0}
 """No retries of obstore's own, for a caller who has to know when something fails."""
 
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    "gs": ("DALI_GCS_ENDPOINT_URL", "GOOGLE_BASE_URL"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""The variables that name an endpoint; the first one counts."""
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
@@ -132,8 +139,7 @@ class Stores:
 
     def _s3(self, bucket: str) -> Store:
         profile = Profile()
-        endpoint = self._endpoint or _variable("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-        endpoint = endpoint or _endpoint(profile.get("endpoint_url"), "endpoint_url of the profile")
+        endpoint = self._endpoint or endpoint_of("s3", profile)
         variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # in DALI's order
         regions = filter(None, (self._region, *variables, profile.get("region"), "us-east-1"))
         given: dict[str, Any] = {"region": next(regions)}
@@ -146,14 +152,14 @@ class Stores:
         return S3Store(bucket, **common, **given, **signing(profile, self._anonymous))
 
     def _gs(self, bucket: str) -> Store:
-        endpoint = self._endpoint or _variable("DALI_GCS_ENDPOINT_URL", "GOOGLE_BASE_URL")
+        endpoint = self._endpoint or endpoint_of("gs")
         given: dict[str, Any] = {"base_url": endpoint} if endpoint else {}
         if self._anonymous or _flag("DALI_GCS_ANONYMOUS"):
             given["skip_signature"] = True
         return GCSStore(bucket, **self._common(endpoint), **given)
 
     def _az(self, container: str) -> Store:
-        endpoint = self._endpoint or _variable("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+        endpoint = self._endpoint or endpoint_of("az")
         given: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
         if self._anonymous:
             given["skip_signature"] = True
@@ -209,9 +215,17 @@ def _endpoint(url: str | None, source: str) -> str | None:
     return url
 
 
-def _variable(*names: str) -> str | None:
-    """The first endpoint that one of these environment variables has."""
-    return next(filter(None, (_endpoint(os.environ.get(name), name) for name in names)), None)
+def endpoint_of(scheme: str, profile: Profile | None = None) -> str | None:
+    """The endpoint that the environment names, or the profile; None: the public one.
+
+    Raises:
+        ValueError: it is no URL of an endpoint.
+    """
+    named = ((os.environ.get(name), name) for name in _ENDPOINTS[scheme])
+    found = next(filter(None, (_endpoint(*each) for each in named)), None)
+    if found or profile is None:
+        return found
+    return _endpoint(profile.get("endpoint_url"), "endpoint_url of the profile")
 
 
 def _flag(name: str) -> bool:
