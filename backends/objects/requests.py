@@ -159,7 +159,7 @@ class Requests:
             while call.answers:
                 position, answer, error = call.answers.popleft()
                 waiting -= 1
-                if error is not None:
+                if error is not None and (failed is None or position < failed[0]):
                     failed = position, error  # the others behind it are not needed
                     behind = [other for other in list(call.pending) if other > position]
                     waiting -= sum(call.pending.pop(other, 0) is None for other in behind)

@@ -9,11 +9,13 @@ Subclass `ReaderTests`, open a reader, run pytest:
 A reader of ranges also inherits from `RangeTests` or `SnapshotRangeTests`: the same tests then run
 on ranges of containers, too. `SnapshotReaderTests` is for readers that keep the bytes they were
 opened with, `MappedReaderTests` for those that refuse files that have changed since they were
-mapped. The tests generate the expected bytes and write them without the code under test.
+mapped, `ObjectTests` for those of objects. The tests generate the expected bytes and write them
+without the code under test.
 """
 
 from .contract import ReaderTests, SnapshotReaderTests, only
 from .mapped import MappedReaderTests
+from .objects import ObjectTests
 from .packing import SIZES
 from .probes import nothing_is_left
 from .ranges import RangeTests, SnapshotRangeTests
@@ -22,6 +24,7 @@ from .reading import make_batch, make_known_batch, read
 __all__ = [
     "SIZES",
     "MappedReaderTests",
+    "ObjectTests",
     "RangeTests",
     "ReaderTests",
     "SnapshotRangeTests",

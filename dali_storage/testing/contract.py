@@ -47,12 +47,14 @@ class SnapshotReaderTests:
     Attributes:
         packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
         batches: how many batches a reader reads in the test for leaks.
+        connections: how many more files may be open then: of a reader that talks to a server.
         openings: how many readers are opened and closed in that test.
         interrupts: how many reads are interrupted, at random moments.
     """
 
     packings: ClassVar[tuple[str, ...]] = ("files",)
     batches: ClassVar[int] = 300
+    connections: ClassVar[int] = 0
     openings: ClassVar[int] = 3
     interrupts: ClassVar[int] = 20
 
@@ -90,10 +92,18 @@ class SnapshotReaderTests:
         """The same bytes in files, which a test may change."""
         (directory / "class").mkdir()
         if packing == "ranges":
-            return write_packed(directory)
+            return self.published(write_packed(directory))
         for index, content in enumerate(contents):
             (directory / "class" / f"{index:03d}").write_bytes(content)
-        return from_directory(directory, file_filters="*")
+        return self.published(from_directory(directory, file_filters="*"))
+
+    def published(self, catalog: Catalog) -> Catalog:
+        """What readers get of a catalog of files; override it to have them served as objects."""
+        return catalog
+
+    def file(self, catalog: Catalog, sample: int) -> Path:
+        """The file that a sample comes from, for tests that change it."""
+        return Path(os.fsdecode(catalog.path(sample)))
 
     @pytest.fixture
     def reader(self, catalog: Catalog) -> Iterator[Reader]:
@@ -211,7 +221,7 @@ class SnapshotReaderTests:
                 assert read(reader, samples, catalog, buffer=buffer) == contents[number % 3 : 8]
 
         run(100)  # fills caches
-        with nothing_is_left():
+        with nothing_is_left(self.connections):
             run(self.batches)
 
     def test_closed_readers_leave_nothing(self, catalog: Catalog, contents: list[bytes]) -> None:
@@ -245,7 +255,7 @@ class SnapshotReaderTests:
         assert interrupted
 
     def test_files_are_opened_for_reading_only(self, catalog: Catalog) -> None:
-        with opened_for_writing(os.path.dirname(catalog.path(0))) as was_opened:
+        with opened_for_writing(os.fsencode(self.file(catalog, 0).parent)) as was_opened:
             with self.open(catalog) as reader:
                 read(reader, np.arange(len(catalog)), catalog)
             assert not was_opened()
@@ -283,11 +293,17 @@ class SnapshotReaderTests:
 
 
 class ReaderTests(SnapshotReaderTests):
-    """All promises of `dali_storage.reader`, with files that change."""
+    """All promises of `dali_storage.reader`, with files that change.
+
+    Attributes:
+        directory_error: what it is to read a directory.
+    """
+
+    directory_error: ClassVar[type[OSError]] = IsADirectoryError
 
     def test_a_missing_file_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
         with self.open(catalog) as reader:
-            os.unlink(catalog.path(4))
+            os.unlink(self.file(catalog, 4))
             with pytest.raises(FileNotFoundError) as caught:
                 read(reader, np.array([4]), catalog)
             assert names_path(caught.value, catalog.path(4))
@@ -299,7 +315,7 @@ class ReaderTests(SnapshotReaderTests):
     ) -> None:
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, 4, 6]))
-            os.unlink(catalog.path(4))
+            os.unlink(self.file(catalog, 4))
             with pytest.raises(OSError) as caught:
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(4))
@@ -309,8 +325,8 @@ class ReaderTests(SnapshotReaderTests):
     def test_the_first_failing_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, 9, 4, 6]))
-            os.unlink(catalog.path(9))
-            os.unlink(catalog.path(4))
+            os.unlink(self.file(catalog, 9))
+            os.unlink(self.file(catalog, 4))
             with pytest.raises(OSError) as caught:
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(9))
@@ -319,9 +335,9 @@ class ReaderTests(SnapshotReaderTests):
     def test_a_directory_as_sample_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, 4, 6]))
-            os.unlink(catalog.path(4))
-            os.mkdir(catalog.path(4))
-            with pytest.raises(IsADirectoryError) as caught:
+            os.unlink(self.file(catalog, 4))
+            os.mkdir(self.file(catalog, 4))
+            with pytest.raises(self.directory_error) as caught:
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(4))
             self.others_are_right(reader, catalog, contents, broken=4)
@@ -335,7 +351,7 @@ class ReaderTests(SnapshotReaderTests):
         with self.open(catalog) as reader:
             batch = make_known_batch(reader, np.array([2, changed, 4]))
             content = bytes(range(1, 252)) * 300
-            Path(os.fsdecode(catalog.path(changed))).write_bytes(content[:new_size])
+            self.file(catalog, changed).write_bytes(content[:new_size])
             with pytest.raises(SampleSizeChanged) as caught:
                 reader.read(batch, 0)
             assert caught.value.samples.tolist() == [changed]

@@ -7,8 +7,10 @@ import mmap
 import os
 import signal
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import gt
 from pathlib import Path
 
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file opened to write
@@ -18,11 +20,19 @@ _GROWTH = 4 << 20
 
 
 @contextmanager
-def nothing_is_left() -> Iterator[None]:
-    """Assert that the block leaves no open file, no thread and no memory behind."""
+def nothing_is_left(connections: int = 0) -> Iterator[None]:
+    """Assert that the block leaves no open file, no thread and no memory behind.
+
+    As many `connections` may be open for the next use. What is closed by other threads has a second
+    for it.
+    """
     files, threads, memory = _footprint()
+    files += connections
     yield
-    files_after, threads_after, memory_after = _footprint()
+    until = time.monotonic() + 1
+    while any(map(gt, after := _footprint(), (files, threads))) and time.monotonic() < until:
+        time.sleep(0.01)
+    files_after, threads_after, memory_after = after
     assert files_after <= files, "files stay open"
     assert threads_after <= threads, "threads do not end"
     assert memory_after - memory < _GROWTH, "memory is not freed"

@@ -31,8 +31,8 @@ class SnapshotRangeTests(SnapshotReaderTests):
     def test_a_range_beyond_the_end_of_its_file_is_refused(
         self, catalog: Catalog, cut: int
     ) -> None:
-        path = catalog.path(12)
-        os.truncate(path, os.stat(path).st_size - cut)
+        path = self.file(catalog, 12)
+        os.truncate(path, path.stat().st_size - cut)
 
         def read_it() -> None:
             with self.open(catalog) as reader:
@@ -40,7 +40,7 @@ class SnapshotRangeTests(SnapshotReaderTests):
 
         with pytest.raises((ContainerChangedError, StaleMapError)) as caught:
             read_it()  # may also be refused when it is opened
-        assert names_path(caught.value, path)
+        assert names_path(caught.value, catalog.path(12))
 
     @only("ranges")
     def test_empty_ranges_are_read_alone_and_with_others(
@@ -88,6 +88,8 @@ def _cut_the_end(path: Path) -> None:
 class RangeTests(SnapshotRangeTests):
     """The promises of a reader of ranges about containers that change, for `ReaderTests`."""
 
+    directory_error: ClassVar[type[OSError]]
+
     @only("ranges")
     @pytest.mark.parametrize(
         "change", [_rewrite, _append, _replace, _truncate, _cut_the_end], ids=lambda it: it.__name__
@@ -97,7 +99,7 @@ class RangeTests(SnapshotRangeTests):
     ) -> None:
         with self.open(catalog) as reader:
             read(reader, np.arange(len(contents)), catalog)
-            change(Path(os.fsdecode(catalog.path(6))))
+            change(self.file(catalog, 6))
             for _ in range(2):  # the second time, too
                 with pytest.raises(ContainerChangedError) as caught:
                     read(reader, np.array([4, 6, 10]), catalog)
@@ -111,7 +113,7 @@ class RangeTests(SnapshotRangeTests):
         with self.open(catalog) as reader:
             read(reader, np.arange(len(contents)), catalog)
             batch = make_batch(reader, np.array([4, 6, 10]), catalog)
-            _rewrite(Path(os.fsdecode(catalog.path(6))))
+            _rewrite(self.file(catalog, 6))
             with pytest.raises(ContainerChangedError) as caught:
                 reader.read(batch, 0)
             assert names_path(caught.value, catalog.path(6))
@@ -124,7 +126,7 @@ class RangeTests(SnapshotRangeTests):
         with self.open(catalog) as reader:
             read(reader, np.arange(len(contents)), catalog)
             for changed in (9, 10):
-                _append(Path(os.fsdecode(catalog.path(changed))))
+                _append(self.file(catalog, changed))
             with pytest.raises(ContainerChangedError) as caught:
                 read(reader, np.array(samples), catalog)
             assert names_path(caught.value, catalog.path(samples[1]))
@@ -136,7 +138,7 @@ class RangeTests(SnapshotRangeTests):
     ) -> None:
         with self.open(catalog) as reader:
             for missing in (9, 10):
-                os.unlink(catalog.path(missing))
+                os.unlink(self.file(catalog, missing))
             with pytest.raises(FileNotFoundError) as caught:
                 read(reader, np.array(samples), catalog)
             assert names_path(caught.value, catalog.path(samples[1]))
@@ -146,9 +148,9 @@ class RangeTests(SnapshotRangeTests):
         self, catalog: Catalog, contents: list[bytes]
     ) -> None:
         with self.open(catalog) as reader:
-            os.unlink(catalog.path(4))
-            os.mkdir(catalog.path(4))
-            with pytest.raises(IsADirectoryError) as caught:
+            os.unlink(self.file(catalog, 4))
+            os.mkdir(self.file(catalog, 4))
+            with pytest.raises(self.directory_error) as caught:
                 read(reader, np.array([2, 4, 6]), catalog)
             assert names_path(caught.value, catalog.path(4))
             self.others_are_right(reader, catalog, contents, broken=4)
