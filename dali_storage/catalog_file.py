@@ -124,7 +124,9 @@ class CatalogFile:
         start = bytes(self._memory[: _START.size])
         if not start.startswith(_MAGIC):
             remedy = "python -m dali_storage index ROOT -o FILE makes one"
-            raise ValueError(f"{self.path!r} is not an index of samples; {remedy}")
+            raise ValueError(
+                f"{self.path!r} is neither a directory nor an index of samples; {remedy}"
+            )
         _, length, crc = _START.unpack(start.ljust(_START.size, b"\0"))
         text = bytes(self._memory[_START.size : _START.size + length])
         if len(text) != length or zlib.crc32(text) != crc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import os
 import pickle
@@ -22,10 +23,15 @@ from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
 from benchmarks import scale
-from dali_storage import catalog_file, discovery, index, readers
+from dali_storage import catalog_file, discovery, index, readers, registry
+from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.catalog import Catalog
 from dali_storage.catalog_file import CatalogFile, save
+from dali_storage.errors import ObjectReplacedError
 from dali_storage.loaders import image_folder
+from dali_storage.remote import Listing
+
+from .objects.client import FaultServer
 
 FILTERS = {"file_filters": ["*"], "dir_filters": None, "case_sensitive_filter": False}
 NAMES = st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=20)
@@ -260,7 +266,9 @@ def test_what_is_no_index_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no index")
     (tmp_path / "empty").touch()
     for name in ("text", "empty"):
-        with pytest.raises(ValueError, match=f"{name}' is not an index of samples; python -m"):
+        with pytest.raises(
+            ValueError, match=f"{name}' is neither a directory nor an index of samples; python -m"
+        ):
             discovery.discover(file_root=tmp_path / name)
     with pytest.raises(FileNotFoundError, match="nothing"):
         CatalogFile(tmp_path / "nothing")
@@ -484,6 +492,105 @@ def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[st
         status, output, error = run(capsys, *failing)
         assert (status, output, what in error) == (1, "", True), error
         assert not (root / "x").exists()
+
+
+# Objects
+
+
+class Bucket:
+    """A `Remote` of one bucket."""
+
+    def listing(self, root: bytes, choose: Callable[[list[bytes]], list[bytes]]) -> Listing:
+        keys = [b"a-b/1.jpg", b"a-b/2.txt", b"a/1.jpg", b"high.jpg"]
+        names = Catalog.from_names(keys, range(4))
+        tags = np.array([b'"%d"' % number for number in range(4)])
+        return Listing(root, bytes(names.names), names.offsets, np.arange(4) * 10, tags)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the backend of objects is asked with; it knows one bucket."""
+    asked: list[dict[str, Any]] = []
+
+    def remote(**options: Any) -> Bucket:
+        asked.append(options)
+        return Bucket()
+
+    def configure(name: str, options: dict[str, Any]) -> type[ObjectStoreReader]:
+        assert name == "object-store"
+        return ObjectStoreReader
+
+    monkeypatch.setattr(ObjectStoreReader, "remote", remote)
+    monkeypatch.setattr(registry, "configure", configure)
+    return asked
+
+
+def test_the_index_of_a_url_has_sizes_and_versions(
+    bucket: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "x.index"
+    options = "--backend-option", "requests=9", "--backend-option", "region=x", "--case-sensitive"
+    status, output, error = run(capsys, "s3://bucket/train", "-o", made, *options)
+    assert (status, error) == (0, "")
+    assert output == f"{made}: 3 samples of 3 classes in s3://bucket/train\n"
+    assert bucket == [{"requests": 9, "region": "x"}]
+    found = discovery.discover(file_root=made, case_sensitive_filter=True)
+    names = b"a-b/1.jpg", b"a/1.jpg", b"high.jpg"
+    assert found.paths(np.arange(3)) == [b"s3://bucket/train/" + name for name in names]
+    assert found.sizes is not None
+    assert found.versions is not None
+    assert (found.sizes.tolist(), found.labels.tolist()) == ([0, 20, 30], [0, 1, 2])
+    assert found.versions.tolist() == [b'"0"', b'"2"', b'"3"']
+    assert discovery.root_of(made) == b"s3://bucket/train"
+
+
+def test_the_index_of_a_url_is_read_by_a_backend_of_urls(
+    bucket: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    made = tmp_path / "x.index"
+    assert index.main(["s3://bucket/train", "-o", str(made)]) == 0
+    with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://bucket/train'"):
+        batches(readers.file, 1, file_root=made, backend="python-file")
+    options: dict[str, Any] = {"train": True, "batch_size": 2, "device": "cpu"}
+    with image_folder(made, **options) as loader:
+        assert loader.classes == ("a-b", "a", "high.jpg")
+    with pytest.raises(ValueError, match="'python-file' cannot read 's3://bucket/train'"):
+        image_folder(made, **options, backend="python-file")
+    with pytest.raises(ValueError, match="index s3://bucket/train -o FILE, and give FILE"):
+        image_folder("s3://bucket/train", **options)
+
+
+def test_objects_are_read_by_an_index_and_compared_with_it(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    contents = {
+        f"train/{label}/{n}.jpg": b"%d%d" % (label, n) * 9 for label in (0, 1) for n in (1, 2)
+    }
+    for key, data in contents.items():
+        server.put(f"bucket/{key}", data)
+    names = [os.fsencode(key.removeprefix("train/")) for key in contents]
+    plain = Catalog.from_names(names, [0, 0, 1, 1], b"s3://bucket/train")
+    tags = np.array([f'"{hashlib.md5(data).hexdigest()}"'.encode() for data in contents.values()])
+    sizes = np.array([*map(len, contents.values())])
+    columns = plain.names, plain.offsets, plain.labels, None, 1, None, sizes, tags
+    made = tmp_path / "x.index"
+    save(Catalog(plain.root, *columns), made, discovery.filters_as_text())
+
+    server.put("bucket/train/0/0.jpg", b"new")
+    server.log(clear=True)
+    ((data, labels),) = batches(readers.file, 1, file_root=made)
+    assert data == list(contents.values())
+    assert labels == [np.int32(label).tobytes() for label in (0, 0, 1, 1)]
+    assert {request.kind for request in server.log()} == {"GET"}
+
+    server.put("bucket/train/1/1.jpg", b"xx" * 9)  # of the same size
+    with pytest.raises(ObjectReplacedError) as caught:
+        batches(readers.file, 1, file_root=made)
+    assert caught.value.filename == "s3://bucket/train/1/1.jpg"
+    assert (
+        batches(readers.file, 1, file_root=made, num_shards=2, stick_to_shard=True)[0][0]
+        == data[:2] * 2
+    )
 
 
 # Scale: python -m benchmarks.scale has the figures of 10 million names

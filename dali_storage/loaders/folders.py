@@ -12,6 +12,7 @@ import numpy as np
 from .. import discovery, readers, registry
 from .._types import PathLike
 from ..catalog import Catalog, Tree
+from ..remote import scheme
 from . import presets
 from .images import ImagePipeline
 from .loader import Loader
@@ -39,8 +40,8 @@ def image_folder(
     * labels: int64, (N,); on the same device.
 
     Args:
-        root: the directory, or an index of it. None: the samples that the backend knows, as with
-            an extent map.
+        root: the directory, or an index of it or of a URL, made by `python -m dali_storage index`.
+            None: the samples that the backend knows, as with an extent map.
         train: whether to train on the images. This sets defaults: if True, they are shuffled, get
             `presets.IMAGENET_TRAIN`, and come in full batches only; else they keep their order, get
             `presets.IMAGENET_EVAL`, and the last batch may be smaller.
@@ -70,6 +71,7 @@ def image_folder(
     ).loader(
         classes=lambda: names,
         describe=lambda: f"image_folder of {_shown_root(root)}, {len(names)} classes",
+        roots=[] if root is None else [discovery.root_of(root)],
     )
 
 
@@ -77,16 +79,18 @@ def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
     if discovery.is_index(root):
         return indexed_classes(discovery.from_index(root))
+    if scheme(os.fsencode(root)):
+        remedy = f"python -m dali_storage index {os.fsdecode(root)} -o FILE, and give FILE"
+        raise ValueError(f"the classes of {_shown_root(root)} are known from an index: {remedy}")
     return _names(discovery.directory(root), _shown_root(root))
 
 
 def _class_names_of_map(settings: Settings) -> tuple[str, ...]:
     options = settings.backend_options or {}
-    tree = registry.configure(registry.choose(settings.backend, ()), options).tree(**options)
+    backend = registry.choose(settings.backend, ())
+    tree = registry.configure(backend, options).tree(**options)
     if tree is None:
-        raise ValueError(
-            f"root=None, and backend {settings.backend!r} does not know its samples: give root"
-        )
+        raise ValueError(f"root=None, and backend {backend!r} does not know its samples: give root")
     return _names(tree, _shown_root(None))
 
 

@@ -1,6 +1,6 @@
 """Pipelines of images, and the loaders of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,8 +55,11 @@ class ImagePipeline:
         self,
         classes: Callable[[], tuple[str, ...]] | None = None,
         describe: Callable[[], str] | None = None,
+        roots: Sequence[bytes] = (),
     ) -> Loader:
-        """The loader of these images; the arguments are those of `Loader`.
+        """The loader of these images; the first arguments are those of `Loader`.
+
+        `roots` are paths and URLs that are read; they decide the default backend.
 
         Raises:
             ValueError, TypeError: a setting cannot be used.
@@ -64,7 +67,7 @@ class ImagePipeline:
         """
         settings = self.settings
         choice.chosen(settings, self.preset)
-        registry.configure(registry.choose(settings.backend, ()), settings.backend_options or {})
+        registry.configure(registry.choose(settings.backend, roots), settings.backend_options or {})
         if settings.device == "gpu":
             _require_gpu(settings.device_id or 0)
         return Loader(

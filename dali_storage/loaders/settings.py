@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
     dtype: Dtype | None
     layout: Layout
     to: To
-    backend: str
+    backend: str | None
     backend_options: Mapping[str, Any] | None
 
 
