@@ -123,7 +123,7 @@ def test_answers_without_a_body(store: FaultServer, mode: str, kind: type[OSErro
 @pytest.mark.parametrize(
     ("mode", "arg", "number", "reached", "unreached"),
     [
-        ("reset", None, errno.ECONNRESET, True, False),
+        ("reset", None, errno.ECONNRESET, True, True),
         ("cut", None, errno.ECONNRESET, True, True),
         ("slow", 2, errno.ETIMEDOUT, True, True),
         ("stall", 2, errno.ETIMEDOUT, True, True),

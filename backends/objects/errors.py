@@ -137,7 +137,15 @@ def retryable(error: BaseException, reached: bool = True) -> bool:
         return False
     if failure.status:
         return failure.status in TRANSIENT or failure.code == "RequestTimeout"
-    return failure.kind in (("Timeout", "Interrupted", "Request", "Connect")[: 4 if reached else 2])
+    if failure.kind == "Connect":
+        return reached
+    return failure.kind in ("Timeout", "Interrupted", "Request")
+
+
+def is_silent(error: BaseException) -> bool:
+    """Whether the store refuses a request without saying why, as answers to HEAD do."""
+    failure = _Failure(error)
+    return 400 <= failure.status < 500 and not (failure.code or retryable(error))
 
 
 def mapped(error: BaseException, url: bytes) -> OSError:

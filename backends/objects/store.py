@@ -8,14 +8,17 @@ import re
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from ...errors import BackendUnavailable
 from .credentials import Profile, signing
-from .errors import NO_CREDENTIALS, mapped
+from .errors import NO_CREDENTIALS, is_silent, mapped
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 Store: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
@@ -169,6 +172,20 @@ class Stores:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("the stores cannot be pickled: they hold credentials")
+
+
+def head(store: Store, key: str) -> ObjectMeta:
+    """What the store tells of an object.
+
+    Raises:
+        Exception: obstore's, with the reason in its text.
+    """
+    try:
+        return store.head(key)
+    except Exception as error:
+        if is_silent(error):
+            store.get(key, options={"range": (0, 1)})  # answers with the reason
+        raise
 
 
 def split(url: bytes) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from ...catalog import Catalog
 from ...errors import ContainerChangedError, ObjectReplacedError
 from .errors import ShortBodyError, compare, mapped, retryable
 from .requests import Answer, Item, RequestFailed, Requests
-from .store import Store, Stores
+from .store import Store, Stores, head
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -141,8 +141,7 @@ class Objects:
                 self._sizes[file] = size  # last: now it is known
 
     def _head(self, place: tuple[Store, str]) -> Mapping[str, Any]:
-        store, key = place
-        meta: Mapping[str, Any] = store.head(key)
+        meta: Mapping[str, Any] = head(*place)
         self._reached = True
         return meta
 
