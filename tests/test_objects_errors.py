@@ -14,7 +14,7 @@ import pytest
 
 from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import ShortBodyError, compare, mapped, retryable
-from dali_storage.backends.objects.store import Stores
+from dali_storage.backends.objects.store import Stores, head
 from dali_storage.errors import ObjectReplacedError
 
 from .objects.client import FOR_EVER, FaultServer
@@ -102,22 +102,43 @@ def test_what_may_pass_is_worth_another_try(store: FaultServer, mode: str, metho
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"),
+    ("mode", "kind", "says"),
     [
-        ("400", OSError),
-        ("403", PermissionError),
-        ("404", FileNotFoundError),
-        ("no-bucket", FileNotFoundError),
-        ("region", OSError),
-        ("expired", OSError),
+        ("400", OSError, "check the region (400)"),
+        ("403", PermissionError, "access is denied"),
+        ("404", FileNotFoundError, "no such object (404)"),
+        ("region", OSError, "in another region"),
     ],
 )
-def test_answers_without_a_body(store: FaultServer, mode: str, kind: type[OSError]) -> None:
+def test_answers_without_a_body(
+    store: FaultServer, mode: str, kind: type[OSError], says: str
+) -> None:
     store.fail(mode, on="HEAD")
     _, error = failure("HEAD")
     assert type(error) is kind
-    if kind is OSError:
-        assert "region" in (error.strerror or "")
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [("expired", "have expired"), ("no-bucket", "no such bucket"), ("region-400", "eu-central-1")],
+)
+def test_the_reason_of_a_refused_head_is_asked_for(
+    store: FaultServer, mode: str, says: str
+) -> None:
+    store.fail(mode, on="HEAD")
+    store.fail(mode, on="GET")
+    opened, key = Stores().locate(URL)
+    with pytest.raises(Exception) as caught:
+        head(opened, key)
+    assert says in str(mapped(caught.value, URL))
+    assert head(opened, key)["size"] == len(DATA)
+    store.fail("503", on="HEAD")
+    store.log(clear=True)
+    with pytest.raises(Exception) as caught:
+        head(opened, key)
+    assert retryable(caught.value)
+    assert [request.kind for request in store.log()] == ["HEAD"]
 
 
 @pytest.mark.parametrize(
