@@ -12,7 +12,9 @@ from ..devices import DeviceStatus
 from ..options import require_flag, require_integer, require_number
 from ..ranges import Spans
 from ..reader import Batch, Reader
+from ..remote import Remote
 from .objects.origins import origins
+from .objects.remote import StoreRemote
 from .objects.requests import Requests
 from .objects.store import ONCE, Stores
 from .objects.versions import Objects
@@ -123,6 +125,29 @@ class ObjectStoreReader(Reader):
     def close(self) -> None:
         self._requests.close()
         self._stores.close()
+
+    @classmethod
+    def remote(
+        cls,
+        *,
+        timeout: float = 30.0,
+        retry: float = 120.0,
+        check: bool = True,
+        endpoint: str | None = None,
+        region: str | None = None,
+        anonymous: bool = False,
+        client_options: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> Remote:
+        stores = Stores(
+            timeout=timeout,
+            endpoint=endpoint,
+            region=region,
+            anonymous=anonymous,
+            client_options=client_options,
+            retries=ONCE,
+        )
+        return StoreRemote(stores, retry, check)
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:

@@ -13,6 +13,7 @@ import numpy as np
 from ..._types import IntArray
 from ...catalog import Catalog
 from ...errors import ContainerChangedError, ObjectReplacedError
+from ...remote import Versions
 from .errors import ShortBodyError, compare, mapped, retryable
 from .requests import Answer, Item, RequestFailed, Requests
 from .store import Store, Stores, head
@@ -72,6 +73,11 @@ class Objects:
 
         self._run(self._head, [*map(self._stores.locate, urls)], note, urls)
         return self._sizes[files]
+
+    @property
+    def versions(self) -> Versions:
+        """bytes[files]: the versions of those whose sizes were asked for."""
+        return self._versions
 
     def pieces(self, files: IntArray, starts: IntArray, lengths: IntArray) -> list[Piece]:
         """The pieces of n files whose sizes are known.

@@ -1,0 +1,119 @@
+"""What the backend tells of objects before it reads them: lists, sizes, versions, and indexes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import numpy as np
+import obstore
+from obstore.exceptions import InvalidPathError
+
+from ..._types import IntArray
+from ...catalog import Catalog
+from ...remote import Listing, Versions
+from .errors import mapped, retryable
+from .listing import AT_ONCE, Choose, Piece, Unordered, list_objects
+from .requests import RequestFailed, Requests
+from .store import Stores, split
+from .versions import Objects
+
+_IN_ORDER = "s3", "gs"  # can be asked for the keys past any other
+_PATH = re.compile(r'Path "(.*?)"(?: contained|:)', re.DOTALL)
+
+
+class StoreRemote:
+    """The `Remote` of object stores and web servers."""
+
+    def __init__(self, stores: Stores, retry: float, check: bool) -> None:
+        """Ask for nothing yet. `retry` and `check` are those of the backend."""
+        self._stores, self._retry, self._check = stores, retry, check
+        self._reached = False  # whether there was ever an answer
+
+    def listing(self, root: bytes, choose: Choose) -> Listing:
+        """See `Remote`.
+
+        Raises:
+            ValueError: obstore cannot read the root, or a key below it; names it.
+            OSError: the store cannot be asked; names the root.
+        """
+        scheme, bucket, prefix = split(root)
+        if prefix := prefix.removesuffix("/"):
+            self._stores.locate(root.removesuffix(b"/"))  # refuses odd ones
+        store = self._stores.bucket(scheme, bucket, root)
+        # Directory buckets of S3 Express One Zone have no order.
+        in_order = scheme in _IN_ORDER and not bucket.endswith("--x-s3")
+        with self._requests() as requests:
+            each = partial(self._each, requests, root)
+            below = partial(list_objects, store, f"{prefix}/" if prefix else "", each, choose)
+            try:
+                return _joined(root, below(in_order))
+            except Unordered:
+                return _joined(root, below(in_order=False))
+
+    def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
+        """See `Remote`."""
+        with self._requests() as requests:
+            named = Catalog.from_names(urls, ())
+            objects = Objects(named, self._stores, requests, self._check)
+            return objects.sizes(np.arange(len(urls))), objects.versions
+
+    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
+        """See `Remote`."""
+        store, key = self._stores.locate(url)
+        part: Any = {"offset": start} if size is None else (start, start + size)
+        options: Any = {"range": part} if start or size is not None else {}
+
+        def get(key: str) -> bytes:
+            return bytes(obstore.get(store, key, options=options).bytes())
+
+        with self._requests() as requests:
+            content: bytes = self._each(requests, url, get, [key])[0]
+            return content
+
+    def _requests(self) -> closing[Requests]:
+        return closing(Requests(AT_ONCE, retry=self._retry, hedge=None))
+
+    def _each(
+        self, requests: Requests, url: bytes, ask: Callable[[Any], Any], items: Sequence[Any]
+    ) -> list[Any]:
+        """What `ask` returns for each item; its errors become ours, for `url`."""
+        answers = [None] * len(items)
+        try:
+            requests.run(ask, items, answers.__setitem__, self._retryable)
+        except RequestFailed as failed:
+            error = failed.error
+        else:
+            self._reached = True
+            return answers
+        try:
+            raise error if isinstance(error, Unordered) else _mapped(error, url)
+        finally:
+            del error  # it keeps the frames that it went through, and this is one
+
+    def _retryable(self, error: BaseException) -> bool:
+        return retryable(error, self._reached)
+
+
+def _mapped(error: BaseException, url: bytes) -> Exception:
+    if not isinstance(error, InvalidPathError):
+        return mapped(error, url)
+    match, bucket = _PATH.search(str(error)), b"/".join(url.split(b"/")[:3]).decode()
+    name = repr(f"{bucket}/{match[1]}") if match else f"an object below {url.decode()!r}"
+    what = "has an empty, '.' or '..' part, or control characters"
+    return ValueError(f"{name} {what}; rename it, or give the other objects by files or file_list")
+
+
+def _joined(root: bytes, pieces: list[Piece]) -> Listing:
+    none = np.empty(0, np.int64)
+    lengths = np.concatenate([[0], *(piece.lengths for piece in pieces)])
+    return Listing(
+        root,
+        b"".join(piece.names for piece in pieces),
+        np.cumsum(lengths),
+        np.concatenate([none, *(piece.sizes for piece in pieces)]),
+        np.concatenate([np.empty(0, "S1"), *(piece.versions for piece in pieces)]),
+    )
