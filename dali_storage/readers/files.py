@@ -89,7 +89,9 @@ def file(
         file_list: a text file with a line for each sample: its name, white space, its label (an
             integer). Names are relative to `file_root`, by default to the directory of this file.
         file_root: a directory. Every directory in it is a class; sorted by their names (as bytes),
-            they have the labels 0, 1, 2 and so on. Deeper directories are not read. With `files` or
+            they have the labels 0, 1, 2 and so on. Deeper directories are not read. Or an index of
+            a directory or a URL, made by `python -m dali_storage index`, for the same samples and
+            labels; other filters than those that it was made with are refused. With `files` or
             `file_list`, the directory that their names are relative to.
         files: names of files; they may repeat, and keep their order.
         initial_fill: size of the window of `random_shuffle`, in samples, at least 1. Only indices
