@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -348,6 +349,20 @@ def test_stores_show_and_keep_no_secret(server: FaultServer) -> None:
         pickle.dumps(made)
     assert SECRET not in str(caught.value)
     assert KEY_ID not in repr(vars(made))
+
+
+def test_a_fork_of_a_process_that_has_asked_is_refused_before_it_hangs(server: FaultServer) -> None:
+    server.put("data/x", b"yes")
+    assert get("s3://data/x") == b"yes"
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            get("s3://data/x")
+        except RuntimeError as error:
+            os._exit(17 if "'spawn'" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
 def test_swift_knows_who_asks(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,8 @@ _ENDPOINTS = {
 }
 """The variables that name an endpoint; the first one counts."""
 
+_OPENED_BY: set[int] = set()  # processes; forks inherit it
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
@@ -102,6 +104,7 @@ class Stores:
             ValueError: no object can have this URL, or its key cannot be asked for; names it.
             OSError: the store cannot be opened; names the URL.
             BackendUnavailable: a package is missing that gets the credentials.
+            RuntimeError: this process was forked from one that has opened stores.
         """
         scheme, bucket, key = split(url)
         if _ODD.search(key):
@@ -123,6 +126,10 @@ class Stores:
         self._stores.clear()
 
     def _open(self, scheme: str, bucket: str, url: bytes) -> Store:
+        _OPENED_BY.add(os.getpid())
+        if len(_OPENED_BY) > 1:
+            what = "objects were asked for before this process was forked, and would hang"
+            raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
         open_ = {"s3": self._s3, "gs": self._gs, "az": self._az}.get(scheme)
         try:
             if open_:
