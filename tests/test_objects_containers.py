@@ -5,20 +5,25 @@ A catalog is compared with that of the same files on disk, made without objects.
 
 from __future__ import annotations
 
+import struct
 import tarfile
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import wds2idx
+from nvidia.dali import fn, tfrecord
 
 from dali_storage import readers
 from dali_storage.catalog import Catalog
-from dali_storage.errors import ContainerChangedError
+from dali_storage.errors import ContainerChangedError, ObjectReplacedError
 from dali_storage.formats import plain, recordio, tfrecord_index, webdataset
 from dali_storage.formats.components import Selection
 from dali_storage.formats.files import Files
@@ -32,6 +37,7 @@ from .containers import (
     write_wds_index,
 )
 from .objects.client import FaultServer
+from .parity import build, compare, seeds, some_order, take
 
 COUNTS = (3, 1, 4)
 Find = Callable[..., Catalog]
@@ -214,3 +220,110 @@ def test_an_object_needs_an_index(read: Callable[[], object], argument: str) -> 
     words = f"{argument} must be given for 's3://data/a.*python -m dali_storage index"
     with pytest.raises(ValueError, match=words):
         read()
+
+
+# --- the readers, beside DALI's -----------------------------------------------------------------
+
+FEATURES = {"n": tfrecord.FixedLenFeature([1], tfrecord.int64, -1)}
+
+
+def in_order(outputs: Any) -> list[Any]:
+    """The nodes of a reader of TFRecord, whose names are not compared."""
+    nodes, index = outputs if isinstance(outputs, tuple) else (outputs, None)
+    return [*nodes.values(), *([] if index is None else [index])]
+
+
+OPERATORS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]], Any]] = {
+    "webdataset": (write_numbered_tars, lambda m: partial(m.webdataset, ext="n"), "paths"),
+    "tfrecord": (
+        write_numbered_tfrecords,
+        lambda m: lambda **given: in_order(m.tfrecord(features=FEATURES, **given)),
+        "path",
+    ),
+    "mxnet": (write_numbered_recordios, lambda m: m.mxnet, "path"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_dali_delivers_of_objects_is_delivered(
+    name: str, server: FaultServer, tmp_path: Path
+) -> None:
+    write, operator, argument = OPERATORS[name]
+    random, found = Random(name), Counter[str]()
+    for _ in seeds(8):
+        counts = [random.randint(1, 12) for _ in range(random.randint(1, 4))]
+        paths, indexes = write(tmp_path, counts)
+        urls = put(server, paths)
+        if random.random() < 0.5:
+            indexes = put(server, indexes)
+        arguments = {
+            argument: urls,
+            argument.replace("path", "index_path"): indexes,
+            **some_order(random, sum(counts), by_container=True),
+        }
+        found[compare(random, operator(fn.readers), operator(readers), arguments)] += 1
+    assert found["equal"] + found["restored"] > 3, found
+
+
+def test_what_dali_finds_of_arrays_in_a_store_is_delivered(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    random, found = Random(8), Counter[str]()
+    for name in ("9", "b/1", "a-b/1", "a-b/2", "a/2", "a/1", "a/deep/1", "!/1", "10"):
+        np.save(tmp_path / "array.npy", np.full((random.randint(1, 3), 2), random.random()))
+        server.put(f"data/t/{name}.npy", (tmp_path / "array.npy").read_bytes())
+    server.put("data/t/a/2.txt", b"no array")
+    (tmp_path / "list").write_text("a/2.npy\na-b/1.npy\n")
+    for where in (
+        {"file_root": "s3://data/t"},
+        {"file_root": "s3://data/t/", "file_filter": "[12]*"},
+        {"files": ["s3://data/t/a/1.npy", "s3://data/t/9.npy"]},
+        {"files": ["a/1.npy", "9.npy"], "file_root": "s3://data/t"},
+        {"file_list": str(tmp_path / "list"), "file_root": "s3://data/t"},
+    ):
+        arguments = {**where, **some_order(random, 2, by_container=False)}
+        found[compare(random, fn.readers.numpy, readers.numpy, arguments)] += 1
+    assert found["equal"] + found["restored"] > 3, found
+
+
+def test_near_samples_of_a_container_are_one_request(server: FaultServer, tmp_path: Path) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, (20, 20))
+    pipeline = build(
+        readers.webdataset, 10, {}, paths=put(server, paths), index_paths=indexes, ext="n"
+    )
+    server.log(clear=True)
+    (((samples,),),) = [take(pipeline, 1)]
+    assert [struct.unpack("<q", data) for _, _, data in samples] == [(n,) for n in range(10)]
+    gets = [request for request in server.log() if request.kind == "GET"]
+    assert {request.key for request in gets} == {"data/c/0.tar", "data/c/1.tar"}
+    assert len(gets) < 16  # read ahead: up to seven batches of 10
+
+
+def test_a_container_that_is_replaced_is_refused_by_name(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, (20,))
+    (url,) = put(server, paths)
+    pipeline = build(
+        readers.webdataset, 4, {}, paths=url, index_paths=indexes, ext="n", lazy_init=False
+    )
+    other = write_numbered_tars(tmp_path, (21,))[0][0]
+    server.put("data/c/0.tar", Path(other).read_bytes())
+    with pytest.raises(ObjectReplacedError) as info:
+        pipeline.run()
+    assert info.value.filename == url
+
+
+def test_a_container_that_is_missing_is_named(server: FaultServer, tmp_path: Path) -> None:
+    _, indexes = write_numbered_tars(tmp_path, (20,))
+    server.put("data/other", b"")
+    for read, argument, backend in (
+        (readers.webdataset, {"paths": "s3://data/0.tar", "ext": "n"}, "index_paths"),
+        (readers.tfrecord, {"path": "s3://data/0.tar", "features": FEATURES}, "index_path"),
+        (readers.mxnet, {"path": "s3://data/0.tar"}, "index_path"),
+        (readers.records, {"files": "s3://data/0.tar", "offsets": [0], "sizes": [1]}, None),
+    ):
+        more = {} if backend is None else {backend: indexes[0]}
+        with pytest.raises(FileNotFoundError) as info:
+            build(read, 4, {}, **argument, **more)
+        assert info.value.filename == "s3://data/0.tar"
