@@ -165,6 +165,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "docs/bmap.md": 1,
         "docs/containers.md": 3,
         "docs/loaders.md": 5,
+        "docs/object-store.md": 2,
         "docs/xnvme.md": 1,
     }
 
