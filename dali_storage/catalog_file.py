@@ -60,7 +60,7 @@ _MAGIC = b"DALISIDX"
 _START = struct.Struct("<8sII")
 _ALIGNMENT = 64
 _TYPES = {"names": "|u1", "offsets": "<i8", "labels": "<i4", "sizes": "<i8", "versions": "|S"}
-_BY_FILE = "labels", "sizes", "versions"
+_OBJECTS = {"sizes", "versions"}
 
 
 class CatalogFile:
@@ -123,10 +123,8 @@ class CatalogFile:
         """The text of the header, and where the data starts."""
         start = bytes(self._memory[: _START.size])
         if not start.startswith(_MAGIC):
-            remedy = "python -m dali_storage index ROOT -o FILE makes one"
-            raise ValueError(
-                f"{self.path!r} is neither a directory nor an index of samples; {remedy}"
-            )
+            what = f"{self.path!r} is neither a directory nor an index of samples"
+            raise ValueError(f"{what}; python -m dali_storage index ROOT -o FILE makes one")
         _, length, crc = _START.unpack(start.ljust(_START.size, b"\0"))
         text = bytes(self._memory[_START.size : _START.size + length])
         if len(text) != length or zlib.crc32(text) != crc:
@@ -139,12 +137,17 @@ class CatalogFile:
         self._checksum = int(header["checksum"])
         about: dict[str, dict[str, Any]] = header["columns"]
         self._crcs = {name: int(each["crc32"]) for name, each in about.items()}
-        self._columns = {name: self._column(name, **each) for name, each in about.items()}
-        self._check(self._columns)
-        ends = [each["offset"] + self._columns[name].nbytes for name, each in about.items()]
-        if self._data + max(ends) != len(self._memory):
-            what = f"it has {len(self._memory):,} bytes, not {self._data + max(ends):,}"
-            raise ValueError(what)
+        columns = {name: self._column(name, **each) for name, each in about.items()}
+        offsets, names = columns["offsets"], columns["names"]
+        lengths = {len(columns[name]) for name in ("labels", *(columns.keys() & _OBJECTS))}
+        if lengths != {len(offsets) - 1} or offsets[0] != 0 or offsets[-1] != len(names):
+            raise ValueError("its columns do not go together")
+        end = self._data + max(
+            each["offset"] + columns[name].nbytes for name, each in about.items()
+        )
+        if end != len(self._memory):
+            raise ValueError(f"the file has {len(self._memory):,} bytes, not {end:,}")
+        self._columns = columns
 
     def _column(
         self, name: str, dtype: str, offset: int, length: int, crc32: int
@@ -157,16 +160,6 @@ class CatalogFile:
             size = len(self._memory)
             raise ValueError(f"column {name!r} is at {start} to {stop} of {size} bytes")
         return np.frombuffer(self._memory[start:stop], kind, length)
-
-    @staticmethod
-    def _check(columns: dict[str, npt.NDArray[Any]]) -> None:
-        """Raise ValueError or LookupError unless the columns go together."""
-        offsets, labels, names = columns["offsets"], columns["labels"], columns["names"]
-        for name in columns.keys() & set(_BY_FILE):
-            if len(columns[name]) != len(offsets) - 1:
-                raise ValueError(f"{len(columns[name])} {name}, {len(offsets)} offsets")
-        if not len(labels) or offsets[0] != 0 or offsets[-1] != len(names):
-            raise ValueError("the offsets are not those of the names")
 
     def _damaged(self, what: str) -> ValueError:
         return ValueError(f"index {self.path!r} is damaged: {what}; make it anew")

@@ -33,7 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend-option",
         type=_option,
-        action="append",
+        nargs="+",
+        action="extend",
         default=[],
         metavar="KEY=VALUE",
         help="of object-store, for a URL; VALUE is JSON or text",
@@ -45,32 +46,13 @@ def is_root(name: str) -> bool:
     return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
 
 
-def write(root: str, target: str, options: dict[str, Any], **filters: Any) -> Catalog:
-    """List `root` and write its index to the path `target`; returns what is in it.
-
-    Args:
-        root: a directory or a URL.
-        target: the path of the index.
-        options: those of the backend that reads such a URL.
-        **filters: see `discovery.from_tree()`.
-
-    Raises:
-        ValueError, TypeError: nothing is found; a filter or an option is wrong.
-        OSError: the root cannot be listed, or the index not written.
-        BackendUnavailable: the backend of the URL lacks a package.
-    """
-    made = discovery.filters_as_text(**filters)
-    catalog = _list(root, options, filters)
-    catalog_file.save(catalog, target, made)
-    return catalog
-
-
 def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}
     try:
         with _working(f"listing {root}"):
-            catalog = write(root, given.output, dict(given.backend_option), **filters)
+            catalog = _list(root, dict(given.backend_option), filters)
+            catalog_file.save(catalog, given.output, discovery.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

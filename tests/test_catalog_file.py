@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,13 +24,12 @@ from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
 from benchmarks import scale
-from dali_storage import catalog_file, discovery, index, readers, registry
-from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage import catalog_file, discovery, index, readers
+from dali_storage.backends.extents.map import LoadedMap, files_of
 from dali_storage.catalog import Catalog
 from dali_storage.catalog_file import CatalogFile, save
 from dali_storage.errors import ObjectReplacedError
 from dali_storage.loaders import image_folder
-from dali_storage.remote import Listing
 
 from .objects.client import FaultServer
 
@@ -307,6 +307,24 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(
     assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
 
 
+def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> None:
+    plain = Catalog.from_names([b"a/1.jpg", b"b/22.jpg"], [0, 1], os.fsencode(tmp_path))
+    save(plain, tmp_path / "x.index", FILTERS)
+    same = SimpleNamespace(names=plain.names, name_offsets=plain.offsets)
+    found = files_of(CatalogFile(tmp_path / "x.index").catalog(), LoadedMap(cast(Any, same), ""))
+    assert found.tolist() == [0, 1]
+
+
+def test_no_file_stays_open(directory: Path) -> None:
+    example(directory / "whole")
+    before = os.listdir("/proc/self/fd")
+    catalog = CatalogFile(directory / "whole").catalog()
+    with pytest.raises(ValueError):
+        CatalogFile(__file__)
+    del catalog
+    assert os.listdir("/proc/self/fd") == before
+
+
 # The command, and what reads an index
 
 
@@ -497,100 +515,96 @@ def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[st
 # Objects
 
 
-class Bucket:
-    """A `Remote` of one bucket."""
-
-    def listing(self, root: bytes, choose: Callable[[list[bytes]], list[bytes]]) -> Listing:
-        keys = [b"a-b/1.jpg", b"a-b/2.txt", b"a/1.jpg", b"high.jpg"]
-        names = Catalog.from_names(keys, range(4))
-        tags = np.array([b'"%d"' % number for number in range(4)])
-        return Listing(root, bytes(names.names), names.offsets, np.arange(4) * 10, tags)
+OBJECTS = {
+    key: key.encode() * 3 for key in ("a-b/1.jpg", "a/1.jpg", "a/2.png", "high.jpg", "z/1.txt")
+}
+"""By key below s3://bucket/train, in the order of their keys' bytes. The last one does not pass."""
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the backend of objects is asked with; it knows one bucket."""
-    asked: list[dict[str, Any]] = []
-
-    def remote(**options: Any) -> Bucket:
-        asked.append(options)
-        return Bucket()
-
-    def configure(name: str, options: dict[str, Any]) -> type[ObjectStoreReader]:
-        assert name == "object-store"
-        return ObjectStoreReader
-
-    monkeypatch.setattr(ObjectStoreReader, "remote", remote)
-    monkeypatch.setattr(registry, "configure", configure)
-    return asked
-
-
-def test_the_index_of_a_url_has_sizes_and_versions(
-    bucket: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = tmp_path / "x.index"
-    options = "--backend-option", "requests=9", "--backend-option", "region=x", "--case-sensitive"
+def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The index of the objects."""
+    for key, data in OBJECTS.items():
+        server.put(f"bucket/train/{key}", data)
+    made, options = (
+        tmp_path / "x.index",
+        ["--backend-option", "requests=9", "endpoint=" + server.url],
+    )
     status, output, error = run(capsys, "s3://bucket/train", "-o", made, *options)
     assert (status, error) == (0, "")
-    assert output == f"{made}: 3 samples of 3 classes in s3://bucket/train\n"
-    assert bucket == [{"requests": 9, "region": "x"}]
-    found = discovery.discover(file_root=made, case_sensitive_filter=True)
-    names = b"a-b/1.jpg", b"a/1.jpg", b"high.jpg"
-    assert found.paths(np.arange(3)) == [b"s3://bucket/train/" + name for name in names]
+    assert output == f"{made}: 4 samples of 3 classes in s3://bucket/train\n"
+    return made
+
+
+def test_the_index_of_a_url_has_sizes_and_versions(indexed: Path) -> None:
+    found = discovery.discover(file_root=indexed, file_filters=discovery.DEFAULT_FILE_FILTERS)
+    expected = list(OBJECTS.items())[:4]
+    assert found.paths(np.arange(4)) == [
+        b"s3://bucket/train/%b" % key.encode() for key, _ in expected
+    ]
+    assert found.labels.tolist() == [0, 1, 1, 2]
     assert found.sizes is not None
     assert found.versions is not None
-    assert (found.sizes.tolist(), found.labels.tolist()) == ([0, 20, 30], [0, 1, 2])
-    assert found.versions.tolist() == [b'"0"', b'"2"', b'"3"']
-    assert discovery.root_of(made) == b"s3://bucket/train"
+    assert found.sizes.tolist() == [len(data) for _, data in expected]
+    hashes = [f'"{hashlib.md5(data).hexdigest()}"'.encode() for _, data in expected]
+    assert found.versions.tolist() == hashes
 
 
-def test_the_index_of_a_url_is_read_by_a_backend_of_urls(
-    bucket: list[dict[str, Any]], tmp_path: Path
+def test_objects_are_read_by_an_index_and_compared_with_it(
+    indexed: Path, server: FaultServer
 ) -> None:
-    made = tmp_path / "x.index"
-    assert index.main(["s3://bucket/train", "-o", str(made)]) == 0
+    server.put("bucket/train/a/0.jpg", b"new")
+    server.log(clear=True)
+    ((data, labels),) = batches(readers.file, 1, file_root=indexed)
+    assert data == list(OBJECTS.values())[:4]
+    assert labels == [np.int32(label).tobytes() for label in (0, 1, 1, 2)]
+    assert {request.kind for request in server.log()} == {"GET"}
+
+    server.put("bucket/train/a/2.png", b"x" * len(data[2]))
+    with pytest.raises(ObjectReplacedError) as caught:
+        batches(readers.file, 1, file_root=indexed)
+    assert caught.value.filename == "s3://bucket/train/a/2.png"
+    first = {"num_shards": 2, "stick_to_shard": True}
+    assert batches(readers.file, 1, file_root=indexed, **first)[0][0] == data[:2] * 2
+
+    server.delete("bucket/train/a/2.png")
+    with pytest.raises(FileNotFoundError) as caught:
+        batches(readers.file, 1, file_root=indexed)
+    assert caught.value.filename == "s3://bucket/train/a/2.png"
+
+
+def test_the_index_of_a_url_is_read_by_a_backend_of_urls(indexed: Path) -> None:
     with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://bucket/train'"):
-        batches(readers.file, 1, file_root=made, backend="python-file")
+        batches(readers.file, 1, file_root=indexed, backend="python-file")
     options: dict[str, Any] = {"train": True, "batch_size": 2, "device": "cpu"}
-    with image_folder(made, **options) as loader:
+    with image_folder(indexed, **options) as loader:
         assert loader.classes == ("a-b", "a", "high.jpg")
     with pytest.raises(ValueError, match="'python-file' cannot read 's3://bucket/train'"):
-        image_folder(made, **options, backend="python-file")
+        image_folder(indexed, **options, backend="python-file")
     with pytest.raises(ValueError, match="index s3://bucket/train -o FILE, and give FILE"):
         image_folder("s3://bucket/train", **options)
 
 
-def test_objects_are_read_by_an_index_and_compared_with_it(
-    server: FaultServer, tmp_path: Path
+def test_urls_that_cannot_be_indexed_are_refused(
+    indexed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contents = {
-        f"train/{label}/{n}.jpg": b"%d%d" % (label, n) * 9 for label in (0, 1) for n in (1, 2)
-    }
-    for key, data in contents.items():
-        server.put(f"bucket/{key}", data)
-    names = [os.fsencode(key.removeprefix("train/")) for key in contents]
-    plain = Catalog.from_names(names, [0, 0, 1, 1], b"s3://bucket/train")
-    tags = np.array([f'"{hashlib.md5(data).hexdigest()}"'.encode() for data in contents.values()])
-    sizes = np.array([*map(len, contents.values())])
-    columns = plain.names, plain.offsets, plain.labels, None, 1, None, sizes, tags
-    made = tmp_path / "x.index"
-    save(Catalog(plain.root, *columns), made, discovery.filters_as_text())
-
-    server.put("bucket/train/0/0.jpg", b"new")
-    server.log(clear=True)
-    ((data, labels),) = batches(readers.file, 1, file_root=made)
-    assert data == list(contents.values())
-    assert labels == [np.int32(label).tobytes() for label in (0, 0, 1, 1)]
-    assert {request.kind for request in server.log()} == {"GET"}
-
-    server.put("bucket/train/1/1.jpg", b"xx" * 9)  # of the same size
-    with pytest.raises(ObjectReplacedError) as caught:
-        batches(readers.file, 1, file_root=made)
-    assert caught.value.filename == "s3://bucket/train/1/1.jpg"
-    assert (
-        batches(readers.file, 1, file_root=made, num_shards=2, stick_to_shard=True)[0][0]
-        == data[:2] * 2
-    )
+    made = tmp_path / "other.index"
+    for wrong, what in [
+        (
+            ["s3://nothing/train"],
+            "no such bucket; check its name and the endpoint: 's3://nothing/t",
+        ),
+        (
+            ["s3://bucket/train", "--file-filters", "*.gif"],
+            "no files found under 's3://bucket/train'",
+        ),
+        (["s3://bucket/train", "--backend-option", "secret=1"], "has no option secret"),
+        (["https://host/train"], "a web server does not list its files"),
+        (["ftp://host/train"], "a URL of s3, gs, az, http, https, not 'ftp://host/train'"),
+    ]:
+        status, output, error = run(capsys, *wrong[:1], "-o", made, *wrong[1:])
+        assert (status, output, what in error) == (1, "", True), error
+        assert not made.exists()
 
 
 # Scale: python -m benchmarks.scale has the figures of 10 million names
