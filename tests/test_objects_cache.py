@@ -1,0 +1,763 @@
+"""The cache of objects on a local disk. The oracle is what the store has, and what it was asked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage import Batch, Catalog, IntArray, Reader
+from dali_storage.backends.linux import preadv
+from dali_storage.backends.objects import cache as cache_module
+from dali_storage.backends.objects import room as room_module
+from dali_storage.backends.objects.cache import Cache
+from dali_storage.errors import CacheNotUsed
+from dali_storage.ranges import Ranges
+from dali_storage.testing.probes import nothing_is_left
+from dali_storage.testing.reading import read
+
+from .devices import require, run
+
+SIZES = (0, 1, 31, 4064, 4095, 4096, 4097, 65536, 100_000, 100_000)  # 4064: a page with the trailer
+ALL = np.arange(len(SIZES))
+BLOCK, TRAILER, DAY = 4096, 24, 86400
+
+
+class Store:
+    """Objects as a store has them, and a log of what it was asked for."""
+
+    def __init__(self, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.contents = [random.bytes(size) for size in sizes]
+        self.versions = [b'"%032x"' % number for number in range(len(sizes))]
+        self.log: list[int] = []
+        names = [b"s3://bucket/%d.jpg" % number for number in range(len(sizes))]
+        self.catalog = Catalog.from_names(names, [0] * len(sizes))
+
+    def expected(self, sample: int) -> bytes:
+        return self.contents[sample]
+
+
+class Shards(Store):
+    """Samples that are ranges of two objects; some of them overlap."""
+
+    def __init__(self) -> None:
+        super().__init__((50_000, 70_000))
+        self.starts = np.array([0, 10, 100, 20_000, 49_999, 0, 10, 30_000])
+        self.lengths = np.array([10, 200, 5000, 29_999, 1, 0, 4096, 40_000])
+        self.files = np.array([0, 0, 0, 0, 0, 1, 1, 1])
+        ranges = Ranges.of_columns(self.files, self.starts, self.lengths)
+        catalog = self.catalog
+        self.catalog = Catalog(catalog.root, catalog.names, catalog.offsets, catalog.labels, ranges)
+        self.versions = [self.versions[file] for file in self.files]
+
+    def expected(self, sample: int) -> bytes:
+        start, size = self.starts[sample], self.lengths[sample]
+        return self.contents[self.files[sample]][start : start + size]
+
+
+class StoreReader(Reader):
+    """Reads a `Store` through a cache."""
+
+    reads_ranges = True
+    alignment = 64
+
+    def __init__(self, store: Store, directory: Path, limit: int | None = None) -> None:
+        self.store, self.turns = store, 0
+        engine: Any = preadv.read
+        self.cache = Cache(store.catalog, directory, limit, read=engine)
+
+    def sizes(self, samples: IntArray) -> IntArray:
+        return np.array([len(self.store.expected(sample)) for sample in samples.tolist()])
+
+    def read(self, batch: Batch, lane: int) -> None:
+        versions = [self.store.versions[sample] for sample in batch.samples.tolist()]
+        slots = self.cache.read(batch, versions, self.give_turn)
+        for slot in slots.tolist():
+            sample, start = int(batch.samples[slot]), int(batch.offsets[slot])
+            self.store.log.append(sample)
+            content = np.frombuffer(self.store.expected(sample), np.uint8)
+            batch.buffer[start : start + content.size] = content
+        self.cache.add(batch, versions, slots)
+
+    def give_turn(self) -> None:
+        self.turns += 1
+
+    def close(self) -> None:
+        self.cache.close()
+
+
+def use(reader: StoreReader, samples: IntArray = ALL) -> list[int]:
+    """Read samples, which must have their bytes; returns which of them the store was asked for."""
+    store = reader.store
+    store.log.clear()
+    buffer = reader.allocate(8 << 20)
+    buffer[:] = 0xA5
+    expected = [store.expected(sample) for sample in samples.tolist()]
+    assert read(reader, samples, store.catalog, buffer=buffer) == expected
+    return sorted(store.log)
+
+
+def entries(directory: Path) -> list[Path]:
+    """The files of all entries, and temporary ones."""
+    return sorted(path for path in directory.glob("objects-1/*/*") if path.is_file())
+
+
+def entry_of(directory: Path, content: bytes) -> Path:
+    """The file of the sample with these bytes."""
+    (found,) = [path for path in entries(directory) if path.read_bytes()[:-TRAILER] == content]
+    return found
+
+
+def counted(directory: Path) -> int:
+    """The bytes that all processes together believe to have written."""
+    return int.from_bytes((directory / "objects-1/count").read_bytes()[:8], "little")
+
+
+def occupied(directory: Path) -> int:
+    return sum(-(-path.stat().st_size // BLOCK) * BLOCK for path in entries(directory))
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def reader(store: Store, directory: Path) -> Iterator[StoreReader]:
+    with StoreReader(store, directory) as reader:
+        yield reader
+        assert counted(directory) == occupied(directory)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB of its own."""
+    require("mount", "umount")
+    (disk := tmp_path / "disk").mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
+    yield disk
+    run("umount", str(disk))
+
+
+def tick() -> None:
+    """Wait until the kernel's clock has gone on, so that a change has another time."""
+    time.sleep(0.02)
+
+
+def test_the_store_is_asked_once_for_every_sample(reader: StoreReader) -> None:
+    assert use(reader) == [*ALL]
+    assert use(reader) == []
+    assert use(reader, ALL[::-1]) == []
+
+
+def test_ranges_of_containers_are_entries_by_their_place(directory: Path) -> None:
+    store = Shards()
+    samples = np.arange(8)
+    with StoreReader(store, directory) as reader:
+        assert use(reader, samples[3:]) == [3, 4, 5, 6, 7]
+        assert use(reader, samples) == [0, 1, 2]
+        assert use(reader, samples[::-1]) == []
+    with StoreReader(store, directory) as other:
+        assert use(other, samples) == []
+
+
+def test_a_damaged_range_does_not_harm_those_that_overlap_it(directory: Path) -> None:
+    with StoreReader(store := Shards(), directory) as reader:
+        use(reader, samples := np.arange(8))
+        tick()
+        entry = entry_of(directory, store.expected(2))
+        entry.write_bytes(bytes(len(entry.read_bytes())))
+        for order in (samples, samples[::-1]):
+            assert use(reader, order) in ([2], [])
+
+
+def test_samples_may_be_in_a_batch_more_than_once(reader: StoreReader, directory: Path) -> None:
+    samples = np.array([8, 8, 1, 8, 1])
+    assert use(reader, samples) == [1, 1, 8, 8, 8]
+    assert len(entries(directory)) == 2
+    assert use(reader, samples) == []
+
+
+def test_batches_may_be_large(directory: Path) -> None:
+    store = Store((100,) * 200)
+    with StoreReader(store, directory) as reader:
+        assert use(reader, np.arange(0, 200, 2)) == [*range(0, 200, 2)]
+        assert use(reader, np.arange(200)) == [*range(1, 200, 2)]
+        assert use(reader, np.arange(200)) == []
+
+
+def test_readers_share_a_directory(store: Store, directory: Path) -> None:
+    with StoreReader(store, directory) as one, StoreReader(store, directory) as other:
+        assert use(one, ALL[:6]) == [*range(6)]
+        assert use(other) == [*range(6, len(SIZES))]
+        assert use(one) == []
+    with StoreReader(store, directory) as later:
+        assert use(later) == []
+
+
+def test_another_version_is_another_entry(store: Store, directory: Path) -> None:
+    with StoreReader(store, directory) as reader:
+        use(reader)
+    old, store.contents[8], store.versions[8] = store.contents[8], bytes(100_000), b'"new"'
+    with StoreReader(store, directory) as reader:
+        assert use(reader) == [8]
+        assert use(reader) == []
+    store.contents[8], store.versions[8] = old, b'"%032x"' % 8
+    with StoreReader(store, directory) as reader:
+        assert use(reader) == []  # nothing was thrown away
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((b"s3://b/k", b"v1"), (b"s3://b/kv", b"1")),
+        ((b"s3://b/1", b"1 1 0 3\n"), (b"s3://b/11", b" 1 0 3\n")),
+        ((b"s3://b/k", b"v"), (b"s3://c/k", b"v")),
+        ((b"s3://b/k", b"v"), (b"s3://b/k", b"w")),
+    ],
+)
+def test_no_two_objects_have_one_entry(
+    directory: Path, one: tuple[bytes, bytes], other: tuple[bytes, bytes]
+) -> None:
+    store = Store((3, 3))
+    store.catalog = Catalog.from_names([one[0], other[0]], [0, 0])
+    store.versions = [one[1], other[1]]
+    with StoreReader(store, directory) as reader:
+        assert use(reader, np.array([0])) == [0]
+        assert use(reader, np.array([0, 1])) == [1]
+
+
+def test_stores_with_the_same_urls_are_told_apart(store: Store, directory: Path) -> None:
+    engine: Any = preadv.read
+    with StoreReader(store, directory) as reader, StoreReader(store, directory) as other:
+        use(reader)
+        other.cache.close()
+        other.cache = Cache(store.catalog, directory, None, read=engine, store=b"elsewhere")
+        assert use(other) == [*ALL]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    Path(f"{path}-new").write_bytes(content)
+    os.rename(f"{path}-new", path)
+
+
+def _flip(position: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with open(path, "r+b") as file:
+            file.seek(position, os.SEEK_END)
+            (byte,) = file.read(1)
+            file.seek(position, os.SEEK_END)
+            file.write(bytes([byte ^ 1]))
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "a bit at the start": _flip(-100_000 - TRAILER),
+    "a bit in the middle": _flip(-50_000),
+    "the last bit": _flip(-TRAILER - 1),
+    "a digest": _flip(-TRAILER),
+    "a magic": _flip(-8),
+    "a checksum": _flip(-1),
+    "zeros": lambda path: path.write_bytes(bytes(100_000 + TRAILER)) and None,
+    "a torn page": lambda path: path.write_bytes(
+        path.read_bytes()[:4096] + bytes(4096) + path.read_bytes()[8192:]
+    )
+    and None,
+    "nothing": lambda path: os.truncate(path, 0),
+    "a part": lambda path: os.truncate(path, 50_000),
+    "no trailer": lambda path: os.truncate(path, 100_000),
+    "a part of the trailer": lambda path: os.truncate(path, 100_000 + TRAILER - 1),
+    "one byte more": lambda path: path.write_bytes(path.read_bytes() + b"\0") and None,
+    "a foreign file": lambda path: _replace(path, b"hello"),
+    "a foreign file of the same size": lambda path: _replace(path, b"x" * (100_000 + TRAILER)),
+}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first use", "later use"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+def test_a_damaged_entry_is_fetched_again(
+    store: Store, directory: Path, damage: Callable[[Path], None], again: bool
+) -> None:
+    with StoreReader(store, directory) as reader:
+        use(reader)
+        use(reader)
+        tick()
+        before = counted(directory)
+        damage(entry_of(directory, store.expected(8)))
+        with StoreReader(store, directory) as fresh:
+            assert use(reader if again else fresh) == [8]
+            assert use(reader) == use(fresh) == []
+        assert counted(directory) == occupied(directory) == before
+
+
+def test_damage_that_is_as_old_as_the_entry_is_noticed_when_it_comes_from_the_disk(
+    store: Store, directory: Path
+) -> None:
+    with StoreReader(store, directory) as reader:
+        use(reader)
+        use(reader)
+        entry = entry_of(directory, store.expected(8))
+        _flip(-50_000)(entry)
+        fd = os.open(entry, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        reader.cache._checked[8] = os.fstat(fd).st_ctime_ns  # as if it had been so when checked
+        os.close(fd)
+        assert use(reader) == [8]
+        assert reader.turns > 0  # it really came from the disk
+
+
+def test_entries_that_changed_places_are_fetched_again(store: Store, directory: Path) -> None:
+    with StoreReader(store, directory) as reader:
+        use(reader)
+        one, other = (entry_of(directory, store.expected(sample)) for sample in (8, 9))
+        os.rename(one, directory / "between")
+        os.rename(other, one)
+        os.rename(directory / "between", other)
+        assert use(reader) == [8, 9]
+    with StoreReader(store, directory) as reader:
+        assert use(reader) == []
+
+
+def test_what_cannot_be_removed_is_never_used(store: Store, directory: Path) -> None:
+    with StoreReader(store, directory) as reader:
+        use(reader)
+        entry = entry_of(directory, store.expected(8))
+        entry.unlink()
+        entry.mkdir()
+        with pytest.warns(CacheNotUsed, match="nothing more is added"):
+            assert use(reader) == [8]
+        assert use(reader) == [8]
+
+
+def test_no_turn_is_given_away_for_what_is_in_memory(reader: StoreReader) -> None:
+    use(reader)
+    reader.turns = 0
+    use(reader)
+    assert reader.turns == 0
+
+
+def test_nothing_is_synced(reader: StoreReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fsync", "fdatasync", "sync"):
+        monkeypatch.setattr(os, name, lambda *_: pytest.fail("synced"))
+    assert use(reader) == [*ALL]
+    assert use(reader) == []
+
+
+def test_closing_leaves_nothing_open(store: Store, directory: Path) -> None:
+    with nothing_is_left():
+        for _ in range(3):
+            with StoreReader(store, directory) as reader:
+                use(reader)
+                reader.close()
+    assert not [path for path in entries(directory) if path.suffix]
+
+
+def test_threads_use_it_together(store: Store, directory: Path) -> None:
+    faults = []
+    with StoreReader(store, directory) as reader:
+
+        def work(seed: int) -> None:
+            random = np.random.default_rng(seed)
+            for _ in range(30):
+                samples = random.integers(0, len(SIZES), 5)
+                expected = [store.expected(sample) for sample in samples.tolist()]
+                if read(reader, samples, store.catalog) != expected:
+                    faults.append(samples)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not faults
+        assert use(reader) == []
+        assert counted(directory) == occupied(directory)
+
+
+class TestOpening:
+    def test_the_directory_is_created_for_its_user_alone(
+        self, reader: StoreReader, directory: Path
+    ) -> None:
+        use(reader)
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in entries(directory)} == {0o600}
+
+    def test_a_directory_of_others_is_taken_as_it_is(self, store: Store, directory: Path) -> None:
+        directory.mkdir(0o755)
+        (directory / "mine").write_text("kept")
+        with StoreReader(store, directory) as reader:
+            use(reader)
+        assert directory.stat().st_mode & 0o777 == 0o755
+        assert (directory / "mine").read_text() == "kept"
+
+    def test_a_relative_path_stays_where_it_was(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with StoreReader(store, Path("cache")) as reader:
+            monkeypatch.chdir("/")
+            use(reader)
+            assert use(reader) == []
+
+    @pytest.mark.parametrize(
+        ("path", "number"), [("file", errno.ENOTDIR), ("missing/cache", errno.ENOENT)]
+    )
+    def test_what_is_no_directory_is_refused(
+        self, store: Store, tmp_path: Path, path: str, number: int
+    ) -> None:
+        (tmp_path / "file").touch()
+        with nothing_is_left(), pytest.raises(OSError, match="the option cache") as caught:
+            StoreReader(store, tmp_path / path)
+        assert caught.value.errno == number
+        assert caught.value.filename == str(tmp_path / path)
+
+    def test_a_directory_that_cannot_be_written_is_refused(
+        self, store: Store, small_disk: Path
+    ) -> None:
+        run("mount", "-o", "remount,ro", str(small_disk))
+        with nothing_is_left(), pytest.raises(OSError, match="option cache.*written") as caught:
+            StoreReader(store, small_disk)
+        assert caught.value.errno == errno.EROFS
+
+    @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1G"])
+    def test_a_wrong_limit_is_refused(self, store: Store, directory: Path, limit: Any) -> None:
+        with pytest.raises(ValueError, match="cache_bytes must be an integer"):
+            StoreReader(store, directory, limit)
+        assert not directory.exists()
+
+    def test_two_layouts_share_a_directory(
+        self, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with StoreReader(store, directory) as reader:
+            use(reader)
+        files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+        monkeypatch.setattr(cache_module, "_LAYOUT", b"objects-2")
+        with StoreReader(store, directory) as newer:
+            assert use(newer) == [*ALL]
+            assert use(newer) == []
+        assert {path: path.read_bytes() for path in files} == files
+
+
+class TestRoom:
+    """How much is written."""
+
+    def test_nothing_is_added_to_a_full_directory(self, store: Store, directory: Path) -> None:
+        limit = 2 * BLOCK + occupied_by(100_000)
+        with StoreReader(store, directory, limit) as reader:
+            assert use(reader, np.array([8, 4, 0, 1])) == [0, 1, 4, 8]
+            assert use(reader, np.array([8, 4, 0, 1])) == [0, 1]  # 4 needs two blocks
+            assert use(reader) == [0, 1, 2, 3, 5, 6, 7, 9]
+            assert occupied(directory) == counted(directory) == limit
+            assert use(reader, np.array([4, 8])) == []
+        with StoreReader(store, directory, limit + BLOCK) as reader:
+            assert use(reader, np.array([8, 4, 0, 1])) == [0, 1]
+            assert use(reader, np.array([8, 4, 0, 1])) == [1]
+
+    def test_what_was_damaged_makes_room(self, store: Store, directory: Path) -> None:
+        with StoreReader(store, directory, occupied_by(100_000)) as reader:
+            use(reader, np.array([8]))
+            tick()
+            os.truncate(entries(directory)[0], 0)
+            assert use(reader, np.array([8])) == [8]
+            assert use(reader, np.array([8])) == []
+
+    def test_four_processes_keep_to_one_limit(self, store: Store, directory: Path) -> None:
+        limit = 3_000_000
+        wanted = [[sys.executable, "-c", _FILL, str(directory), str(limit), str(i)] for i in range(4)]
+        processes = [subprocess.Popen(command) for command in wanted]
+        assert [process.wait(60) for process in processes] == [0] * 4
+        assert limit - occupied_by(20_000) < occupied(directory) <= limit
+        assert counted(directory) == occupied(directory)
+        assert not [path for path in entries(directory) if path.suffix]
+
+    def test_two_processes_may_write_the_same_entries(self, directory: Path) -> None:
+        commands = [[sys.executable, "-c", _FILL, str(directory), "None", "0"]] * 2
+        processes = [subprocess.Popen(command) for command in commands]
+        assert [process.wait(60) for process in processes] == [0] * 2
+        assert len(entries(directory)) == 200
+        assert counted(directory) == occupied(directory)
+
+    def test_a_tenth_of_the_disk_stays_free_without_a_limit(self, small_disk: Path) -> None:
+        store = Store((4000,) * 300)
+        with StoreReader(store, small_disk) as reader:
+            for start in range(0, 300, 20):
+                use(reader, np.arange(start, start + 20))
+        status = os.statvfs(small_disk)
+        assert status.f_blocks // 10 <= status.f_bavail < status.f_blocks // 5
+        assert not [path for path in entries(small_disk) if path.suffix]
+
+    def test_a_process_that_was_stopped_while_it_counted_stops_nobody_else(
+        self, store: Store, directory: Path
+    ) -> None:
+        with StoreReader(store, directory) as reader, StoreReader(store, directory) as other:
+            with other.cache._room._lock, other.cache._room._locked() as locked:
+                assert locked
+                assert use(reader) == [*ALL]
+            assert use(reader) == [*ALL]
+            assert use(reader) == []
+
+    @pytest.mark.parametrize("record", [b"", bytes(20), b"\xff" * 20, b"torn"])
+    def test_a_count_that_was_lost_is_made_anew(
+        self, store: Store, directory: Path, record: bytes
+    ) -> None:
+        limit = 3 * occupied_by(100_000)
+        with StoreReader(store, directory, limit) as reader:
+            use(reader, np.array([8, 9]))
+        (directory / "objects-1/count").write_bytes(record)
+        store.contents += Store((100_000,) * 2, 1).contents
+        with StoreReader(store, directory, limit) as reader:
+            use(reader, np.array([7, 6, 8]))
+            assert occupied(directory) == counted(directory) <= limit
+
+
+class TestSweeping:
+    """When the directory is full, what nobody uses any more is removed."""
+
+    LIMIT = 2 * 102_400
+
+    @pytest.fixture
+    def full(self, store: Store, directory: Path) -> Iterator[StoreReader]:
+        with StoreReader(store, directory, self.LIMIT) as reader:
+            use(reader, np.array([8, 9]))
+            yield reader
+
+    def age(self, path: Path, days: float, unread: float | None = None) -> None:
+        now = time.time()
+        os.utime(path, (now - (days if unread is None else unread) * DAY, now - days * DAY))
+
+    def later(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pretend that the last time was two days ago."""
+        monkeypatch.setattr(room_module.time, "time", lambda now=time.time: now() + 2 * DAY)
+
+    def test_old_entries_make_room_for_new_ones(
+        self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.age(entry_of(directory, full.store.expected(8)), 31)
+        assert use(full, np.array([7])) == use(full, np.array([7])) == [7]  # swept today
+        self.later(monkeypatch)
+        assert use(full, np.array([7])) == [7]
+        assert use(full, np.array([7, 9])) == []
+        assert use(full, np.array([8])) == [8]
+        assert counted(directory) == occupied(directory) <= self.LIMIT
+
+    def test_entries_that_were_read_or_written_of_late_stay(
+        self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.age(entry_of(directory, full.store.expected(8)), 40, unread=20)
+        self.age(entry_of(directory, full.store.expected(9)), 20)
+        self.later(monkeypatch)
+        assert use(full, np.array([7])) == [7]
+        assert use(full, np.array([8, 9])) == []
+
+    def test_it_is_done_once_a_day(
+        self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sweep, sweeps = room_module.Room._sweep, []
+        count = lambda room: sweeps.append(1) or sweep(room)  # noqa: E731
+        monkeypatch.setattr(room_module.Room, "_sweep", count)
+        self.later(monkeypatch)
+        for _ in range(3):
+            use(full, np.array([7, 6]))
+        assert sweeps == [1]
+
+    def test_what_was_counted_but_never_written_is_free_again(
+        self, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with StoreReader(store, directory, self.LIMIT) as reader:
+            reader.cache._room.take(self.LIMIT)  # and killed
+            assert use(reader, np.array([8])) == use(reader, np.array([8])) == [8]
+            self.later(monkeypatch)
+            assert use(reader, np.array([8])) == [8]
+            assert use(reader, np.array([8])) == []
+
+    def test_other_files_stay(
+        self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for path in (directory / "mine", directory / "objects-1/count", directory / "objects-2/a"):
+            path.parent.mkdir(exist_ok=True)
+            path.open("a").close()
+            self.age(path, 100)
+        self.later(monkeypatch)
+        use(full, np.array([7]))
+        assert (directory / "mine").exists()
+        assert (directory / "objects-1/count").exists()
+        assert (directory / "objects-2/a").exists()
+
+
+class TestFailures:
+    """What the disk does to a cache costs no byte and no error, but one warning."""
+
+    def test_a_writer_that_was_killed(self, store: Store, directory: Path) -> None:
+        killed = subprocess.run([sys.executable, "-c", _DIE, str(directory)], timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+        (temporary,) = (path for path in entries(directory) if path.suffix)
+        with StoreReader(store, directory) as reader:
+            assert use(reader, np.array([8])) == [8]
+            assert use(reader, np.array([8])) == [8]  # it might be written just now
+            os.utime(temporary, (time.time() - 7200,) * 2)
+            assert use(reader, np.array([8])) == [8]  # removes it
+            assert use(reader, np.array([8])) == [8]
+            assert use(reader, np.array([8])) == []
+        assert not temporary.exists()
+
+    def test_writers_that_are_killed_at_any_moment(self, directory: Path) -> None:
+        for round_ in range(6):
+            command = [sys.executable, "-c", _FILL, str(directory), "None", "0"]
+            writer = subprocess.Popen(command)
+            while writer.poll() is None and len(entries(directory)) < 30 * round_:
+                time.sleep(0.001)
+            writer.kill()
+            writer.wait()
+        with StoreReader(filler(0), directory) as reader:
+            use(reader, np.arange(200))
+            assert counted(directory) >= occupied(directory)
+
+    def test_a_full_disk(self, small_disk: Path) -> None:
+        store = Store((100_000,) * 20)
+        with StoreReader(store, small_disk, 1 << 30) as reader:
+            with pytest.warns(CacheNotUsed, match="No space left") as caught:
+                use(reader, np.arange(20))
+            assert len(caught) == 1
+            assert str(small_disk) in str(caught[0].message)
+            assert counted(small_disk) == occupied(small_disk)
+            use(reader, np.arange(20))
+            assert use(reader, np.arange(5)) == []
+        assert not [path for path in entries(small_disk) if path.suffix]
+
+    def test_a_disk_that_becomes_read_only(self, store: Store, small_disk: Path) -> None:
+        with StoreReader(store, small_disk) as reader:
+            use(reader, ALL[:5])
+            with open(small_disk / "objects-1/count"):
+                pass
+            reader.cache._room.close()  # a file that is open to write would prevent it
+            run("mount", "-o", "remount,ro", str(small_disk))
+            reader.cache._room._fd = os.open(small_disk / "objects-1/count", os.O_RDONLY)
+            with pytest.warns(CacheNotUsed) as caught:
+                assert use(reader) == [5, 6, 7, 8, 9]
+                assert use(reader) == [5, 6, 7, 8, 9]
+            assert len(caught) == 1
+
+    @pytest.mark.parametrize("call", ["open", "write", "rename", "pwrite", "pread", "statvfs"])
+    @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EDQUOT])
+    def test_a_call_that_fails(
+        self,
+        store: Store,
+        directory: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        number: int,
+    ) -> None:
+        with StoreReader(store, directory) as reader:
+            use(reader, ALL[:5])
+            with monkeypatch.context() as patch:
+                patch.setattr(os, call, failing(number))
+                with pytest.warns(CacheNotUsed, match="nothing more is added") as caught:
+                    assert use(reader, ALL[3:]) == [5, 6, 7, 8, 9]
+                    assert use(reader) == [5, 6, 7, 8, 9]
+            assert len(caught) == 1
+            assert use(reader) == [5, 6, 7, 8, 9]
+        assert not [path for path in entries(directory) if path.suffix]
+
+    def test_entries_that_cannot_be_read(self, store: Store, directory: Path) -> None:
+        with StoreReader(store, directory) as reader:
+            use(reader)
+
+            def fail(fds: Any, iovecs: Any, offsets: Any, flags: int = 0) -> IntArray:
+                return np.full(len(iovecs), -errno.EIO, np.int64)
+
+            works, reader.cache._engine = reader.cache._engine, fail
+            with pytest.warns(CacheNotUsed, match="Input/output error") as caught:
+                assert use(reader) == [*ALL]
+            assert len(caught) == 1
+            reader.cache._engine = works
+            assert use(reader) == [*ALL]  # nothing was added
+
+    def test_the_directory_is_deleted(self, store: Store, directory: Path) -> None:
+        with StoreReader(store, directory) as reader:
+            use(reader, ALL[:5])
+            shutil.rmtree(directory)
+            with pytest.warns(CacheNotUsed, match="No such file") as caught:
+                assert use(reader) == [*ALL]
+                assert use(reader) == [*ALL]
+            assert len(caught) == 1
+            assert not directory.exists()
+        with StoreReader(store, directory) as reader, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            use(reader)
+            assert use(reader) == []
+
+    def test_too_many_open_files(self, store: Store, directory: Path) -> None:
+        script = f"""if 1:
+            import os, resource, numpy as np
+            from pathlib import Path
+            from tests.test_objects_cache import *
+            with StoreReader(Store(), Path({str(directory)!r})) as reader:
+                assert use(reader) == [*ALL]
+                _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                fds = len(os.listdir("/proc/self/fd"))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (fds + 3, hard))
+                asked = use(reader)
+                assert 0 < len(asked) < len(ALL), asked
+                resource.setrlimit(resource.RLIMIT_NOFILE, (fds + 100, hard))
+                assert use(reader) == []
+        """
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def occupied_by(size: int) -> int:
+    return -(-(size + TRAILER) // BLOCK) * BLOCK
+
+
+def filler(seed: int) -> Store:
+    """What `_FILL` reads."""
+    return Store((20_000,) * 200, seed)
+
+
+_FILL = """if 1:
+    import sys, numpy as np
+    from pathlib import Path
+    from tests.test_objects_cache import StoreReader, filler, use
+    directory, limit, seed = sys.argv[1:]
+    store = filler(int(seed))
+    store.versions = [b"%s %d" % (seed.encode(), i) for i in range(200)]
+    with StoreReader(store, Path(directory), eval(limit)) as reader:
+        for start in range(0, 200, 8):
+            use(reader, np.arange(start, start + 8))
+"""
+
+_DIE = """if 1:
+    import os, signal, sys, numpy as np
+    from pathlib import Path
+    from tests.test_objects_cache import Store, StoreReader, use
+    os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    with StoreReader(Store(), Path(sys.argv[1])) as reader:
+        use(reader, np.array([8]))
+"""
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
