@@ -1,10 +1,12 @@
 """Objects of S3, Google Cloud Storage, Azure and web servers, by obstore."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._types import IntArray
 from ..catalog import Catalog
@@ -13,6 +15,9 @@ from ..options import require_flag, require_integer, require_number
 from ..ranges import Spans
 from ..reader import Batch, Reader
 from ..remote import Remote
+from .files.samples import FILES_AT_ONCE
+from .linux import engines
+from .objects.cache import Cache
 from .objects.origins import origins
 from .objects.remote import StoreRemote
 from .objects.requests import Requests
@@ -35,6 +40,8 @@ class ObjectStoreReader(Reader):
 
     What is longer than a MiB is asked for in parts, so that a batch keeps its share of the requests
     busy; a body that was cut is asked for again from the start of its part.
+
+    A batch that is in the cache is read as python-file reads files. The lanes take turns then.
     """
 
     alignment = 64  # a cache line
@@ -55,6 +62,8 @@ class ObjectStoreReader(Reader):
         region: str | None = None,
         anonymous: bool = False,
         client_options: Mapping[str, Any] | None = None,
+        cache: str | bytes | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         """Ask for nothing yet.
 
@@ -72,9 +81,15 @@ class ObjectStoreReader(Reader):
             region: of S3; None: as the environment says.
             anonymous: make requests without credentials.
             client_options: further ones of obstore's HTTP client.
+            cache: a directory on a local disk, where samples are kept that were read. Readers of
+                all processes may share it. It is created if only its last component is missing.
+            cache_bytes: how many bytes all samples there may take. When it is full, nothing is
+                added. None: it is full when less than a tenth of the file system is free.
 
         Raises:
             ValueError, TypeError: a wrong option.
+            OSError: `cache` is no directory, or cannot be written to.
+            BackendUnavailable: `cache` cannot be read on this machine.
         """
         name = "object-store"
         require_integer(name, "requests", requests, range(1, 1025))
@@ -87,6 +102,10 @@ class ObjectStoreReader(Reader):
                 raise ValueError(f"{name}: hedge must be a percentile like 'p95', not {hedge!r}")
         elif hedge is not None:
             require_number(name, "hedge", hedge, 0.001, 3600)
+        if cache is None and cache_bytes is not None:
+            raise ValueError(f"{name}: cache_bytes needs cache, the directory")
+        if cache is not None and not check:
+            raise ValueError(f"{name}: cache needs check=True, or it would mix versions")
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
@@ -98,33 +117,39 @@ class ObjectStoreReader(Reader):
             client_options=client_options,
             retries=ONCE,
         )
+        self._cache: Cache | None = None
+        if cache is not None:
+            _, read = engines.choose(name, None, FILES_AT_ONCE)
+            place = self._stores.place()
+            self._cache = Cache(catalog, cache, cache_bytes, read=read, store=place)
+            self.cooperative = True
         self._requests = Requests(requests, retry=retry, hedge=hedge)
         self._objects = Objects(catalog, self._stores, self._requests, check)
 
     def sizes(self, samples: IntArray) -> IntArray:
-        return self._objects.sizes(samples)
+        return self._objects.sizes(samples, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
         spans = _whole(batch) if batch.spans is None else batch.spans
         # In the order of the batch: of several that fail, the first is named.
-        self._objects.sizes(spans.files[np.argsort(spans.slots, kind="stable")])
+        files = spans.files[np.argsort(spans.slots, kind="stable")]
+        self._objects.sizes(files, self.yield_turn)
         if batch.spans is not None:
             self._objects.require_inside(batch.samples[batch.sizes > 0])
-        part = int(np.clip(spans.sizes.sum() // self._share, _SHORTEST, _LONGEST))
-        spans = spans.split(part)
-        spans = spans[np.argsort(spans.slots, kind="stable")]
-        pieces = self._objects.pieces(spans.files, spans.starts, spans.sizes)
-        starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
-
-        def take(position: int, body: memoryview) -> None:
-            start = starts[position]
-            memory[start : start + body.nbytes] = body
-
-        self._objects.read(pieces, take)
+        if self._cache is None:
+            self._fetch(batch, spans)
+            return
+        versions = self._objects.strong_versions(self._catalog.files(batch.samples))
+        missing = self._cache.read(batch, versions, self.yield_turn)
+        if missing.size:
+            self._fetch(batch, spans[_needed(batch, spans, missing)])
+            self._cache.add(batch, versions, missing)
 
     def close(self) -> None:
         self._requests.close()
         self._stores.close()
+        if self._cache is not None:
+            self._cache.close()
 
     @classmethod
     def remote(
@@ -152,6 +177,30 @@ class ObjectStoreReader(Reader):
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
         return origins()
+
+    def _fetch(self, batch: Batch, spans: Spans) -> None:
+        """Fill spans of a batch by requests."""
+        self.yield_turn()
+        part = int(np.clip(spans.sizes.sum() // self._share, _SHORTEST, _LONGEST))
+        spans = spans.split(part)
+        spans = spans[np.argsort(spans.slots, kind="stable")]
+        pieces = self._objects.pieces(spans.files, spans.starts, spans.sizes)
+        starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
+
+        def take(position: int, body: memoryview) -> None:
+            start = starts[position]
+            memory[start : start + body.nbytes] = body
+
+        self._objects.read(pieces, take)
+
+
+def _needed(batch: Batch, spans: Spans, slots: IntArray) -> npt.NDArray[np.bool_]:
+    """bool[k]: which spans of a batch have bytes of the samples in some slots."""
+    needed = np.zeros(len(spans), bool)
+    if batch.spans is not None:
+        slots = np.searchsorted(spans.offsets, batch.offsets[slots], "right") - 1
+    needed[slots] = True
+    return needed
 
 
 def _whole(batch: Batch) -> Spans:

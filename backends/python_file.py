@@ -3,9 +3,7 @@
 import errno
 import os
 import stat
-import warnings
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +16,9 @@ from ..reader import Batch, Reader
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
 from .files.spans import SpanReads
-from .linux import aio, preadv
+from .linux import engines
 from .linux.libc import IOVEC
-from .linux.reads import Ranges, Read, Reads, read_ranges
+from .linux.reads import Ranges, Reads, read_ranges
 
 
 class PythonFileReader(Reader):
@@ -49,7 +47,7 @@ class PythonFileReader(Reader):
         *,
         direct: bool = False,
         lanes: int = 3,
-        io: Literal["aio", "preadv"] | None = None,
+        io: engines.Io | None = None,
         copying_lanes: int | None = None,
     ) -> None:
         """Open no file yet: files are opened when they are read.
@@ -76,8 +74,7 @@ class PythonFileReader(Reader):
         require_file_options("python-file", direct, lanes, copying_lanes)
         if io not in (None, "aio", "preadv"):
             raise ValueError(f"python-file: io must be one of aio, preadv, not {io!r}")
-        self.io = _choose_io(io)
-        self._read: Read = partial(aio.read, FILES_AT_ONCE) if self.io == "aio" else preadv.read
+        self.io, self._read = engines.choose("python-file", io, FILES_AT_ONCE)
         self.lanes = lanes
         if copying_lanes is None and catalog.ranges is not None:
             # These lanes seldom need the interpreter lock, and copy in the time in which DALI's
@@ -93,7 +90,8 @@ class PythonFileReader(Reader):
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
-        return _missing("preadv") and _missing("aio")  # the constructor falls back on preadv
+        # The constructor falls back on preadv.
+        return engines.missing("preadv", FILES_AT_ONCE) and engines.missing("aio", FILES_AT_ONCE)
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._files.sizes(samples, self.yield_turn)
@@ -157,21 +155,3 @@ class PythonFileReader(Reader):
         iovecs["base"][:, 1] = address_of(self._overflow)  # its contents are never used
         iovecs["len"][:, 1] = unit
         return iovecs
-
-
-def _choose_io(io: Literal["aio", "preadv"] | None) -> Literal["aio", "preadv"]:
-    missing = _missing(io or "aio")
-    if missing is None:
-        return io or "aio"
-    if io is None and _missing("preadv") is None:
-        what = f"python-file: reading by preadv, which is slower: {missing}"
-        warnings.warn(what, RuntimeWarning, stacklevel=3)
-        return "preadv"
-    other = "aio" if io == "preadv" else "preadv"
-    remedy = f"{missing.remedy}; or use the python-file option io={other!r}"
-    raise BackendUnavailable(missing.reason, remedy)
-
-
-def _missing(io: str) -> BackendUnavailable | None:
-    """Why `io` does not work here; None if it does."""
-    return aio.unavailable(FILES_AT_ONCE) if io == "aio" else preadv.unavailable()

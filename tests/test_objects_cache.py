@@ -12,7 +12,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,18 @@ import pytest
 
 from dali_storage import Batch, Catalog, IntArray, Reader
 from dali_storage.backends.linux import preadv
+from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import cache as cache_module
 from dali_storage.backends.objects import room as room_module
 from dali_storage.backends.objects.cache import Cache
-from dali_storage.errors import CacheNotUsed
+from dali_storage.errors import CacheNotUsed, ObjectReplacedError
 from dali_storage.ranges import Ranges
+from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.probes import nothing_is_left
 from dali_storage.testing.reading import read
 
 from .devices import require, run
+from .objects.client import FaultServer
 
 SIZES = (0, 1, 31, 4064, 4095, 4096, 4097, 65536, 100_000, 100_000)  # 4064: a page with the trailer
 ALL = np.arange(len(SIZES))
@@ -158,6 +163,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     run("umount", str(disk))
 
 
+@contextmanager
+def one_warning(match: str) -> Iterator[None]:
+    """Assert that the block warns once that the cache is not used."""
+    with pytest.warns(CacheNotUsed, match=match) as caught:
+        yield
+    assert len(caught) == 1
+
+
 def tick() -> None:
     """Wait until the kernel's clock has gone on, so that a change has another time."""
     time.sleep(0.02)
@@ -173,7 +186,7 @@ def test_ranges_of_containers_are_entries_by_their_place(directory: Path) -> Non
     store = Shards()
     samples = np.arange(8)
     with StoreReader(store, directory) as reader:
-        assert use(reader, samples[3:]) == [3, 4, 5, 6, 7]
+        assert use(reader, samples[3:]) == [3, 4, 6, 7]  # 5 is empty
         assert use(reader, samples) == [0, 1, 2]
         assert use(reader, samples[::-1]) == []
     with StoreReader(store, directory) as other:
@@ -279,10 +292,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a magic": _flip(-8),
     "a checksum": _flip(-1),
     "zeros": lambda path: path.write_bytes(bytes(100_000 + TRAILER)) and None,
-    "a torn page": lambda path: path.write_bytes(
-        path.read_bytes()[:4096] + bytes(4096) + path.read_bytes()[8192:]
-    )
-    and None,
+    "a torn page": lambda path: (
+        path.write_bytes(path.read_bytes()[:4096] + bytes(4096) + path.read_bytes()[8192:]) and None
+    ),
     "nothing": lambda path: os.truncate(path, 0),
     "a part": lambda path: os.truncate(path, 50_000),
     "no trailer": lambda path: os.truncate(path, 100_000),
@@ -436,7 +448,7 @@ class TestOpening:
         self, store: Store, small_disk: Path
     ) -> None:
         run("mount", "-o", "remount,ro", str(small_disk))
-        with nothing_is_left(), pytest.raises(OSError, match="option cache.*written") as caught:
+        with nothing_is_left(), pytest.raises(OSError, match=r"option cache.*written") as caught:
             StoreReader(store, small_disk)
         assert caught.value.errno == errno.EROFS
 
@@ -457,6 +469,175 @@ class TestOpening:
             assert use(newer) == [*ALL]
             assert use(newer) == []
         assert {path: path.read_bytes() for path in files} == files
+
+
+class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
+    """Those of a reader hold with a cache, too. It keeps what it has, as a snapshot does."""
+
+    batches = 100
+    openings = 2
+    interrupts = 10
+
+    @pytest.fixture(autouse=True)
+    def bucket(self, server: FaultServer, directory: Path, tmp_path: Path) -> None:
+        self.served, self.cache = directory, tmp_path / "cache"
+        server.serve("data", directory)
+
+    def open(self, catalog: Catalog) -> Reader:
+        return ObjectStoreReader(catalog, cache=self.cache)
+
+    def published(self, catalog: Catalog) -> Catalog:
+        return replace(catalog, root=b"s3://data")
+
+    def file(self, catalog: Catalog, sample: int) -> Path:
+        return self.served / os.fsdecode(catalog.name(sample))
+
+
+class TestReader:
+    """The backend with a cache."""
+
+    @pytest.fixture
+    def listed(self, server: FaultServer, store: Store) -> Catalog:
+        """The objects of the store on the server, as a listing has them."""
+        for number, content in enumerate(store.contents):
+            server.put(f"bucket/{number}.jpg", content)
+        sizes = np.array(SIZES)
+        etags = [b'"%s"' % md5(c).hexdigest().encode() for c in store.contents]
+        return replace(store.catalog, sizes=sizes, versions=np.array(etags))
+
+    @pytest.fixture
+    def unlisted(self, listed: Catalog) -> Catalog:
+        return replace(listed, sizes=None, versions=None)
+
+    def read(
+        self, catalog: Catalog, directory: Path, samples: IntArray = ALL, **options: Any
+    ) -> Any:
+        with ObjectStoreReader(catalog, cache=directory, **options) as reader:
+            return read(reader, samples, catalog)
+
+    def test_a_second_epoch_asks_for_nothing(
+        self, listed: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        assert self.read(listed, directory) == store.contents
+        assert len(server.log(clear=True)) == len(SIZES)
+        threads = threading.active_count()
+        with ObjectStoreReader(listed, cache=directory) as reader:
+            assert read(reader, ALL, listed) == store.contents
+            assert threading.active_count() == threads
+        assert server.log() == []
+
+    def test_only_what_is_missing_is_asked_for(
+        self, listed: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        self.read(listed, directory, ALL[:6])
+        server.log(clear=True)
+        assert self.read(listed, directory, ALL[::-1]) == store.contents[::-1]
+        asked = sorted(request.key for request in server.log())
+        assert asked == [f"bucket/{number}.jpg" for number in range(6, 10)]
+
+    def test_versions_that_nobody_listed_are_asked_once(
+        self, unlisted: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        self.read(unlisted, directory)
+        server.log(clear=True)
+        with ObjectStoreReader(unlisted, cache=directory) as reader:
+            for _ in range(2):
+                assert read(reader, ALL, unlisted) == store.contents
+        assert [request.kind for request in server.log()] == ["HEAD"] * len(SIZES)
+
+    def test_a_new_version_is_read_from_the_store(
+        self, unlisted: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        self.read(unlisted, directory)
+        changed = bytes(100_000)
+        server.put("bucket/8.jpg", changed)
+        for _ in range(2):
+            contents = self.read(unlisted, directory)
+            assert contents == [*store.contents[:8], changed, store.contents[9]]
+
+    def test_an_object_that_was_replaced_is_refused_and_not_kept(
+        self, listed: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        server.put("bucket/8.jpg", bytes(100_000))
+        with pytest.raises(ObjectReplacedError):
+            self.read(listed, directory)
+        server.put("bucket/8.jpg", store.contents[8])
+        assert self.read(listed, directory) == store.contents
+
+    def test_a_replaced_object_is_what_was_listed_while_it_is_in_the_cache(
+        self, listed: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        self.read(listed, directory)
+        server.put("bucket/8.jpg", bytes(100_000))
+        assert self.read(listed, directory) == store.contents
+
+    @pytest.mark.parametrize("mode", ["cut", "short", "foreign-etag", "403", "cut-swap"])
+    def test_nothing_wrong_is_kept(
+        self, listed: Catalog, store: Store, server: FaultServer, directory: Path, mode: str
+    ) -> None:
+        server.fail(mode, 1, key="bucket/9.jpg")
+        with suppress(OSError):
+            self.read(listed, directory, retry=1)
+        server.put("bucket/9.jpg", store.contents[9])
+        server.heal()
+        assert self.read(listed, directory) == self.read(listed, directory) == store.contents
+
+    def test_endpoints_are_told_apart(
+        self, listed: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        self.read(listed, directory)
+        server.log(clear=True)
+        self.read(listed, directory, endpoint=server.url.replace("127.0.0.1", "localhost"))
+        assert len(server.log()) == len(SIZES)
+
+    def test_ranges_of_containers(self, server: FaultServer, directory: Path) -> None:
+        shards = Shards()
+        for number, content in enumerate(shards.contents):
+            server.put(f"bucket/{number}.jpg", content)
+        expected = [shards.expected(sample) for sample in range(8)]
+        assert self.read(shards.catalog, directory, np.arange(0, 8, 2)) == expected[::2]
+        assert self.read(shards.catalog, directory, np.arange(8)) == expected
+        server.log(clear=True)
+        assert self.read(shards.catalog, directory, np.arange(8)[::-1]) == expected[::-1]
+        assert {request.kind for request in server.log()} == {"HEAD"}
+
+    def test_without_strong_versions_nothing_is_kept(
+        self, unlisted: Catalog, store: Store, server: FaultServer, directory: Path
+    ) -> None:
+        server.fail("no-etag", 1000, on="HEAD")
+        server.fail("no-etag", 1000, on="GET")
+        with one_warning("no strong ETag of 's3://bucket/0.jpg'"):
+            assert self.read(unlisted, directory) == store.contents
+        assert not entries(directory)
+
+    def test_its_turn_is_given_away_before_it_asks(self, listed: Catalog, directory: Path) -> None:
+        turns: list[int] = []
+        with ObjectStoreReader(listed, cache=directory) as reader:
+            assert reader.cooperative
+            reader.yield_turn = lambda: turns.append(1)
+            read(reader, ALL, listed)
+            assert turns
+            turns.clear()
+            read(reader, ALL, listed)
+            assert not turns
+        with ObjectStoreReader(listed) as reader:
+            assert not reader.cooperative
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"cache_bytes": 1 << 30}, "cache_bytes needs cache"),
+            ({"cache": "x", "check": False}, "cache needs check=True"),
+            ({"cache": "x", "cache_bytes": 0}, "cache_bytes must be an integer"),
+        ],
+    )
+    def test_wrong_options(
+        self, listed: Catalog, tmp_path: Path, options: Any, message: str
+    ) -> None:
+        with nothing_is_left(), pytest.raises(ValueError, match=message):
+            ObjectStoreReader(listed, **options)
+        with pytest.raises(TypeError):
+            ObjectStoreReader(listed, cache=17)  # type: ignore[arg-type]
 
 
 class TestRoom:
@@ -484,7 +665,9 @@ class TestRoom:
 
     def test_four_processes_keep_to_one_limit(self, store: Store, directory: Path) -> None:
         limit = 3_000_000
-        wanted = [[sys.executable, "-c", _FILL, str(directory), str(limit), str(i)] for i in range(4)]
+        wanted = [
+            [sys.executable, "-c", _FILL, str(directory), str(limit), str(i)] for i in range(4)
+        ]
         processes = [subprocess.Popen(command) for command in wanted]
         assert [process.wait(60) for process in processes] == [0] * 4
         assert limit - occupied_by(20_000) < occupied(directory) <= limit
@@ -636,10 +819,8 @@ class TestFailures:
     def test_a_full_disk(self, small_disk: Path) -> None:
         store = Store((100_000,) * 20)
         with StoreReader(store, small_disk, 1 << 30) as reader:
-            with pytest.warns(CacheNotUsed, match="No space left") as caught:
+            with one_warning(f"cache='{small_disk}'.*No space left"):
                 use(reader, np.arange(20))
-            assert len(caught) == 1
-            assert str(small_disk) in str(caught[0].message)
             assert counted(small_disk) == occupied(small_disk)
             use(reader, np.arange(20))
             assert use(reader, np.arange(5)) == []
@@ -653,10 +834,9 @@ class TestFailures:
             reader.cache._room.close()  # a file that is open to write would prevent it
             run("mount", "-o", "remount,ro", str(small_disk))
             reader.cache._room._fd = os.open(small_disk / "objects-1/count", os.O_RDONLY)
-            with pytest.warns(CacheNotUsed) as caught:
+            with one_warning(""):
                 assert use(reader) == [5, 6, 7, 8, 9]
                 assert use(reader) == [5, 6, 7, 8, 9]
-            assert len(caught) == 1
 
     @pytest.mark.parametrize("call", ["open", "write", "rename", "pwrite", "pread", "statvfs"])
     @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EDQUOT])
@@ -672,10 +852,9 @@ class TestFailures:
             use(reader, ALL[:5])
             with monkeypatch.context() as patch:
                 patch.setattr(os, call, failing(number))
-                with pytest.warns(CacheNotUsed, match="nothing more is added") as caught:
+                with one_warning("nothing more is added"):
                     assert use(reader, ALL[3:]) == [5, 6, 7, 8, 9]
                     assert use(reader) == [5, 6, 7, 8, 9]
-            assert len(caught) == 1
             assert use(reader) == [5, 6, 7, 8, 9]
         assert not [path for path in entries(directory) if path.suffix]
 
@@ -687,9 +866,9 @@ class TestFailures:
                 return np.full(len(iovecs), -errno.EIO, np.int64)
 
             works, reader.cache._engine = reader.cache._engine, fail
-            with pytest.warns(CacheNotUsed, match="Input/output error") as caught:
+            with one_warning("Input/output error"):
                 assert use(reader) == [*ALL]
-            assert len(caught) == 1
+                assert use(reader) == [*ALL]
             reader.cache._engine = works
             assert use(reader) == [*ALL]  # nothing was added
 
@@ -697,10 +876,9 @@ class TestFailures:
         with StoreReader(store, directory) as reader:
             use(reader, ALL[:5])
             shutil.rmtree(directory)
-            with pytest.warns(CacheNotUsed, match="No such file") as caught:
+            with one_warning("No such file"):
                 assert use(reader) == [*ALL]
                 assert use(reader) == [*ALL]
-            assert len(caught) == 1
             assert not directory.exists()
         with StoreReader(store, directory) as reader, warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -93,6 +93,7 @@ class Cache:
         self._local = is_local(self._layout)
         self._checked = np.zeros(len(catalog), np.int64)  # by sample: the file's ctime in ns, or 0
         self._adds = True
+        self._warned = False
         self._lock = threading.Lock()
 
     def read(
@@ -102,7 +103,7 @@ class Cache:
 
         Args:
             batch: the samples; its buffer is host memory.
-            versions: of the n samples' objects.
+            versions: of the n samples' objects; empty if nothing identifies their bytes.
             yield_turn: called before it blocks.
 
         Returns:
@@ -115,6 +116,8 @@ class Cache:
                 found[part] = self._read(_part(batch, part), versions[part], yield_turn)
             except OSError as error:
                 self._give_up(error)
+        if self._catalog.ranges is not None:
+            found |= batch.sizes == 0  # nothing is known of their objects
         return np.flatnonzero(~found)
 
     def add(self, batch: Batch, versions: Sequence[bytes], slots: IntArray) -> None:
@@ -122,6 +125,11 @@ class Cache:
 
         An error ends the adding for good, with the warning `CacheNotUsed`.
         """
+        unknown = [slot for slot in slots.tolist() if not versions[slot]]
+        if unknown:
+            url = os.fsdecode(self._catalog.path(int(batch.samples[unknown[0]])))
+            self._warn(f"the server tells no strong ETag of {url!r}, so it is not kept")
+            slots = np.setdiff1d(slots, unknown)
         if not self._adds or not slots.size:
             return
         chosen = _part(batch, slots)
@@ -249,11 +257,15 @@ class Cache:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
+        self._adds = False
+        self._warn(f"{error}; nothing more is added to it")
+
+    def _warn(self, what: str) -> None:
         with self._lock:
-            first, self._adds = self._adds, False
+            first, self._warned = not self._warned, True
         if first:
-            what = f"object-store: cache={os.fsdecode(self._directory)!r}: {error}"
-            warnings.warn(f"{what}; nothing more is added to it", CacheNotUsed, stacklevel=2)
+            where = f"object-store: cache={os.fsdecode(self._directory)!r}"
+            warnings.warn(f"{where}: {what}", CacheNotUsed, stacklevel=2)
 
 
 def _part(batch: Batch, chosen: slice | IntArray) -> Batch:

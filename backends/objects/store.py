@@ -46,6 +46,7 @@ _ENDPOINTS = {
 }
 """The variables that name an endpoint; the first one counts."""
 
+_ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR"  # has the containers
 _OPENED_BY: set[int] = set()  # processes; forks inherit it
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -110,6 +111,12 @@ class Stores:
         if _ODD.search(key):
             _refuse(url, "has an empty, '.' or '..' part, or control characters; rename the object")
         return self.bucket(scheme, bucket, url), key
+
+    def place(self) -> bytes:
+        """Tells apart services in which one URL names different objects. Has no secret in it."""
+        endpoints = {scheme: self._endpoint or endpoint_of(scheme) for scheme in _ENDPOINTS}
+        endpoints["s3"] = endpoints["s3"] or Profile().get("endpoint_url")
+        return repr([*endpoints.values(), *map(os.environ.get, _ACCOUNT)]).encode()
 
     def bucket(self, scheme: str, bucket: str, url: bytes) -> Store:
         """The store of a bucket; errors name `url`."""

@@ -56,8 +56,8 @@ class Objects:
         self._sizes, self._versions = sizes, versions  # -1: not known yet
         self._noting = threading.Lock()
 
-    def sizes(self, files: IntArray) -> IntArray:
-        """The sizes of n files in bytes, int64[n].
+    def sizes(self, files: IntArray, yield_turn: Callable[[], None] = lambda: None) -> IntArray:
+        """The sizes of n files in bytes, int64[n]. Calls `yield_turn` before it asks.
 
         Raises:
             OSError: there is no such object, or it cannot be asked, or has no version; names it.
@@ -67,6 +67,7 @@ class Objects:
         _, first = np.unique(files[sizes < 0], return_index=True)
         unknown = files[sizes < 0][np.sort(first)]  # in the order of the batch
         urls = self._catalog.file_paths(unknown)
+        yield_turn()
 
         def note(position: int, meta: Mapping[str, Any]) -> None:
             self._note(int(unknown[position]), version_of(meta), meta["size"], urls[position])
@@ -78,6 +79,10 @@ class Objects:
     def versions(self) -> Versions:
         """bytes[files]: the versions of those whose sizes were asked for."""
         return self._versions
+
+    def strong_versions(self, files: IntArray) -> list[bytes]:
+        """What identifies the bytes of n files whose sizes are known; empty if nothing does."""
+        return [version * is_strong(version) for version in self._versions[files].tolist()]
 
     def pieces(self, files: IntArray, starts: IntArray, lengths: IntArray) -> list[Piece]:
         """The pieces of n files whose sizes are known.
