@@ -33,6 +33,12 @@ _REMEDIES = {  # in order of precedence
     "checkpointing": "make the pipeline with the same enable_checkpointing",
     "seed": "give the reader the same seed",
 }
+_FOLLOWS = {  # what then differs in any case
+    "samples": ("names",),
+    "num_shards": ("shard_id",),
+    "random_shuffle": ("initial_fill", "seed"),
+    "shuffle_after_epoch": ("shuffle_after_epoch_seed", "checkpointing"),
+}
 _WORDS = {
     "samples": "{} samples",
     "names": "samples whose names, labels and index have the CRC-32 {:#x}",
@@ -115,8 +121,8 @@ def require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) -
     both = saved.keys() & here.keys()
     differs = [name for name in saved if name in both and saved[name] != here[name]]
     if differs:
-        if "samples" in differs:
-            differs = ["samples"]  # then their names differ in any case
+        noise = {each for name in differs for each in _FOLLOWS.get(name, ())}
+        differs = [name for name in differs if name not in noise]
         was, now = [
             ", ".join(_WORDS.get(name, f"{name}={{}}").format(each[name]) for name in differs)
             for each in (saved, here)

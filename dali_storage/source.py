@@ -128,8 +128,8 @@ class Source:
 
     @property
     def configured(self) -> bool:
-        """Whether `configure()` has been called."""
-        return self._batch_size > 0
+        """Whether `configure()` has succeeded."""
+        return self._batch_size > 0 and (self._resume is None or self.resumed)
 
     def configure(
         self, *, batch_size: int, seed: int | None, checkpointing: bool, shared_seed: bool = True

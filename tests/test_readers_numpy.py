@@ -168,7 +168,8 @@ def test_iterators_give_the_same(tmp_path: Path, order: dict[str, Any], policy: 
 def test_it_has_every_argument_of_the_real_one() -> None:
     real = inspect.signature(fn.readers.numpy).parameters
     ours = inspect.signature(readers.numpy).parameters
-    assert set(ours) - set(real) == {"backend", "backend_options", "pinned", "return_index"}
+    new = {"backend", "backend_options", "pinned", "resume", "return_index"}
+    assert set(ours) - set(real) == new
     assert set(real) <= set(ours)
     for name in set(real) - {"seed", "bytes_per_sample_hint", "roi_axes"}:
         assert ours[name].default == real[name].default, name

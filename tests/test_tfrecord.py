@@ -88,7 +88,7 @@ def test_it_has_all_arguments_of_dalis_reader() -> None:
     dali = inspect.signature(fn.readers.tfrecord).parameters
     ours = inspect.signature(readers.tfrecord).parameters
     assert dali.keys() - ours.keys() == set()
-    new = {"backend", "backend_options", "return_index", "pinned", "shuffle", "verify"}
+    new = {"backend", "backend_options", "return_index", "pinned", "resume", "shuffle", "verify"}
     assert ours.keys() - dali.keys() == new
     for name in dali.keys() - {"seed", "index_path", "bytes_per_sample_hint"}:
         assert ours[name].default == dali[name].default
