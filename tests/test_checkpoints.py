@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
+from dali_storage.catalog import Catalog
 from dali_storage.dali import source
 
 from .conftest import Tree, build, take
@@ -180,3 +182,126 @@ def three_batches(index: int) -> np.ndarray:
     if index >= 3:
         raise StopIteration
     return np.zeros((4, 1), np.float32)
+
+
+# --- what a checkpoint is of ----------------------------------------------------------------------
+
+WINDOW: dict[str, Any] = {"random_shuffle": True, "seed": 4, "initial_fill": 7}
+EPOCH: dict[str, Any] = {"shuffle_after_epoch": True}
+SHARD: dict[str, Any] = {"num_shards": 3, "shard_id": 1}
+RESUME = "go on with resume=, see readers.state"
+
+
+@pytest.mark.parametrize(
+    ("saved", "here", "words"),
+    [
+        (
+            SHARD,
+            SHARD | {"shard_id": 2},
+            "shard_id=1, .*shard_id=2: give every rank the checkpoint",
+        ),
+        (SHARD, {"num_shards": 2, "shard_id": 1}, f"num_shards=3, .*num_shards=2: .*{RESUME}"),
+        (SHARD, {}, f"num_shards=3, and here it is num_shards=1: .*{RESUME}"),
+        (SHARD, SHARD | {"pad_last_batch": True}, "pad_last_batch=False, .*pad_last_batch=True"),
+        ({"stick_to_shard": True}, {}, "stick_to_shard=True, and here it is stick_to_shard=False"),
+        (WINDOW, {}, "random_shuffle=True, and here it is random_shuffle=False: give the reader"),
+        (
+            WINDOW,
+            WINDOW | {"seed": 5},
+            "seed=4, and here it is seed=5: give the reader the same seed",
+        ),
+        (WINDOW, WINDOW | {"initial_fill": 9}, "initial_fill=7, and here it is initial_fill=9"),
+        ({}, EPOCH, "shuffle_after_epoch=False, and here it is shuffle_after_epoch=True"),
+        (
+            EPOCH,
+            EPOCH | {"shuffle_after_epoch_seed": 1},
+            "shuffle_after_epoch_seed=524287, .*_seed=1",
+        ),
+        (
+            {},
+            {"dir_filters": "class[12]"},
+            "22 samples, and here it is 14 samples: take the data set",
+        ),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_order_is_refused(
+    tree: Tree, saved: dict[str, Any], here: dict[str, Any], words: str
+) -> None:
+    root = str(tree(22))
+    checkpoint = checkpoint_after(3, file_root=root, **saved)
+    with pytest.raises(ValueError, match=rf"'R'\): the checkpoint was made with {words}"):
+        restored(checkpoint, file_root=root, **here).build()
+    assert take(restored(checkpoint, file_root=root, **saved), 1)
+
+
+def test_a_checkpoint_of_other_names_is_refused(tree: Tree) -> None:
+    root = tree(22)
+    checkpoint = checkpoint_after(3, file_root=str(root))
+    (root / "class0" / "0000.jpg").rename(root / "class0" / "0000.png")
+    with pytest.raises(ValueError, match=r"names, labels and index .*0x\w+, and here .*data set"):
+        restored(checkpoint, file_root=str(root)).build()
+
+
+def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree: Tree) -> None:
+    """The seed is that of DALI's table; it is known when the pipeline is built."""
+    arguments = {"file_root": str(tree(22)), "random_shuffle": True, "name": "R"}
+    options = {"enable_checkpointing": True}
+    pipeline = build(readers.file, 4, **arguments, pipeline=options | {"seed": 1})
+    checkpoint = pipeline.checkpoint()  # before the first batch
+    again = build(
+        readers.file, 4, **arguments, pipeline=options | {"seed": 1, "checkpoint": checkpoint}
+    )
+    assert take(again, 9) == take(pipeline, 9)
+    other = build(
+        readers.file, 4, **arguments, pipeline=options | {"seed": 2, "checkpoint": checkpoint}
+    )
+    with pytest.raises(
+        ValueError, match=r"with seed=\d+, and here it is seed=\d+: give the reader"
+    ):
+        other.build()
+    # Without random_shuffle there is nothing that depends on it.
+    arguments["random_shuffle"] = False
+    pipeline = build(readers.file, 4, **arguments, pipeline=options | {"seed": 1})
+    options |= {"seed": 2, "checkpoint": pipeline.checkpoint()}
+    assert take(build(readers.file, 4, **arguments, pipeline=options), 3) == take(pipeline, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 0}, "version 0, and this dali_storage reads version 1"),
+        (
+            dict.fromkeys(["version", "seed", "names"]),
+            "no version, and .*take the dali_storage that",
+        ),
+        ({"batches": -1}, "batches is -1"),
+        ({"names": None}, "lacks, or has too much: names"),
+        ({"resumed": []}, r"resumed is \[\]"),
+        ({"resumed": {}}, "no state of readers.state.*no version"),
+    ],
+    ids=str,
+)
+def test_a_damaged_checkpoint_is_refused(tree: Tree, change: dict[str, Any], words: str) -> None:
+    """Those of the first dali_storage had no more than batches, batch_size and samples."""
+    root = str(tree(22))
+    pipeline = build(readers.file, name="R", file_root=root)
+    made = source(pipeline, "R").checkpoint(0)
+    saved = {key: value for key, value in (made | change).items() if value is not None}
+    with pytest.raises(ValueError, match=rf"'R'\): .*{words}"):
+        source(pipeline, "R").restore({"resumed": None} | saved)
+    source(pipeline, "R").restore(json.loads(json.dumps(made)))
+
+
+def test_a_checkpoint_is_small_and_needs_the_names_once(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    checksum = Catalog.checksum
+    monkeypatch.setattr(Catalog, "checksum", lambda it: [calls.append(it), checksum(it)][1])
+    options = {"enable_checkpointing": True}
+    pipeline = build(readers.file, 4, name="R", file_root=str(tree(22)), pipeline=options)
+    take(pipeline, 5)
+    assert len(pipeline.checkpoint()) < 600
+    pipeline.checkpoint()
+    assert len(calls) == 1
