@@ -184,8 +184,8 @@ class Objects:
 
 def version_of(meta: Mapping[str, Any]) -> bytes:
     """What identifies the content of an object: its ETag or, without one, when it was modified."""
-    if meta["e_tag"]:
-        return str(meta["e_tag"]).encode()
+    if tag := str(meta["e_tag"] or ""):
+        return (tag if tag.endswith('"') else f'"{tag}"').encode()  # Azure's list has no quotes
     modified = meta["last_modified"]
     return f"modified {modified.isoformat()}".encode() if modified.timestamp() else b""
 
