@@ -34,8 +34,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CRASHED_S = 3600.0  # a file that was not renamed by then never will be
 
 # An entry is a file: the bytes of the sample, and a trailer.
-_TRAILER = np.dtype([("digest", "<u8", 2), ("magic", "<u4"), ("crc", "<u4")])
-_MAGIC = 0x6A624F64
+_TRAILER = np.dtype([("digest", "<u8", 2), ("crc", "<u4")])
 # What is read of a file after the sample: if any byte of the last field arrives, it is too long.
 _REST = np.dtype([("trailer", _TRAILER), ("behind", "<u8")])
 
@@ -182,7 +181,8 @@ class Cache:
             found = np.array(fds) >= 0
             slots = np.flatnonzero(found)
             if slots.size:
-                columns = ([digests[i] for i in slots], [fds[i] for i in slots])
+                present = slots.tolist()
+                columns = [digests[slot] for slot in present], [fds[slot] for slot in present]
                 found[slots] = self._read_files(_part(batch, slots), *columns, yield_turn)
             for damaged in slots[~found[slots]].tolist():
                 self._remove(paths[damaged], int(batch.sizes[damaged]))
@@ -211,8 +211,7 @@ class Cache:
             self._give_up(os_error(int(reads.errors[failed]), path))
         trailer = rest["trailer"]
         wanted = np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
-        right: Flags = (reads.got == sizes) & (trailer["magic"] == _MAGIC)
-        right &= (trailer["digest"] == wanted).all(axis=1)
+        right: Flags = (reads.got == sizes) & (trailer["digest"] == wanted).all(axis=1)
         for slot in np.flatnonzero(right & ~trusted).tolist():
             right[slot] = crc32c(_content(batch, slot)) == trailer["crc"][slot]
         self._checked[batch.samples] = np.where(right, before, 0)
@@ -228,7 +227,7 @@ class Cache:
         """Whether there is a new entry: not if another process has written it, or does so."""
         path = self._path(digest)
         temporary, written = path + TEMPORARY, False
-        trailer = np.array([(np.frombuffer(digest, "<u8"), _MAGIC, crc32c(content))], _TRAILER)
+        trailer = np.array([(np.frombuffer(digest, "<u8"), crc32c(content))], _TRAILER)
         with open_files() as fds:
             try:
                 fds += map(os.open, [temporary], [_WRITE], [0o600])  # one bytecode instruction
