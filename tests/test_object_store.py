@@ -1,17 +1,35 @@
 from __future__ import annotations
 
+import errno
+import hashlib
+import mmap
 import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects import requests
 from dali_storage.catalog import Catalog
+from dali_storage.errors import ObjectReplacedError
+from dali_storage.ranges import Ranges
 from dali_storage.reader import Reader
-from dali_storage.testing import ObjectTests
+from dali_storage.testing import ObjectTests, make_batch, read
+from dali_storage.testing.probes import is_interrupted
 
 from .objects.client import FaultServer
+from .objects.fault_server import Request
+from .objects.swift_client import Swift
 
 
 class TestObjects(ObjectTests):
@@ -32,3 +50,499 @@ class TestObjects(ObjectTests):
 
     def file(self, catalog: Catalog, sample: int) -> Path:
         return self.directory_served / os.fsdecode(catalog.name(sample))
+
+
+CONTENTS = [
+    np.random.default_rng(number).bytes(size)
+    for number, size in enumerate([100_000, 1, 0, 4096, 70_001, 5, 65_536, 99, 30_000, 12_345] * 2)
+]
+BAD = 3  # the sample that fails in these tests
+ALL = np.arange(len(CONTENTS))
+
+
+def put_all(server: FaultServer | Swift, contents: list[bytes] = CONTENTS) -> Catalog:
+    """Objects, and the catalog that a listing would give."""
+    for number, content in enumerate(contents):
+        put(server, number, content)
+    names = [b"%02d.jpg" % number for number in range(len(contents))]
+    etags = [b'"%s"' % hashlib.md5(content).hexdigest().encode() for content in contents]
+    sizes = np.array([len(content) for content in contents], np.int64)
+    catalog = Catalog.from_names(names, range(len(names)), b"s3://data")
+    return replace(catalog, sizes=sizes, versions=np.array(etags))
+
+
+def put(server: FaultServer | Swift, number: int, content: bytes) -> None:
+    if isinstance(server, Swift):
+        server.fill("data", {b"%02d.jpg" % number: content})
+    else:
+        server.put(f"data/{number:02d}.jpg", content)
+
+
+def asked(server: FaultServer, number: int = BAD) -> list[Request]:
+    """The requests for an object since the last call of `server.log(True)`."""
+    return [entry for entry in server.log() if entry.key == f"data/{number:02d}.jpg"]
+
+
+def url(number: int = BAD) -> str:
+    return f"s3://data/{number:02d}.jpg"
+
+
+@pytest.mark.parametrize(
+    ("mode", "arg"),
+    [(str(status), None) for status in (408, 425, 429, 500, 502, 503, 504)]
+    + [("cut", None), ("short", None), ("longer", None), ("reset", None)]
+    + [("stall", 5), ("slow", 5)],
+)
+def test_what_may_pass_is_asked_for_again(server: FaultServer, mode: str, arg: Any) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, timeout=0.3) as reader:
+        read(reader, ALL[5:], catalog)
+        server.fail(mode, 2, arg, key="data/00.jpg")
+        assert read(reader, ALL, catalog) == CONTENTS
+        tries = asked(server, 0)
+        assert [entry.fault for entry in tries] == [mode, mode, ""]
+        assert 0.05 <= tries[1].time - tries[0].time < 0.6  # a pause of 0.1 s, less a random part
+        assert all(entry.headers["if-match"] == tries[0].headers["if-match"] for entry in tries)
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "says"),
+    [
+        ("400", OSError, "refuses the request"),
+        ("401", PermissionError, "asks for credentials"),
+        ("403", PermissionError, "access is denied"),
+        ("404", FileNotFoundError, "no such object"),
+        ("409", OSError, "409"),
+        ("501", OSError, "501"),
+        ("expired", PermissionError, "credentials have expired"),
+        ("412", ObjectReplacedError, "was replaced"),
+        ("foreign-etag", ObjectReplacedError, "was replaced"),
+        ("no-etag", ObjectReplacedError, "was replaced"),
+    ],
+)
+def test_what_will_not_pass_is_raised_at_once(
+    server: FaultServer, mode: str, error: type[OSError], says: str
+) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog) as reader:
+        server.fail(mode, key=f"data/{BAD:02d}.jpg")
+        with pytest.raises(error, match=says) as caught:
+            read(reader, ALL, catalog)
+        assert caught.value.filename == url()
+        assert len(asked(server)) == 1
+        assert read(reader, ALL, catalog) == CONTENTS  # it goes on
+
+
+@pytest.mark.parametrize("retry", [0, 0.4])
+def test_the_last_error_is_raised_when_the_time_is_over(server: FaultServer, retry: float) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, retry=retry) as reader:
+        read(reader, ALL[5:], catalog)
+        server.fail("500", 1, key=f"data/{BAD:02d}.jpg")
+        server.fail("503", 10_000, key=f"data/{BAD:02d}.jpg")
+        start = time.monotonic()
+        with pytest.raises(OSError, match="503" if retry else "500") as caught:
+            read(reader, ALL, catalog)
+        assert time.monotonic() - start < retry + 1
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, url())
+        assert len(asked(server)) in (range(3, 6) if retry else [1])
+
+
+def test_an_object_that_is_swapped_after_its_body_was_cut_is_refused(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog) as reader:
+        server.fail("cut-swap", key="data/00.jpg")
+        with pytest.raises(ObjectReplacedError) as caught:
+            read(reader, ALL, catalog)
+        assert caught.value.filename == url(0)
+
+
+def in_one_container(contents: list[bytes], gap: int, catalog: Catalog) -> tuple[Catalog, bytes]:
+    """A catalog of ranges of its first object, `gap` bytes apart."""
+    sizes = np.array([len(content) for content in contents], np.int64)
+    starts = np.cumsum(sizes + gap) - sizes
+    whole = b"".join(bytes(gap) + content for content in contents)
+    ranges = Ranges.of_columns(np.zeros_like(starts), starts, sizes)
+    return replace(catalog, ranges=ranges), whole
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "says"),
+    [
+        ("wrong-size", ObjectReplacedError, "was replaced"),
+        ("foreign-etag", ObjectReplacedError, "was replaced"),
+        ("no-range", OSError, "ignores Range"),
+        ("short", None, ""),
+        ("longer", None, ""),
+        ("cut", None, ""),
+    ],
+)
+def test_answers_to_ranges_are_checked(
+    server: FaultServer, mode: str, error: type[OSError] | None, says: str
+) -> None:
+    contents = [content for content in CONTENTS if content]
+    catalog, whole = in_one_container(contents, 100_000, put_all(server, [b""]))
+    server.put("data/00.jpg", whole)
+    catalog = replace(catalog, sizes=None, versions=None)
+    with ObjectStoreReader(catalog) as reader:
+        assert read(reader, np.array([1]), catalog) == [contents[1]]
+        server.log(True)
+        server.fail(mode)
+        if error is None:
+            assert read(reader, np.array([0]), catalog) == [contents[0]]
+            assert len({entry.headers["range"] for entry in asked(server, 0)}) == 1
+            assert len(asked(server, 0)) == 2
+        else:
+            with pytest.raises(error, match=says) as caught:
+                read(reader, np.array([0]), catalog)
+            assert caught.value.filename == url(0)
+
+
+def test_long_objects_are_asked_for_in_parts_at_once(server: FaultServer) -> None:
+    contents = [np.random.default_rng(0).bytes((6 << 20) + 5), b"small"]
+    catalog = put_all(server, contents)
+    with ObjectStoreReader(catalog, requests=3, lanes=1) as reader:
+        server.fail("cut", key="data/00.jpg", skip=1)
+        assert read(reader, np.array([0, 1, 0]), catalog) == [contents[0], contents[1], contents[0]]
+        parts = [entry for entry in asked(server, 0) if not entry.fault]
+        sizes = [1 - eval(entry.headers["range"].removeprefix("bytes=")) for entry in parts]
+        assert sum(sizes) == 2 * len(contents[0])
+        assert max(sizes) <= 4 << 20
+        assert max(entry.under_way for entry in server.log()) <= 3
+
+
+def test_versions_are_never_mixed(server: FaultServer) -> None:
+    """Somebody replaces an object all the time; its parts are read in many requests."""
+    versions = [bytes([number]) * (3 << 20) for number in range(2)]
+    catalog = put_all(server, versions[:1])
+    ended, right, refused = threading.Event(), 0, 0
+
+    def replace_it() -> None:
+        while not ended.wait(0.002):
+            for version in versions:
+                server.put("data/00.jpg", version)
+
+    thread = threading.Thread(target=replace_it)
+    thread.start()
+    try:
+        with ObjectStoreReader(catalog, lanes=1) as reader:
+            until = time.monotonic() + 10
+            while (right < 3 or refused < 3) and time.monotonic() < until:
+                try:
+                    assert read(reader, np.array([0]), catalog) == versions[:1]
+                    right += 1
+                except ObjectReplacedError:
+                    refused += 1
+    finally:
+        ended.set()
+        thread.join()
+    assert right
+    assert refused
+
+
+def test_listed_objects_are_asked_for_once_and_others_twice(server: FaultServer) -> None:
+    catalog = put_all(server)
+    unlisted = replace(catalog, sizes=None, versions=None)
+    for each, heads in ((catalog, 2), (unlisted, len(CONTENTS) + 2)):  # two objects are empty
+        server.log(True)
+        with ObjectStoreReader(each) as reader:
+            assert read(reader, ALL, each) == CONTENTS
+            assert [entry.kind for entry in server.log()].count("HEAD") == heads
+            server.log(True)
+            assert read(reader, ALL, each) == CONTENTS
+            assert [entry.kind for entry in server.log()].count("HEAD") == 2
+
+
+@pytest.mark.parametrize(("requests", "lanes"), [(1, 3), (5, 1), (5, 3), (40, 3)])
+def test_no_more_requests_are_under_way_than_allowed(
+    server: FaultServer, requests: int, lanes: int
+) -> None:
+    catalog = put_all(server)
+    server.set(latency=0.015)
+    with (
+        ObjectStoreReader(catalog, requests=requests, lanes=lanes) as reader,
+        ThreadPoolExecutor(lanes) as pool,
+    ):
+        for _ in range(2):
+            reads = [pool.submit(read, reader, ALL, catalog, lane=lane) for lane in range(lanes)]
+            assert all(each.result() == CONTENTS for each in reads)
+    assert max(entry.under_way for entry in server.log()) == min(requests, 20 * lanes)
+
+
+def test_a_lane_that_came_first_is_served_first(server: FaultServer) -> None:
+    catalog = put_all(server)
+    server.set(latency=0.05)
+    with ObjectStoreReader(catalog, requests=2) as reader, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(read, reader, ALL[:10], catalog, lane=0)
+        time.sleep(0.02)
+        second = pool.submit(read, reader, ALL[10:], catalog, lane=1)
+        assert first.result() + second.result() == CONTENTS
+        order = [int(entry.key[5:7]) for entry in server.log()]
+        assert max(order[:10]) < 10 <= min(order[10:])
+
+
+@pytest.mark.parametrize("hedge", [0.05, "p95"])
+def test_a_slow_request_is_made_once_more(server: FaultServer, hedge: Any) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, hedge=hedge) as reader:
+        for _ in range(10):
+            assert read(reader, ALL, catalog) == CONTENTS
+        made = reader._requests.hedged
+        server.log(True)
+        server.fail("slow", 1, 0.9, key=f"data/{BAD:02d}.jpg")
+        start = time.monotonic()
+        assert read(reader, ALL, catalog) == CONTENTS
+        assert time.monotonic() - start < 0.8
+        assert [entry.fault for entry in asked(server)] == ["slow", ""]
+        assert reader._requests.hedged > made
+        start = time.monotonic()
+    assert time.monotonic() - start < 3  # the slow one is waited for when the reader is closed
+
+
+def test_without_hedging_a_slow_request_is_waited_for(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog) as reader:
+        server.fail("slow", 1, 0.4, key=f"data/{BAD:02d}.jpg")
+        start = time.monotonic()
+        assert read(reader, ALL, catalog) == CONTENTS
+        assert time.monotonic() - start > 0.4
+        assert len(asked(server)) == 1
+
+
+def test_hedging_adds_a_twentieth_at_most(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, requests=20, hedge=0.005) as reader:
+        server.set(latency=0.04)  # everything is slow
+        for _ in range(10):
+            assert read(reader, ALL, catalog) == CONTENTS
+        log = server.log()
+        assert 200 < len(log) <= 211
+        assert max(entry.under_way for entry in log) <= 21
+
+
+def test_nothing_is_hedged_while_errors_are_retried(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, hedge=0.03) as reader:
+        read(reader, ALL, catalog)
+        server.log(True)
+        server.fail("503", 2, key="data/00.jpg")
+        server.fail("slow", 1, 0.2, key=f"data/{BAD:02d}.jpg")
+        made = reader._requests.hedged
+        assert read(reader, ALL, catalog) == CONTENTS
+        assert [entry.fault for entry in asked(server, 0)] == ["503", "503", ""]
+        assert [entry.fault for entry in asked(server)] == ["slow"]
+        assert reader._requests.hedged == made
+
+
+def test_what_is_not_needed_any_more_is_not_asked_for(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, requests=1) as reader:
+        server.fail("403", key="data/00.jpg")
+        with pytest.raises(PermissionError):
+            read(reader, ALL, catalog)
+        time.sleep(0.05)
+        assert len(server.log()) <= 2
+
+
+def test_closing_ends_the_threads_and_gives_up_a_request_that_hangs(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_CLOSING", 0.3)
+    catalog = put_all(server)
+    reader = ObjectStoreReader(catalog, hedge=0.05, timeout=1.5)
+    server.fail("slow", 1, 9.0, key=f"data/{BAD:02d}.jpg")
+    assert read(reader, ALL, catalog) == CONTENTS
+    start = time.monotonic()
+    reader.close()
+    reader.close()
+    assert time.monotonic() - start < 1.2
+    until = time.monotonic() + 5
+    while request_threads() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not request_threads()  # the last one has ended by the timeout of its request
+
+
+def request_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("dali_storage-get")]
+
+
+def test_ctrl_c_while_requests_are_under_way(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog) as reader:
+        batch = make_batch(reader, ALL, catalog)
+        server.fail("slow", 20, 0.3)
+        start = time.monotonic()
+        assert is_interrupted(lambda: reader.read(batch, 0), 0.1)
+        assert time.monotonic() - start < 0.25  # it does not wait for them
+        batch.buffer[:] = 7
+        time.sleep(0.4)
+        assert (np.asarray(batch.buffer) == 7).all()
+        assert read(reader, ALL, catalog) == CONTENTS
+    assert not request_threads()
+
+
+PROGRAM = """
+import sys
+from nvidia.dali import Pipeline
+from dali_storage import readers
+
+pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+with pipeline:
+    pipeline.set_outputs(*readers.file(files=sys.argv[1:], labels=[0] * len(sys.argv[1:])))
+data, _ = pipeline.run()
+print(len(data))
+"""
+
+
+def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(server: FaultServer) -> None:
+    put_all(server)
+    server.set(latency=0.01)
+    names = [url(number) for number in range(len(CONTENTS))]
+    command = [sys.executable, "-c", PROGRAM, *names]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    for count in (3, 2):
+        running = [subprocess.Popen(command, **pipes) for _ in range(count)]
+        for each in running:
+            stdout, stderr = each.communicate(timeout=60)
+            assert (each.returncode, stdout) == (0, "4\n"), stderr
+
+
+def test_memory_does_not_grow(server: FaultServer) -> None:
+    catalog = put_all(server)
+    with ObjectStoreReader(catalog, hedge=0.05) as reader:
+        buffer = reader.allocate(1 << 20)
+        for number in range(200):
+            if number == 50:
+                before = resident()
+            read(reader, ALL, catalog, buffer=buffer)
+        assert resident() - before < 8 << 20  # a batch has 0.8 MB
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_swift_refuses_an_object_that_was_replaced(swift: Swift, listed: bool) -> None:
+    catalog = put_all(swift)
+    known = catalog if listed else replace(catalog, sizes=None, versions=None)
+    with ObjectStoreReader(known) as reader:
+        assert read(reader, ALL, known) == CONTENTS
+        put(swift, BAD, CONTENTS[BAD][::-1])  # of the same size
+        put(swift, BAD + 1, b"shorter")
+        with pytest.raises(ObjectReplacedError) as caught:
+            read(reader, ALL[::-1], known)
+        assert caught.value.filename == url(BAD + 1)
+        with pytest.raises(ObjectReplacedError) as caught:
+            read(reader, ALL, known)
+        assert caught.value.filename == url()
+        others = np.setdiff1d(ALL, [BAD, BAD + 1])
+        assert read(reader, others, known) == [CONTENTS[sample] for sample in others]
+
+
+def test_swift_names_an_object_that_is_missing(swift: Swift) -> None:
+    catalog = put_all(swift)
+    names = Catalog.from_names([b"00.jpg", b"none.jpg", b"01.jpg"], range(3), b"s3://data")
+    missing = replace(names, sizes=catalog.sizes[:3], versions=catalog.versions[:3])  # type: ignore[index]
+    for each in (names, missing):
+        with ObjectStoreReader(each) as reader:
+            with pytest.raises(FileNotFoundError) as caught:
+                read(reader, ALL[:3], each)
+            assert caught.value.filename == "s3://data/none.jpg"
+            assert read(reader, ALL[:1], each) == CONTENTS[:1]
+
+
+def test_swift_sends_ranges_and_long_objects_in_parts(swift: Swift) -> None:
+    contents = [np.random.default_rng(0).bytes((2 << 20) + 5)]
+    catalog = put_all(swift, contents)
+    with ObjectStoreReader(catalog) as reader:
+        assert read(reader, ALL[:1], catalog) == contents
+    small = [content for content in CONTENTS if content]
+    catalog, whole = in_one_container(small, 100_000, catalog)
+    put(swift, 0, whole)
+    catalog = replace(catalog, sizes=None, versions=None)
+    with ObjectStoreReader(catalog) as reader:
+        assert read(reader, np.arange(len(small)), catalog) == small
+        put(swift, 0, whole + b"more")
+        with pytest.raises(ObjectReplacedError):
+            read(reader, np.arange(len(small)), catalog)
+
+
+class WebServer(BaseHTTPRequestHandler):
+    """Files without ETag, by a server that knows no ranges."""
+
+    protocol_version = "HTTP/1.1"
+    body, modified = b"a body", "Thu, 01 Jan 2026 00:00:00 GMT"
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        if self.modified:
+            self.send_header("Last-Modified", self.modified)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[WebServer], Catalog]]:
+    handler = type("Handler", (WebServer,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listener:
+        listener.daemon_threads = True
+        thread = threading.Thread(target=listener.serve_forever, args=(0.02,))
+        thread.start()
+        root = f"http://127.0.0.1:{listener.server_port}"
+        yield handler, Catalog.from_names([b"file"], [0], root.encode())
+        listener.shutdown()
+        thread.join()
+
+
+def test_without_etag_the_time_of_modification_is_compared(
+    web: tuple[type[WebServer], Catalog],
+) -> None:
+    handler, catalog = web
+    with ObjectStoreReader(catalog) as reader:
+        assert read(reader, np.array([0])) == [b"a body"]
+        handler.modified = "Thu, 01 Jan 2026 00:00:01 GMT"
+        with pytest.raises(ObjectReplacedError):
+            read(reader, np.array([0]))
+
+
+def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(
+    web: tuple[type[WebServer], Catalog],
+) -> None:
+    handler, catalog = web
+    handler.modified = ""
+    with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match="check=False") as it:
+        read(reader, np.array([0]))
+    assert it.value.filename == os.fsdecode(catalog.path(0))
+    with ObjectStoreReader(catalog, check=False) as reader:
+        assert read(reader, np.array([0])) == [b"a body"]
+        handler.body = b"o body"
+        assert read(reader, np.array([0])) == [b"o body"]
+        handler.body = b"longer body"
+        with pytest.raises(ObjectReplacedError):
+            read(reader, np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        *(("requests", 0), ("requests", 1025), ("lanes", 65), ("timeout", 0), ("timeout", "1")),
+        *(("retry", -1), ("retry", True), ("hedge", 0), ("hedge", "99"), ("hedge", "p100")),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(option: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"object-store: {option} must be"):
+        ObjectStoreReader(Catalog.from_names([b"x"], [0], b"s3://data"), **{option: wrong})
+
+
+def test_a_wrong_check_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="object-store: check must be"):
+        ObjectStoreReader(Catalog.from_names([b"x"], [0], b"s3://data"), check=1)  # type: ignore

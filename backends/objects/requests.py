@@ -22,8 +22,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds between two tries; object_st
 _EXTRA = 0.05  # requests that hedging may add, as a part of all
 _SEEN = 1000  # durations that a percentile is taken of
 _FEWEST = 100  # durations, before there is a percentile
-_LEAST_HEDGE = 0.01  # seconds; what answers faster than this is not worth asking twice
+_LEAST_HEDGE = 0.05  # seconds; what answers faster than this is not worth asking twice
+_FEW, _QUICK = 16, 0.01  # more do not help with a store that answers within so many seconds
 _TOGETHER = 16  # answers; a lane is not woken for each
+_LOOK = 0.1  # seconds in which the percentile is taken anew
 _CLOSING = 5.0  # seconds that close() waits for requests nobody needs any more
 
 
@@ -92,7 +94,8 @@ class Requests:
             most: requests under way at once. Hedging adds a twentieth, at least one.
             retry: seconds after the first request for an item in which it may be asked for again.
             hedge: seconds without an answer after which an item is asked for once more; or a
-                percentile of what was seen, such as "p99", at least twice the median. None: never.
+                percentile of what was seen, such as "p99", but at least 50 ms and three times the
+                median. None: never.
         """
         self._most = most
         self._retry = retry
@@ -103,6 +106,7 @@ class Requests:
         self._extra = 0  # of them, for hedging
         self._starting = threading.Lock()
         self._seen: deque[float] = deque(maxlen=_SEEN)
+        self._recent: deque[float] = deque(maxlen=_FEW)
         self._after: tuple[float, float] = math.inf, 0.0  # what to wait for, and until when
         self._retrying: dict[int, None] = {}  # by thread
         self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
@@ -185,7 +189,7 @@ class Requests:
                 self._ask_again(call, position)
             following = min((when for when in due.values() if when > now), default=math.inf)
             with contextlib.suppress(Empty):
-                call.bell.get(timeout=min(following - now, max(after / 4, _LEAST_HEDGE), 1.0))
+                call.bell.get(timeout=min(following - now, max(after / 4, 0.005), _LOOK))
                 return
 
     def _ask_again(self, call: _Call[Any, Any], position: int) -> None:
@@ -203,20 +207,29 @@ class Requests:
             seen = sorted(self._seen)
             if len(seen) >= _FEWEST:
                 place = int(len(seen) * float(self._hedge[1:]) / 100)
-                after = max(seen[place], 2 * seen[len(seen) // 2], _LEAST_HEDGE)
-            self._after = after, now + 0.1
+                after = max(seen[place], 3 * seen[len(seen) // 2], _LEAST_HEDGE)
+            self._after = after, now + _LOOK
         return after
 
     def _start_threads(self) -> None:
-        """As many as there is work for, and those that ask again."""
+        """A few, and those that ask again."""
         with self._starting:
             if self._hedge is not None and not self._threads:
                 for _ in range(max(round(self._most * _EXTRA), 1)):
                     self._start(self._again, self._ask)
                 self._extra = len(self._threads)
-            room = self._most + self._extra - len(self._threads)
+            room = min(self._most, _FEW) + self._extra - len(self._threads)
             for _ in range(min(self._queue.qsize(), room)):
                 self._start(self._queue, self._ask_until)
+
+    def _start_another(self) -> None:
+        """Called after an answer: more at once if requests wait for the store, not a processor."""
+        if len(self._threads) < self._most + self._extra and self._queue.qsize():
+            recent = sorted(self._recent.copy())
+            if recent[len(recent) // 2] > _QUICK:
+                with self._starting:
+                    if len(self._threads) < self._most + self._extra and not self._closed:
+                        self._start(self._queue, self._ask_until)
 
     def _start(self, queue: _Queue, ask: Callable[[_Call[Any, Any], int], None]) -> None:
         # A daemon: at exit Python joins all others, and this one may wait for a store.
@@ -252,7 +265,10 @@ class Requests:
                     call.answer(position, None, error)
                     break
             else:
-                self._seen.append(time.monotonic() - asked)
+                took = time.monotonic() - asked
+                self._seen.append(took)
+                self._recent.append(took)
+                self._start_another()
                 call.answer(position, answer, None)
                 break
             tries += 1
