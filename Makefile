@@ -18,7 +18,7 @@ LOADER_TESTS := $(wildcard tests/test_loader*.py) \
 CONTAINER_TESTS := $(wildcard tests/test_readers_*.py tests/test_tfrecord*.py tests/test_webdataset*.py) \
 	$(patsubst %,tests/test_%.py,benchmark_containers example files_containers index order_containers outputs ranges \
 	span_backend tars)
-OBJECT_TESTS := $(wildcard tests/test_object*.py) tests/test_catalog_file.py tests/test_resume.py
+OBJECT_TESTS := $(wildcard tests/test_object*.py) tests/test_benchmark_objects.py tests/test_catalog_file.py tests/test_resume.py
 IMAGE_PACKAGES := buildah debootstrap
 
 .PHONY: install demo test test-library test-data test-frameworks test-gpu test-nvme test-image lint clean

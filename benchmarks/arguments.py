@@ -8,13 +8,16 @@ from functools import partial
 from .container_legs import CONTAINER_LEGS
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, XNVME_BAM, XNVME_GDS, names_of
+from .object_legs import OBJECT_LEGS
 from .workload import Settings
 
 LOADERS = "loaders"
 """The command that compares loaders instead of readers."""
 CONTAINERS = "containers"
 """The command that compares readers of containers instead of files."""
-SEVERAL_LEGS = ("compare", "demo", CONTAINERS, LOADERS)
+OBJECTS = "objects"
+"""The command that compares readers of an object store."""
+SEVERAL_LEGS = ("compare", "demo", CONTAINERS, OBJECTS, LOADERS)
 """The commands that run several legs. Every other command is named after its only leg."""
 
 LOADER_SETS = ("imagenet-train", "imagenet-eval", "cifar10")
@@ -46,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "compare": "run every leg that works here, in turn, on the same samples",
         "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
         CONTAINERS: "compare readers of tars and TFRecord files, on DIR/shards",
+        OBJECTS: "compare readers of s3://, on copies of the files in DIR",
         LOADERS: "compare whole loaders with torchvision: pixels first, then the time",
         **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
     }
@@ -55,11 +59,16 @@ def parser() -> argparse.ArgumentParser:
         _add_options(command)
         if name in SEVERAL_LEGS:
             text = "run only these legs"
-            others = {LOADERS: LOADER_LEGS, CONTAINERS: [leg.name for leg in CONTAINER_LEGS]}
+            others = {LOADERS: LOADER_LEGS} | {
+                which: [leg.name for leg in legs]
+                for which, legs in ((CONTAINERS, CONTAINER_LEGS), (OBJECTS, OBJECT_LEGS))
+            }
             legs = partial(_legs, known=others.get(name, [leg.name for leg in LEGS]))
             command.add_argument("--legs", type=legs, default=None, metavar="LEG,LEG", help=text)
         if name == LOADERS:
             _add_loader_options(command)
+        if name == OBJECTS:
+            _add_object_options(command)
     return top
 
 
@@ -72,6 +81,26 @@ def _add_loader_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--torch-threads", type=count, default=1, metavar="N", help=text)
     text = "images that the model takes in a second (default: all that come)"
     parser.add_argument("--model", type=count, default=None, metavar="N", help=text)
+
+
+def _add_object_options(parser: argparse.ArgumentParser) -> None:
+    text = "where the files of DIR are, too: s3://bucket/prefix"
+    parser.add_argument("--url", required=True, metavar="URL", help=text)
+    text = "the server; DALI needs its IP address (default: as AWS_ENDPOINT_URL says)"
+    parser.add_argument("--endpoint", default=None, metavar="URL", help=text)
+    text = "of ours at once (default: the backend's)"
+    parser.add_argument("--requests", type=_integer(1, 2**31 - 1), metavar="N", help=text)
+    text = "seconds, or a percentile such as p95, after which to ask once more (default: no leg)"
+    parser.add_argument("--hedge", type=_hedge, metavar="WHEN", help=text)
+    text = "directory on local disk for the leg with a cache (default: no leg)"
+    parser.add_argument("--cache", metavar="DIR", help=text)
+
+
+def _hedge(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text  # the backend checks it
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

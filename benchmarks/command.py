@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from . import arguments, environment, fio, maps, report
 from .container_legs import CONTAINER_LEGS, open_shards
 from .legs import BASELINES, LEGS, XNVME_BAM, Leg, refuse_unused
-from .measure import Result, Results, measure
+from .measure import Result, Results, measure, warm
+from .object_legs import BASELINES as DALI_S3
+from .object_legs import OBJECT_LEGS, open_objects
 from .progress import progress, say
 from .verify import verify
 from .workload import BadInputError, Settings, Workload, prepare, summarize_error
@@ -29,6 +31,8 @@ _DEMO_CONTAINERS = {
     ],
 }
 """The options of the second table of the demo. Figures of the first are in the files."""
+_OF_COPIES = arguments.CONTAINERS, arguments.OBJECTS
+"""The commands that compare readers of other copies of the files in DIR."""
 
 
 def run(command_line: Sequence[str] | None) -> int:
@@ -95,6 +99,7 @@ def _compare(options: argparse.Namespace) -> int:
             limit = fio.prepare(workload, results)
             if workload.root is not None and not workload.settings.cold:
                 environment.fill_page_cache(workload)
+            warm(legs, workload, results)
             measure(legs, workload, results, [] if limit is None else [(limit.result, limit.run)])
         except KeyboardInterrupt:
             interrupted = True
@@ -113,16 +118,21 @@ def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Le
         workload = prepare(options.datadir, settings)
         if options.command == arguments.CONTAINERS:
             workload = open_shards(workload, options.datadir)
-    elif settings.bmap is not None and options.command != arguments.CONTAINERS:
+        if options.command == arguments.OBJECTS:
+            if options.endpoint is not None:
+                os.environ["AWS_ENDPOINT_URL"] = options.endpoint  # DALI has no other way
+            workload = open_objects(workload)
+    elif settings.bmap is not None and options.command not in _OF_COPIES:
         workload = maps.samples_of(settings.bmap, settings)
     else:
-        other = "" if options.command == arguments.CONTAINERS else " or --bmap FILE"
+        other = "" if options.command in _OF_COPIES else " or --bmap FILE"
         raise BadInputError(f"{options.command} needs --datadir DIR{other}")
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options.json, options.plot)
     names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
-    known = CONTAINER_LEGS if options.command == arguments.CONTAINERS else LEGS
+    others = {arguments.CONTAINERS: CONTAINER_LEGS, arguments.OBJECTS: OBJECT_LEGS}
+    known = others.get(options.command, LEGS)
     legs = [leg for leg in known if names is None or leg.name in names]
     refuse_unused(settings, legs)
     return legs, workload
@@ -142,6 +152,8 @@ def _baselines(options: argparse.Namespace) -> str:
     """What the legs are compared with, for the line below the table."""
     if options.command == arguments.CONTAINERS:
         return "the fastest of DALI's legs of the same format"
+    if options.command == arguments.OBJECTS:
+        return f"the fastest of {', '.join(DALI_S3)}"
     return f"the faster of {' and '.join(BASELINES)}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from nvidia.dali import fn
 
+from bmap_tools.console import Tick
 from dali_storage import BackendUnavailable, Reader, readers, registry
 from dali_storage.backends.xnvme import pci
 
@@ -101,6 +102,9 @@ class Leg:
     def ordered(self, workload: Workload) -> Workload:
         """The workload in the order in which the leg reads it."""
         return workload
+
+    def warm(self, workload: Workload, tick: Tick) -> None:
+        """Prepare for the first round. `tick` gets how many batches have been read."""
 
     def check(self, workload: Workload) -> None:
         """Open the backend once, for its errors."""

@@ -151,6 +151,16 @@ def take_turns(
         waiting.rotate(-1)  # so that a drift of the machine's speed affects all legs alike
 
 
+def warm(legs: Iterable[Leg], workload: Workload, results: Results) -> None:
+    """Let the legs that run prepare for their first round, such as by filling a cache."""
+    for leg in running(legs, results):
+        try:
+            with progress(f"preparing {leg.name}", len(workload.order)) as tick:
+                leg.warm(workload, tick)
+        except Exception as error:  # a reader may raise anything
+            results[leg.name].failed = summarize_error(error)
+
+
 def _warm_up(legs: Sequence[Leg], workload: Workload) -> None:
     """Consume a batch of every leg, untimed: the first sets up image codecs and AIO contexts."""
     for leg in (REFERENCE, *legs):

@@ -40,6 +40,10 @@ class Settings:
     io: str | None = None
     copying_lanes: int | None = None
     spin: bool = False
+    url: str | None = None
+    requests: int | None = None
+    hedge: str | float | None = None
+    cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
