@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import Pipeline, fn, types
+from nvidia.dali import tfrecord as dali_tfrecord
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.jax import DALIGenericIterator as JaxIterator
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -27,6 +30,11 @@ from dali_storage import readers
 from dali_storage.order import Order, OrderOptions
 from dali_storage.order.resume import Rest, RestOrder
 
+from .containers import (
+    write_numbered_recordios,
+    write_numbered_tars,
+    write_numbered_tfrecords,
+)
 from .loading import FILE
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -39,6 +47,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "epoch": {"shuffle_after_epoch": True},
     "checkpointing": {"shuffle_after_epoch": True, "options": {"enable_checkpointing": True}},
 }
+WINDOW, EPOCH = ORDERS["window"], ORDERS["epoch"]
 State = dict[str, Any]
 
 
@@ -271,6 +280,74 @@ def test_what_was_given_before_is_not_given_again() -> None:
     assert order.batch(4).tolist() == [16, 17, 18, 19]
 
 
+# --- The other readers ---------------------------------------------------------------------------
+
+COUNTS = 7, 5, 9, 1, 4
+
+
+def webdataset(directory: Path) -> Callable[..., Any]:
+    tars, indexes = write_numbered_tars(directory, COUNTS)
+    return partial(
+        readers.webdataset, paths=tars, ext=["n"], index_paths=indexes, dtypes=types.INT64
+    )
+
+
+def tfrecord(directory: Path) -> Callable[..., Any]:
+    files, indexes = write_numbered_tfrecords(directory, COUNTS)
+    features = {"n": dali_tfrecord.FixedLenFeature([1], dali_tfrecord.int64, 0)}
+    read = partial(readers.tfrecord, path=files, index_path=indexes, features=features)
+    return lambda **arguments: read(**arguments)["n"]
+
+
+def mxnet(directory: Path) -> Callable[..., Any]:
+    files, indexes = write_numbered_recordios(directory, COUNTS)
+    read = partial(readers.mxnet, path=files, index_path=indexes)
+    return lambda **arguments: read(**arguments)[1]
+
+
+def numpy(directory: Path) -> Callable[..., Any]:
+    for number in range(sum(COUNTS)):
+        np.save(directory / f"{number:02}.npy", np.array([number]))
+    return partial(readers.numpy, file_root=str(directory))
+
+
+def records(directory: Path) -> Callable[..., Any]:
+    (directory / "all").write_bytes(np.arange(sum(COUNTS), dtype=np.uint8).tobytes())
+    offsets = list(range(sum(COUNTS)))
+    read = partial(readers.records, files=[str(directory / "all")], offsets=offsets, sizes=1)
+    return lambda **arguments: read(**arguments)[0]
+
+
+@pytest.mark.parametrize("order", [WINDOW, EPOCH, WINDOW | EPOCH], ids=str)
+@pytest.mark.parametrize("make", [webdataset, tfrecord, mxnet, numpy, records])
+def test_other_readers_go_on(
+    tmp_path: Path, make: Callable[[Path], Callable[..., Any]], order: dict[str, Any]
+) -> None:
+    """26 samples: two ranks give 16 of the second epoch, three the others."""
+    read = make(tmp_path)
+    if len(order) > 3 and make in (numpy, records):
+        with pytest.raises(ValueError, match="cannot both be True"):
+            read(**order)
+        return
+
+    def pipelines(world: int, batch_size: int, resume: State | None = None) -> list[Pipeline]:
+        made = [Pipeline(batch_size, num_threads=1, device_id=None) for _ in range(world)]
+        for rank, each in enumerate(made):
+            shard = {"shard_id": rank, "num_shards": world, "pad_last_batch": True, "name": "R"}
+            with each:
+                each.set_outputs(read(**shard, **order, resume=resume))
+        return made
+
+    began = pipelines(2, 4)
+    seen = Counter(chain(*[chain(*take(each, 4 + 2)[4:]) for each in began]))
+    others = pipelines(3, 2, saved(began))
+    for each, share in zip(others, (4, 3, 3), strict=True):
+        seen.update(valid(take(each, 2), share))
+    assert seen == Counter(range(26))
+    following = [take(each, 5) for each in others]
+    assert following == [take(each, 5 + 10)[10:] for each in pipelines(3, 2)]
+
+
 # --- DALI's iterators ----------------------------------------------------------------------------
 
 FILL, PARTIAL, DROP = LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL, LastBatchPolicy.DROP
@@ -422,9 +499,6 @@ def begun(batches: int = 2, world: int = 2, **options: Any) -> State:
     for each in made:
         take(each, batches)
     return saved(made)
-
-
-WINDOW = ORDERS["window"]
 
 
 @pytest.mark.parametrize(
