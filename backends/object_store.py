@@ -45,6 +45,7 @@ class ObjectStoreReader(Reader):
     """
 
     alignment = 64  # a cache line
+    gap = 32 << 10  # as much takes the CPU time of a request; and no waiting for an answer
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
 

@@ -260,7 +260,7 @@ def make_batch(
         return Batch(samples, sizes, offsets, allocate(nbytes))
     sizes = ranges.sizes[samples].astype(np.int64)
     files, starts = ranges.files_of(samples), ranges.starts[samples]
-    offsets, nbytes, spans = place(files, starts, sizes, reader.alignment, reader.unit)
+    offsets, nbytes, spans = place(files, starts, sizes, reader.alignment, reader.unit, reader.gap)
     return Batch(samples, sizes, offsets, allocate(nbytes), spans)
 
 

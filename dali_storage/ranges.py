@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ._types import IntArray
 
 _PART = 1 << 16  # samples
-_GAP = 4096  # bytes; to read what is between two ranges costs less than a read of its own
+GAP = 4096
+"""Bytes between two ranges of a file that cost less to read than another read does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,11 +139,11 @@ def divide(lengths: IntArray, max_bytes: int) -> tuple[IntArray, IntArray]:
 
 
 def place(
-    files: IntArray, starts: IntArray, sizes: IntArray, alignment: int, unit: int
+    files: IntArray, starts: IntArray, sizes: IntArray, alignment: int, unit: int, gap: int = GAP
 ) -> tuple[IntArray, int, Spans]:
     """Lay out n ranges in one buffer so that nothing has to be moved after it was read.
 
-    Ranges of one file that follow each other within 4 KiB become one span, in which they keep
+    Ranges of one file that follow each other within `gap` bytes become one span, in which they keep
     their distance; overlapping ones do not. Each span begins at a multiple of `alignment` (a
     multiple of `unit`) and is read in whole units, so the offset of a range is congruent to its
     start modulo `unit`.
@@ -157,9 +158,9 @@ def place(
         order = order[sizes[order] > 0]
     file, start = files[order], starts[order]
     end = start + sizes[order]
-    gap = (start[1:] - end[:-1]).view(np.uint64)  # of overlapping ranges it is huge
+    between = (start[1:] - end[:-1]).view(np.uint64)  # of overlapping ranges it is huge
     begins = np.ones(order.size, bool)
-    begins[1:] = (file[1:] != file[:-1]) | (gap > _GAP)
+    begins[1:] = (file[1:] != file[:-1]) | (between > gap)
     first = begins.nonzero()[0]
     last = np.empty_like(first)
     last[:-1], last[-1:] = first[1:] - 1, order.size - 1

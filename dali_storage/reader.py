@@ -53,7 +53,7 @@ from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
 from .errors import BackendUnavailable
-from .ranges import Spans
+from .ranges import GAP, Spans
 from .remote import Remote
 
 
@@ -91,6 +91,8 @@ class Reader(ABC):
             to the next multiple after a sample's end; those extra bytes have no meaning.
         unit: bytes, a power of two that divides `alignment`: spans start and end at multiples of it
             in their file.
+        gap: bytes; ranges of a file that follow each other within it are in one span. To read what
+            is between them should cost less than another read.
         reads_ranges: whether it reads catalogs with `ranges`. Others are refused before it is
             opened.
         schemes: of the URLs that it reads, a part of `remote.SCHEMES`; none (default): only files.
@@ -109,6 +111,7 @@ class Reader(ABC):
 
     alignment: int = 1
     unit: int = 1
+    gap: int = GAP
     reads_ranges: ClassVar[bool] = False
     schemes: ClassVar[tuple[str, ...]] = ()
     lanes: int = 1

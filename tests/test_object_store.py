@@ -198,6 +198,17 @@ def test_answers_to_ranges_are_checked(
             assert caught.value.filename == url(0)
 
 
+@pytest.mark.parametrize(("gap", "requests"), [(32 << 10, 1), ((32 << 10) + 1, 3)])
+def test_near_ranges_are_one_request(server: FaultServer, gap: int, requests: int) -> None:
+    contents = [b"first" * 1000, b"second", b"third" * 100]
+    catalog, whole = in_one_container(contents, gap, put_all(server, [b""]))
+    server.put("data/00.jpg", whole)
+    catalog = replace(catalog, sizes=None, versions=None)
+    with ObjectStoreReader(catalog) as reader:
+        assert read(reader, np.array([2, 0, 1]), catalog) == [contents[2], contents[0], contents[1]]
+    assert [entry.kind for entry in server.log()] == ["HEAD"] + ["GET"] * requests
+
+
 def test_long_objects_are_asked_for_in_parts_at_once(server: FaultServer) -> None:
     contents = [np.random.default_rng(0).bytes((6 << 20) + 5), b"small"]
     catalog = put_all(server, contents)
@@ -266,7 +277,8 @@ def test_no_more_requests_are_under_way_than_allowed(
         for _ in range(2):
             reads = [pool.submit(read, reader, ALL, catalog, lane=lane) for lane in range(lanes)]
             assert all(each.result() == CONTENTS for each in reads)
-    assert max(entry.under_way for entry in server.log()) == min(requests, 20 * lanes)
+    most = max(entry.under_way for entry in server.log())
+    assert requests // 2 < most <= requests
 
 
 def test_a_lane_that_came_first_is_served_first(server: FaultServer) -> None:
