@@ -162,7 +162,7 @@ def test_positions_beyond_32_bits_are_exact() -> None:
 class Direct:
     """What `make_batch` uses of a reader."""
 
-    alignment = unit = 4096
+    alignment = unit = gap = 4096
 
 
 @pytest.mark.parametrize("size", [0, 2**32 - 1, 2**32, 2**40])
