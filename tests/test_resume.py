@@ -28,7 +28,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
 from dali_storage.order import Order, OrderOptions
-from dali_storage.order.resume import Rest, RestOrder
+from dali_storage.order.resume import Rest, RestOrder, interleaved
 
 from .containers import (
     write_numbered_recordios,
@@ -202,6 +202,17 @@ def test_a_rest_goes_on_bit_for_bit(order: str) -> None:
         assert [take(each, 4 - cut) for each in again] == [each[cut:] for each in expected]
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_whole_epoch_is_that_of_the_ranks_that_begin_it(order: str, epoch: int) -> None:
+    made = ranks(2, 4, **ORDERS[order])
+    for each in made:
+        take(each, epoch * rounds(SIZE, 2, 4))
+    others = ranks(3, 5, saved(made), **ORDERS[order])
+    coming = [take(each, 2 * rounds(SIZE, 3, 5)) for each in others]
+    assert coming == real_epochs(3, 5, [epoch, epoch + 1], **ORDERS[order])
+
+
 # --- The order, without a pipeline ---------------------------------------------------------------
 
 
@@ -268,6 +279,16 @@ def test_every_sample_is_given_once_whatever_ranks_go_on(
         given = min(size, given + done * batch_size * world)
         assert rest.given_at(rest.start + done) == given
     assert seen == Counter(range(size))
+
+
+def test_the_interleaved_order_is_the_same_in_all_versions() -> None:
+    """A state of one version is resumed by another. Shards of 2, 2 and 3 samples."""
+    began = OrderOptions(num_shards=3, pad_last_batch=True)
+    assert interleaved(7, began, None, 0, 0).tolist() == [0, 2, 4, 1, 3, 5, 6]
+    assert interleaved(7, began, None, 1, 2).tolist() == [0, 3, 5, 1, 6]  # shards rotate
+    assert interleaved(7, replace(began, stick_to_shard=True), None, 1, 5).tolist() == [5, 6]
+    rest = Rest(size=7, began=began, epoch=0, given=2, world=2, batch_size=2)
+    assert [rest.entries(rank, None).tolist() for rank in (0, 1)] == [[4, 3, 6, 6], [1, 5, 5, 5]]
 
 
 def test_what_was_given_before_is_not_given_again() -> None:
@@ -463,6 +484,17 @@ def test_an_iterator_of_jax_goes_on() -> None:
     assert [len(batch) for batch in seen] == [5, 5, 5]
     assert sorted(list(chain(*seen))[:13]) == [*range(12, 18), *range(30, 37)]
     assert len(list(it)) == 8
+
+
+def test_a_batch_that_an_iterator_keeps_was_not_delivered() -> None:
+    """The peekable iterator of JAX keeps it in `_peek`; it needs the package clu."""
+    it = iterator(made := pipeline(0, 2, 4), FILL)
+    list(islice(it, 2))
+    before = readers.state(made, "R")
+    it._peek = next(it)
+    assert readers.state(made, "R") == before
+    it._peek = None
+    assert readers.state(made, "R")["given"] == before["given"] + 8
 
 
 @pytest.mark.parametrize("policy", [FILL, PARTIAL])
