@@ -131,6 +131,16 @@ class Source(Place):
         )
         self._close_when_collected(self._prefetcher.close)
 
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """See Place.
+
+        Raises:
+            RuntimeError: it has begun to read.
+        """
+        if self._prefetcher is not None:
+            raise RuntimeError(f"{self} has begun to read; resume it before the first batch")
+        super().resume(state)
+
     def batch(self) -> LoadedBatch:
         """The batch at `position`; blocks until it has been read. After an error, tries again."""
         self._refuse_fork()

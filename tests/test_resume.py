@@ -27,6 +27,7 @@ from nvidia.dali.plugin.jax import DALIGenericIterator as JaxIterator
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
+from dali_storage.dali import source
 from dali_storage.order import Order, OrderOptions
 from dali_storage.order.resume import Rest, RestOrder, interleaved
 
@@ -473,6 +474,27 @@ def test_an_iterator_of_several_pipelines_goes_on() -> None:
     assert seen[1] == [[labels for (labels,) in batches] for batches in together]
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_epoch_may_have_an_iterator_of_its_own(world: int) -> None:
+    began = ranks(2, 4)
+    for each in began:
+        take(each, 3)
+    made = pipeline(0, world, 4, state := saved(began))
+    expected = epochs(iterator(pipeline(0, world, 4, state), PARTIAL), 3)
+    options = {"auto_reset": False, "prepare_first_batch": False}
+    seen = [epochs(iterator(made, PARTIAL, **options), 1) for _ in range(3)]
+    assert [epoch for (epoch,) in seen] == expected
+
+
+def test_what_is_left_may_be_dropped_as_a_whole() -> None:
+    """36 samples, three ranks, batches of 12: 4 samples are left for each."""
+    began = ranks(2, 4, size=36)
+    for each in began:
+        take(each, 3)
+    made = pipeline(1, 3, 12, saved(began), size=36)
+    assert epochs(iterator(made, DROP), 2) == [[[[*range(24, 36)]]], [[[*range(12)]]]]
+
+
 def test_an_iterator_of_jax_goes_on() -> None:
     made = ranks(2, 4)
     for each in made:
@@ -660,6 +682,13 @@ def test_a_checkpoint_and_a_state_exclude_each_other() -> None:
     both = checkpointing | {"checkpoint": made.checkpoint()}
     with pytest.raises(ValueError, match=r"'R'.*two places: .*checkpoint=, or .*resume="):
         pipeline(0, 1, 4, saved([made]), options=both).build()
+
+
+def test_a_reader_that_has_begun_is_not_resumed() -> None:
+    state, made = begun(), pipeline(0, 2, 4)
+    take(made, 1)
+    with pytest.raises(RuntimeError, match=r"'R'\) has begun to read"):
+        source(made, "R").resume(state)
 
 
 def test_an_iterator_needs_the_name_of_the_reader() -> None:

@@ -65,14 +65,14 @@ def _begin(iterator: Any) -> None:
     whole = rounds(iterator._size_no_pad, shards, batch_size)
     if iterator._last_batch_policy == LastBatchPolicy.DROP:
         _skip_what_is_dropped(iterator, sources, whole)
-    position, rest = sources[0].position, sources[0].rest
+    position, rest = _position(iterator, 0), sources[0].rest
     epoch, batch = divmod(position, whole)
     turn = 0 if iterator._is_stick_to_shard else epoch
     iterator._shards_id = (iterator._shards_id + turn) % shards
     iterator._counter = batch * batch_size
     if rest is None or position > rest.stop:
         return
-    iterator._rest = rest.stop, {name: getattr(iterator, name) for name in _SIZES}
+    iterator._rest_of_epoch = rest.stop, {name: getattr(iterator, name) for name in _SIZES}
     if position < rest.stop:
         shares = rest.shares()
         start = iterator._size - int(shares.max())
@@ -84,15 +84,20 @@ def _begin(iterator: Any) -> None:
 
 def _leave_rest(iterator: Any) -> None:
     """Give an iterator the usual sizes of the shards, when the rest of an epoch is over."""
-    stop, sizes = vars(iterator).get("_rest", (0, {}))
-    pipeline = iterator._pipes[0]
-    if sizes and _source(pipeline, iterator).delivered(not_delivered(pipeline)) >= stop:
+    stop, sizes = vars(iterator).get("_rest_of_epoch", (0, {}))
+    if sizes and _position(iterator, 0) >= stop:
         vars(iterator).update(sizes)
-        del iterator._rest
+        del iterator._rest_of_epoch
 
 
-def _source(pipeline: Pipeline, iterator: Any) -> Source:
+def _source(iterator: Any, index: int) -> Source:
+    pipeline = iterator._pipes[index]
     return readers_of(pipeline)[iterator._reader_name].source(pipeline)
+
+
+def _position(iterator: Any, index: int) -> int:
+    """The position of the next batch that an iterator takes from one of its pipelines."""
+    return _source(iterator, index).delivered(iterator._pipes[index]._batches_to_consume)
 
 
 def _resumed(iterator: Any) -> list[Source]:
@@ -115,8 +120,10 @@ def _resumed(iterator: Any) -> list[Source]:
             f"reader {name!r} was resumed in mid-epoch, and the iterator does not know where its "
             f"epoch ends: give it reader_name={name!r}"
         )
-    sources = [_source(pipeline, iterator) for pipeline in iterator._pipes]
-    if len({(source.resumed, source.position, source.rest) for source in sources}) > 1:
+    sources = [_source(iterator, index) for index in range(len(iterator._pipes))]
+    positions = [_position(iterator, index) for index in range(len(sources))]
+    places = {(it.resumed, at, it.rest) for it, at in zip(sources, positions, strict=True)}
+    if len(places) > 1:
         raise ValueError(
             f"reader {iterator._reader_name!r}: the pipelines of an iterator must be resumed from "
             "one state"
@@ -140,9 +147,9 @@ def _skip_what_is_dropped(iterator: Any, sources: list[Source], whole: int) -> N
         )
     position, rest = sources[0].position, sources[0].rest
     epoch, batch = divmod(position, whole)
-    left = size // shards - batch * batch_size
+    begun, left = batch > 0, size // shards - batch * batch_size
     if rest is not None and position < rest.stop:
-        left = int(rest.shares().min()) - (position - rest.start) * batch_size
-    if batch and left < batch_size:
+        begun, left = True, int(rest.shares().min()) - (position - rest.start) * batch_size
+    if begun and left < batch_size and position == _position(iterator, 0):
         for source in sources:
             source.seek((epoch + 1) * whole)
