@@ -168,7 +168,7 @@ def _guesses(name: str) -> list[str]:
 
 def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> list[_Range]:
     """Ranges of the chosen ones of all classes, some for each request that can be under way."""
-    size = -(-len(chosen) // (2 * AT_ONCE))
+    size = len(chosen) // (2 * AT_ONCE) + 1
     found, before = list[_Range](), ""
     for wanted, group in groupby(classes, chosen.__contains__):
         run = [*group]

@@ -40,8 +40,10 @@ def image_folder(
     * labels: int64, (N,); on the same device.
 
     Args:
-        root: the directory, or an index of it or of a URL, made by `python -m dali_storage index`.
-            None: the samples that the backend knows, as with an extent map.
+        root: the directory, a URL such as `s3://bucket/train`, or an index of either, made by
+            `python -m dali_storage index`. Labels of a URL number the classes that have images, in
+            the order of whole keys: unlike on disk, `a-b/` is before `a/`. None: the samples that
+            the backend knows, as with an extent map.
         train: whether to train on the images. This sets defaults: if True, they are shuffled, get
             `presets.IMAGENET_TRAIN`, and come in full batches only; else they keep their order, get
             `presets.IMAGENET_EVAL`, and the last batch may be smaller.
@@ -59,6 +61,8 @@ def image_folder(
         BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
     """
     settings = Settings(**options)
+    if root is not None and scheme(os.fsencode(root)):
+        return _listed(root, settings, train, classes)
     names = _class_names_of_map(settings) if root is None else class_names(root)
     if classes is not None:
         require_classes(names, list(classes), f"class directories of {_shown_root(root)}")
@@ -75,13 +79,43 @@ def image_folder(
     )
 
 
+def _listed(
+    root: PathLike, settings: Settings, train: bool, expected: Sequence[str] | None
+) -> Loader:
+    """The loader for a URL. Its classes are known when its objects are listed."""
+    known: list[tuple[str, ...]] = []
+
+    def check(catalog: Catalog) -> None:
+        names = indexed_classes(catalog)
+        if expected is not None:
+            require_classes(names, list(expected), f"class directories of {_shown_root(root)}")
+        known[:] = [names]
+
+    def classes() -> tuple[str, ...]:
+        if not known:
+            options = settings.backend_options or {}
+            backend = registry.choose(settings.backend, [discovery.location("root", root)])
+            remote = registry.configure(backend, options).remote(**options)
+            check(discovery.from_store(remote, root))
+        return known[0]
+
+    return ImagePipeline(
+        read=partial(readers.file, file_root=root),
+        settings=settings,
+        train=train,
+        preset=presets.IMAGENET_TRAIN if train else presets.IMAGENET_EVAL,
+        check=check,
+    ).loader(
+        classes=classes,
+        describe=lambda: f"image_folder of {_shown_root(root)}",
+        roots=[discovery.location("root", root)],
+    )
+
+
 def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
     if discovery.is_index(root):
         return indexed_classes(discovery.from_index(root))
-    if scheme(os.fsencode(root)):
-        remedy = f"python -m dali_storage index {os.fsdecode(root)} -o FILE, and give FILE"
-        raise ValueError(f"the classes of {_shown_root(root)} are known from an index: {remedy}")
     return _names(discovery.directory(root), _shown_root(root))
 
 
@@ -108,7 +142,11 @@ def indexed_classes(catalog: Catalog) -> tuple[str, ...]:
         ValueError: a label has no samples, so the name of its directory is not known.
     """
     firsts = np.flatnonzero(np.diff(catalog.labels, prepend=-1))
-    names = [catalog.file_name(first).partition(b"/")[0] for first in firsts.tolist()]
+    files = [catalog.file_name(first) for first in firsts.tolist()]
+    if alone := [os.fsdecode(name) for name in files if b"/" not in name]:
+        what = f"{shown(alone)} directly in {_shown_root(catalog.root)}: in no class"
+        raise ValueError(f"{what}; move them, or take readers.file, where each is a class")
+    names = [name.partition(b"/")[0] for name in files]
     if (catalog.labels[firsts] != np.arange(firsts.size)).any():
         what = f"no images in {catalog.labels[-1] + 1 - firsts.size} class directories"
         root = _shown_root(catalog.root)
