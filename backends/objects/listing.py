@@ -31,6 +31,7 @@ AT_ONCE = 32
 """Requests under way."""
 
 _PAGE = 1000  # keys, as many as stores give
+_FEW = 8  # ranges: more are not worth the requests that find nothing, or what is not wanted
 _LONG = 4  # pages: a range that has more may be divided
 
 _Object: TypeAlias = tuple[str, int, bytes]
@@ -143,20 +144,25 @@ class _Range:
         self._after, self._stream = max(self._after, f"{name}0"), None
         self.ended = self.ended or len(self.classes) == 1
 
-    def divided(self) -> list[_Range]:
-        """Ranges that start further on; this one then ends before them."""
+    def divided(self, guess: bool) -> list[_Range]:
+        """Ranges that start further on; this one then ends before them.
+
+        They start at a class or, with `guess`, at names that there need not be.
+        """
         name, _, file = self._after.partition("/")
         left = bisect_right(self.classes, f"{name}/", key=lambda each: f"{each}/")
         if 0 < left < len(self.classes):
             cut = (left + len(self.classes)) // 2
             starts, parts = [f"{self.classes[cut - 1]}0"], [self.classes[cut:]]
+            self.classes = self.classes[:cut]
         else:
-            starts = [f"{name}/{guess}" for guess in _guesses(file)]
+            starts = [f"{name}/{each}" for each in _guesses(file)] if guess else []
             starts = [start for start in starts if not self._until or start < self._until]
             parts = [[name]] * len(starts)
-        rows = [*zip(parts, starts, [*starts[1:], self._until], strict=True)]
+        rows = zip(parts, starts, [*starts[1:], self._until], strict=False)
+        found = [_Range(self._store, self._prefix, *row) for row in rows]
         self._until = starts[0] if starts else self._until
-        return [_Range(self._store, self._prefix, *row) for row in rows]
+        return found
 
 
 def _guesses(name: str) -> list[str]:
@@ -167,8 +173,8 @@ def _guesses(name: str) -> list[str]:
 
 
 def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> list[_Range]:
-    """Ranges of the chosen ones of all classes, some for each request that can be under way."""
-    size = len(chosen) // (2 * AT_ONCE) + 1
+    """Ranges of the chosen ones of all classes: of one each, or a few that may be divided."""
+    size = 1 if len(chosen) <= 2 * AT_ONCE else -(-len(chosen) // _FEW)
     found, before = list[_Range](), ""
     for wanted, group in groupby(classes, chosen.__contains__):
         run = [*group]
@@ -236,6 +242,7 @@ def _flat(ranges: list[_Range], each: Each) -> tuple[list[Piece], set[str]]:
             pieces += found
         doubtful.update(*(part.doubtful for part in ranges))
         ranges = [part for part in ranges if not part.ended]
-        if len(ranges) < AT_ONCE // 2:
-            ranges += [*chain.from_iterable([part.divided() for part in ranges])]
+        if len(ranges) < AT_ONCE:
+            guess = len(ranges) < _FEW
+            ranges += [*chain.from_iterable([part.divided(guess) for part in ranges])]
     return pieces, doubtful

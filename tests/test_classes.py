@@ -1,0 +1,139 @@
+"""Samples and labels of a listing, beside DALI's rules written as loops over objects."""
+
+from __future__ import annotations
+
+import fnmatch
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies
+
+from dali_storage import discovery
+from dali_storage.classes import choose_samples
+from dali_storage.remote import Listing
+
+Names = strategies.lists(
+    strategies.lists(
+        strategies.one_of(
+            strategies.sampled_from([b"a", b"a-", b"b", b"a.jpg", b"", b"\xff", b"a" * 9]),
+            strategies.text("ab-./0!é", max_size=12).map(str.encode),
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(b"/".join),
+    unique=True,
+    max_size=40,
+).map(lambda names: sorted(filter(None, names)))
+
+Filters = strategies.sampled_from([["*"], ["a*"], ["*.jpg"], ["[!a]*", "a"], ["nothing"]])
+
+
+def listed(names: list[bytes], root: bytes = b"s3://bucket/train") -> Listing:
+    offsets = np.array([0, *accumulate(map(len, names))])
+    versions = np.array([b"v%d" % number for number in range(len(names))], np.bytes_)
+    return Listing(root, b"".join(names), offsets, np.arange(len(names)) + 7, versions)
+
+
+def by_dalis_rules(
+    names: list[bytes], dirs: list[str], files: list[str], *, alone: bool
+) -> list[tuple[bytes, int]]:
+    """As the loops of discover_files_s3.cc and discover_files_gcs.cc.
+
+    Markers are left out for s3, too, and patterns are simple enough for Python's fnmatch.
+    """
+    labels, found = dict[bytes, int](), []
+    for name in names:
+        parts = name.split(b"/")
+        if len(parts) == 1 and alone:
+            parts *= 2
+        if len(parts) != 2 or not all(parts):
+            continue
+        for part, patterns in zip(parts, (dirs, files), strict=True):
+            text = part.decode("latin1")
+            if not any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns):
+                break
+        else:
+            found.append((name, labels.setdefault(parts[0], len(labels))))
+    return found
+
+
+def keeping(patterns: list[str]) -> Any:
+    def keep(names: list[bytes]) -> list[bytes]:
+        texts = [name.decode("latin1") for name in names]
+        passing = [any(fnmatch.fnmatchcase(text, each) for each in patterns) for text in texts]
+        return [name for name, passes in zip(names, passing, strict=True) if passes]
+
+    return keep
+
+
+@given(names=Names, dirs=Filters, files=Filters, alone=strategies.booleans())
+def test_samples_and_labels_are_those_of_dalis_loop(
+    names: list[bytes], dirs: list[str], files: list[str], alone: bool
+) -> None:
+    chosen = choose_samples(listed(names), keeping(dirs), keeping(files), alone=alone)
+    assert chosen.labels.dtype == np.int32
+    found = [(names[at], label) for at, label in zip(chosen.objects, chosen.labels, strict=True)]
+    assert found == by_dalis_rules(names, dirs, files, alone=alone)
+
+
+class Shelf:
+    """A remote that has these names."""
+
+    def __init__(self, *names: bytes) -> None:
+        self.names = sorted(names)
+        self.offered: list[bytes] = []
+
+    def listing(self, root: bytes, choose: Any) -> Listing:
+        self.offered = sorted({name.split(b"/")[0] for name in self.names if b"/" in name})
+        choose(self.offered)
+        return listed(self.names, root)
+
+    def heads(self, urls: Any) -> Any:
+        raise AssertionError(urls)
+
+    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
+        raise AssertionError(url)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("s3", [b"a-b/y.jpg", b"a/x.jpg", b"root.jpg"]),
+        ("az", [b"a-b/y.jpg", b"a/x.jpg", b"root.jpg"]),
+        ("gs", [b"a-b/y.jpg", b"a/x.jpg"]),
+    ],
+)
+def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme: str, expected: list[bytes]) -> None:
+    names = b"a/x.jpg", b"a-b/y.jpg", b"root.jpg", b"a/", b"a/deep/z.jpg", b"a/x.txt"
+    found = discovery.from_store(Shelf(*names), f"{scheme}://bucket/train")
+    assert [found.name(sample) for sample in range(len(found))] == expected
+    assert found.labels.tolist() == [*range(len(expected))]
+    places = [sorted(names).index(name) for name in expected]
+    assert found.sizes is not None
+    assert found.versions is not None
+    assert found.sizes.tolist() == [place + 7 for place in places]
+    assert found.versions.tolist() == [b"v%d" % place for place in places]
+    assert found.path(0) == f"{scheme}://bucket/train/a-b/y.jpg".encode()
+
+
+def test_nothing_found_names_root_objects_and_filters() -> None:
+    refusal = (
+        r"^no files found under 's3://b/t': 1 classes pass dir_filters=\['a'\], and none of the 3 "
+        r"objects in these, or in no class, passes file_filters='\*.png'$"
+    )
+    shelf = Shelf(b"a/1.jpg", b"b/1.png", b"c")
+    with pytest.raises(ValueError, match=refusal):
+        discovery.from_store(shelf, "s3://b/t", dir_filters=["a"], file_filters="*.png")
+
+
+@pytest.mark.parametrize("root", ["http://h/x", "https://h"])
+def test_web_servers_have_no_lists(root: str) -> None:
+    with pytest.raises(ValueError, match=f"^file_root '{root}': a web server .* by files or file"):
+        discovery.discover(None, Shelf(), file_root=root)
+
+
+def test_a_backend_may_not_list() -> None:
+    with pytest.raises(ValueError, match="file_root 's3://b': the backend does not list objects"):
+        discovery.discover(file_root="s3://b")

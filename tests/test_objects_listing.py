@@ -1,0 +1,337 @@
+"""Listing objects in many requests at a time; the server's own keys and log are the oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+from PIL import Image
+
+from dali_storage import ObjectReplacedError, readers
+from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects import listing as listing_module
+from dali_storage.loaders import image_folder
+from dali_storage.remote import Listing
+
+from .objects.client import FOR_EVER, FaultServer
+from .parity import build, take
+
+Choose = Callable[[list[bytes]], list[bytes]]
+
+
+def listing(root: str, choose: Choose = list, **options: Any) -> Listing:
+    remote = ObjectStoreReader.remote(**options)
+    assert remote is not None
+    return remote.listing(root.encode(), choose)
+
+
+def names_of(found: Listing) -> list[str]:
+    bounds = zip(found.offsets.tolist(), found.offsets[1:].tolist(), strict=False)
+    return [found.names[start:stop].decode() for start, stop in bounds]
+
+
+def fill(server: FaultServer, keys: Iterable[str]) -> None:
+    for key in keys:
+        empty = key.endswith(("/", ".empty"))
+        server.put(f"data/train/{key}", b"" if empty else key.encode() * 2)
+
+
+def assert_lists(found: Listing, keys: Sequence[str]) -> None:
+    """Exactly these objects, in the order of their keys' bytes."""
+    assert names_of(found) == sorted(keys, key=str.encode)
+    contents = [b"" if name.endswith(".empty") else name.encode() * 2 for name in names_of(found)]
+    assert found.sizes.tolist() == [*map(len, contents)]
+    versions = [f'"{hashlib.md5(content).hexdigest()}"'.encode() for content in contents]
+    assert found.versions.tolist() == versions
+
+
+@pytest.mark.parametrize("root", ["s3://data/train", "s3://data/train/"])
+def test_what_is_listed(server: FaultServer, root: str) -> None:
+    wanted = ["a/1", "a/2.empty", "a-b/1", "a.b/x?y#z %41.jpg", "top", "b/é\U0001f600", "a/deep"]
+    fill(
+        server, [*wanted, "", "a/", "c/", "a/deep/", "a/deep/1", "d/deep/1", "b/deep-/1", "b/deep/"]
+    )
+    server.put("data/train-x/a", b"")
+    server.put("data/train", b"")
+    found = listing(root)
+    assert found.root == root.encode()
+    assert_lists(found, wanted)
+
+
+def test_a_bucket_is_a_root(server: FaultServer) -> None:
+    for key in ("a/1", "top", "a/deep/1"):
+        server.put(f"data/{key}", b"x")
+    for root in ("s3://data", "s3://data/"):
+        assert names_of(listing(root)) == ["a/1", "top"]
+
+
+def test_nothing(server: FaultServer) -> None:
+    fill(server, ["a/1"])
+    found = listing("s3://data/other")
+    assert (found.names, found.offsets.tolist(), len(found.sizes), len(found.versions)) == (
+        *(b"", [0]),
+        *(0, 0),
+    )
+
+
+def test_classes_that_are_not_chosen_are_not_listed(server: FaultServer) -> None:
+    keys = [f"{name}/{number}" for name in ("a", "a-b", "b", "c") for number in range(3)]
+    fill(server, [*keys, "top"])
+    asked = []
+
+    def choose(names: list[bytes]) -> list[bytes]:
+        asked.extend(names)
+        return [name for name in names if name in (b"a", b"c")]
+
+    found = listing("s3://data/train", choose)
+    assert sorted(asked) == [b"a", b"a-b", b"b", b"c"]
+    assert_lists(found, [key for key in keys if key[:2] in ("a/", "c/")] + ["top"])
+    prefixes = {request.key for request in server.log()}
+    assert prefixes == {"data/train/", "data/train/a/", "data/train/c/"}
+    assert names_of(listing("s3://data/train", lambda names: [])) == ["top"]
+
+
+def some_tree(random: Random) -> list[str]:
+    """Classes of which one name starts with another, empty objects, deeper ones and markers."""
+    letters = "ab-.!0~é"
+    classes = ["".join(random.choices(letters, k=random.randint(1, 3))) for _ in range(200)]
+    classes = [name for name in classes if name.strip(".")][: random.choice([1, 3, 20, 200])]
+    names = [
+        f"{n:0{random.randint(1, 4)}}" for n in random.sample(range(500), random.randint(1, 40))
+    ]
+    keys = [f"{name}/{file}" for name in classes for file in names if random.random() < 0.7]
+    keys += [*random.choices(names, k=3), f"{random.choice(classes)}/x.empty"]
+    keys += [f"{random.choice(classes)}/{random.choice(names)}/deep" for _ in range(5)]
+    keys += [f"{key.rpartition('/')[0]}/" for key in random.sample(keys, 2) if "/" in key]
+    return sorted({*keys})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_trees(server: FaultServer, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges are divided as soon as they have more than a page of a few keys."""
+    random = Random(seed)
+    page = random.choice([1, 2, 10])
+    monkeypatch.setattr(listing_module, "_PAGE", page)
+    monkeypatch.setattr(listing_module, "_LONG", 1)
+    server.set(page=page)
+    keys = some_tree(random)
+    fill(server, keys)
+    wanted = [key for key in keys if key.count("/") < 2 and not key.endswith("/")]
+    assert_lists(listing("s3://data/train"), wanted)
+
+
+SHAPES = {"many classes": (100, 20), "some classes": (20, 100), "one class": (1, 2000)}
+
+
+@pytest.mark.parametrize(("classes", "files"), SHAPES.values(), ids=[*SHAPES])
+def test_2000_objects(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, classes: int, files: int
+) -> None:
+    """In pages of 20, of which a single chain of requests would need 100."""
+    monkeypatch.setattr(listing_module, "_PAGE", 20)
+    keys = [f"n{label:03}/IMG_{n:05}.jpg" for label in range(classes) for n in range(files)]
+    for key in keys:
+        server.put(f"data/train/{key}", b"x")
+    server.set(page=20, latency=0.01)
+    server.fail("503", 5, on="LIST", chance=0.1)
+    assert names_of(listing("s3://data/train")) == keys
+    log = server.log()
+    assert len(log) < 200
+    assert all("delimiter" not in request.query for request in log[6:])
+    assert 8 <= max(request.under_way for request in log) <= 32
+
+
+def test_three_pages_of_which_the_second_fails(server: FaultServer) -> None:
+    keys = [f"a/{number:04}" for number in range(2100)]
+    for key in keys:
+        server.put(f"data/train/{key}", b"x")
+    server.fail("503", 1, on="LIST", key="data/train/a/", skip=1)
+    assert names_of(listing("s3://data/train")) == keys
+    starts = [request.query for request in server.log() if request.key == "data/train/a/"]
+    assert [request.get("start-after", "") for request in starts[:3]] == ["", "", "train/a/0999"]
+    assert "continuation-token" in starts[1]
+
+    server.fail("403", FOR_EVER, on="LIST", key="data/train/a/", skip=1)
+    with pytest.raises(PermissionError, match="access is denied") as caught:
+        listing("s3://data/train")
+    assert caught.value.filename == "s3://data/train"
+
+
+@pytest.mark.parametrize("mode", ["500", "429", "reset", "cut", "slow"])
+def test_a_list_that_fails_is_asked_for_again(server: FaultServer, mode: str) -> None:
+    fill(server, ["a/1", "b/1"])
+    server.fail(mode, 3, on="LIST", skip=1, arg=9 if mode == "slow" else None)
+    assert_lists(listing("s3://data/train", timeout=0.5), ["a/1", "b/1"])
+
+
+def test_stores_that_do_not_list_in_order(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As S3 Express One Zone; then every class is listed as a whole."""
+    real = obstore.list
+
+    def backwards(*arguments: Any, **options: Any) -> Any:
+        return (page[::-1] for page in real(*arguments, **options))
+
+    monkeypatch.setattr(listing_module.obstore, "list", backwards)
+    keys = [f"{name}/{number}" for name in ("a", "a-b", "b") for number in range(3)]
+    fill(server, keys)
+    assert_lists(listing("s3://data/train"), keys)
+    server.log(clear=True)
+    server.put("data--x-s3/a/1", b"")
+    assert names_of(listing("s3://data--x-s3")) == ["a/1"]
+    assert all(request.query["delimiter"] == "/" for request in server.log())
+
+
+ODD = {
+    "a//x": "a//",
+    "a/./x": "a/./",
+    "a/../x": "a/../",
+    "a/tab\tx": "a/tab\tx",
+    "a/line\nx": "a/line\nx",
+    "..": "..",
+    "/x": "/",
+}
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_keys_that_obstore_cannot_read_are_named(server: FaultServer, key: str) -> None:
+    fill(server, ["a/1", key])
+    with pytest.raises(
+        ValueError, match=r"has an empty, .* or control characters; rename"
+    ) as caught:
+        listing("s3://data/train")
+    assert repr(f"s3://data/train/{ODD[key]}") in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["a/deep//x", "a/deep/../x", "b/deep/./x"])
+def test_odd_keys_that_lie_deeper_do_no_harm(server: FaultServer, key: str) -> None:
+    fill(server, ["a/1", "a/2", "b/1", key])
+    assert names_of(listing("s3://data/train")) == ["a/1", "a/2", "b/1"]
+    many = [f"c{number:03}/1" for number in range(100)]
+    fill(server, many)
+    assert names_of(listing("s3://data/train")) == ["a/1", "a/2", "b/1", *many]
+
+
+@pytest.mark.parametrize("root", ["s3://data/train//", "s3://data//train", "s3://data/a/../b"])
+def test_odd_roots_are_refused(server: FaultServer, root: str) -> None:
+    with pytest.raises(ValueError, match=r"s3://data/.* has an empty, '.' or '..' part"):
+        listing(root)
+    assert server.log() == []
+
+
+def test_a_class_that_is_a_deep_tree_is_passed_by(server: FaultServer) -> None:
+    """DALI lists all of it."""
+    server.set(page=10)
+    fill(server, [f"a/deep/{number:03}" for number in range(300)])
+    fill(server, ["a/1", "a/z", "b/1"])
+    assert_lists(listing("s3://data/train"), ["a/1", "a/z", "b/1"])
+
+
+def test_errors_name_the_root(server: FaultServer) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such bucket") as caught:
+        listing("s3://nothing/train")
+    assert caught.value.filename == "s3://nothing/train"
+    server.fail("region", FOR_EVER, on="LIST")
+    with pytest.raises(OSError, match="the bucket is in another region; set region"):
+        listing("s3://data/train")
+    server.heal()
+    began = time.monotonic()
+    with pytest.raises(ConnectionRefusedError, match="refuses connections"):
+        listing("s3://data/train", endpoint="http://127.0.0.1:1")
+    assert time.monotonic() - began < 5  # a mistake, and not asked again for two minutes
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("dali_storage")]
+
+
+def test_no_thread_is_left(server: FaultServer) -> None:
+    before = threads()
+    fill(server, ["a/1", "b/1"])
+    listing("s3://data/train")
+    server.fail("403", FOR_EVER, on="LIST", skip=1)
+    with pytest.raises(PermissionError):
+        listing("s3://data/train")
+    assert threads() == before
+
+
+def test_an_interrupt_ends_a_listing(server: FaultServer) -> None:
+    fill(server, ["a/1", "b/1"])
+    server.fail("slow", FOR_EVER, 1, on="LIST", skip=1)
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        listing("s3://data/train")
+    timer.join()
+
+
+def test_objects_replaced_after_they_were_listed(server: FaultServer) -> None:
+    fill(server, ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
+    pipeline = build(readers.file, 1, {}, name="R", file_root="s3://data/train", num_shards=3)
+    server.put("data/train/a/1.jpg", b"a/1.jpgA/1.JPG")
+    with pytest.raises(ObjectReplacedError, match="was replaced") as caught:
+        take(pipeline, 1)
+    assert caught.value.filename == "s3://data/train/a/1.jpg"
+
+
+def test_heads_and_contents(server: FaultServer) -> None:
+    remote = ObjectStoreReader.remote()
+    assert remote is not None
+    urls = []
+    for number in range(100):
+        server.put(f"data/{number}", b"x" * number)
+        urls.append(b"s3://data/%d" % number)
+    server.set(latency=0.01)
+    sizes, versions = remote.heads(urls)
+    assert sizes.tolist() == [*range(100)]
+    hashes = [f'"{hashlib.md5(b"x" * number).hexdigest()}"'.encode() for number in range(100)]
+    assert versions.tolist() == hashes
+    assert max(request.under_way for request in server.log()) == 32
+    server.put("data/index", b"0123456789")
+    assert remote.content(b"s3://data/index") == b"0123456789"
+    assert remote.content(b"s3://data/index", 3) == b"3456789"
+    assert remote.content(b"s3://data/index", 3, 4) == b"3456"
+    assert remote.content(b"s3://data/index", 0, 4) == b"0123"
+    assert remote.content(b"s3://data/index", 8, 40) == b"89"
+    for ask in (
+        lambda: remote.heads([urls[0], b"s3://data/no"]),
+        lambda: remote.content(b"s3://data/no"),
+    ):
+        with pytest.raises(FileNotFoundError) as caught:
+            ask()
+        assert caught.value.filename == "s3://data/no"
+
+
+def test_an_image_folder_of_a_url(server: FaultServer, tmp_path: Path) -> None:
+    server.serve("data", tmp_path)
+    for name in ("train/cat/1.png", "train/cat-b/2.png", "train/dog/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), len(name), np.uint8)).save(tmp_path / name)
+    options: dict[str, Any] = {"train": False, "batch_size": 3, "device": "cpu", "num_threads": 1}
+    with image_folder("s3://data/train", **options) as loader:
+        assert next(iter(loader))[1].tolist() == [0, 1, 2]
+        assert loader.classes == ("cat-b", "cat", "dog")
+    with image_folder("s3://data/train", classes=["cat", "dog"], **options) as loader:
+        with pytest.raises(ValueError, match="not expected: 'cat-b'"):
+            len(loader)
+        with pytest.raises(ValueError, match="not expected: 'cat-b'"):
+            _ = loader.classes
+    with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://data/train'"):
+        image_folder("s3://data/train", backend="python-file", **options)
+    (tmp_path / "train" / "stray.png").write_bytes(b"")
+    with (
+        image_folder("s3://data/train", **options) as loader,
+        pytest.raises(ValueError, match=r"'stray.png' directly in 's3://data/train': in no class"),
+    ):
+        len(loader)
