@@ -14,7 +14,7 @@ NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 LOADER_TESTS := $(wildcard tests/test_loader*.py) \
-	$(patsubst %,tests/test_%.py,benchmark_loaders dynamic examples ignite jax lightning notebooks ranks)
+	$(patsubst %,tests/test_%.py,benchmark_loaders dynamic elastic examples ignite jax lightning notebooks ranks)
 CONTAINER_TESTS := $(wildcard tests/test_readers_*.py tests/test_tfrecord*.py tests/test_webdataset*.py) \
 	$(patsubst %,tests/test_%.py,benchmark_containers example files_containers index order_containers outputs ranges \
 	span_backend tars)

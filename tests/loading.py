@@ -96,6 +96,12 @@ def labels(batches: Iterable[Any]) -> list[list[int]]:
     return [numbers(batch)[0] for batch in batches]
 
 
+def place(state: dict[str, Any]) -> tuple[int, int]:
+    """Where a state of a Loader is: the epoch, and how many batches of it every rank was given."""
+    reader = state["readers"]["Reader"]
+    return reader["epoch"], -(-reader["given"] // (state["world"] * state["batch_size"]))
+
+
 def stream(make: Make, rank: int = 0, world: int = 1) -> Callable[[int], list[list[int]]]:
     """Returns what gives the labels of an epoch, padding included, as DALI's own reader orders."""
     real = Make(

@@ -15,7 +15,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage.loaders import Loader, Shard
 
-from .loading import SHUFFLES, Make, given, labels, numbers, shard_size, stream
+from .loading import SHUFFLES, Make, given, labels, numbers, place, shard_size, stream
 
 POLICIES = {
     "partial": LastBatchPolicy.PARTIAL,
@@ -139,31 +139,31 @@ def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(
     expected = stream(make, 1, 3)
     options: Any = {"shard": Shard(1, 3), "last_batch": last_batch, "to": "numpy"}
     loader = Loader(make, **options)
-    start = place = 0, 0  # an epoch, and how many of its batches were given
+    start = here = 0, 0  # an epoch, and how many of its batches were given
     restored: tuple[int, int] | None = None
     for step, number in steps:
         if step == "set_epoch":
             loader.set_epoch(number)
             coming = restored if restored and restored[0] == number else (number, 0)
-            start, place = coming, coming if place == start else place
+            start, here = coming, coming if here == start else here
         elif step == "restore":
             state = loader.state_dict()
             loader.close()
             loader = Loader(make, **options)
             loader.load_state_dict(state)
-            assert (state["epoch"], state["given"]) == place
-            start = restored = place
+            assert place(state) == here
+            start = restored = here
         else:
             iter(loader)
-            iterator, place = iter(loader), start
+            iterator, here = iter(loader), start
             rest = given(make, expected(start[0]), start[0], last_batch, 1, 3)
             assert len(loader) == len(rest)
             taken = [batch for batch in (next(iterator, None) for _ in range(number)) if batch]
             assert labels(taken) == rest[start[1] : start[1] + number]
             if number:
-                place, start, restored = (start[0], start[1] + len(taken)), (start[0] + 1, 0), None
-                if place[1] == len(rest):
-                    place = start
+                here, start, restored = (start[0], start[1] + len(taken)), (start[0] + 1, 0), None
+                if here[1] == len(rest):
+                    here = start
     loader.close()
 
 

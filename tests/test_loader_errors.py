@@ -22,7 +22,7 @@ from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import Loader, Shard
 
 from .interrupts import interrupted
-from .loading import FILE, MEMORY, Make, given, labels, stream
+from .loading import FILE, MEMORY, Make, given, labels, place, stream
 
 SAMPLES, BATCH = 20, 4
 
@@ -85,7 +85,7 @@ def test_a_missing_file_is_reported_in_its_place(
         with pytest.raises(FileNotFoundError) as raised:
             next(iterator)
         assert raised.value.filename == str(lost)
-        assert one.state_dict()["given"] == 3
+        assert place(one.state_dict())[1] == 3
     lost.write_bytes(contents)
     assert labels(iterator) == [batch(3), batch(4)]
     lost.unlink()
@@ -95,7 +95,7 @@ def test_a_missing_file_is_reported_in_its_place(
     with pytest.raises(FileNotFoundError):
         next(iterator)
     lost.write_bytes(contents)
-    assert (one.epoch, one.state_dict()["epoch"]) == (7, 7)
+    assert (one.epoch, place(one.state_dict())[0]) == (7, 7)
     assert labels(one) == [batch(number) for number in range(5)]
     assert one.epoch == 8
 
@@ -143,7 +143,7 @@ def test_a_corrupt_image_ends_its_epoch_and_names_the_files(
         for _ in range(2):
             with pytest.raises(RuntimeError, match="iterate over the Loader again"):
                 next(iterator)
-        assert (one.epoch, one.state_dict()["given"]) == (epoch, 1)
+        assert (one.epoch, place(one.state_dict())) == (epoch, (epoch, 1))
     pictures[6].write_bytes(contents)
     assert labels(one) == [batch(number) for number in range(5)]
     assert one.epoch == 2

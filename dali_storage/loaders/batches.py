@@ -2,6 +2,7 @@
 
 import os
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from ..dali import source
@@ -26,19 +27,32 @@ class Batches:
     """
 
     def __init__(
-        self, pipeline: Any, reader_name: str, last_batch: LastBatch, shard: Shard, to: Convert
+        self,
+        pipeline: Any,
+        reader_name: str,
+        last_batch: LastBatch,
+        shard: Shard,
+        to: Convert,
+        states: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Take over the pipeline; close its readers if it cannot be used."""
+        """Take over the pipeline, which is built; close its readers if it cannot be used.
+
+        `states` are those of its readers, to go on from; they may be of other ranks.
+
+        Raises:
+            ValueError: the pipeline cannot be used, or the states are not of these readers.
+        """
         self.pipeline = pipeline
         self.sound = True
         self._to = to
         self._sources = _sources(pipeline, reader_name)
-        self._source = self._sources[0]
+        self._source = self._sources[reader_name]
         try:
             _check(pipeline, reader_name, shard)
             meta, batch_size = self._source.meta, pipeline.max_batch_size
             catalog, _ = self._source.open()
-            self.epochs = Epochs(meta, batch_size, last_batch)
+            self._resume(states)
+            self.epochs = Epochs(meta, batch_size, last_batch, self._source.rest)
         except BaseException:
             self.close()
             raise
@@ -50,7 +64,7 @@ class Batches:
             rank=shard.rank,
             last_batch=last_batch,
         )
-        for each in self._sources:
+        for each in self._sources.values():
             each.successor = self.epochs.successor
         self._ahead = deque[int]()  # positions of the batches that DALI works on
         self._failed_read: Exception | None = None
@@ -65,7 +79,7 @@ class Batches:
             return
         self.sound = False
         self._failed_read = None
-        for each in self._sources:
+        for each in self._sources.values():
             each.seek(position)
         try:
             while not self.pipeline.empty():
@@ -101,9 +115,18 @@ class Batches:
         return convert(outputs, self._to)
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The epoch of the next batch that DALI takes, and the number of that batch in it."""
+        return divmod(self._source.position, self.epochs.rounds)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """The states of the readers at the next batch."""
+        return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
+
+    @property
     def storage_seconds(self) -> float:
         """How long DALI has waited for the storage until now."""
-        return sum([each.statistics.wait_seconds for each in self._sources])
+        return sum([each.statistics.wait_seconds for each in self._sources.values()])
 
     def checkpoint(self) -> bytes:
         """The states of the pipeline's random operators at the next batch."""
@@ -111,12 +134,24 @@ class Batches:
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends when nobody refers to it."""
-        for each in self._sources:
+        for each in self._sources.values():
             each.close()
+
+    def _resume(self, states: Mapping[str, Mapping[str, Any]] | None) -> None:
+        """Have the readers go on from states, or else with whole epochs."""
+        if states is not None and states.keys() != self._sources.keys():
+            raise ValueError(
+                f"the state is of readers named {', '.join(sorted(states))}, and the pipeline has "
+                f"{', '.join(sorted(self._sources))}: load it into a Loader of the same pipeline"
+            )
+        for name, each in self._sources.items():
+            each.rest = None  # what the checkpoint of the pipeline may have brought
+            if states is not None:
+                each.resume(states[name])
 
     def _in_step(self) -> bool:
         """Whether no failed read has put the readers and other sources out of step."""
-        return not any(each.ended for each in self._sources)
+        return not any(each.ended for each in self._sources.values())
 
     def _fill(self) -> None:
         """Have DALI work on as many batches as its queue holds.
@@ -150,7 +185,7 @@ class Batches:
 
     def _describe(self, position: int) -> str:
         names, places = [], []
-        for each in self._sources:
+        for each in self._sources.values():
             catalog, _ = each.open()
             rows = catalog.pieces_of(each.samples(position)).tolist()
             for row in dict.fromkeys(rows):  # padding repeats the last one
@@ -163,15 +198,14 @@ class Batches:
         return f"the files of the batch, in {folder}: {', '.join(shown)}{more}"
 
 
-def _sources(pipeline: Any, reader_name: str) -> list[Source]:
-    """The readers of a pipeline, the one of this name first."""
-    sources = [source(pipeline, reader_name)]
+def _sources(pipeline: Any, reader_name: str) -> dict[str, Source]:
+    """The readers of a pipeline by their names, the one of this name first."""
+    sources = {reader_name: source(pipeline, reader_name)}
     try:
         for name in pipeline.reader_meta():
-            if name != reader_name:
-                sources.append(source(pipeline, name))
+            sources[name] = source(pipeline, name)
     except ValueError as error:
-        for each in sources:
+        for each in sources.values():
             each.close()
         error.add_note(
             "a Loader moves all readers of its pipeline to another epoch, and those of DALI cannot "

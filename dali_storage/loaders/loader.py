@@ -87,8 +87,12 @@ class Loader:
         return _Epoch(self)
 
     def __len__(self) -> int:
-        """How many batches the epoch under way has; else the coming one."""
-        return self._supply.batches().epochs.batches(self._progress.place[0])
+        """How many batches the epoch under way has; else the coming one.
+
+        Those before a state that was loaded count, as if this Loader had given them.
+        """
+        place = self._progress.place
+        return self._supply.batches(*place).epochs.batches(place[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the next one, as with torch's DistributedSampler.
@@ -104,32 +108,34 @@ class Loader:
         """The place in the epoch under way, and the states of the random operators.
 
         Between `iter()` and the first batch, and after the last one, the place is the beginning of
-        the next epoch. Integers and text only: JSON and torch.load(weights_only=True) take it.
+        the next epoch. Plain types only: JSON and torch.load(weights_only=True) take it.
         """
-        place = self._progress.place
-        batches = self._supply.at(*place)
-        return State.save(batches.identity, *place, batches.checkpoint())
+        batches = self._supply.at(*self._progress.place)
+        return State.save(batches.identity, batches.states(), batches.checkpoint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where `state_dict()` was called; makes the pipeline anew.
 
+        The number of ranks and the batch size may be others. All ranks are then given the state of
+        one of them, and together each sample that was left of the epoch, once; later epochs are
+        those of the new number of ranks.
+
         The state of another rank (Lightning saves only that of rank 0) is right for the samples.
         The random operators then begin anew, and a warning says so: with their states restored,
-        both ranks would augment alike.
+        both ranks would augment alike. So they do with other ranks or batches.
 
         Raises:
-            ValueError, TypeError: the state is damaged, or of another data set, batch size, number
-                of shards, `last_batch` or pipeline. The Loader goes on as if it had not been given.
+            ValueError, TypeError: the state is damaged, or of another data set, order,
+                `last_batch` or pipeline. The Loader goes on as if it had not been given.
         """
         saved = State.read(state)
         batches = self._supply.restore(saved)
-        length = batches.epochs.batches(saved.epoch)
-        self._progress.restore(saved.epoch, saved.given, length)
-        rank = batches.identity.rank
-        if saved.rank != rank:
+        epoch, given = batches.place
+        self._progress.restore(epoch, given, batches.epochs.batches(epoch))
+        if differs := saved.differs(batches.identity):
             warnings.warn(
-                f"the state is of rank {saved.rank}, and this is rank {rank}: the samples go on "
-                "from there, random operators begin anew",
+                f"the state is of {differs}: the samples go on from there, random operators begin "
+                "anew",
                 stacklevel=2,
             )
 
@@ -180,7 +186,8 @@ class Loader:
 
     def _begin(self, asked: float, turn: object) -> None:
         """Begin the next epoch, whose first batch was asked for at this time."""
-        length = self._supply.batches().epochs.batches(self._progress.start[0])
+        start = self._progress.start
+        length = self._supply.batches(*start).epochs.batches(start[0])
         self._progress.begin(length, asked, turn)
 
     def _next(self, asked: float) -> tuple[Any, ...]:

@@ -5,19 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-_VERSION = 1
-_SAME = {
-    "samples": "a data set of {} samples",
-    "names": "samples whose names, labels and index have the CRC-32 {:#x}",
-    "batch_size": "a batch size of {}",
-    "world": "{} shards",
-    "last_batch": "last_batch={!r}",
-}
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a state may be loaded into: the same, except for the rank.
+    """What the pipeline of a Loader delivers.
 
     Attributes:
         samples: number of samples of the data set.
@@ -37,45 +30,60 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class State(Identity):
+class State:
     """Where the epochs of a Loader are.
 
     Attributes:
-        epoch: the epoch of the next batch.
-        given: how many batches of it have been given.
-        pipeline: the checkpoint of the pipeline, in base64.
+        readers: the state of each reader by its name, see `Source.state()`; the same on all ranks
+            that have been given equally many batches.
+        batch_size, world, rank, last_batch: of the Loader that saved it, see Identity.
+        pipeline: the checkpoint of its pipeline, in base64.
         version: of this format.
     """
 
-    epoch: int
-    given: int
+    readers: dict[str, dict[str, Any]]
+    batch_size: int
+    world: int
+    rank: int
+    last_batch: str
     pipeline: str
     version: int = _VERSION
 
     @classmethod
-    def save(cls, identity: Identity, epoch: int, given: int, checkpoint: bytes) -> dict[str, Any]:
+    def save(
+        cls, identity: Identity, readers: Mapping[str, Mapping[str, Any]], checkpoint: bytes
+    ) -> dict[str, Any]:
         """The state as plain types."""
-        pipeline = base64.b64encode(checkpoint).decode()
-        return asdict(cls(**asdict(identity), epoch=epoch, given=given, pipeline=pipeline))
+        state = cls(
+            readers={name: dict(reader) for name, reader in readers.items()},
+            batch_size=identity.batch_size,
+            world=identity.world,
+            rank=identity.rank,
+            last_batch=identity.last_batch,
+            pipeline=base64.b64encode(checkpoint).decode(),
+        )
+        return asdict(state)
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> "State":
-        """Check what `save()` returned.
+        """Check what `save()` returned, but for the states of the readers.
 
         Raises:
             TypeError, ValueError: it is something else; says what.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a Loader is a mapping, not {type(state).__name__}")
-        types = {field.name: field.type for field in fields(cls)}
+        types: dict[str, Any] = {field.name: field.type for field in fields(cls)}
+        types["readers"] = dict
+        version = state.get("version", _VERSION)
+        if version != _VERSION:
+            raise ValueError(
+                f"the state has version {version!r}, and this dali_storage reads version "
+                f"{_VERSION}: load it with the version that saved it"
+            )
         if set(state) != set(types):
             odd = ", ".join(sorted(map(str, set(state) ^ set(types))))
             raise ValueError(f"no state of a Loader: it lacks, or has too much: {odd}")
-        if state["version"] != _VERSION:
-            raise ValueError(
-                f"the state has version {state['version']!r}, and this dali_storage reads version "
-                f"{_VERSION}: load it with the version that saved it"
-            )
         for name, kind in types.items():
             value = state[name]
             if type(value) is not kind or (kind is int and value < 0):
@@ -93,16 +101,23 @@ class State(Identity):
         except ValueError as error:
             raise ValueError(f"no state of a Loader: pipeline is not base64 ({error})") from None
 
-    def require(self, **here: Any) -> None:
-        """Refuse a state of something else; `here` has attributes of the identity.
+    def require(self, last_batch: str) -> None:
+        """Refuse a state of a Loader that gives other batches of an epoch.
 
         Raises:
-            ValueError: names what differs.
+            ValueError: says so.
         """
-        for name, words in _SAME.items():
-            if name in here and getattr(self, name) != here[name]:
-                was, now = words.format(getattr(self, name)), words.format(here[name])
-                raise ValueError(
-                    f"the state was saved with {was}, and this Loader has {now}: load it into a "
-                    "Loader of the same data set and options"
-                )
+        if self.last_batch != last_batch:
+            raise ValueError(
+                f"the state was saved with last_batch={self.last_batch!r}, and this Loader has "
+                f"last_batch={last_batch!r}: load it into a Loader with the same option"
+            )
+
+    def differs(self, here: Identity) -> str:
+        """What makes it the state of another process than that one; empty if nothing does."""
+        if (self.world, self.batch_size) != (here.world, here.batch_size):
+            return (
+                f"{self.world} ranks with batches of {self.batch_size}, and these are {here.world} "
+                f"with batches of {here.batch_size}"
+            )
+        return f"rank {self.rank}, and this is rank {here.rank}" if self.rank != here.rank else ""

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from nvidia.dali import Pipeline
@@ -36,6 +35,7 @@ class Supply:
         self._batches: Batches | None = None
         self._identity: Identity | None = None
         self._checkpoint: bytes | None = None  # what the next pipeline is made from
+        self._resumed: State | None = None  # of the rest of an epoch that others have begun
 
     @property
     def broken(self) -> bool:
@@ -44,7 +44,7 @@ class Supply:
 
     def at(self, epoch: int, batch: int) -> Batches:
         """The batches from this one on."""
-        batches = self.batches()
+        batches = self.batches(epoch, batch)
         batches.move(epoch, batch)
         if not batches.sound:  # one that nobody asked for has failed
             batches = self.batches()
@@ -58,25 +58,19 @@ class Supply:
             ValueError: the state is of something else.
         """
         shard = self.shard()
-        known = {"world": shard.world, "last_batch": self._last_batch}
-        state.require(**asdict(self._identity) if self._identity else known)
-        checkpoint = state.checkpoint() if state.rank == shard.rank else None
+        state.require(self._last_batch)
+        checkpoint = state.checkpoint()
         before = self._checkpoint
         if self._batches and self._batches.sound:
             before = self._batches.checkpoint()
+        own = (state.rank, state.world) == (shard.rank, shard.world)
         try:
-            batches = self._renew(checkpoint)
-            state.require(**asdict(batches.identity))
-            length = batches.epochs.batches(state.epoch)
-            if state.given > length:
-                raise ValueError(
-                    f"no state of a Loader: {state.given} batches given of the {length} of epoch "
-                    f"{state.epoch}"
-                )
+            batches = self._renew(checkpoint if own else None, state)
         except BaseException:
             self._drop()
             self._checkpoint = before
             raise
+        self._resumed = state if batches.epochs.rest else None
         return batches
 
     def shard(self) -> Shard:
@@ -102,12 +96,18 @@ class Supply:
             self._closed = True
             self._drop()
 
-    def batches(self) -> Batches:
-        """The batches, wherever they are; makes the pipeline if there is no sound one."""
+    def batches(self, epoch: int | None = None, batch: int = 0) -> Batches:
+        """The batches, wherever they are; makes the pipeline if there is no sound one.
+
+        And if it knows only the rest of an epoch, but this batch comes before it.
+        """
         self._refuse_unusable()
         batches = self._batches
         if batches is None or not batches.sound:
-            batches = self._renew(self._checkpoint)
+            batches = self._renew(self._checkpoint, self._resumed)
+        if epoch is not None and not batches.epochs.reaches(epoch, batch):
+            self._resumed = None
+            batches = self._renew(batches.checkpoint(), None)
         return batches
 
     def _refuse_unusable(self) -> None:
@@ -119,12 +119,18 @@ class Supply:
         if self._closed:
             raise RuntimeError("this Loader is closed: make a new one")
 
-    def _renew(self, checkpoint: bytes | None) -> Batches:
-        """Close the pipeline, if there is one, and make it anew."""
+    def _renew(self, checkpoint: bytes | None, state: State | None) -> Batches:
+        """Close the pipeline, if there is one, and make it anew.
+
+        The checkpoint is for this rank, and left out if it is of other batches than the pipeline's.
+        """
         self._drop()
         shard = self.shard()
         try:
             pipeline = self._call_make(checkpoint, shard)
+            if checkpoint and state and state.batch_size != pipeline.max_batch_size:
+                del pipeline  # closes its readers
+                pipeline = self._call_make(None, shard)
             pipeline.build()
         except RuntimeError as error:
             if checkpoint is None or "checkpoint" not in str(error):
@@ -133,7 +139,8 @@ class Supply:
                 "the state does not fit the pipeline that make() returns: it was saved with other "
                 "operators or another version of DALI, or is damaged"
             ) from error
-        batches = Batches(pipeline, self._reader_name, self._last_batch, shard, self._to)
+        readers = state.readers if state else None
+        batches = Batches(pipeline, self._reader_name, self._last_batch, shard, self._to, readers)
         if self._identity not in (None, batches.identity):
             batches.close()
             raise RuntimeError(
