@@ -94,13 +94,13 @@ def _read(
     found: Found,
     *,
     name: str,
-    backend: str,
+    backend: str | None,
     backend_options: Mapping[str, Any] | None,
     **order: Any,
 ) -> tuple[DataNode, DataNode]:
     """The records and labels in the current pipeline; the arguments are those of `readers.file`."""
     options = dict(backend_options or {})
-    storage = partial(registry.configure(backend, options), **options)
+    storage = partial(registry.configure(registry.choose(backend, ()), options), **options)
     opener, ordered = partial(_open, found, storage), OrderOptions(**order)
     data, labels = add_reader(
         name, lambda name: Source(name=name, opener=opener, order=ordered, depth=1)
