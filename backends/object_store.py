@@ -146,6 +146,9 @@ class ObjectStoreReader(Reader):
             self._fetch(batch, spans[_needed(batch, spans, missing)])
             self._cache.add(batch, versions, missing)
 
+    def cancel(self) -> None:
+        self._requests.cancel()
+
     def close(self) -> None:
         self._requests.close()
         self._stores.close()

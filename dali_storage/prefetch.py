@@ -164,6 +164,7 @@ class Prefetcher:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
+        self._reader.cancel()
         self._lanes.close()
         self._reader.close()
         # Break the reference cycle of reader and lanes: it would keep the buffers alive.

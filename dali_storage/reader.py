@@ -160,6 +160,12 @@ class Reader(ABC):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, np.uint8)
 
+    def cancel(self) -> None:  # noqa: B027  (most readers have nothing to do)
+        """Have the calls that are under way end soon, with any result or error. May do nothing.
+
+        Called from another thread before `close()`; nothing is read after it.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Release everything the constructor acquired. Closing twice is fine."""

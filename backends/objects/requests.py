@@ -5,6 +5,7 @@ under way.
 """
 
 import contextlib
+import errno
 import math
 import random
 import threading
@@ -26,7 +27,7 @@ _LEAST_HEDGE = 0.05  # seconds; what answers faster than this is not worth askin
 _FEW, _QUICK = 16, 0.01  # more do not help with a store that answers within so many seconds
 _TOGETHER = 16  # answers; a lane is not woken for each
 _LOOK = 0.1  # seconds in which the percentile is taken anew
-_CLOSING = 5.0  # seconds that close() waits for requests nobody needs any more
+_CLOSING = 3.0  # seconds that close() waits for requests nobody needs any more
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class Requests:
         self._hedge = hedge
         self._queue = _Queue()
         self._again = _Queue()  # hedged
+        self._calls: dict[int, _Call[Any, Any]] = {}  # those that run, by identity
         self._threads: list[threading.Thread] = []
         self._extra = 0  # of them, for hedging
         self._starting = threading.Lock()
@@ -133,6 +135,7 @@ class Requests:
         """
         call = _Call(ask, retryable, items, dict.fromkeys(range(len(items))))
         try:
+            self._calls[id(call)] = call
             for position in range(len(items)):
                 self._queue.put((call, position))
             self._asked += len(items)
@@ -140,15 +143,22 @@ class Requests:
             self._collect(call, take)
         finally:
             call.pending.clear()  # nobody asks for the rest
+            del self._calls[id(call)]
 
-    def close(self) -> None:
-        """End the threads. Waits for requests that nobody needs, 5 seconds at most.
-
-        Closing twice is fine.
-        """
+    def cancel(self) -> None:
+        """Have all `run()` fail at once. Nothing can be asked for after this."""
         if not self._closed:
             self._closed = True
             self._open.release()
+        for call in list(self._calls.values()):
+            call.bell.put(None)
+
+    def close(self) -> None:
+        """End the threads. Waits for requests that nobody needs, for 3 seconds at most.
+
+        Closing twice is fine.
+        """
+        self.cancel()
         self._queue.put(None)
         self._again.put(None)
         until = time.monotonic() + _CLOSING
@@ -159,6 +169,8 @@ class Requests:
         failed: tuple[int, BaseException] | None = None
         waiting = len(call.items)
         while waiting:
+            if self._closed:  # before and after each wait; cancel() rings the bell
+                raise RequestFailed(0, OSError(errno.ECANCELED, "the reader was closed"))
             self._wait(call)
             while call.answers:
                 position, answer, error = call.answers.popleft()

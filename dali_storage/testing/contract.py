@@ -47,7 +47,7 @@ class SnapshotReaderTests:
     Attributes:
         packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
         batches: how many batches a reader reads in the test for leaks.
-        connections: how many more files may be open then: of a reader that talks to a server.
+        connections: how many it may keep then, with a thread for each, if it talks to a server.
         openings: how many readers are opened and closed in that test.
         interrupts: how many reads are interrupted, at random moments.
     """

@@ -23,11 +23,11 @@ _GROWTH = 4 << 20
 def nothing_is_left(connections: int = 0) -> Iterator[None]:
     """Assert that the block leaves no open file, no thread and no memory behind.
 
-    As many `connections` may be open for the next use. What is closed by other threads has a second
-    for it.
+    As many `connections`, with a thread for each, may be kept for the next use. What is closed by
+    other threads has a second for it.
     """
     files, threads, memory = _footprint()
-    files += connections
+    files, threads = files + connections, threads + connections
     yield
     until = time.monotonic() + 1
     while any(map(gt, after := _footprint(), (files, threads))) and time.monotonic() < until:
