@@ -59,6 +59,7 @@ class FaultServer:
         assert self._process.stdout
         self._port = int(self._process.stdout.readline())
         self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        self._connection.connect()
         self._lock = threading.Lock()
         self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self._port}"
         self.environment = environment(self.url)

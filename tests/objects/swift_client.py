@@ -57,6 +57,7 @@ class Swift:
         assert self._process.stdout
         self._host = f"127.0.0.1:{int(self._process.stdout.readline())}"
         self._connection = http.client.HTTPConnection(self._host, timeout=60)
+        self._connection.connect()
         self._buckets: set[str] = set()
         self.url = f"http://{self._host}"
         self.environment = environment(self.url, "test:tester", "testing")
