@@ -124,6 +124,8 @@ class ObjectStoreReader(Reader):
             place = self._stores.place()
             self._cache = Cache(catalog, cache, cache_bytes, read=read, store=place)
             self.cooperative = True
+            if catalog.ranges is not None:
+                self.copying_lanes = len(os.sched_getaffinity(0))  # see python-file
         self._requests = Requests(requests, retry=retry, hedge=hedge)
         self._objects = Objects(catalog, self._stores, self._requests, check)
 

@@ -61,9 +61,9 @@ class Shards(Store):
 
     def __init__(self) -> None:
         super().__init__((50_000, 70_000))
-        self.starts = np.array([0, 10, 100, 20_000, 49_999, 0, 10, 30_000])
-        self.lengths = np.array([10, 200, 5000, 29_999, 1, 0, 4096, 40_000])
-        self.files = np.array([0, 0, 0, 0, 0, 1, 1, 1])
+        self.starts = np.array([0, 10, 100, 20_000, 49_999, 0, 10, 30_000, 11])
+        self.lengths = np.array([10, 200, 5000, 29_999, 1, 0, 4096, 40_000, 4096])
+        self.files = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])
         ranges = Ranges.of_columns(self.files, self.starts, self.lengths)
         catalog = self.catalog
         self.catalog = Catalog(catalog.root, catalog.names, catalog.offsets, catalog.labels, ranges)
@@ -184,9 +184,9 @@ def test_the_store_is_asked_once_for_every_sample(reader: StoreReader) -> None:
 
 def test_ranges_of_containers_are_entries_by_their_place(directory: Path) -> None:
     store = Shards()
-    samples = np.arange(8)
+    samples = np.arange(9)
     with StoreReader(store, directory) as reader:
-        assert use(reader, samples[3:]) == [3, 4, 6, 7]  # 5 is empty
+        assert use(reader, samples[3:]) == [3, 4, 6, 7, 8]  # 5 is empty
         assert use(reader, samples) == [0, 1, 2]
         assert use(reader, samples[::-1]) == []
     with StoreReader(store, directory) as other:
@@ -195,7 +195,7 @@ def test_ranges_of_containers_are_entries_by_their_place(directory: Path) -> Non
 
 def test_a_damaged_range_does_not_harm_those_that_overlap_it(directory: Path) -> None:
     with StoreReader(store := Shards(), directory) as reader:
-        use(reader, samples := np.arange(8))
+        use(reader, samples := np.arange(9))
         tick()
         entry = entry_of(directory, store.expected(2))
         entry.write_bytes(bytes(len(entry.read_bytes())))
@@ -334,6 +334,7 @@ def test_damage_that_is_as_old_as_the_entry_is_noticed_when_it_comes_from_the_di
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         reader.cache._checked[8] = os.fstat(fd).st_ctime_ns  # as if it had been so when checked
         os.close(fd)
+        reader.turns = 0
         assert use(reader) == [8]
         assert reader.turns > 0  # it really came from the disk
 
@@ -593,11 +594,11 @@ class TestReader:
         shards = Shards()
         for number, content in enumerate(shards.contents):
             server.put(f"bucket/{number}.jpg", content)
-        expected = [shards.expected(sample) for sample in range(8)]
-        assert self.read(shards.catalog, directory, np.arange(0, 8, 2)) == expected[::2]
-        assert self.read(shards.catalog, directory, np.arange(8)) == expected
+        expected = [shards.expected(sample) for sample in range(9)]
+        assert self.read(shards.catalog, directory, np.arange(0, 9, 2)) == expected[::2]
+        assert self.read(shards.catalog, directory, np.arange(9)) == expected
         server.log(clear=True)
-        assert self.read(shards.catalog, directory, np.arange(8)[::-1]) == expected[::-1]
+        assert self.read(shards.catalog, directory, np.arange(9)[::-1]) == expected[::-1]
         assert {request.kind for request in server.log()} == {"HEAD"}
 
     def test_without_strong_versions_nothing_is_kept(
@@ -621,7 +622,7 @@ class TestReader:
             assert not turns
             tick()
             for entry in entries(directory):
-                os.truncate(entry, 0)
+                _flip(-1)(entry)
             read(reader, ALL, listed)
             assert turns
         with ObjectStoreReader(listed) as reader:
@@ -677,6 +678,17 @@ class TestRoom:
         assert limit - occupied_by(20_000) < occupied(directory) <= limit
         assert counted(directory) == occupied(directory)
         assert not [path for path in entries(directory) if path.suffix]
+
+    def test_threads_count_together(self, store: Store, directory: Path) -> None:
+        with StoreReader(store, directory) as reader:
+            take = reader.cache._room.take
+            work = [lambda: [take(BLOCK) for _ in range(100)]] * 4
+            threads = [threading.Thread(target=target) for target in work]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert counted(directory) == 400 * BLOCK
 
     def test_two_processes_may_write_the_same_entries(self, directory: Path) -> None:
         commands = [[sys.executable, "-c", _FILL, str(directory), "None", "0"]] * 2
@@ -748,11 +760,11 @@ class TestSweeping:
         assert use(full, np.array([8])) == [8]
         assert counted(directory) == occupied(directory) <= self.LIMIT
 
-    def test_entries_that_were_read_or_written_of_late_stay(
+    def test_entries_that_were_read_of_late_stay(
         self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.age(entry_of(directory, full.store.expected(8)), 40, unread=20)
-        self.age(entry_of(directory, full.store.expected(9)), 20)
+        self.age(entry_of(directory, full.store.expected(9)), 40, unread=27)
         self.later(monkeypatch)
         assert use(full, np.array([7])) == [7]
         assert use(full, np.array([8, 9])) == []
@@ -777,6 +789,19 @@ class TestSweeping:
             self.later(monkeypatch)
             assert use(reader, np.array([8])) == [8]
             assert use(reader, np.array([8])) == []
+
+    def test_what_crashed_writers_left_is_removed(
+        self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = entries(directory)[0]
+        old, new = (entry.with_name(f"{name}.tmp") for name in ("old", "new"))
+        for path, days in ((old, -2 + 2 / 24), (new, -2)):  # from two days later on
+            path.write_bytes(b"part")
+            self.age(path, days)
+        self.later(monkeypatch)
+        use(full, np.array([7]))
+        assert new.exists()
+        assert not old.exists()
 
     def test_other_files_stay(
         self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -875,6 +900,16 @@ class TestFailures:
                 assert use(reader) == [*ALL]
             reader.cache._engine = works
             assert use(reader) == [*ALL]  # nothing was added
+
+    def test_files_whose_status_is_not_told(
+        self, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with StoreReader(store, directory) as reader:
+            use(reader)
+            monkeypatch.setattr(cache_module, "statuses", failing(errno.ESTALE))
+            with one_warning("Stale file handle"):
+                assert use(reader) == [*ALL]
+                assert use(reader) == [*ALL]
 
     def test_the_directory_is_deleted(self, store: Store, directory: Path) -> None:
         with StoreReader(store, directory) as reader:

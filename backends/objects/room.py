@@ -118,7 +118,7 @@ class Room:
             with suppress(FileNotFoundError):  # its writer has renamed it
                 status = entry.stat(follow_symlinks=False)
                 patience = _HOUR if entry.name.endswith(TEMPORARY) else _UNUSED
-                if max(status.st_atime, status.st_mtime) < now - patience:
+                if status.st_atime < now - patience:  # at first, when it was written
                     os.unlink(entry.path)
                 else:
                     used += occupied(status.st_size)
