@@ -272,7 +272,7 @@ def test_no_more_requests_are_under_way_than_allowed(
     server: FaultServer, requests: int, lanes: int
 ) -> None:
     catalog = put_all(server)
-    server.set(latency=0.015)
+    server.set(latency=0.015 if requests > 1 else 0.003)
     with (
         ObjectStoreReader(catalog, requests=requests, lanes=lanes) as reader,
         ThreadPoolExecutor(lanes) as pool,
@@ -364,17 +364,14 @@ def test_closing_ends_the_threads_and_gives_up_a_request_that_hangs(
 ) -> None:
     monkeypatch.setattr(requests, "_CLOSING", 0.3)
     catalog = put_all(server)
-    reader = ObjectStoreReader(catalog, hedge=0.05, timeout=1.5)
+    reader = ObjectStoreReader(catalog, hedge=0.05, timeout=1.0)
     server.fail("slow", 1, 9.0, key=f"data/{BAD:02d}.jpg")
     assert read(reader, ALL, catalog) == CONTENTS
     start = time.monotonic()
     reader.close()
     reader.close()
-    assert time.monotonic() - start < 1.2
-    until = time.monotonic() + 5
-    while request_threads() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not request_threads()  # the last one has ended by the timeout of its request
+    assert time.monotonic() - start < 0.8
+    assert_threads_end()  # the last one by the timeout of its request
 
 
 def test_a_pipeline_does_not_wait_for_a_store_that_hangs(
@@ -383,12 +380,20 @@ def test_a_pipeline_does_not_wait_for_a_store_that_hangs(
     monkeypatch.setattr(requests, "_CLOSING", 0.3)
     put_all(server)
     pipeline = build(readers.file, files=[url(number) for number in range(len(CONTENTS))])
-    server.fail("slow", 100, 3.0)
+    server.fail("slow", 100, 2.0)
     assert is_interrupted(pipeline.run, 0.2)
     start = time.monotonic()
     del pipeline
     gc.collect()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 1.5
+    assert_threads_end()
+
+
+def assert_threads_end() -> None:
+    until = time.monotonic() + 5
+    while request_threads() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not request_threads()
 
 
 def request_threads() -> list[str]:
@@ -408,7 +413,7 @@ def test_ctrl_c_while_requests_are_under_way(server: FaultServer) -> None:
         time.sleep(1.1)
         assert (np.asarray(batch.buffer) == 7).all()
         assert read(reader, ALL, catalog) == CONTENTS
-    assert not request_threads()
+    assert_threads_end()
 
 
 PROGRAM = """
