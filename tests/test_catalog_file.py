@@ -96,6 +96,9 @@ def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> No
     found = opened.catalog()
     assert (opened.root, opened.filters) == (catalog.root, FILTERS)
     assert columns_of(found) == columns_of(catalog)
+    assert found.known_checksum == catalog.checksum()
+    columns = [memoryview(found.names), *map(memoryview, (found.offsets, found.labels))]
+    assert all(column.readonly for column in columns)
     everything = np.arange(len(catalog))
     for each in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
         assert each.paths(everything) == catalog.paths(everything)
@@ -231,6 +234,39 @@ def test_no_header_leads_out_of_the_file(directory: Path, data: st.DataObject) -
     for sample in (0, 1, -1, 2, 100):
         with contextlib.suppress(IndexError):
             assert len(catalog.paths(np.array([sample]))[0]) <= len(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "what"),
+    [
+        ("names", {"offset": 1, "length": 14}, "at .* of"),
+        ("names", {"offset": -64, "length": 79}, "at .* of"),
+        ("names", {"offset": 1 << 40}, "at .* of"),
+        ("names", {"length": -1}, "at .* of"),
+        ("names", {"length": 16}, "go together"),
+        ("offsets", {"dtype": ">i8"}, "type '>i8'"),
+        ("labels", {"dtype": "<f4"}, "type '<f4'"),
+        ("versions", {"dtype": "|S0"}, r"type '\|S0'"),
+        ("versions", {"dtype": "|S257", "length": 0}, r"type '\|S257'"),
+        ("offsets", {"length": 0}, "go together"),
+        *((name, {"length": 1}, "go together") for name in ("labels", "sizes", "versions")),
+        ("others", {"dtype": "|u1", "offset": 0, "length": 0, "crc32": 0}, "'others'"),
+    ],
+)
+def test_columns_that_cannot_be_right_are_refused(
+    directory: Path, name: str, changes: dict[str, Any], what: str
+) -> None:
+    header, data = parts(example(directory / "whole"))
+    header["columns"].setdefault(name, {}).update(changes)
+    assert re.search(rf"damaged: .*{what}", refusal(directory / "hostile", packed(header, data)))
+
+
+@pytest.mark.parametrize("entry", [0, 2])
+def test_offsets_that_are_not_of_the_names_are_refused(directory: Path, entry: int) -> None:
+    header, data = parts(example(directory / "whole"))
+    place = header["columns"]["offsets"]["offset"] + 8 * entry
+    changed = data[:place] + struct.pack("<q", 1) + data[place + 8 :]
+    assert "go together" in refusal(directory / "hostile", packed(header, changed))
 
 
 @pytest.mark.parametrize(

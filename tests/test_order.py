@@ -311,3 +311,9 @@ def test_impossible_batches_are_refused() -> None:
         Order(3, 0, OrderOptions())
     with pytest.raises(ValueError, match=r"index .* not -1"):
         Order(3, 1, OrderOptions()).batch(-1)
+
+
+def test_a_list_takes_four_bytes_for_an_entry() -> None:
+    lists = streams.Lists(5000, OrderOptions())
+    assert {lists.fixed.dtype, lists.of_epoch(1).dtype} == {np.dtype(np.int32)}
+    assert Order(5000, 4, OrderOptions(shuffle_after_epoch=True)).batch(0).dtype == np.int64
