@@ -21,7 +21,7 @@ from .objects.cache import Cache
 from .objects.origins import origins
 from .objects.remote import StoreRemote
 from .objects.requests import Requests
-from .objects.store import ONCE, Stores
+from .objects.store import Stores
 from .objects.versions import Objects
 
 _SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
@@ -116,7 +116,6 @@ class ObjectStoreReader(Reader):
             region=region,
             anonymous=anonymous,
             client_options=client_options,
-            retries=ONCE,
         )
         self._cache: Cache | None = None
         if cache is not None:
@@ -176,7 +175,6 @@ class ObjectStoreReader(Reader):
             region=region,
             anonymous=anonymous,
             client_options=client_options,
-            retries=ONCE,
         )
         return StoreRemote(stores, retry, check)
 

@@ -276,7 +276,7 @@ def test_a_fork_is_refused(store: Server) -> None:
 
 
 def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
-    store.set(latency=3)
+    store.set(latency=60)
     program = (
         "from tests.conftest import build\nfrom dali_storage import readers\n"
         f"pipeline = build(readers.file, files={URLS!r})\n"
@@ -294,11 +294,10 @@ def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    store.set(latency=0)  # of later requests
     assert process.stdout
     assert process.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - began < 2.5
-    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20  # of 60
+    _, errors = process.communicate(timeout=40)
     assert errors.endswith("KeyboardInterrupt\n")
     assert SECRET not in errors
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import ShortBodyError, compare, mapped, retryable
 from dali_storage.backends.objects.store import Stores, head
 from dali_storage.errors import ObjectReplacedError
@@ -30,17 +29,10 @@ ASK: dict[str, Callable[[Any, str], object]] = {
 
 
 @pytest.fixture
-def retrying(server: FaultServer) -> FaultServer:
+def store(server: FaultServer) -> FaultServer:
     """The server with one object, whose key looks like an answer."""
     server.put(URL.removeprefix(b"s3://"), DATA)
     return server
-
-
-@pytest.fixture
-def store(retrying: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
-    """The same, asked only once."""
-    monkeypatch.setitem(stores.RETRIES, "max_retries", 0)
-    return retrying
 
 
 def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[BaseException, OSError]:
@@ -189,31 +181,11 @@ def test_an_endpoint_that_refuses_or_has_no_address_is_named(store: FaultServer)
     assert "the host of the endpoint http://no.such.host.invalid is not known" in str(ours)
 
 
-def test_a_body_that_was_cut_is_resumed_where_it_ended(retrying: FaultServer) -> None:
-    retrying.fail("cut", n=2)
-    opened, key = Stores().locate(URL)
-    assert ASK["GET"](opened, key) == DATA
-    assert [request.headers["range"] for request in retrying.log()] == [
-        "bytes=0-999",
-        "bytes=500-999",
-        "bytes=750-999",
-    ]
-
-
-def test_a_body_that_was_cut_is_not_resumed_from_another_object(retrying: FaultServer) -> None:
-    retrying.fail("cut-swap")
-    opened, key = Stores().locate(URL)
-    version = opened.head(key)["e_tag"]
-    with pytest.raises(Exception) as caught:
-        bytes(opened.get(key, options={"if_match": version}).buffer())
-    assert isinstance(mapped(caught.value, URL), ObjectReplacedError)
-    assert not retryable(caught.value)
-
-
-def test_retries_end_soon(retrying: FaultServer) -> None:
-    retrying.fail("503", n=FOR_EVER)
+@pytest.mark.parametrize("mode", ["503", "cut", "reset", "429"])
+def test_obstore_asks_once(store: FaultServer, mode: str) -> None:
+    store.fail(mode, n=FOR_EVER)
     error, _ = failure()
-    assert len(retrying.log()) == 1 + stores.RETRIES["max_retries"]
+    assert len(store.log()) == 1
     assert retryable(error)
 
 

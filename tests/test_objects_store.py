@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dali_storage.backends.objects import store as stores
-from dali_storage.backends.objects.errors import mapped
+from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
 from dali_storage.errors import BackendUnavailable
 
@@ -297,8 +297,14 @@ def test_no_credentials(server: FaultServer, home: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254")
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    asked = Stores(client_options={"connect_timeout": "200ms"})
     with pytest.raises(PermissionError, match="no credentials were found"):
-        get("s3://data/x", Stores(client_options={"connect_timeout": "200ms"}))
+        get("s3://data/x", asked)
+    store, key = asked.locate(b"s3://data/x")
+    with pytest.raises(Exception) as failed:
+        store.get(key)
+    assert retryable(failed.value)  # of the machine's credentials, which are renewed
+    assert not retryable(failed.value, reached=False)
     assert server.log() == []
     with pytest.raises(PermissionError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
         Stores().locate(b"az://data/x")

@@ -128,13 +128,15 @@ def retryable(error: BaseException, reached: bool = True) -> bool:
     """Whether the same request may succeed later.
 
     With `reached=False`, nothing has been read of this store yet: an endpoint that cannot be
-    connected to is then a mistake rather than an interruption.
+    connected to, or no credentials, is then a mistake rather than an interruption.
     """
     if isinstance(error, ShortBodyError):
         return True
     failure = _Failure(error)
-    if failure.lacks_credentials or "InvalidCertificate" in failure.text:
+    if "InvalidCertificate" in failure.text:
         return False
+    if failure.lacks_credentials:
+        return reached
     if failure.status:
         return failure.status in TRANSIENT or failure.code == "RequestTimeout"
     if failure.kind == "Connect":

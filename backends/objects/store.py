@@ -19,25 +19,12 @@ from .errors import NO_CREDENTIALS, is_silent, mapped
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+    from obstore.store import RetryConfig
 
 Store: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
-RETRIES = {
-    "max_retries": 3,
-    "retry_timeout": timedelta(seconds=10),
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=50),
-        "max_backoff": timedelta(seconds=1),
-        "base": 2,
-    },
-}
-"""obstore's own retries: a few, because only they resume a body that was cut where it ended.
-
-What lasts longer is up to the caller, who knows what else is under way. See `errors.retryable()`.
-"""
-
-ONCE = RETRIES | {"max_retries": 0}
-"""No retries of obstore's own, for a caller who has to know when something fails."""
+_ONCE: RetryConfig = {"max_retries": 0}
+"""No retries of obstore's own: they leave out 425, and hedging would know nothing of them."""
 
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
@@ -68,7 +55,6 @@ class Stores:
         anonymous: bool = False,
         timeout: float = 30.0,
         client_options: Mapping[str, Any] | None = None,
-        retries: Mapping[str, Any] = RETRIES,
     ) -> None:
         """Opens nothing.
 
@@ -79,7 +65,6 @@ class Stores:
             timeout: seconds for a request and its whole answer.
             client_options: more of `obstore.store.ClientConfig`, such as `proxy_url` or
                 `root_certificate`. No secrets: they belong into the environment.
-            retries: RETRIES or ONCE.
 
         Raises:
             ValueError: an option is wrong.
@@ -92,7 +77,6 @@ class Stores:
         self._client = {"timeout": timedelta(seconds=timeout)} | dict(client_options or {})
         for name, value in (client_options or {}).items():
             _check_client_option(name, value)
-        self._retries = retries
         self._stores: dict[tuple[str, str], Store] = {}
         self._lock = threading.Lock()
 
@@ -152,7 +136,7 @@ class Stores:
 
     def _common(self, endpoint: str | None) -> dict[str, Any]:
         client = {"allow_http": True} if (endpoint or "").startswith("http://") else {}
-        return {"client_options": client | self._client, "retry_config": self._retries}
+        return {"client_options": client | self._client, "retry_config": _ONCE}
 
     def _s3(self, bucket: str) -> Store:
         profile = Profile()
