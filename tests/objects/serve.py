@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -58,6 +59,10 @@ class Listed(Directory):
 
 
 async def serve(root: Path, latency: float, tail: float, nginx: str | None) -> None:
+    task = asyncio.current_task()
+    assert task
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     kind = Listed if nginx else Directory
     buckets = {folder.name: kind(os.fsencode(folder)) for folder in root.iterdir()}
     faults = [Fault("slow", FOR_EVER, _SLOW, chance=tail)] if tail else []
@@ -90,7 +95,7 @@ def main() -> None:
     parser.add_argument("--tail", type=float, default=0.0)
     parser.add_argument("--nginx")
     given = parser.parse_args()
-    with suppress(KeyboardInterrupt):
+    with suppress(asyncio.CancelledError):
         asyncio.run(serve(given.root, given.latency, given.tail, given.nginx))
 
 
