@@ -5,8 +5,12 @@ A catalog is compared with that of the same files on disk, made without objects.
 
 from __future__ import annotations
 
+import re
+import signal
 import struct
 import tarfile
+import threading
+import time
 import urllib.parse
 import urllib.request
 from collections import Counter
@@ -46,8 +50,8 @@ Find = Callable[..., Catalog]
 class HttpRemote:
     """What a store knows, asked by the standard library."""
 
-    def __init__(self, server: FaultServer) -> None:
-        self._url = server.url
+    def __init__(self, server: FaultServer | None) -> None:
+        self._url = server.url if server else ""
         self.asked: list[int] = []  # how many objects by each heads()
 
     def _open(self, url: bytes, method: str = "GET", **headers: str) -> Any:
@@ -220,6 +224,27 @@ def test_an_object_needs_an_index(read: Callable[[], object], argument: str) -> 
     words = f"{argument} must be given for 's3://data/a.*python -m dali_storage index"
     with pytest.raises(ValueError, match=words):
         read()
+
+
+def test_of_several_wrong_indexes_the_first_is_named(server: FaultServer, tmp_path: Path) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
+    for number in (39, 3, 4):
+        Path(indexes[number]).write_text("damaged\n")
+    urls = put(server, paths)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=re.escape(f"index '{indexes[3]}', line 1")):
+            find_tars(urls, indexes, Files(HttpRemote(server)))
+
+
+def test_a_ctrl_c_does_not_wait_for_a_store_that_hangs() -> None:
+    hangs = threading.Event()
+    main = threading.main_thread().ident
+    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Files(HttpRemote(None)).each(hangs.wait, [60.0] * 40)
+    assert time.monotonic() - start < 5
+    hangs.set()
 
 
 # --- the readers, beside DALI's -----------------------------------------------------------------

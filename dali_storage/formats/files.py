@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from ..catalog import Catalog
@@ -65,11 +67,14 @@ class Files:
             yield lambda start, size: os.pread(fd, size, start), os.fstat(fd).st_size
 
     def each(self, function: Callable[..., _T], *columns: Iterable[Any]) -> list[_T]:
-        """What `function` returns for each row; where there are objects, several run at a time."""
+        """What `function` returns for each row; where there are objects, several run at a time.
+
+        If it raises, that is the error of the first row for which it does.
+        """
+        rows = [*zip(*columns, strict=True)]
         if self.remote is None:
-            return [*map(function, *columns)]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return [*pool.map(function, *columns)]
+            return [function(*row) for row in rows]
+        return _at_once(function, rows)
 
     def _asked(self, name: bytes) -> Remote:
         if self.remote is None:
@@ -79,3 +84,38 @@ class Files:
 
 
 LOCAL = Files()
+
+
+def _at_once(function: Callable[..., _T], rows: Sequence[tuple[Any, ...]]) -> list[_T]:
+    """See `Files.each()`. After a Ctrl-C, nobody waits for what the threads still ask for."""
+    waiting, done = deque(range(len(rows))), SimpleQueue[tuple[int, Any, BaseException | None]]()
+
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                row = waiting.popleft()
+                try:
+                    done.put((row, function(*rows[row]), None))
+                except BaseException as error:
+                    done.put((row, None, error))
+
+    found, errors, left = dict[int, Any](), dict[int, BaseException](), len(rows)
+    try:
+        for _ in range(min(_AT_ONCE, left)):
+            threading.Thread(target=work, daemon=True).start()
+        while left:
+            row, found[row], error = done.get()
+            left -= 1
+            while error is not None and waiting:
+                with suppress(IndexError):  # a thread was faster
+                    waiting.pop()
+                    left -= 1
+            errors |= {} if error is None else {row: error}
+    finally:
+        waiting.clear()
+    try:
+        if errors:
+            raise errors[min(errors)]
+    finally:
+        errors.clear()  # an error keeps the frames that it went through, and this is one
+    return [found[row] for row in range(len(rows))]
