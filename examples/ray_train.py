@@ -8,9 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray.train
-import torch
 from ray.train.torch import TorchTrainer, prepare_model
-from torch import nn
+from torch import load, nn, optim, save  # with torch, Ray would pickle torch.classes, and fail
 
 from dali_storage.loaders import Shard, image_folder
 
@@ -23,12 +22,12 @@ def train(args: dict[str, Any]) -> None:  # what each worker does
         network = nn.Sequential(*layers, nn.Linear(64 * 4 * 4, len(loader.classes)))
         if checkpoint := ray.train.get_checkpoint():
             with checkpoint.as_directory() as path:
-                step, world, weights = torch.load(f"{path}/training.pt")
+                step, world, weights = load(f"{path}/training.pt")
                 network.load_state_dict(weights)
                 # With as many workers as before, its own state; otherwise any one will do.
-                loader.load_state_dict(torch.load(f"{path}/loader-{shard.rank % world}.pt"))
+                loader.load_state_dict(load(f"{path}/loader-{shard.rank % world}.pt"))
         model = prepare_model(network)
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer = optim.SGD(model.parameters(), 0.1)
         while step < args["steps"]:
             for images, labels in loader:
                 optimizer.zero_grad()
@@ -37,10 +36,10 @@ def train(args: dict[str, Any]) -> None:  # what each worker does
                 step += 1
                 if step % 4 == 0:
                     with TemporaryDirectory() as path:  # every worker adds its own file
-                        torch.save(loader.state_dict(), f"{path}/loader-{shard.rank}.pt")
+                        save(loader.state_dict(), f"{path}/loader-{shard.rank}.pt")
                         if shard.rank == 0:
                             saved = step, shard.world, network.state_dict()
-                            torch.save(saved, f"{path}/training.pt")
+                            save(saved, f"{path}/training.pt")
                         checkpoint = ray.train.Checkpoint.from_directory(path)
                         ray.train.report({"step": step}, checkpoint=checkpoint)
                 if step == args["steps"]:

@@ -50,8 +50,10 @@ class Worker:
 
 
 class Trainer:
-    def __init__(self, train: Callable[[Any], None], *, train_loop_config: Any, **_: Any) -> None:
-        self.train, self.config = train, train_loop_config
+    def __init__(
+        self, train: Callable[[Any], None], *, train_loop_config: Any = None, **_: Any
+    ) -> None:
+        self.train, self.config = train, train_loop_config or {}
 
     def fit(self) -> None:
         self.run(2, fail_at=2)

@@ -90,9 +90,11 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-def run(code: str) -> str:
+def run(code: str, cwd: Path = ROOT) -> str:
     """What a program prints; it must succeed."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=cwd
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -165,6 +167,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
         "docs/bmap.md": 1,
         "docs/containers.md": 3,
         "docs/loaders.md": 5,
+        "docs/scaling.md": 5,
         "docs/object-store.md": 2,
         "docs/xnvme.md": 1,
     }
@@ -244,6 +247,91 @@ loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
     assert re.fullmatch(r"waited \d+\.\d+ s for the storage, \d\.\d of \d batches ready", first)
     assert len(replayed) == 5
     assert len(set(replayed)) == 1  # of an epoch, three batches of which have other labels
+
+
+def without_a_gpu(code: str, data: Path) -> str:
+    for there, here in (
+        ("/data/train", str(data)),
+        ("device_id=0", "device_id=None"),
+        ("num_threads=8", "num_threads=1"),
+        ("batch_size=64", 'batch_size=4, device="cpu"' if "train=True" in code else "batch_size=4"),
+        ("batch_size=2048 // shard.world", 'batch_size=4 // shard.world, device="cpu"'),
+        ('"nccl"', '"gloo"'),
+        ("devices=8, num_nodes=2, max_epochs=90", "devices=1, max_epochs=1, **quiet"),
+        ("pass  # train", "print(*images.shape)"),
+    ):
+        code = code.replace(there, here)
+    return code
+
+
+def test_a_step_of_slurm_reads_its_shard_and_another_number_goes_on(data: Path) -> None:
+    """The first snippet of the page about scaling and the last one, as two tasks and then one."""
+    train, *_, place = snippets("docs/scaling.md", "python")
+    code = f"""
+import os
+{without_a_gpu(train, data)}
+os.environ |= {{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}}
+pipe = train()
+print(pipe.reader_meta("Reader")["shard_id"], pipe.reader_meta("Reader")["number_of_shards"])
+before = [pipe.run()[1].as_array().size for _ in range(2)]
+{place}
+os.environ |= {{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}}
+file, readers.file = readers.file, lambda **options: file(**options, resume=place)
+print(place["given"], readers.state(train(), "Reader")["given"])
+"""
+    assert run(code, cwd=data.parent) == "1 2\n16 16\n"
+
+
+def test_the_loaders_of_torchrun_and_lightning_are_saved_and_trained_with(data: Path) -> None:
+    _, torchrun, fit, *_ = (without_a_gpu(s, data) for s in snippets("docs/scaling.md", "python"))
+    code = f"""
+import logging, os, warnings
+from contextlib import closing
+import torch
+os.environ |= dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
+os.environ |= dict(MASTER_PORT="0", GLOO_SOCKET_IFNAME="lo")
+{torchrun}
+epoch = iter(train)
+next(epoch), next(epoch)
+save("checkpoint")
+rest = [labels.tolist() for _, labels in epoch]
+restore("checkpoint")
+print([labels.tolist() for _, labels in train] == rest, len(rest))
+train.close()
+distributed.destroy_process_group()
+for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+    del os.environ[name]
+warnings.simplefilter("ignore")
+quiet = dict(accelerator="cpu", logger=False, enable_checkpointing=False)
+quiet |= dict(enable_progress_bar=False, enable_model_summary=False)
+import lightning
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, index):
+        print(*batch[0].shape)
+        return self.layer(torch.ones(1)).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+model = Model()
+{fit}
+"""
+    first, *shapes = run(code, cwd=data.parent).splitlines()
+    assert first == "True 3"
+    assert shapes == ["4 3 224 224"] * 5
+
+
+def test_the_function_for_ray_train_is_run(data: Path) -> None:
+    code = without_a_gpu(snippets("docs/scaling.md", "python")[3], data)
+    script = data.parent / "train.py"
+    script.write_text(code)
+    printed = run(
+        "import sys; from tests import ray_on_one_process as ray\n"
+        f"sys.argv = ['', {str(script)!r}]; ray.main()"
+    )
+    # Two workers with 2 full batches each, and then three with one.
+    assert printed.splitlines() == ["4 3 224 224"] * 7
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/containers.md"])
@@ -339,6 +427,8 @@ def test_every_other_command_is_one_that_is_meant() -> None:
         "umount /data",  # how a controller is taken from the kernel
         "sysctl vm.nr_hugepages=512",
         "driverctl --nosave",
+        "torchrun --nnodes",
+        "srun --nodes",
     }
     modules = {words[2] for _, words in commands() if words[:2] == ["python", "-m"]}
     assert modules == {"bmap_tools", "dali_storage", "pytest"}
