@@ -10,6 +10,8 @@ import os
 import pickle
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
@@ -525,6 +527,19 @@ def test_the_command_says_what_it_has_done(root: Path, capsys: pytest.CaptureFix
     assert (status, output) == (1, "")
     assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
     assert f"No such file or directory: '{root / 'nothing'}'" in error
+
+
+def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
+    leader, follower = os.openpty()
+    made = root.with_suffix(".index")
+    command = [sys.executable, "-m", "dali_storage", "index", str(root), "-o", str(made)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "500"}
+    done = subprocess.run(command, stderr=follower, stdout=subprocess.PIPE, env=environment)
+    os.close(follower)
+    shown = os.read(leader, 65536)
+    os.close(leader)
+    assert f"listing {root}".encode() in shown
+    assert (done.returncode, b"5 samples of 4 classes" in done.stdout) == (0, True)
 
 
 def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
