@@ -625,6 +625,11 @@ class TestReader:
                 _flip(-1)(entry)
             read(reader, ALL, listed)
             assert turns
+            turns.clear()
+        with ObjectStoreReader(replace(listed, versions=None), cache=directory) as reader:
+            reader.yield_turn = lambda: turns.append(1)
+            reader.sizes(ALL)
+            assert turns
         with ObjectStoreReader(listed) as reader:
             assert not reader.cooperative
 
@@ -679,16 +684,25 @@ class TestRoom:
         assert counted(directory) == occupied(directory)
         assert not [path for path in entries(directory) if path.suffix]
 
-    def test_threads_count_together(self, store: Store, directory: Path) -> None:
+    def test_threads_count_together(
+        self, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def slow(*arguments: Any, pread: Any = os.pread) -> Any:
+            found = pread(*arguments)
+            time.sleep(0.001)
+            return found
+
         with StoreReader(store, directory) as reader:
             take = reader.cache._room.take
-            work = [lambda: [take(BLOCK) for _ in range(100)]] * 4
-            threads = [threading.Thread(target=target) for target in work]
+            take(BLOCK)
+            monkeypatch.setattr(os, "pread", slow)
+            work = lambda: [take(BLOCK) for _ in range(10)]  # noqa: E731
+            threads = [threading.Thread(target=work) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert counted(directory) == 400 * BLOCK
+            assert counted(directory) == 41 * BLOCK
 
     def test_two_processes_may_write_the_same_entries(self, directory: Path) -> None:
         commands = [[sys.executable, "-c", _FILL, str(directory), "None", "0"]] * 2
