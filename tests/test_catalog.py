@@ -53,3 +53,9 @@ def test_a_builder_takes_one_sample_or_many() -> None:
 def test_an_absolute_name_is_its_own_path() -> None:
     assert join_path(b"root", b"/name") == b"/name"
     assert join_path(b"", b"name") == b"name"
+
+
+def test_the_checksum_tells_where_a_name_ends() -> None:
+    one, other = (Catalog.from_names(names, [0, 1]) for names in ([b"ab", b"c"], [b"a", b"bc"]))
+    assert one.names == other.names
+    assert one.checksum() != other.checksum()

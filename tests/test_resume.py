@@ -519,30 +519,29 @@ def test_a_batch_that_an_iterator_keeps_was_not_delivered() -> None:
     assert readers.state(made, "R")["given"] == before["given"] + 8
 
 
-@pytest.mark.parametrize("policy", [FILL, PARTIAL])
+@pytest.mark.parametrize("policy", [FILL, PARTIAL, DROP])
 @pytest.mark.parametrize("cut", range(4))
 def test_a_checkpoint_of_a_rest_restores_it(policy: LastBatchPolicy, cut: int) -> None:
-    """Also after its last batch, when the next epoch is the next one to come."""
-    order = ORDERS["window"]
-    began = ranks(2, 4, **order)
-    for each in began:
-        take(each, 3)
-    options = {"enable_checkpointing": True}
-    made = pipeline(1, 3, 2, state := saved(began), options=options, **order)
+    """Two batches, or one that is not dropped. Also at their end, before or after StopIteration."""
+    order, options = WINDOW | {"size": 36}, {"enable_checkpointing": True}
+    began = ranks(1, 23, **order)
+    take(began[0], 1)
+    made = pipeline(1, 4, 3, state := saved(began), options=options, **order)
     it = iterator(made, policy, auto_reset=False)
     batches = [values(batch) for batch in islice(it, cut)]
     (checkpoint,) = it.checkpoints()
-    restored = pipeline(1, 3, 2, options=options | {"checkpoint": checkpoint}, **order)
+    restored = pipeline(1, 4, 3, options=options | {"checkpoint": checkpoint}, **order)
     again = iterator(restored, policy, auto_reset=False)
-    expected = epochs(iterator(pipeline(1, 3, 2, state, **order), policy), 3)
+    expected = epochs(iterator(pipeline(1, 4, 3, state, **order), policy), 4)
+    assert [len(epoch) for epoch in expected] == [1 if policy is DROP else 2, 3, 3, 3]
     assert batches == expected[0][:cut]
     if cut < len(expected[0]):
         assert readers.state(restored, "R") == readers.state(made, "R")
         assert [values(batch) for batch in again] == expected[0][cut:]
         again.reset()
-    assert [values(batch) for batch in again] == expected[1]
-    again.reset()
-    assert [values(batch) for batch in again] == expected[2]
+    for epoch in expected[1:]:
+        assert [values(batch) for batch in again] == epoch
+        again.reset()
 
 
 # --- What is refused -----------------------------------------------------------------------------
@@ -605,12 +604,16 @@ def test_another_data_set_or_order_is_refused(
 @pytest.mark.parametrize(
     "same",
     [
-        {"seed": 5 + 2**32, "initial_fill": 7, "random_shuffle": True},  # DALI takes 32 bits
+        WINDOW | {"seed": 5 + 2**32},  # DALI takes 32 bits
         WINDOW | {"shuffle_after_epoch_seed": 9, "options": {"enable_checkpointing": True}},
+        {"seed": 1, "initial_fill": 3, "options": {"seed": 7}},
+        EPOCH | {"seed": 1, "initial_fill": 3, "shuffle_after_epoch_seed": 524287},
     ],
+    ids=str,
 )
 def test_what_makes_no_difference_is_not_refused(same: dict[str, Any]) -> None:
-    (made,) = ranks(1, 3, begun(**WINDOW), **same)
+    shuffles = {name: value for name, value in same.items() if "shuffle" in name and value is True}
+    (made,) = ranks(1, 3, begun(**(WINDOW if "random_shuffle" in shuffles else shuffles)), **same)
     take(made, 1)
 
 
@@ -673,6 +676,18 @@ def test_a_seed_that_ranks_may_not_share_is_refused() -> None:
                 made.run()
         else:
             made.run()
+
+
+def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know() -> None:
+    """A Loader has such states: of its own rank they are right."""
+    arguments: dict[str, Any] = {"random_shuffle": True, "options": {"seed": 4}}
+    made = pipeline(1, 2, 4, **arguments)
+    take(made, 2)
+    state = source(made, "R").state(made._batches_to_consume)
+    assert take(pipeline(1, 2, 4, state, **arguments), 5) == take(made, 5)
+    for world, batch_size in ((3, 4), (2, 5)):
+        with pytest.raises(ValueError, match=r"'R'\): .*go on with 2 shards and .*seed="):
+            take(pipeline(1, world, batch_size, state, **arguments), 1)
 
 
 def test_a_checkpoint_and_a_state_exclude_each_other() -> None:

@@ -63,7 +63,8 @@ def _begin(iterator: Any) -> None:
         return
     batch_size, shards = iterator.batch_size, iterator._shards_num
     whole = rounds(iterator._size_no_pad, shards, batch_size)
-    if iterator._last_batch_policy == LastBatchPolicy.DROP:
+    restored = any(pipeline._iterator_data for pipeline in iterator._pipes)
+    if iterator._last_batch_policy == LastBatchPolicy.DROP and not restored:
         _skip_what_is_dropped(iterator, sources, whole)
     position, rest = _position(iterator, 0), sources[0].rest
     epoch, batch = divmod(position, whole)
