@@ -174,15 +174,19 @@ def test_a_list_that_fails_is_asked_for_again(server: FaultServer, mode: str) ->
     assert_lists(listing("s3://data/train", timeout=0.5), ["a/1", "b/1"])
 
 
+@pytest.mark.parametrize("within_a_page", [True, False])
 def test_stores_that_do_not_list_in_order(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, within_a_page: bool
 ) -> None:
     """As S3 Express One Zone; then every class is listed as a whole."""
     real = obstore.list
 
     def backwards(*arguments: Any, **options: Any) -> Any:
-        return (page[::-1] for page in real(*arguments, **options))
+        if within_a_page:
+            return (page[::-1] for page in real(*arguments, **options))
+        return iter([*real(*arguments, **options)][::-1])
 
+    monkeypatch.setattr(listing_module, "_PAGE", 2)
     monkeypatch.setattr(listing_module.obstore, "list", backwards)
     keys = [f"{name}/{number}" for name in ("a", "a-b", "b") for number in range(3)]
     fill(server, keys)
@@ -230,12 +234,16 @@ def test_odd_roots_are_refused(server: FaultServer, root: str) -> None:
     assert server.log() == []
 
 
-def test_a_class_that_is_a_deep_tree_is_passed_by(server: FaultServer) -> None:
+def test_a_class_that_is_a_deep_tree_is_passed_by(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DALI lists all of it."""
+    monkeypatch.setattr(listing_module, "_PAGE", 10)
     server.set(page=10)
     fill(server, [f"a/deep/{number:03}" for number in range(300)])
     fill(server, ["a/1", "a/z", "b/1"])
     assert_lists(listing("s3://data/train"), ["a/1", "a/z", "b/1"])
+    assert len(server.log()) < 10
 
 
 def test_errors_name_the_root(server: FaultServer) -> None:

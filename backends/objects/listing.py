@@ -81,7 +81,7 @@ class _Range:
         """`after` and `until` may be "": from the start, to the end."""
         self.classes, self.ended = classes, False
         self.doubtful = set[str]()
-        self._store, self._prefix, self._wanted = store, prefix, frozenset(classes)
+        self._store, self._prefix = store, prefix
         self._after, self._until = after, until
         self._stream: Iterator[Sequence[Any]] | None = None
         self._found = list[list[Piece]]()
@@ -119,23 +119,21 @@ class _Range:
 
     def _pieces(self, found: list[_Object]) -> list[Piece]:
         # Markers, which look empty, are where their slash belongs.
-        names = [name for name, size, _ in found if size]
-        if any(before > after for before, after in pairwise(names)):
+        names = [self._after, *(name for name, size, _ in found if size)]
+        if any(before >= after for before, after in pairwise(names)):
             raise Unordered
         self.ended = not found or bool(self._until and found[-1][0] > self._until)
-        found = [
-            e for e in found if self._after < e[0] and (not self._until or e[0] <= self._until)
-        ]
+        if self._until:
+            found = [each for each in found if each[0] <= self._until]
         self._after = max((name for name, _, _ in found), default=self._after)
         in_class = [each for each in found if each[0].count("/") == 1]
         if found and not in_class:
             self._leave(found[-1][0].partition("/")[0])
         pieces = []
         for name, group in groupby(in_class, lambda each: each[0].partition("/")[0]):
-            if name in self._wanted:
-                pieces.append(_piece(name, objects := [*group]))
-                if not all(size for _, size, _ in objects):
-                    self.doubtful.add(name)
+            pieces.append(_piece(name, objects := [*group]))
+            if not all(size for _, size, _ in objects):
+                self.doubtful.add(name)
         return pieces
 
     def _leave(self, name: str) -> None:
