@@ -12,9 +12,11 @@ import pytest
 
 import benchmark
 from benchmarks.object_legs import OBJECT_LEGS
+from benchmarks.workload import Settings, prepare
 
 from .objects.client import FaultServer
 from .pictures import IMAGES, make_pictures
+from .test_benchmark import ignore
 
 NAMES = [leg.name for leg in OBJECT_LEGS]
 OURS = [name for name in NAMES if name.startswith("object-store")]
@@ -63,12 +65,28 @@ def test_legs_whose_options_are_not_given_are_not_run(
 
 
 def test_the_cache_is_warm_before_the_first_round(data: Path, server: FaultServer) -> None:
-    cache = data.parent / "cache"
-    assert run(data, "--legs", "object-store-cached", "--cache", cache, "--seed", 3) == 0
-    read = Counter(request.key for request in server.log() if request.kind == "GET")
+    (leg,) = (leg for leg in OBJECT_LEGS if leg.name == "object-store-cached")
+    settings = Settings(
+        url="s3://data/train", cache=str(data.parent / "cache"), batch_size=5, seed=3
+    )
+    workload = prepare(str(data), settings)
+    leg.warm(workload, ignore)
+    read = Counter(request.key for request in server.log(clear=True) if request.kind == "GET")
     assert len(read) == IMAGES
-    # The warm-up of a batch may ask for what the pass that fills the cache then finds.
-    assert sum(read.values()) <= IMAGES + 3 * 5
+    options = ("--legs", leg.name, "--cache", settings.cache, "--seed", 3)
+    assert run(data, *options) == 0
+    assert [request for request in server.log() if request.kind == "GET"] == []
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_legs_of_dali_have_their_own_number_of_threads(
+    data: Path, server: FaultServer, threads: int
+) -> None:
+    server.set(latency=0.02)
+    options = ("--threads", 1, "--batchsize", IMAGES, "--legs", f"dali-s3-{threads}")
+    assert run(data, *options) == 0
+    gets = [request.under_way for request in server.log() if request.kind == "GET"]
+    assert threads / 2 < max(gets) <= threads
 
 
 def test_bytes_that_differ_are_found(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,13 +104,16 @@ def test_a_bucket_that_is_no_copy_is_refused(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = next((data.parent / "copy").rglob("*.jpg"))
-    with picture.open("ab") as file:
+    picture.rename(other := picture.with_name(f"0{picture.name}"))
+    assert run(data) == 2
+    refused = capsys.readouterr().err
+    assert (
+        f"--url s3://data/train is not a copy of {data}/train: the names of 24 objects" in refused
+    )
+    with other.rename(picture).open("ab") as file:
         file.write(b"more")
     assert run(data) == 2
     assert f"{picture.name} has another size" in capsys.readouterr().err
-    picture.rename(picture.with_name("0.jpg"))
-    assert run(data) == 2
-    assert f"--url s3://data/train is not a copy of {data}" in capsys.readouterr().err
     shutil.rmtree(data.parent / "copy" / "train")
     assert run(data) == 2
     assert "--url s3://data/train: ValueError: no files found" in capsys.readouterr().err
