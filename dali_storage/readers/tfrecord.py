@@ -61,13 +61,13 @@ def tfrecord(
     `index_path` may be left out. Arguments that are not listed are those of `readers.file`.
 
     Args:
-        path: the TFRecord files; one string is one file.
+        path: the TFRecord files, paths or URLs of objects; one string is one file.
         features: what to read of each record, a `tf.train.Example`: names and features of
             `nvidia.dali.tfrecord`. A string is a FixedLenFeature of shape (): the first one of the
             list. As in DALI, default values are never used.
         index_path: an index for each file, as `python -m dali_storage index` or DALI's tfrecord2idx
             makes it: a line "offset size" for each record. None: the lengths of all records are
-            read from the files: 12 bytes each, or all of a file of small records.
+            read from the files: 12 bytes each, or all of a file of small records. Objects need one.
         device: "cpu" or None. Records are parsed on the CPU.
         dont_use_mmap: ignored; files are never mapped.
         random_shuffle: draw the samples at random from a window of `initial_fill` samples, which

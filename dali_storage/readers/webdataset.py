@@ -69,12 +69,12 @@ def webdataset(
     component; the rest of the name is the extension.
 
     Args:
-        paths: the tars, not compressed.
+        paths: the tars, not compressed: paths, or URLs of objects.
         ext: for each output the extension of its component; several, separated by semicolons, are
             alternatives, and the first component with any of them is taken. One component may be
             several outputs.
         index_paths: the index of each tar, made by `python -m dali_storage index`, or by DALI's
-            wds2idx. Without, all headers of the tars are read here.
+            wds2idx; paths or URLs. Without, all headers of the tars are read here. Objects need one.
         case_sensitive_extensions: whether upper and lower case differ in extensions.
         dtypes: of the outputs, of DALI or of numpy: integers, or floats of 16 to 64 bits. By
             default uint8. The size of a component must be a multiple of that of its dtype.
