@@ -74,7 +74,7 @@ def webdataset(
             alternatives, and the first component with any of them is taken. One component may be
             several outputs.
         index_paths: the index of each tar, made by `python -m dali_storage index`, or by DALI's
-            wds2idx; paths or URLs. Without, all headers of the tars are read here. Objects need one.
+            wds2idx; paths or URLs. Objects need one; without, all headers of files are read here.
         case_sensitive_extensions: whether upper and lower case differ in extensions.
         dtypes: of the outputs, of DALI or of numpy: integers, or floats of 16 to 64 bits. By
             default uint8. The size of a component must be a multiple of that of its dtype.
