@@ -82,7 +82,7 @@ class _Range:
         self.classes, self.ended = classes, False
         self.doubtful = set[str]()
         self._store, self._prefix = store, prefix
-        self._after, self._until = after, until
+        self._after, self._until, self._pages = after, until, 0
         self._stream: Iterator[Sequence[Any]] | None = None
         self._found = list[list[Piece]]()
 
@@ -113,6 +113,7 @@ class _Range:
             )
         cut = len(self._prefix)
         entries = next(self._stream, ())
+        self._pages += 1
         return self._pieces(
             [(each["path"][cut:], each["size"], version_of(each)) for each in entries]
         )
@@ -150,6 +151,8 @@ class _Range:
         name, _, file = self._after.partition("/")
         left = bisect_right(self.classes, f"{name}/", key=lambda each: f"{each}/")
         if 0 < left < len(self.classes):
+            if self._pages * (len(self.classes) - left) < _LONG * left:  # pages left, if like those
+                return []
             cut = (left + len(self.classes)) // 2
             starts, parts = [f"{self.classes[cut - 1]}0"], [self.classes[cut:]]
             self.classes = self.classes[:cut]
@@ -179,8 +182,9 @@ def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> 
         for start in range(0, len(run) if wanted else 0, size):
             part = run[start : start + size]
             previous = run[start - 1] if start else before
-            after = f"{previous}0" if previous and len(part) > 1 else ""
-            found.append(_Range(store, prefix, part, after, f"{part[-1]}0" if after else ""))
+            after = f"{previous}0" if previous else ""
+            bounds = (after, f"{part[-1]}0") if len(part) > 1 else ()
+            found.append(_Range(store, prefix, part, *bounds))
         before = run[-1]
     return found
 
