@@ -403,7 +403,7 @@ def request_threads() -> list[str]:
 
 def test_ctrl_c_while_requests_are_under_way(server: FaultServer) -> None:
     catalog = put_all(server)
-    with ObjectStoreReader(catalog) as reader:
+    with ObjectStoreReader(catalog, requests=4) as reader:
         batch = make_batch(reader, ALL, catalog)
         server.fail("slow", 20, 1.0)
         start = time.monotonic()
@@ -412,6 +412,8 @@ def test_ctrl_c_while_requests_are_under_way(server: FaultServer) -> None:
         batch.buffer[:] = 7
         time.sleep(1.1)
         assert (np.asarray(batch.buffer) == 7).all()
+        assert len(server.log()) == 5  # four, and one HEAD; no others any more
+        server.heal()
         assert read(reader, ALL, catalog) == CONTENTS
     assert_threads_end()
 
