@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
 
+from dali_storage import shard
 from dali_storage.loaders import Loader, Shard
 
 from .loading import SHUFFLES, Make, numbers
@@ -82,6 +84,9 @@ def torchrun() -> dict[str, Any]:
     seen["before"] = astuple(Shard.here())
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
     seen["shard"] = astuple(Shard.here())
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "tensor"))
+    for name in ("data", "tensor"):
+        seen[name] = [shard(mesh[name]), shard(mesh.get_group(name))]
     seen["early"] = refusal(early)
     seen["late"] = [numbers(batch)[0] for batch in late]
     world = distributed.get_world_size()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, settings
 from hypothesis import given as of
 from hypothesis import strategies as st
+from nvidia.dali import pipeline_def
 
 from dali_storage.loaders import Loader, Shard
 
@@ -220,3 +221,25 @@ def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others() -> None:
         pytest.raises(ValueError, match=r"another seed, .* give the reader seed="),
     ):
         other.load_state_dict(state)
+
+
+def test_all_readers_of_a_pipeline_go_on() -> None:
+    def make(checkpoint: bytes | None, shard_id: int, num_shards: int) -> Any:
+        @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+        def define() -> tuple[Any, Any]:
+            def named(**arguments: Any) -> Any:
+                return MAKE.file(**arguments | {"name": "Masks"})
+
+            masks = replace(MAKE, file=named)
+            return MAKE.read(shard_id, num_shards), masks.read(shard_id, num_shards)
+
+        return define(checkpoint=checkpoint)
+
+    with Loader(make, shard=Shard(0, 2), to="numpy") as first:
+        state = take_two(first)
+    with ExitStack() as stack:
+        loader = restored(stack, make, Shard(1, 3), "partial", state)  # type: ignore[arg-type]
+        batches = [numbers(batch) for batch in loader]
+    expected = interleaved(of_ranks(MAKE, 2, 0))[16:][1::3]
+    assert list(chain(*(images for images, _ in batches))) == expected
+    assert all(images == masks for images, masks in batches)

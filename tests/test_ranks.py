@@ -45,6 +45,12 @@ def test_the_shard_is_that_of_the_launcher_and_then_of_the_group(ranks: list[Any
         assert seen["before"] == seen["shard"] == [rank, 2, rank]
 
 
+def test_a_dimension_of_a_mesh_says_who_reads_the_same(ranks: list[Any]) -> None:
+    for rank, seen in enumerate(ranks):
+        assert seen["data"] == [{"shard_id": rank, "num_shards": 2}] * 2
+        assert seen["tensor"] == [{"shard_id": 0, "num_shards": 1}] * 2
+
+
 def test_a_loader_made_before_the_group_reads_its_shard(ranks: list[Any]) -> None:
     assert sorted(chain(*ranks[0]["late"], *ranks[1]["late"])) == EVERYTHING
 
