@@ -36,6 +36,7 @@ ETAG = 34
 _OBJECTS = b"s3://bucket/train"
 _KINDS = "RssAnon", "RssFile", "RssShmem", "VmRSS", "VmHWM"
 _BATCHES = 200  # of which the median is taken
+_everybody: list[Any] = []  # the barrier of the processes that share an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,21 @@ def order(path: str, shuffle: str) -> dict[str, Cost]:
     return {f"{shuffle}: first batch": cost, "later batches": Cost(middle, middle, 0, 0)}
 
 
-def share(path: str, everybody: Any, found: Any) -> None:
+def _join(everybody: Any) -> None:
+    _everybody.append(everybody)
+
+
+def share(path: str) -> tuple[int, int, int, int]:
     """Map the index, visit all of it, and tell what that costs, once all processes have."""
+    (everybody,) = _everybody
+    try:
+        return _share(path, everybody)
+    except BaseException:
+        everybody.abort()  # or the others wait
+        raise
+
+
+def _share(path: str, everybody: Any) -> tuple[int, int, int, int]:
     before = _memory()
     index = CatalogFile(path)
     index.verify()
@@ -123,22 +137,16 @@ def share(path: str, everybody: Any, found: Any) -> None:
     maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape")
     (ours,) = re.findall(rf"{re.escape(path)}\n(.*?)VmFlags", maps, re.DOTALL)
     own = _memory()["RssAnon"] - before["RssAnon"]
-    found.put((len(catalog), _kib(ours, "Rss"), _kib(ours, "Pss"), own))
     everybody.wait()  # nobody unmaps it before
+    return len(catalog), _kib(ours, "Rss"), _kib(ours, "Pss"), own
 
 
 def shared(path: str, processes: int) -> list[tuple[int, int, int, int]]:
     """Of each process: its samples, and bytes of the index resident, charged, and its own."""
     context = multiprocessing.get_context("spawn")
-    everybody, found = context.Barrier(processes), context.Queue()
-    arguments = path, everybody, found
-    running = [context.Process(target=share, args=arguments) for _ in range(processes)]
-    for process in running:
-        process.start()
-    results = [found.get(timeout=600) for _ in running]
-    for process in running:
-        process.join()
-    return results
+    everybody = context.Barrier(processes, timeout=600)
+    with ProcessPoolExecutor(processes, context, _join, (everybody,)) as pool:
+        return list(pool.map(share, [path] * processes))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +38,6 @@ class Catalog:
             by containers; None otherwise.
         sizes: int64[files], bytes, as listed; None for files, whose sizes their backend looks up.
         versions: bytes[files], what identifies the listed content of each; None as `sizes`.
-        known_checksum: what `checksum()` returns, if it need not be computed.
     """
 
     root: bytes
@@ -50,7 +49,8 @@ class Catalog:
     containers: IntArray | None = None
     sizes: IntArray | None = None
     versions: Versions | None = None
-    known_checksum: int | None = None
+    # Not an argument: a copy with other columns, as by replace(), must not have it.
+    _checksum: int | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_names(
@@ -112,8 +112,8 @@ class Catalog:
 
     def checksum(self) -> int:
         """A CRC-32 of the names, the labels, and where the samples are in the files."""
-        if self.known_checksum is not None:
-            return self.known_checksum
+        if self._checksum is not None:
+            return self._checksum
         labels = np.ascontiguousarray(self.labels).data
         checksum = zlib.crc32(labels, zlib.crc32(self.names))
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).data, checksum)
@@ -121,6 +121,11 @@ class Catalog:
             for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):
                 checksum = zlib.crc32(np.ascontiguousarray(column).data, checksum)
         return checksum
+
+    def knowing(self, checksum: int) -> Catalog:
+        """This catalog, which is new, and need not compute its checksum any more."""
+        object.__setattr__(self, "_checksum", checksum)
+        return self
 
     def paths(self, samples: IntArray) -> list[bytes]:
         """The paths of the files of `samples` (int64[n]), in their order."""
@@ -138,7 +143,7 @@ class Catalog:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Memory that is mapped is copied: it cannot be pickled."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         return Catalog, tuple((values | {"names": bytes(self.names)}).values())
 
     def _file(self, sample: int) -> int:

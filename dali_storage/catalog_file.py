@@ -37,6 +37,7 @@ import contextlib
 import json
 import mmap
 import os
+import secrets
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,7 @@ _START = struct.Struct("<8sII")
 _ALIGNMENT = 64
 _TYPES = {"names": "|u1", "offsets": "<i8", "labels": "<i4", "sizes": "<i8", "versions": "|S"}
 _OBJECTS = {"sizes", "versions"}
+_WRONG = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 
 
 class CatalogFile:
@@ -90,7 +92,7 @@ class CatalogFile:
             layout = header["version"]
             if layout == LAYOUT:
                 self._parse(header)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except _WRONG as error:
             raise self._damaged(f"its header is wrong ({error})") from None
         if layout != LAYOUT:
             what = f"its layout is version {layout!r}, and this library reads {LAYOUT}"
@@ -99,15 +101,15 @@ class CatalogFile:
     def catalog(self) -> Catalog:
         """The catalog; its columns are views of the mapped file."""
         columns = self._columns
-        return Catalog(
+        catalog = Catalog(
             self.root,
             columns["names"].data,
             columns["offsets"],
             columns["labels"],
             sizes=columns.get("sizes"),
             versions=columns.get("versions"),
-            known_checksum=self._checksum,
         )
+        return catalog.knowing(self._checksum)
 
     def verify(self) -> None:
         """Read all columns.
@@ -171,8 +173,8 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
     `filters` are those of the layout.
 
     Raises:
-        ValueError: it has no samples, or samples are ranges; the root is a relative path; or the
-            version of an object is too long.
+        ValueError: it has no samples or no labels, or samples are ranges; the root is a relative
+            path; or the version of an object is too long.
         OSError: the file cannot be written.
     """
     columns = _columns(catalog)
@@ -201,9 +203,10 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
     """A file that becomes the one at the path `target` at the end of the block, unless it fails."""
-    part = f"{target}.{os.getpid()}.part"
+    # Random, because other machines and containers have processes of the same number.
+    part = f"{target}.{secrets.token_hex(8)}.part"
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # a power cut must not leave a name without its bytes
@@ -214,17 +217,21 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 
 
 def _map(path: str) -> memoryview:
-    with open(path, "rb") as file:
+    with named(os.fsencode(path)), open(path, "rb", opener=_open) as file:
         if not os.fstat(file.fileno()).st_size:  # cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer is opened at once
+
+
 def _columns(catalog: Catalog) -> dict[str, npt.NDArray[Any]]:
     """The columns as they are written."""
     root = os.fsdecode(catalog.root)
-    if catalog.ranges is not None or catalog.pieces != 1 or not len(catalog):
-        raise ValueError(f"{root!r}: only whole files can be indexed, at least one")
+    if catalog.ranges is not None or not 0 < len(catalog) == len(catalog.labels):
+        raise ValueError(f"{root!r}: only whole files with labels can be indexed, at least one")
     if not root.startswith("/") and not scheme(catalog.root):
         raise ValueError(f"{root!r} is a relative path: an index needs an absolute one")
     columns: dict[str, npt.NDArray[Any]] = {

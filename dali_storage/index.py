@@ -86,8 +86,10 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argpars
     roots = [file for file in given.files if index_root.is_root(file)]
     if roots and (given.verify or len(given.files) > 1 or given.output is None):
         parser.error(f"the samples in {roots[0]!r} have one index: index ROOT -o INDEX")
-    if roots and os.path.isdir(given.output):
-        parser.error(f"-o {given.output!r} is a directory; give the name of a file")
+    if roots and not index_root.can_become_index(given.output):
+        parser.error(f"-o {given.output!r} must be the path of a file, new or to be replaced")
+    if given.verify and given.output is not None:
+        parser.error("--verify writes nothing; leave out -o")
     if not roots and any(getattr(given, name) for name in index_root.OPTIONS):
         parser.error(f"filters and --backend-option are for a ROOT, and {given.files[0]!r} is none")
     return given, parser

@@ -46,6 +46,11 @@ def is_root(name: str) -> bool:
     return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
 
 
+def can_become_index(path: str) -> bool:
+    """Whether a file may be written there. A device is none, and renaming would replace it."""
+    return not scheme(os.fsencode(path)) and (os.path.isfile(path) or not os.path.lexists(path))
+
+
 def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}
@@ -57,7 +62,7 @@ def main(root: str, given: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     classes = len(np.unique(catalog.labels))
-    print(f"{given.output}: {len(catalog):,} samples of {classes:,} classes in {root}")
+    print(f"{given.output!r}: {len(catalog):,} samples of {classes:,} classes in {root!r}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,8 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,8 +47,17 @@ MAGIC, START = b"DALISIDX", struct.Struct("<8sII")
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("indexes")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """For tests that write many files; on a busy disk, to flush each would take a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield tmp_path_factory.mktemp("indexes")
+
+
+@pytest.fixture(scope="module")
+def whole(directory: Path) -> bytes:
+    """The file of `example()`."""
+    return example(directory / "whole")
 
 
 def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -89,31 +100,9 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     )
 
 
-@given(catalogs())
-@settings(max_examples=60, deadline=None)
-def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> None:
-    path = directory / "a.index"
-    save(catalog, path, FILTERS)
-    opened = CatalogFile(path)
-    found = opened.catalog()
-    assert (opened.root, opened.filters) == (catalog.root, FILTERS)
-    assert columns_of(found) == columns_of(catalog)
-    assert found.known_checksum == catalog.checksum()
-    columns = [memoryview(found.names), *map(memoryview, (found.offsets, found.labels))]
-    assert all(column.readonly for column in columns)
-    everything = np.arange(len(catalog))
-    for each in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
-        assert each.paths(everything) == catalog.paths(everything)
-        assert [each.name(i) for i in everything] == [catalog.name(i) for i in everything]
-        assert each.checksum() == catalog.checksum()
-    opened.verify()
-
-
-@given(catalogs())
-@settings(max_examples=20, deadline=None)
-def test_the_file_is_laid_out_as_specified(directory: Path, catalog: Catalog) -> None:
-    save(catalog, directory / "a.index", FILTERS)
-    header, data = parts((directory / "a.index").read_bytes())
+def require_layout(whole: bytes, catalog: Catalog) -> None:
+    """Fail unless an index has this catalog as the specification says."""
+    header, data = parts(whole)
     assert (header["version"], header["filters"]) == (1, FILTERS)
     assert header["root"].encode("utf-8", "surrogateescape") == catalog.root
     found = {}
@@ -137,6 +126,30 @@ def test_the_file_is_laid_out_as_specified(directory: Path, catalog: Catalog) ->
         assert found["versions"].tolist() == catalog.versions.tolist()
 
 
+@given(catalogs())
+@settings(max_examples=60, deadline=None)
+def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> None:
+    path = directory / "a.index"
+    save(catalog, path, FILTERS)
+    require_layout(path.read_bytes(), catalog)
+    opened = CatalogFile(path)
+    found = opened.catalog()
+    assert (opened.root, opened.filters) == (catalog.root, FILTERS)
+    assert columns_of(found) == columns_of(catalog)
+    others = replace(found, labels=catalog.labels + np.int32(1))
+    assert (
+        others.checksum() != catalog.checksum() == replace(others, labels=found.labels).checksum()
+    )
+    columns = [memoryview(found.names), *map(memoryview, (found.offsets, found.labels))]
+    assert all(column.readonly for column in columns)
+    everything = np.arange(len(catalog))
+    for each in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert each.paths(everything) == catalog.paths(everything)
+        assert [each.name(i) for i in everything] == [catalog.name(i) for i in everything]
+        assert each.checksum() == catalog.checksum()
+    opened.verify()
+
+
 def example(path: Path) -> bytes:
     """An index with all columns; its bytes."""
     names, versions = [b"a/1.jpg", b"b/22.jpg"], np.array([b'"one"', b'"three"'])
@@ -156,15 +169,13 @@ def refusal(path: Path, data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_file_that_is_cut_short_anywhere_is_refused(directory: Path) -> None:
-    whole = example(directory / "whole")
+def test_a_file_that_is_cut_short_anywhere_is_refused(directory: Path, whole: bytes) -> None:
     for size in range(len(whole)):
         assert "index" in refusal(directory / "cut", whole[:size])
     assert "bytes" in refusal(directory / "cut", whole + b"\0")
 
 
-def test_every_byte_that_counts_is_checked(directory: Path) -> None:
-    whole = example(directory / "whole")
+def test_every_byte_that_counts_is_checked(directory: Path, whole: bytes) -> None:
     header, data = parts(whole)
     filling = bytearray(len(whole))  # 1 where a byte means nothing
     start, end = len(whole) - len(data), START.size + len(json.dumps(header))
@@ -214,9 +225,10 @@ VALUES = st.one_of(
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
-def test_no_header_leads_out_of_the_file(directory: Path, data: st.DataObject) -> None:
-    whole = example(directory / "whole")
+@settings(max_examples=200, deadline=None)
+def test_no_header_leads_out_of_the_file(
+    directory: Path, whole: bytes, data: st.DataObject
+) -> None:
     header, rest = parts(whole)
     inner = data.draw(st.sampled_from([header, *header["columns"].values(), header["columns"]]))
     name = data.draw(st.sampled_from(sorted(inner)))
@@ -256,16 +268,18 @@ def test_no_header_leads_out_of_the_file(directory: Path, data: st.DataObject) -
     ],
 )
 def test_columns_that_cannot_be_right_are_refused(
-    directory: Path, name: str, changes: dict[str, Any], what: str
+    directory: Path, whole: bytes, name: str, changes: dict[str, Any], what: str
 ) -> None:
-    header, data = parts(example(directory / "whole"))
+    header, data = parts(whole)
     header["columns"].setdefault(name, {}).update(changes)
     assert re.search(rf"damaged: .*{what}", refusal(directory / "hostile", packed(header, data)))
 
 
 @pytest.mark.parametrize("entry", [0, 2])
-def test_offsets_that_are_not_of_the_names_are_refused(directory: Path, entry: int) -> None:
-    header, data = parts(example(directory / "whole"))
+def test_offsets_that_are_not_of_the_names_are_refused(
+    directory: Path, whole: bytes, entry: int
+) -> None:
+    header, data = parts(whole)
     place = header["columns"]["offsets"]["offset"] + 8 * entry
     changed = data[:place] + struct.pack("<q", 1) + data[place + 8 :]
     assert "go together" in refusal(directory / "hostile", packed(header, changed))
@@ -277,6 +291,7 @@ def test_offsets_that_are_not_of_the_names_are_refused(directory: Path, entry: i
         (b"no json", "header is wrong"),
         (b"[1]", "header is wrong"),
         (b"1" * 5000, "header is wrong"),
+        (b"[" * 100_000, "header is wrong"),
         (b"{}", "version"),
         (b'{"version": 2}', "layout is version 2, and this library reads 1; make it anew"),
         (b'{"version": 1}', "root"),
@@ -286,8 +301,7 @@ def test_a_header_of_another_kind_is_refused(directory: Path, header: bytes, wha
     assert what in refusal(directory / "hostile", packed(header, b""))
 
 
-def test_wild_offsets_are_errors_of_python(directory: Path) -> None:
-    whole = example(directory / "whole")
+def test_wild_offsets_are_errors_of_python(directory: Path, whole: bytes) -> None:
     header, data = parts(whole)
     place = header["columns"]["offsets"]["offset"] + 8
     for wild in (-1, -(2**63), 2**63 - 1, 1000):
@@ -317,8 +331,9 @@ def test_what_cannot_be_indexed_is_refused(tmp_path: Path) -> None:
     plain = Catalog.from_names([b"a/1", b"b/2"], [0, 1], b"s3://bucket")
     with pytest.raises(ValueError, match="relative path"):
         save(Catalog.from_names([b"a"], [0], b"data"), target, FILTERS)
-    with pytest.raises(ValueError, match="at least one"):
-        save(Catalog.from_names([], [], b"/data"), target, FILTERS)
+    for names in ([], [b"without a label"]):
+        with pytest.raises(ValueError, match=r"only whole files with labels .* at least one"):
+            save(Catalog.from_names(names, [], b"/data"), target, FILTERS)
     long = np.array([b"1", b"2" * 257])
     catalog = Catalog(plain.root, plain.names, plain.offsets, plain.labels, versions=long)
     with pytest.raises(ValueError, match="'s3://bucket/b/2': its ETag has more than 256 bytes"):
@@ -345,6 +360,29 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(
     assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
 
 
+def test_two_that_write_one_index_do_not_share_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "index"
+    with catalog_file.replacing(str(target)) as one:
+        with catalog_file.replacing(str(target)) as other:
+            other.write(b"other")
+        assert target.read_bytes() == b"other"
+        one.write(b"one")
+    assert target.read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["index"]
+
+
+def test_an_error_of_mapping_names_the_index(
+    directory: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENODEV, "no such device")  # as file systems that cannot map
+
+    monkeypatch.setattr(catalog_file.mmap, "mmap", refuse)
+    with pytest.raises(OSError, match="No such device") as caught:
+        CatalogFile(directory / "whole")
+    assert caught.value.filename == str(directory / "whole")
+
+
 def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> None:
     plain = Catalog.from_names([b"a/1.jpg", b"b/22.jpg"], [0, 1], os.fsencode(tmp_path))
     save(plain, tmp_path / "x.index", FILTERS)
@@ -354,9 +392,9 @@ def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> No
 
 
 def test_no_file_stays_open(directory: Path) -> None:
-    example(directory / "whole")
+    example(directory / "open")
     before = os.listdir("/proc/self/fd")
-    catalog = CatalogFile(directory / "whole").catalog()
+    catalog = CatalogFile(directory / "open").catalog()
     with pytest.raises(ValueError):
         CatalogFile(__file__)
     del catalog
@@ -426,19 +464,6 @@ def test_batches_are_those_of_dali_on_the_directory(
     theirs = batches(fn.readers.file, 5, file_root=str(root), **order)
     assert batches(readers.file, 5, file_root=made, backend=backend, **order) == theirs
     assert batches(readers.file, 5, file_root=str(made), lazy_init=True, **order) == theirs
-
-
-def test_in_dynamic_mode_an_index_is_a_root(root: Path) -> None:
-    import nvidia.dali.experimental.dynamic as ndd
-
-    from dali_storage.dynamic.readers import File
-
-    found = {}
-    for kind, where in ((ndd.readers.File, root), (File, make_index(root))):
-        reader = kind(file_root=str(where))
-        epoch = reader.next_epoch(batch_size=2)
-        found[kind] = [[np.array(each).tobytes() for each in data] for data, _ in epoch]
-    assert found[File] == found[ndd.readers.File]
 
 
 def test_the_place_of_the_index_does_not_matter(
@@ -518,7 +543,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 def test_the_command_says_what_it_has_done(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = root.with_suffix(".index")
     done = run(capsys, root, "-o", made)
-    assert done == (0, f"{made}: 5 samples of 4 classes in {root}\n", "")
+    assert done == (0, f"'{made}': 5 samples of 4 classes in '{root}'\n", "")
     assert run(capsys, made, "--verify") == (0, "", "")
     damaged = bytearray(made.read_bytes())
     damaged[-1] ^= 1
@@ -527,6 +552,13 @@ def test_the_command_says_what_it_has_done(root: Path, capsys: pytest.CaptureFix
     assert (status, output) == (1, "")
     assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
     assert f"No such file or directory: '{root / 'nothing'}'" in error
+
+
+def test_roots_need_not_be_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path / os.fsdecode(b"\xff"), b"a/1.jpg")
+    status, output, _ = run(capsys, root, "-o", tmp_path / os.fsdecode(b"\xfe"))
+    assert (status, "1 samples of 1 classes in" in output) == (0, True)
+    assert CatalogFile(tmp_path / os.fsdecode(b"\xfe")).root == os.fsencode(root)
 
 
 def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
@@ -547,7 +579,10 @@ def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[st
         ([root], "have one index: index ROOT -o INDEX"),
         ([root, root, "-o", "x"], "have one index"),
         ([root, "--verify"], "have one index"),
-        ([root, "-o", root], "is a directory; give the name of a file"),
+        ([root, "-o", root], f"-o '{root}' must be the path of a file"),
+        ([root, "-o", "s3://bucket/x"], "-o 's3://bucket/x' must be the path of a file"),
+        ([root, "-o", "/dev/null"], "-o '/dev/null' must be the path of a file"),
+        ([root / "high.jpg", "--verify", "-o", "x"], "--verify writes nothing; leave out -o"),
         ([root / "high.jpg", "--file-filters", "*"], "are for a ROOT, and"),
         ([root, "-o", "x", "--backend-option", "lanes"], "expected KEY=VALUE, not 'lanes'"),
     ]:
@@ -561,6 +596,9 @@ def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[st
         status, output, error = run(capsys, *failing)
         assert (status, output, what in error) == (1, "", True), error
         assert not (root / "x").exists()
+    os.mkfifo(root / "pipe")
+    status, _, error = run(capsys, "--verify", root / "pipe", os.devnull)
+    assert (status, error.count("is neither a directory nor an index")) == (1, 2)
 
 
 # Objects
@@ -583,7 +621,7 @@ def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
     status, output, error = run(capsys, "s3://bucket/train", "-o", made, *options)
     assert (status, error) == (0, "")
-    assert output == f"{made}: 4 samples of 3 classes in s3://bucket/train\n"
+    assert output == f"'{made}': 4 samples of 3 classes in 's3://bucket/train'\n"
     return made
 
 
@@ -659,17 +697,6 @@ def test_urls_that_cannot_be_indexed_are_refused(
 # Scale: python -m benchmarks.scale has the figures of 10 million names
 
 
-def test_processes_share_one_index(directory: Path) -> None:
-    path = directory / "shared.index"
-    costs = scale.make(str(path), 100_000)
-    assert list(costs) == ["catalog", "checksum", "write the index"]
-    size = path.stat().st_size
-    for samples, resident, charged, own in scale.shared(str(path), 3):
-        assert (samples, resident >= size - 4096) == (100_000, True)
-        assert charged <= size / 3 + 4096
-        assert own < size / 4
-
-
 def test_opening_does_not_read_the_columns(directory: Path) -> None:
     path = directory / "long.index"
     save(scale.generated(100_000), path, {})
@@ -679,17 +706,37 @@ def test_opening_does_not_read_the_columns(directory: Path) -> None:
     assert str(path) not in memory  # unmapped, as nobody refers to it
 
 
-def test_the_program_prints_a_line_for_every_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_steps_are_measured_and_processes_share_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert scale.main([str(tmp_path), "--samples", "5000", "--processes", "2"]) == 0
+    found: list[tuple[int, ...]] = []
+    shared = scale.shared
+
+    def kept(path: str, processes: int) -> list[tuple[int, int, int, int]]:
+        results = shared(path, processes)
+        found.extend((os.path.getsize(path), *result) for result in results)
+        return results
+
+    monkeypatch.setattr(scale, "shared", kept)
+    assert scale.main([str(tmp_path), "--samples", "100000", "--processes", "3"]) == 0
+    assert len(found) == 3
+    for size, samples, resident, charged, own in found:
+        assert (samples, resident >= size - 4096) == (100_000, True)
+        assert charged <= size / 3 + 4096
+        assert own < size / 4
     lines = capsys.readouterr().out.splitlines()
     steps = [re.split(r"\s{2,}", line)[0] for line in lines]
-    assert steps[0] == "5,000 samples"
+    assert steps[0] == "100,000 samples"
     assert steps[2:8] == [
         *("catalog", "checksum", "write the index"),
         *("open the index", "its checksum", "verify it"),
     ]
     assert steps[8::2][:2] == ["random_shuffle: first batch", "shuffle_after_epoch: first batch"]
-    assert "2 processes" in lines[-1]
+    assert "3 processes" in lines[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_fails_ends_the_others(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ValueError, match="neither a directory nor an index"):
+        scale.shared(str(tmp_path / "x"), 2)

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from nvidia.dali import Pipeline
 from nvidia.dali.experimental.dynamic.pytorch import nodes
 
+from dali_storage import index
 from dali_storage.dynamic.file_operator import FileOperator
 from dali_storage.dynamic.readers import File
 
@@ -139,6 +140,14 @@ def test_backends_give_the_same_samples(tree: Tree, backend: tuple[str, dict[str
 )
 def test_other_arguments_are_equal(tree: Tree, chosen: dict[str, Any]) -> None:
     both(epochs(4, number=2), file_root=str(tree(22)), **chosen)
+
+
+def test_an_index_is_a_root(tree: Tree, tmp_path: Path) -> None:
+    root, made = tree(3), tmp_path / "x.index"
+    assert index.main([str(root), "-o", str(made)]) == 0
+    with File(file_root=str(made), dont_use_mmap=True) as ours:
+        real = ndd.readers.File(file_root=str(root), dont_use_mmap=True)
+        assert epochs(2)(ours) == epochs(2)(real)
 
 
 @pytest.mark.parametrize("labels", [None, [3, -1, 7]])

@@ -17,7 +17,7 @@ import obstore
 import pytest
 from PIL import Image
 
-from dali_storage import ObjectReplacedError, readers
+from dali_storage import ObjectReplacedError, index, readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import listing as listing_module
 from dali_storage.loaders import image_folder
@@ -330,6 +330,12 @@ def test_an_image_folder_of_a_url(server: FaultServer, tmp_path: Path) -> None:
     with image_folder("s3://data/train", **options) as loader:
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
         assert loader.classes == ("cat-b", "cat", "dog")
+        listed = [(images.tolist(), labels.tolist()) for images, labels in loader]
+    made = tmp_path / "x.index"
+    assert index.main(["s3://data/train", "-o", str(made)]) == 0
+    with image_folder(made, **options) as loader:
+        assert loader.classes == ("cat-b", "cat", "dog")
+        assert [(images.tolist(), labels.tolist()) for images, labels in loader] == listed
     with image_folder("s3://data/train", classes=["cat", "dog"], **options) as loader:
         with pytest.raises(ValueError, match="not expected: 'cat-b'"):
             len(loader)
