@@ -10,8 +10,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, TypeAlias, TypedDict, Unpack, cast
@@ -24,8 +23,9 @@ from .catalog_file import CatalogFile
 from .classes import choose_samples, select
 from .errors import named
 from .filters import PATH_TYPES, NameFilter, Patterns, as_list, compile_filters, path_bytes
+from .names import file_names, is_index, local_path, location, require_known, require_urls
 from .options import dali_flag, dali_integer
-from .remote import SCHEMES, Remote, scheme
+from .remote import Remote, scheme
 
 DEFAULT_FILE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
@@ -217,17 +217,6 @@ def from_store(
     return Catalog(root, names, offsets, samples.labels, sizes=sizes, versions=versions)
 
 
-def is_index(file_root: PathLike) -> bool:
-    """Whether file_root is a regular file; the only one that it may be is an index."""
-    path = path_bytes("file_root", file_root)
-    return not scheme(path) and os.path.isfile(path)
-
-
-def root_of(file_root: PathLike) -> bytes:
-    """Where the samples of file_root are: it itself or, of an index, the root that was indexed."""
-    return CatalogFile(file_root).root if is_index(file_root) else os.fsencode(file_root)
-
-
 def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
     """The samples that an index lists, in its order; see `catalog_file`.
 
@@ -314,14 +303,14 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
             name, label = match.groups()
             if name is not None:
                 if b"://" in name:
-                    urls += bool(_require_known(f"line {number} of file_list", name))
+                    urls += bool(require_known(f"line {number} of file_list", name))
                 # Like strtol(). int() would refuse thousands of digits.
                 builder.append(name, min(int(label.lstrip(b"0")[:20] or b"0"), 2**63 - 1))
     if not len(builder):
         raise ValueError(f"no files found in file_list {os.fsdecode(path)!r}")
     if urls:
         what = f"file_list {os.fsdecode(path)!r}"
-        _require_urls(what, urls, len(builder), None if file_root is None else root)
+        require_urls(what, urls, len(builder), None if file_root is None else root)
         root = b""
     return builder.build(root)
 
@@ -352,30 +341,8 @@ def from_files(
         raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
     root = b"" if file_root is None else location("file_root", file_root)
     if root and scheme(names[0]):
-        _require_urls("files", len(names), len(names), root)
+        require_urls("files", len(names), len(names), root)
     return Catalog.from_names(names, numbers, root)
-
-
-def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[bytes]:
-    """The names of files that are given by an argument: one or several paths, or URLs.
-
-    Raises:
-        ValueError: there are none; one is empty, has a NUL or an unknown scheme; or there are both
-            paths and URLs.
-        TypeError: one is not a path.
-    """
-    names = [path_bytes(argument, name) for name in as_list(argument, files, PATH_TYPES)]
-    if not names:
-        raise ValueError(f"{argument} must not be empty")
-    urls = 0
-    for name in names:
-        if not name or b"\0" in name:
-            raise ValueError(f"{argument} must be names of files, not {name!r}")
-        if b"://" in name:
-            urls += bool(_require_known(argument, name))
-    if urls:
-        _require_urls(argument, urls, len(names), None)
-    return names
 
 
 def integers(argument: str, values: Labels) -> array[int]:
@@ -390,73 +357,3 @@ def integers(argument: str, values: Labels) -> array[int]:
         return array("q", map(int, numbers))
     except (TypeError, ValueError, OverflowError):  # converted one by one, to name the wrong one
         return array("q", [dali_integer(argument, each) for each in numbers])
-
-
-def locations(
-    file_root: PathLike | None, files: Sequence[bytes] | None, file_list: PathLike | None
-) -> list[bytes]:
-    """Those paths and URLs of these arguments that show who can read the samples.
-
-    Raises:
-        ValueError, TypeError: file_root is neither a path nor a URL, or file_list is no path.
-    """
-    found = [] if file_root is None else [location("file_root", root_of(file_root))]
-    found += files[:1] if files else []  # the others are of the same kind
-    if file_list is not None:
-        # A list that cannot be read is an error when the samples are found.
-        with (
-            suppress(OSError),
-            open(os.fsdecode(local_path("file_list", file_list)), "rb") as lines,
-        ):
-            found += [next(filter(bytes.strip, lines), b"")]
-    return found
-
-
-def local_path(argument: str, value: Any) -> bytes:
-    """A path as bytes.
-
-    Raises:
-        ValueError, TypeError: it is not a local path; names the argument.
-    """
-    path = location(argument, value)
-    if scheme(path):
-        what = f"{argument} must be a local path, not {os.fsdecode(path)!r}"
-        raise ValueError(f"{what}: mount or copy the data, and give its local path")
-    return path
-
-
-def location(argument: str, value: Any) -> bytes:
-    """A path or a URL as bytes.
-
-    Raises:
-        ValueError, TypeError: it is neither, or its scheme is not known; names the argument.
-    """
-    path = path_bytes(argument, value)
-    _require_known(argument, path)
-    if b"\0" in path:
-        raise ValueError(f"{argument} must be a path without NUL, not {path!r}")
-    return path
-
-
-def _require_known(argument: str, name: bytes) -> str:
-    """The scheme of a URL that a backend may read; "" if it is a path."""
-    found = scheme(name)
-    if found and found not in SCHEMES:
-        remedy = "mount or copy the data, and give its local path"
-        if found.lower() == "file":
-            remedy = "leave out file://"
-        elif found.lower() in SCHEMES:
-            remedy = f"write {found.lower()}://"
-        what = f"{argument} must be a local path or a URL of {', '.join(SCHEMES)}"
-        raise ValueError(f"{what}, not {os.fsdecode(name)!r}: {remedy}")
-    return found
-
-
-def _require_urls(argument: str, urls: int, count: int, root: bytes | None) -> None:
-    """Refuse names of which some are URLs, unless all are and no root is given."""
-    if urls < count:
-        what = f"{argument}: {urls} of {count} names are URLs and the others are not"
-        raise ValueError(f"{what}; give local paths or URLs, not both")
-    if root is not None:
-        what = f"the names in {argument} are URLs, and file_root is {os.fsdecode(root)!r}"
-        raise ValueError(f"{what}; leave out file_root, or give names below it")

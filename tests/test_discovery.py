@@ -22,6 +22,7 @@ from nvidia.dali import fn, pipeline_def
 
 from dali_storage import discovery
 from dali_storage.catalog import Catalog
+from dali_storage.names import locations
 
 REFUSALS = ("No files found", "Incorrect format of the list file", "Wrong format of file_list")
 
@@ -622,9 +623,9 @@ def test_urls_are_not_below_a_root(tmp_path: Path, root: str) -> None:
 def test_what_names_the_storage(tmp_path: Path) -> None:
     """Of each argument the first; the others are checked when the samples are found."""
     write(tmp_path, "list.txt", content=b"\n \ns3://b/k 1\nx 2\n")
-    found = discovery.locations("s3://b/t", [b"a", b"b"], tmp_path / "list.txt")
+    found = locations("s3://b/t", [b"a", b"b"], tmp_path / "list.txt")
     assert found == [b"s3://b/t", b"a", b"s3://b/k 1\n"]
-    assert discovery.locations(None, None, tmp_path / "missing.txt") == []
+    assert locations(None, None, tmp_path / "missing.txt") == []
 
 
 def test_a_local_path_may_look_a_little_like_a_url(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._types import IntArray, PathLike
-from ..discovery import integers, local_path
+from ..discovery import integers
 from ..filters import PATH_TYPES
+from ..names import local_path
 
 Column: TypeAlias = PathLike | Any
 """The path of a .npy file of integers, or a sequence or array of them."""

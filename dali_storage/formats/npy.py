@@ -25,6 +25,7 @@ from ..catalog import Catalog, CatalogBuilder
 from ..contents import SMALL, Contents, Format, Output
 from ..errors import RecordError
 from ..filters import compile_filters
+from ..names import file_names, local_path, location
 from ..remote import Remote, scheme
 from .roi import Region
 
@@ -55,14 +56,14 @@ def find(
     choose = compile_filters("file_filter", [file_filter], case_sensitive=True)
     if files is not None and file_list is not None:
         raise ValueError("files and file_list cannot both be given")
-    root = b"" if file_root is None else discovery.location("file_root", file_root)
+    root = b"" if file_root is None else location("file_root", file_root)
     if files is not None:
         return replace(discovery.from_files(files, file_root=file_root), labels=_NO_LABELS)
     if file_list is not None:
-        path = discovery.local_path("file_list", file_list)
+        path = local_path("file_list", file_list)
         with open(os.fsdecode(path), "rb") as file:  # a NUL ends a C string
             lines = [line.partition(b"\0")[0] for line in file.read().split(b"\n")]
-        names = discovery.file_names(f"file_list {os.fsdecode(path)!r}", [*filter(None, lines)])
+        names = file_names(f"file_list {os.fsdecode(path)!r}", [*filter(None, lines)])
         if file_root is None and not scheme(names[0]):
             file_root = path.rpartition(b"/")[0]
         return replace(discovery.from_files(names, file_root=file_root), labels=_NO_LABELS)

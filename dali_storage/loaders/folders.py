@@ -12,6 +12,7 @@ import numpy as np
 from .. import discovery, readers, registry
 from .._types import PathLike
 from ..catalog import Catalog, Tree
+from ..names import is_index, location, root_of
 from ..remote import scheme
 from . import presets
 from .images import ImagePipeline
@@ -75,7 +76,7 @@ def image_folder(
     ).loader(
         classes=lambda: names,
         describe=lambda: f"image_folder of {_shown_root(root)}, {len(names)} classes",
-        roots=[] if root is None else [discovery.root_of(root)],
+        roots=[] if root is None else [root_of(root)],
     )
 
 
@@ -94,7 +95,7 @@ def _listed(
     def classes() -> tuple[str, ...]:
         if not known:
             options = settings.backend_options or {}
-            backend = registry.choose(settings.backend, [discovery.location("root", root)])
+            backend = registry.choose(settings.backend, [location("root", root)])
             remote = registry.configure(backend, options).remote(**options)
             check(discovery.from_store(remote, root))
         return known[0]
@@ -108,13 +109,13 @@ def _listed(
     ).loader(
         classes=classes,
         describe=lambda: f"image_folder of {_shown_root(root)}",
-        roots=[discovery.location("root", root)],
+        roots=[location("root", root)],
     )
 
 
 def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
-    if discovery.is_index(root):
+    if is_index(root):
         return indexed_classes(discovery.from_index(root))
     return _names(discovery.directory(root), _shown_root(root))
 

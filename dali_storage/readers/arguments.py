@@ -1,6 +1,6 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -12,16 +12,16 @@ from ..dali import DataNode, add_reader
 from ..options import dali_flag, dali_integer
 from ..order import OrderOptions, reader_meta
 from ..reader import Reader
-from ..remote import Remote
+from ..remote import Remote, scheme
 from ..source import Source
 
 
 class Storage:
     """What a backend knows of its storage before it is opened."""
 
-    def __init__(self, backend: type[Reader], options: Mapping[str, Any]) -> None:
-        """`options` are those of the backend."""
-        self._backend, self._options = backend, options
+    def __init__(self, backend: type[Reader], options: Mapping[str, Any], remote: bool) -> None:
+        """`options` are those of the backend. `remote`: the samples are objects."""
+        self._backend, self._options, self._remote = backend, options, remote
 
     @cached_property  # until the reader is open: it may be made from the same loaded map
     def tree(self) -> Tree | None:
@@ -30,8 +30,8 @@ class Storage:
 
     @cached_property
     def remote(self) -> Remote | None:
-        """What lists objects and reads indexes."""
-        return self._backend.remote(**self._options)
+        """What lists objects and reads indexes; None for files."""
+        return self._backend.remote(**self._options) if self._remote else None
 
 
 Find: TypeAlias = Callable[[Storage], Catalog]
@@ -57,7 +57,7 @@ class Prepared:
 
 
 def prepare(
-    arguments: Mapping[str, Any], find: Find, *, names: Iterable[bytes] = (), **order: Any
+    arguments: Mapping[str, Any], find: Find, *, names: Sequence[bytes] = (), **order: Any
 ) -> Prepared:
     """Check the arguments that all readers have; `order` has further ones of `OrderOptions`.
 
@@ -75,7 +75,7 @@ def prepare(
     ordered = OrderOptions(**given, **order)
 
     def open_storage() -> tuple[Catalog, Reader]:
-        storage = Storage(reader, options)
+        storage = Storage(reader, options, any(map(scheme, names)))
         catalog = find(storage)
         reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
         if catalog.ranges is not None and not reader.reads_ranges:

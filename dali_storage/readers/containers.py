@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import registry
-from ..discovery import file_names
+from ..names import file_names
 from ..options import dali_flag
 from ..remote import scheme
 

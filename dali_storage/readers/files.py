@@ -10,7 +10,7 @@ from .._types import PathLike
 from ..catalog import Catalog
 from ..contents import Format
 from ..dali import DataNode
-from ..remote import scheme
+from ..names import file_names, locations
 from .arguments import Prepared, Storage, add, prepare
 
 _SAMPLES = "file_root", "files", "file_list"
@@ -189,13 +189,12 @@ def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
     samples = {name: arguments[name] for name in _SAMPLES}
     filters = {name: arguments[name] for name in _FILTERS}
     if samples["files"] is not None:
-        samples["files"] = discovery.file_names("files", samples["files"])
-    names = discovery.locations(**samples)
+        samples["files"] = file_names("files", samples["files"])
+    names = locations(**samples)
     are_named = any(given is not None for given in samples.values())
 
     def find(storage: Storage) -> Catalog:
         tree = None if are_named else storage.tree
-        remote = storage.remote if any(map(scheme, names)) else None
-        return discovery.discover(tree, remote, **samples, **filters)
+        return discovery.discover(tree, storage.remote, **samples, **filters)
 
     return prepare(arguments, find, names=names)

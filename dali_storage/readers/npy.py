@@ -7,15 +7,14 @@ from typing import Any, TypeAlias
 from nvidia.dali.data_node import DataNode as Tensor
 from nvidia.dali.pipeline import do_not_convert
 
-from .. import discovery
 from .._types import PathLike
 from ..catalog import Catalog
 from ..dali import DataNode
 from ..filters import as_list
 from ..formats import npy
 from ..formats.roi import Region
+from ..names import file_names, locations
 from ..options import dali_integer
-from ..remote import scheme
 from .arguments import Storage, add, prepare
 from .containers import on_cpu, storage_options
 
@@ -118,13 +117,12 @@ def numpy(
     arguments = dict(locals())
     on_cpu(device, "headers are parsed on the CPU")
     fmt = npy.Npy(_region(arguments))
-    given = None if files is None else discovery.file_names("files", files)
-    names = discovery.locations(file_root, given, file_list)
+    given = None if files is None else file_names("files", files)
+    names = locations(file_root, given, file_list)
     arguments["backend_options"] = storage_options(arguments, names)
 
     def find(storage: Storage) -> Catalog:
-        remote = storage.remote if any(map(scheme, names)) else None
-        return npy.find(file_root, file_list, given, file_filter, remote)
+        return npy.find(file_root, file_list, given, file_filter, storage.remote)
 
     nodes = add(arguments, prepare(arguments, find, names=names), fmt)
     return nodes if len(nodes) > 1 else nodes[0]

@@ -5,12 +5,12 @@ from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .. import discovery
 from .._types import PathLike
 from ..catalog import Catalog
 from ..dali import DataNode
 from ..formats import recordio
 from ..formats.files import Files
+from ..names import file_names
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, on_cpu
 
@@ -83,8 +83,8 @@ def mxnet(
     """
     arguments = dict(locals())
     on_cpu(device, "records are parsed on the CPU")
-    paths = discovery.file_names("path", path)
-    index, *more = discovery.file_names("index_path", index_path)
+    paths = file_names("path", path)
+    index, *more = file_names("index_path", index_path)
     if more:
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
     by_container = goes_by_container(shuffle)

@@ -9,10 +9,10 @@ from .._types import PathLike
 from ..catalog import Catalog
 from ..contents import Format
 from ..dali import DataNode
-from ..discovery import file_names
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
+from ..names import file_names
 from .arguments import Storage, add, prepare
 
 

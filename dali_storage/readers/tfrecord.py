@@ -6,7 +6,6 @@ from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .. import discovery
 from .._types import PathLike
 from ..catalog import Catalog
 from ..dali import DataNode
@@ -14,6 +13,7 @@ from ..errors import BackendUnavailable
 from ..formats import tfrecord_index
 from ..formats.files import Files
 from ..formats.tfrecord import Checksum, TfRecord
+from ..names import file_names
 from ..options import dali_flag
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu, storage_options
@@ -113,7 +113,7 @@ def tfrecord(
     on_cpu(device, "records are parsed on the CPU")
     by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None
-    files = discovery.file_names("path", path)
+    files = file_names("path", path)
     arguments["backend_options"] = storage_options(arguments, files)
     indexes = index_names("index_path", index_path, files)
 

@@ -12,11 +12,11 @@ from nvidia.dali.types import DALIDataType, to_numpy_type
 from .._types import PathLike
 from ..catalog import Catalog
 from ..dali import DataNode
-from ..discovery import file_names
 from ..filters import as_list
 from ..formats import webdataset as format_
 from ..formats.components import Selection
 from ..formats.files import Files
+from ..names import file_names
 from ..options import dali_flag
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu
