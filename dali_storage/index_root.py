@@ -5,11 +5,10 @@ Its format is that of `catalog_file`; `readers.file(file_root=FILE)` takes it.
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,10 +53,11 @@ def can_become_index(path: str) -> bool:
 def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}
+    if sys.stderr.isatty():
+        print(f"listing {root!r}; this may take minutes", file=sys.stderr)
     try:
-        with _working(f"listing {root}"):
-            catalog = _list(root, dict(given.backend_option), filters)
-            catalog_file.save(catalog, given.output, discovery.filters_as_text(**filters))
+        catalog = _list(root, dict(given.backend_option), filters)
+        catalog_file.save(catalog, given.output, discovery.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -94,18 +94,3 @@ def _option(text: str) -> tuple[str, Any]:
     with contextlib.suppress(ValueError):
         return key, json.loads(value)
     return key, value
-
-
-@contextlib.contextmanager
-def _working(what: str) -> Iterator[None]:
-    """Show the time on stderr, if that is a terminal and rich is installed."""
-    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task(what, total=None)
-        yield

@@ -570,7 +570,7 @@ def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
     os.close(follower)
     shown = os.read(leader, 65536)
     os.close(leader)
-    assert f"listing {root}".encode() in shown
+    assert f"listing '{root}'".encode() in shown
     assert (done.returncode, b"5 samples of 4 classes" in done.stdout) == (0, True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Unpack
 
@@ -61,29 +61,32 @@ def image_folder(
         OSError: the directory cannot be read.
         BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
     """
-    settings = Settings(**options)
+    settings, where = Settings(**options), _shown_root(root)
     if root is not None and scheme(os.fsencode(root)):
-        return _listed(root, settings, train, classes)
-    names = _class_names_of_map(settings) if root is None else class_names(root)
-    if classes is not None:
-        require_classes(names, list(classes), f"class directories of {_shown_root(root)}")
+        check, names = _when_listed(root, settings, classes)
+    else:
+        known = _class_names_of_map(settings) if root is None else class_names(root)
+        if classes is not None:
+            require_classes(known, list(classes), f"class directories of {where}")
+        check, names = partial(require_images, known), lambda: known
+        where += f", {len(known)} classes"
     return ImagePipeline(
         read=partial(readers.file, file_root=root),
         settings=settings,
         train=train,
         preset=presets.IMAGENET_TRAIN if train else presets.IMAGENET_EVAL,
-        check=partial(require_images, names),
+        check=check,
     ).loader(
-        classes=lambda: names,
-        describe=lambda: f"image_folder of {_shown_root(root)}, {len(names)} classes",
-        roots=[] if root is None else [root_of(root)],
+        classes=names,
+        describe=lambda: f"image_folder of {where}",
+        roots=[] if root is None else [location("root", root_of(root))],
     )
 
 
-def _listed(
-    root: PathLike, settings: Settings, train: bool, expected: Sequence[str] | None
-) -> Loader:
-    """The loader for a URL. Its classes are known when its objects are listed."""
+def _when_listed(
+    root: PathLike, settings: Settings, expected: Sequence[str] | None
+) -> tuple[Callable[[Catalog], None], Callable[[], tuple[str, ...]]]:
+    """The check of the samples below a URL, which then knows their classes, and these."""
     known: list[tuple[str, ...]] = []
 
     def check(catalog: Catalog) -> None:
@@ -100,17 +103,7 @@ def _listed(
             check(discovery.from_store(remote, root))
         return known[0]
 
-    return ImagePipeline(
-        read=partial(readers.file, file_root=root),
-        settings=settings,
-        train=train,
-        preset=presets.IMAGENET_TRAIN if train else presets.IMAGENET_EVAL,
-        check=check,
-    ).loader(
-        classes=classes,
-        describe=lambda: f"image_folder of {_shown_root(root)}",
-        roots=[location("root", root)],
-    )
+    return check, classes
 
 
 def class_names(root: PathLike) -> tuple[str, ...]:
