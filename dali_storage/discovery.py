@@ -208,7 +208,8 @@ def from_store(
     samples = choose_samples(listing, choose_classes, choose_files, alone=scheme(root) != "gs")
     if not samples.objects.size:
         raise ValueError(
-            f"no files found under {os.fsdecode(root)!r}: {len(samples.classes)} classes pass "
+            f"no files found under {os.fsdecode(root)!r} as CLASS/FILE: "
+            f"{len(samples.classes)} classes pass "
             f"dir_filters={dir_filters!r}, and none of the {len(listing.sizes)} objects in these, "
             f"or in no class, passes file_filters={_file_filters(file_filters)!r}"
         )

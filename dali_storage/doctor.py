@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m dali_storage",
         description="Show which storage backends and devices work on this machine. Devices are "
         "opened read-only for a moment; nothing is written.",
-        epilog="python -m dali_storage index FILES: make the index files of containers.",
+        epilog="python -m dali_storage index --help: make index files of containers, or one of all "
+        "samples of a directory or URL.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     as_json = parser.parse_args(arguments).json

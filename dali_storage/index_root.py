@@ -36,7 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="of object-store, for a URL; VALUE is JSON or text",
+        help="of the backend object-store, for a URL, such as endpoint=http://127.0.0.1:9000; "
+        "VALUE is JSON or text",
     )
 
 

@@ -120,7 +120,8 @@ def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme: str, expected: li
 
 def test_nothing_found_names_root_objects_and_filters() -> None:
     refusal = (
-        r"^no files found under 's3://b/t': 1 classes pass dir_filters=\['a'\], and none of the 3 "
+        r"^no files found under 's3://b/t' as CLASS/FILE: 1 classes pass dir_filters=\['a'\], "
+        r"and none of the 3 "
         r"objects in these, or in no class, passes file_filters='\*.png'$"
     )
     shelf = Shelf(b"a/1.jpg", b"b/1.png", b"c")

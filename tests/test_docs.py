@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -19,7 +20,7 @@ from PIL import Image
 
 import bmap_tools.__main__
 from benchmarks import arguments
-from dali_storage import registry
+from dali_storage import index, registry
 from dali_storage.catalog import Catalog
 from dali_storage.index import main as make_indexes
 from dali_storage.reader import Reader
@@ -83,10 +84,10 @@ def named(commands: list[tuple[str, list[str]]], *start: str) -> list[Any]:
 def data(tmp_path: Path) -> Path:
     """20 JPEGs in two classes."""
     root = tmp_path / "data"
-    for index in range(20):
-        folder = root / f"class{index % 2}"
+    for number in range(20):
+        folder = root / f"class{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (40 + index, 30), (index, 0, 99)).save(folder / f"{index}.jpg")
+        Image.new("RGB", (40 + number, 30), (number, 0, 99)).save(folder / f"{number}.jpg")
     return root
 
 
@@ -334,12 +335,12 @@ def test_the_function_for_ray_train_is_run(data: Path) -> None:
     assert printed.splitlines() == ["4 3 224 224"] * 7
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/containers.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/containers.md", "docs/object-store.md"])
 def test_the_diff_is_a_change_of_valid_code(document: str) -> None:
     (diff,) = snippets(document, "diff")
     for sign, imported in (("-", "nvidia.dali.fn"), ("+", "dali_storage")):
         kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
-        if sign == "-":
+        if kept[-1].endswith(","):
             kept[-1] = kept[-1].rstrip(",") + ")"  # the added lines end the call
         assert imported in ast.unparse(ast.parse("\n".join(kept)))
 
@@ -407,6 +408,19 @@ def test_the_command_lines_of_bmap_tools_are_accepted(words: list[str]) -> None:
     assert bmap_tools.__main__.parser().parse_args(words).command == words[0]
 
 
+@pytest.mark.parametrize("words", named(commands(), "python", "-m", "dali_storage", "index"))
+def test_the_command_lines_that_make_indexes_are_accepted(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(os.path, "isdir", ["/data/train", "DIR"].__contains__)
+    monkeypatch.setattr(index.index_root, "main", lambda root, given: done.append("main") or 0)
+    monkeypatch.setattr(index.index_root, "verify", lambda files: done.append("verify") or 0)
+    monkeypatch.setattr(index, "write", lambda *_: done.append("write"))
+    assert make_indexes(words) == 0
+    assert len(done) == 1
+
+
 @pytest.mark.parametrize("words", named(commands(), "python", "benchmark.py"))
 def test_the_command_lines_of_the_benchmark_are_accepted(words: list[str]) -> None:
     if words[-1] == "--help":
@@ -436,6 +450,7 @@ def test_every_other_command_is_one_that_is_meant() -> None:
 
 def test_the_extras_that_are_installed_exist() -> None:
     extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
-    named_extras = re.findall(r"(?:dali-storage|'\.)\[(\w+)\]", text_of("README.md"))
-    assert named_extras
-    assert set(named_extras) <= set(extras)
+    for document in ("README.md", "docs/backends.md", "docs/object-store.md"):
+        groups = re.findall(r"(?:dali-storage|'\.)\[([\w,-]+)\]", text_of(document))
+        assert groups
+        assert {extra for group in groups for extra in group.split(",")} <= set(extras)

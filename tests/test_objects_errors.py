@@ -56,7 +56,7 @@ def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[Base
         ("409", OSError, "(409 OperationAborted)"),
         ("412", ObjectReplacedError, "was replaced after it was listed"),
         ("425", OSError, "(425 TooEarly)"),
-        ("429", OSError, "throttles requests; read with fewer of them (429 TooManyRequests)"),
+        ("429", OSError, "throttles requests; lower the option requests (429 TooManyRequests)"),
         ("500", OSError, "(500 InternalError)"),
         ("501", OSError, "(501 NotImplemented)"),
         ("502", OSError, "(502 BadGateway)"),

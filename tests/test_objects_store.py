@@ -289,6 +289,24 @@ def test_dali_asks_the_same_server_with_the_same_key_and_region(
     assert theirs == {(key_id(request := only(server)), region_of(request))} == {("A", "a")}
 
 
+def test_dali_reads_without_a_signature_where_this_is_an_error_here(
+    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half a pair")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True)
+    theirs = server.log(clear=True)
+    assert theirs
+    assert not any("authorization" in request.headers for request in theirs)
+    with pytest.raises(ValueError, match="there is no profile 'nobody'"):
+        get("s3://data/x")
+    monkeypatch.delenv("AWS_PROFILE")
+    with pytest.raises(ValueError, match="only AWS_ACCESS_KEY_ID is set"):
+        get("s3://data/x")
+    assert server.log() == []
+
+
 def test_no_credentials(server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PermissionError, match="no credentials were found") as caught:
         get("s3://data/x")

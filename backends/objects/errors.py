@@ -17,8 +17,8 @@ TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
 
 NO_CREDENTIALS = (
-    "no credentials were found; set them in the environment or a profile, or read with "
-    "anonymous=True"
+    "no credentials were found; set them in the environment, or where the store's own tools keep "
+    "them; public objects are read with the option anonymous=True"
 )
 
 _AGAIN = "list it again: make a new reader, or write the index again"
@@ -35,7 +35,10 @@ _REGION = re.compile(r"<Region>([\w-]{1,32})</Region>")
 _CODES = {
     "NoSuchBucket": (errno.ENOENT, "there is no such bucket; check its name and the endpoint"),
     "NoSuchContainer": (errno.ENOENT, "there is no such container; check its name and the account"),
-    "ContainerNotFound": (errno.ENOENT, "there is no such container; check its name, the account"),
+    "ContainerNotFound": (
+        errno.ENOENT,
+        "there is no such container; check its name and the account",
+    ),
     "ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
     "InvalidToken": (errno.EACCES, "the session token is not valid; renew the credentials"),
     "InvalidAccessKeyId": (errno.EACCES, f"the store does not know this access key; {_KEYS}"),
@@ -52,8 +55,11 @@ _STATUSES = {
     404: (errno.ENOENT, "there is no such object"),
     412: (errno.ESTALE, f"the object was replaced after it was listed; {_AGAIN}"),
     416: (errno.ESTALE, f"the object is shorter than it was when it was listed; {_AGAIN}"),
-    429: (errno.EIO, "the store throttles requests; read with fewer of them"),
-    503: (errno.EIO, "the store throttles requests, or is not available; read with fewer of them"),
+    429: (errno.EIO, "the store throttles requests; lower the option requests"),
+    503: (
+        errno.EIO,
+        "the store throttles requests, or is not available; lower the option requests",
+    ),
 }
 
 _CAUSES = {

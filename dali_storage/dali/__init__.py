@@ -94,7 +94,7 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Where the epoch of the reader `name` is: for `resume` of readers, on any number of ranks.
 
-    A dict of integers, flags and None, some 300 bytes of JSON. All ranks that have been given
+    A dict of integers, flags and None; about 300 bytes of JSON. All ranks that have been given
     equally many batches have the same one, so that one of them needs to save it. Batches count when
     `pipeline.run()` or an iterator of DALI has returned them, as for a checkpoint; what is read
     ahead does not. A state after the last batch of an epoch is the start of the next one. Nothing
@@ -102,8 +102,8 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`; the
-            reader does not pad its last batches; or it shuffles on several ranks with a seed that
-            every one of them may have another of.
+            reader does not pad its last batches; or it shuffles on several ranks by the seed of
+            the pipeline, which may differ between them.
     """
     reader = source(pipeline, name)
     saved = reader.state(not_delivered(pipeline))

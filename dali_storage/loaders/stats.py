@@ -7,7 +7,8 @@ Bound: TypeAlias = Literal["model", "storage", "pipeline"]
 
 _REMEDIES: dict[Bound, str] = {
     "model": "the loader keeps up",
-    "storage": "try backend_options={'direct': True} of python-file, or backend='block'",
+    "storage": "try backend_options={'direct': True} of python-file, backend='block', "
+    "or requests, hedge and cache of object-store",
     "pipeline": "try more num_threads, a smaller decoded size, or device='gpu'",
 }
 
