@@ -77,8 +77,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
             )
             for name, found in backends.items()
         ]
-        monkeypatch.setattr(registry, "entry_points", lambda group: points)
-        monkeypatch.setattr(registry, "distribution", lambda name: None)  # it is installed
+        monkeypatch.setattr(registry, "_entry_points", lambda: points)
 
     return make
 

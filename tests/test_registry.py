@@ -180,6 +180,21 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
     assert python(dict(os.environ), "-c", script).stdout == f"{registry.names()}\n"
 
 
+def test_installed_backends_are_looked_up_once_a_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looked: list[str] = []
+    installed = registry.entry_points
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [looked.append(group), installed(group=group)][1]
+    )
+    for path in tmp_path / "one", tmp_path / "other":
+        monkeypatch.syspath_prepend(path)
+        for _ in range(2):
+            registry.load("memory")
+    assert looked == [registry.GROUP] * 2
+
+
 def test_options_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(
         TypeError, match="'python-file' has no option lane; its options are direct, lanes"
