@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argpars
     if roots and (given.verify or len(given.files) > 1 or given.output is None):
         parser.error(f"the samples in {roots[0]!r} have one index: index ROOT -o INDEX")
     if roots and not index_root.can_become_index(given.output):
-        parser.error(f"-o {given.output!r} must be the path of a file, new or to be replaced")
+        parser.error(f"-o {given.output!r} must be a file, in a directory that can be written to")
     if given.verify and given.output is not None:
         parser.error("--verify writes nothing; leave out -o")
     if not roots and any(getattr(given, name) for name in index_root.OPTIONS):

@@ -47,8 +47,9 @@ def is_root(name: str) -> bool:
 
 
 def can_become_index(path: str) -> bool:
-    """Whether a file may be written there. A device is none, and renaming would replace it."""
-    return not scheme(os.fsencode(path)) and (os.path.isfile(path) or not os.path.lexists(path))
+    """Whether an index can be written there; asked early, for a listing may take minutes."""
+    folder = os.path.dirname(path) or "."
+    return os.access(folder, os.W_OK) and (os.path.isfile(path) or not os.path.lexists(path))
 
 
 def main(root: str, given: argparse.Namespace) -> int:
