@@ -180,7 +180,11 @@ class Reader(ABC):
 
     @classmethod
     def remote(cls, **options: Any) -> Remote | None:
-        """What can list objects and read indexes, or None. `options` as in `tree()`."""
+        """What lists objects and reads indexes of containers, or None. `options` as in `tree()`.
+
+        Without it, a backend with `schemes` reads only the objects that `files` or `file_list`
+        names.
+        """
         return None
 
     @classmethod

@@ -26,7 +26,7 @@ from dali_storage.catalog import Catalog
 from dali_storage.errors import ObjectReplacedError
 from dali_storage.ranges import Ranges
 from dali_storage.reader import Reader
-from dali_storage.testing import ObjectTests, make_batch, read
+from dali_storage.testing import ObjectTests, RangeTests, make_batch, read
 from dali_storage.testing.probes import is_interrupted
 
 from .conftest import build
@@ -35,7 +35,7 @@ from .objects.fault_server import Request
 from .objects.swift_client import Swift
 
 
-class TestObjects(ObjectTests):
+class TestObjects(RangeTests, ObjectTests):
     """Objects that are not listed: asked for their sizes and versions at first use."""
 
     batches = 300

@@ -55,20 +55,21 @@ def file(
     """`fn.readers.file` of DALI 2.4, with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
-    bit. Only `backend`, `backend_options`, `return_index`, `pinned` and `device="gpu"` are new. For
-    every argument, None means its default. As in DALI, integers and labels are converted by
-    `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a flag is
-    refused, because DALI takes "False" for True.
-
-    Paths are local, or URLs: `s3://bucket/key`, `gs://`, `az://container/blob`, and for `files` and
-    `file_list` also `http://` and `https://`. As in DALI, the labels of a URL as `file_root` may
-    differ from those of the same directories on disk: files come in the order of their whole keys,
-    in which `a-b/x` is before `a/x`, a class gets its label when its first file appears, and a file
-    directly in the root is a sample of a class of its own (not for gs).
+    bit. Only `backend`, `backend_options`, `return_index`, `pinned`, `resume` and `device="gpu"`
+    are new. For every argument, None means its default. As in DALI, integers and labels are
+    converted by `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a
+    flag is refused, because DALI takes "False" for True.
 
     The samples are the files in the class directories of `file_root`, or those named by `files` or
     `file_list`. Without any of the three, the backend must know its samples; those with an extent
     map do.
+
+    `file_root` and the names in `files` and `file_list` are local paths or URLs of objects:
+    `s3://bucket/key`, `gs://bucket/key`, `az://container/blob`, and, as names only, `http://` and
+    `https://`. As in DALI, the labels of a URL as `file_root` may differ from those of the same
+    directories on disk: samples are sorted by their whole keys, in which `a-b/x` is before `a/x`; a
+    class gets its label when its first sample appears; and an object directly in the root is a
+    sample of a class of its own (not for gs).
 
     Args:
         device: where the samples' bytes are delivered. "cpu" or None: in host memory. "gpu": in GPU
@@ -86,13 +87,13 @@ def file(
             sample of shape (0,), and a file that is cut short while it is read does no harm.
         file_filters: glob patterns of the files to read; one string is one pattern. By default the
             extensions that DALI decodes: `*.jpg`, `*.png`, `*.wav` and 12 more.
-        file_list: a text file with a line for each sample: its name, white space, its label (an
-            integer). Names are relative to `file_root`, by default to the directory of this file.
+        file_list: a local text file with a line for each sample: its name, white space, its label
+            (an integer). Names are relative to `file_root`, by default to its own directory.
         file_root: a directory. Every directory in it is a class; sorted by their names (as bytes),
-            they have the labels 0, 1, 2 and so on. Deeper directories are not read. Or an index of
-            a directory or a URL, made by `python -m dali_storage index`, for the same samples and
-            labels; other filters than those that it was made with are refused. With `files` or
-            `file_list`, the directory that their names are relative to.
+            they have the labels 0, 1, 2 and so on. Deeper directories are not read. Or a URL, see
+            above. Or an index of either, made by `python -m dali_storage index`, for the same
+            samples and labels; other filters than those that it was made with are refused. With
+            `files` or `file_list`, the directory or URL that their names are relative to.
         files: names of files; they may repeat, and keep their order.
         initial_fill: size of the window of `random_shuffle`, in samples, at least 1. Only indices
             are held in it, so unlike in DALI it costs no memory.
@@ -156,14 +157,15 @@ def file(
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
-        OSError: a directory or file list cannot be read. (With lazy_init, this and the next are
-            raised by the first use of the pipeline.)
+        OSError: a directory or file list cannot be read, or a URL cannot be listed. (With
+            lazy_init, this and the next are raised by the first use of the pipeline.)
         BackendUnavailable: the backend does not work on this machine; the message says why.
         RuntimeError: the pipeline has debug=True.
 
     The pipeline raises, while it runs:
 
-        * OSError: a sample cannot be read; `filename` is its path. `pipe.run()` raises it when it
+        * OSError: a sample cannot be read, or is an object that was replaced
+          (`ObjectReplacedError`); `filename` is its path or URL. `pipe.run()` raises it when it
           schedules the sample's batch, as many batches early as the pipeline prefetches; an
           iterator of DALI, when it has delivered the batches before it. The next call tries again,
           and no batch is lost. But DALI drops a batch of every other source in the pipeline, such

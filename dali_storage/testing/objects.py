@@ -11,15 +11,15 @@ import pytest
 from ..catalog import Catalog
 from ..errors import ObjectReplacedError
 from .contract import ReaderTests, only
-from .ranges import RangeTests
 from .reading import make_batch, make_known_batch, names_path, read
 
 
-class ObjectTests(RangeTests, ReaderTests):
-    """All promises of `dali_storage.reader`, about objects, whole and ranges of them.
+class ObjectTests(ReaderTests):
+    """The promises of `dali_storage.reader`, about objects.
 
     The objects are files that a server serves as they are at each request. Subclasses override
-    `published()`, which returns a catalog of their URLs, and `file()`.
+    `published()`, which returns a catalog of their URLs, and `file()`. A reader of ranges inherits
+    from `RangeTests`, too.
     """
 
     connections: ClassVar[int] = 64
