@@ -615,11 +615,10 @@ def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[s
     """The index of the objects."""
     for key, data in OBJECTS.items():
         server.put(f"bucket/train/{key}", data)
-    made, options = (
-        tmp_path / "x.index",
-        ["--backend-option", "requests=9", "endpoint=" + server.url],
-    )
-    status, output, error = run(capsys, "s3://bucket/train", "-o", made, *options)
+    made = tmp_path / "x.index"
+    options = "endpoint=" + server.url, "anonymous=true", 'client_options={"user_agent": "index"}'
+    command = "s3://bucket/train", "-o", made, "--backend-option", *options
+    status, output, error = run(capsys, *command)
     assert (status, error) == (0, "")
     assert output == f"'{made}': 4 samples of 3 classes in 's3://bucket/train'\n"
     return made
