@@ -1,4 +1,4 @@
-"""A training that is killed and goes on, as a user's script; test_elastic.py runs it by torchrun.
+"""A training that is killed and goes on, as a user's script; test_elastic.py runs it by launch.py.
 
     torchrun ... -m tests.elastic DIR [CHECKPOINT]
 

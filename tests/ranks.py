@@ -24,12 +24,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from dali_storage import shard
 from dali_storage.loaders import Loader, Shard
 
+from .launch import LAUNCHER
 from .loading import SHUFFLES, Make, numbers
 
 SAMPLES, BATCH = 35, 4  # shards of 17 and 18 samples, 5 batches; 4 of them are full everywhere
 ORDERS = ("list", "epoch")
 POLICIES = ("partial", "drop", "pad")
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
 def make(order: str = "list") -> Make:

@@ -6,49 +6,23 @@ What counts of a step is its last attempt, as for the weights of a model.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .elastic import EPOCHS, EVERY, KILLED, ORDERS, SAMPLES
-from .ranks import LAUNCHER
+from .launch import torchrun
 
-ROOT = Path(__file__).parent.parent
 FIRST, AGAIN, MORE = (2, 0), (2, 1), (3, 0)
 """How many processes, and which attempt; the last one begins with the checkpoint `RESIZED`."""
 RESIZED = KILLED // EVERY * EVERY + EVERY  # the first one after the restart
 STEPS = 14  # of an epoch with two processes
-LOCAL = {
-    "OMP_NUM_THREADS": "1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    # Otherwise the second attempt may connect to the store of the first one (pytorch#135712).
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-}
 
 Run = list[tuple[int, int, int, dict[str, list[int]]]]
 """Step, epoch, samples of all processes until then, and the samples of one by what gave them."""
-
-
-def torchrun(processes: int, *arguments: object) -> str:
-    options = f"--nproc-per-node {processes} --max-restarts 1 --local-addr 127.0.0.1".split()
-    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    words = [*options, *rendezvous, "-m", "tests.elastic", *map(str, arguments)]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words],
-        cwd=ROOT,
-        env={name: os.environ[name] for name in os.environ if name not in LAUNCHER} | LOCAL,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +30,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list
     """What every process has seen, for each number of processes and attempt."""
     directory = tmp_path_factory.mktemp("elastic")
     (directory / "step-99").mkdir()  # a checkpoint that was being written
-    assert "exitcode: -9" in torchrun(2, directory)
-    torchrun(3, directory, directory / f"step-{RESIZED}")
+    resized = directory / f"step-{RESIZED}"
+    commands = f"2 tests.elastic {directory}", f"3 tests.elastic {directory} {resized}"
+    torchrun(directory, *commands)
     return {
         (world, attempt): [
             [tuple(json.loads(line)) for line in path.read_text().splitlines()]

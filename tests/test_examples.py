@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from .cifar_archive import write_cifar10
+from .launch import LOCAL
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -29,10 +31,9 @@ COMMANDS = {
         "--data {pictures} --device cpu --epochs 3 --max-steps 2"
     ],
     "torchrun_resume": [
-        "-m torch.distributed.run --standalone --nproc-per-node 2 {examples}/torchrun_resume.py "
-        "--data {pictures} --device cpu --steps 7",
-        "-m torch.distributed.run --standalone --nproc-per-node 1 {examples}/torchrun_resume.py "
-        "--data {pictures} --device cpu --steps 12",
+        "-m tests.launch {here} "
+        "'2 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 7' "
+        "'1 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 12'"
     ],
     "ray": [
         "-m tests.ray_on_one_process {examples}/ray_train.py --data {pictures}/train "
@@ -85,11 +86,13 @@ def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
         (results / name).mkdir()
         output = ""
         for command in COMMANDS[name]:
-            words = command.format(examples=ROOT / "examples", pictures=pictures, sets=sets).split()
+            line = command.format(
+                examples=ROOT / "examples", pictures=pictures, sets=sets, here=results / name
+            )
             done = subprocess.run(
-                [sys.executable, *words],
+                [sys.executable, *shlex.split(line)],
                 cwd=results / name,
-                env=os.environ | {"PYTHONPATH": path},
+                env=os.environ | LOCAL | {"PYTHONPATH": path},
                 capture_output=True,
                 text=True,
                 timeout=120,

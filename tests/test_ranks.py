@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .launch import torchrun
 from .loading import given, stream
-from .ranks import BATCH, LAUNCHER, ORDERS, POLICIES, SAMPLES, make
+from .ranks import BATCH, ORDERS, POLICIES, SAMPLES, make
 
-ROOT = Path(__file__).parent.parent
-TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.ranks")
 EVERYTHING = list(range(SAMPLES))
 
 
@@ -24,15 +19,7 @@ EVERYTHING = list(range(SAMPLES))
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the ranks have written."""
     directory = tmp_path_factory.mktemp("torchrun")
-    done = subprocess.run(
-        [sys.executable, "-m", *TORCHRUN, str(directory)],
-        cwd=ROOT,
-        env={name: os.environ[name] for name in os.environ if name not in LAUNCHER},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
+    torchrun(directory, f"2 tests.ranks {directory}")
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
 
 
