@@ -78,7 +78,7 @@ class Files:
 
     def _asked(self, name: bytes) -> Remote:
         if self.remote is None:
-            what = f"{os.fsdecode(name)!r} is an object, and the backend reads files only"
+            what = f"{os.fsdecode(name)!r} is an object, and this backend asks for none"
             raise ValueError(f"{what}; copy it, and give its local path")
         return self.remote
 
