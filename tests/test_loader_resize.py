@@ -187,11 +187,12 @@ def test_the_rest_of_an_epoch_is_left_and_begun_again() -> None:
             assert [labels(loader), labels(loader)] == [whole[1], whole[2]]
 
 
-def test_the_rest_of_an_epoch_survives_an_error_and_a_state(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("make", [MAKE, replace(MAKE, batch_size=3)], ids=["4", "3"])
+def test_the_rest_of_an_epoch_survives_an_error_and_a_state(make: Make) -> None:
     """Random operators, too, go on bit for bit with as many ranks."""
     with ExitStack() as stack:
-        expected = [numbers(batch) for batch in chain(*[resumed(3, 1, stack)] * 2)]
-        loader = resumed(3, 1, stack)
+        expected = [numbers(batch) for batch in chain(*[resumed(3, 1, stack, make)] * 2)]
+        loader = resumed(3, 1, stack, make)
         found = [numbers(next(iter(loader)))]
         state = loader.state_dict()
         with pytest.raises(ValueError, match="last_batch"):
@@ -203,11 +204,26 @@ def test_the_rest_of_an_epoch_survives_an_error_and_a_state(monkeypatch: Any) ->
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             other = stack.enter_context(
-                Loader(MAKE, shard=Shard(1, 3), last_batch="pad", to="numpy")
+                Loader(make, shard=Shard(1, 3), last_batch="pad", to="numpy")
             )
             other.load_state_dict(state)
         found += [numbers(batch) for batch in chain(other, other)]
         assert found == expected
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader.load_state_dict(loader.state_dict())
+        assert [numbers(batch) for batch in chain(loader, loader)] == expected[1:]
+
+
+def test_random_operators_go_on_when_the_whole_epoch_is_begun_again() -> None:
+    with ExitStack() as stack:
+        loader = resumed(3, 1, stack)
+        expected = [numbers(batch)[1] for batch in chain(loader, loader)]
+        loader = resumed(3, 1, stack)
+        found = [numbers(next(iter(loader)))[1]]
+        loader.set_epoch(1)
+        found += [numbers(batch)[1] for batch in loader]
+        assert found == expected[: len(found)]
 
 
 def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others() -> None:

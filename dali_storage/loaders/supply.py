@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from nvidia.dali import Pipeline
@@ -70,7 +71,9 @@ class Supply:
             self._drop()
             self._checkpoint = before
             raise
-        self._resumed = state if batches.epochs.rest else None
+        # Checkpoints of this pipeline go with it from now on.
+        resumed = replace(state, batch_size=batches.identity.batch_size)
+        self._resumed = resumed if batches.epochs.rest else None
         return batches
 
     def shard(self) -> Shard:
