@@ -2,29 +2,21 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any
 
+from .launchers import (
+    REMEDY,
+    STARTERS,
+    TORCH,
+    Place,
+    launched,
+    of_environment,
+    read,
+    refuse_different,
+    refuse_missing,
+)
 from .options import require_integer
-
-_Variables: TypeAlias = tuple[str, str, str]  # of the rank, the number of processes, the local rank
-
-_TORCH = "RANK", "WORLD_SIZE", "LOCAL_RANK"  # torchrun, Lightning, Accelerate, DeepSpeed
-# Not SLURM_NTASKS: that is the number of the job's tasks, also in a batch script or a shell of
-# salloc, which are one process. SLURM_STEP_NUM_TASKS is set by srun alone (Slurm, srun(1)).
-_SLURM = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
-_STARTERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI, srun --mpi=pmi2
-    _SLURM,
-)
-# Set by launchers that may be started once on every machine by another one: torchrun, Lightning.
-_NESTED = "TORCHELASTIC_RUN_ID", "NODE_RANK"
-_REMEDY = (
-    "or say it yourself: shard_id and num_shards of a reader, "
-    "shard=Shard(rank, world, local_rank) of a loader"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +76,25 @@ def shard(group: Any = None) -> dict[str, int]:
     return {"shard_id": place.rank, "num_shards": place.world}
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What one source says: its name, and the variables that it has in the environment."""
-
-    source: str
-    rank: int
-    world: int
-    local_rank: int | None = None
-    variables: _Variables | None = None
-
-    def agrees(self, other: "_Place") -> bool:
-        return (self.rank, self.world) == (other.rank, other.world)
-
-    def __str__(self) -> str:
-        return f"{self.source} says rank {self.rank} of {self.world}"
-
-
-def _find(group: Any) -> _Place:
+def _find(group: Any) -> Place:
     if group is not None:
         return _of_group(group)
     initialised = [place for place in (_torch(), _ray(), _jax()) if place]
     if not initialised:
-        return _launched()
+        return launched()
     first = initialised[0]
     for other in initialised[1:]:
-        _refuse_different(first, other)
-    for name, value in zip(_TORCH, (first.rank, first.world), strict=False):
-        if name in os.environ and _read(name, range(2**31)) != value:
+        refuse_different(first, other)
+    for name, value in zip(TORCH, (first.rank, first.world), strict=False):
+        if name in os.environ and read(name, range(2**31)) != value:
             raise RuntimeError(
                 f"{first}, the environment {name}={os.environ[name]}: pass init_process_group() "
-                f"what the launcher has set, {_REMEDY}"
+                f"what the launcher has set, {REMEDY}"
             )
     return first
 
 
-def _of_group(group: Any) -> _Place:
+def _of_group(group: Any) -> Place:
     """Of a ProcessGroup, which has a rank, or a DeviceMesh, which has one in each dimension."""
     mesh = hasattr(group, "get_local_rank")
     if mesh and group.ndim != 1:
@@ -132,18 +107,18 @@ def _of_group(group: Any) -> _Place:
         raise ValueError(
             f"group must be a process group that has this process, or a DeviceMesh, not {group!r}"
         )
-    return _Place("group", group.get_local_rank() if mesh else group.rank(), group.size())
+    return Place("group", group.get_local_rank() if mesh else group.rank(), group.size())
 
 
-def _torch() -> _Place | None:
+def _torch() -> Place | None:
     distributed: Any = sys.modules.get("torch.distributed")
     if not distributed or not distributed.is_available() or not distributed.is_initialized():
         return None
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    return _Place("torch's process group", rank, world)
+    return Place("torch's process group", rank, world)
 
 
-def _ray() -> _Place | None:
+def _ray() -> Place | None:
     train: Any = sys.modules.get("ray.train")
     try:
         context = train.get_context() if train else None
@@ -152,87 +127,26 @@ def _ray() -> _Place | None:
     if context is None or context.get_world_rank() is None:
         return None
     ranks = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
-    return _Place("Ray Train", *ranks)
+    return Place("Ray Train", *ranks)
 
 
-def _jax() -> _Place | None:
+def _jax() -> Place | None:
     # Asked for its process_index(), JAX would otherwise initialise its devices.
     initialised = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
     if not initialised or not initialised():
         return None
     jax: Any = sys.modules["jax"]
-    return _Place("JAX", jax.process_index(), jax.process_count())
+    return Place("JAX", jax.process_index(), jax.process_count())
 
 
-def _launched() -> _Place:
-    """What the environment says: the launcher nearest to this process, if several are nested."""
-    place, *others = [*_of_environment([_TORCH, *_STARTERS]), _Place("nothing", 0, 1, 0)]
-    if place.variables == _TORCH and not os.environ.keys() & {*_NESTED}:
-        for other in others[:-1]:
-            if other.world >= place.world:  # not one process a machine, which starts some
-                _refuse_different(place, other)
-    if place.variables is None and "PMIX_RANK" in os.environ:
-        raise ValueError(
-            "the environment has PMIX_RANK, but no number of processes, for which PMIx has no "
-            f"variable: set RANK, WORLD_SIZE and LOCAL_RANK, as torchrun does, {_REMEDY}"
-        )
-    return place
-
-
-def _local_rank(place: _Place) -> int:
+def _local_rank(place: Place) -> int:
     if "LOCAL_RANK" in os.environ:
-        return _read("LOCAL_RANK", range(place.world))
+        return read("LOCAL_RANK", range(place.world))
     # Of mpirun and srun only the same ranks: they may start one process a machine, which then
     # starts those of the group.
-    for other in (place, *_of_environment(_STARTERS)):
+    for other in (place, *of_environment(STARTERS)):
         if other.agrees(place) and other.local_rank is not None:
             return other.local_rank
     if place.variables:
-        _refuse_missing(place.variables, place.variables)
+        refuse_missing(place.variables, place.variables)
     return place.rank
-
-
-def _of_environment(launchers: Sequence[_Variables]) -> Iterator[_Place]:
-    for variables in launchers:
-        given = [name for name in variables if name in os.environ]
-        if variables[1] in given or (given and variables != _SLURM):
-            yield _of_variables(*variables)
-
-
-def _of_variables(rank: str, world: str, local_rank: str) -> _Place:
-    variables = named = rank, world, local_rank
-    if rank not in os.environ and {"NODE_RANK", local_rank} <= os.environ.keys():
-        named = local_rank, world, local_rank  # Lightning's environment, see here()
-    if named[0] not in os.environ or world not in os.environ:
-        _refuse_missing(variables, named)
-    if named is not variables and _read("NODE_RANK", range(2**31)):
-        raise RuntimeError(
-            f"the environment has NODE_RANK={os.environ['NODE_RANK']}, but not RANK, which is not "
-            f"known before torch's process group is initialised: use the loader in fit() or later, "
-            f"{_REMEDY}"
-        )
-    size = _read(world, range(1, 2**31))
-    local = _read(local_rank, range(size)) if local_rank in os.environ else None
-    source = f"the environment ({named[0]}, {world})"
-    return _Place(source, _read(named[0], range(size)), size, local, variables)
-
-
-def _refuse_missing(variables: _Variables, needed: _Variables) -> NoReturn:
-    missing = [name for name in dict.fromkeys(needed) if name not in os.environ]
-    given = ", ".join(name for name in dict.fromkeys(needed) if name in os.environ)
-    raise ValueError(
-        f"the environment has {given}, but not {' and '.join(missing)}: set all of "
-        f"{', '.join(variables[:2])} and {variables[2]}, as torchrun does, {_REMEDY}"
-    )
-
-
-def _refuse_different(one: _Place, other: _Place) -> None:
-    if not one.agrees(other):
-        raise RuntimeError(f"{one}, and {other}: correct the wrong one, {_REMEDY}")
-
-
-def _read(name: str, known: range) -> int:
-    text = os.environ[name]
-    value: Any = int(text) if text.isdecimal() else text  # int() would also take "1_0" and " 1"
-    require_integer("environment", name, value, known)
-    return int(value)
