@@ -88,7 +88,7 @@ def _add_object_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", required=True, metavar="URL", help=text)
     text = "the server; DALI needs its IP address (default: as AWS_ENDPOINT_URL says)"
     parser.add_argument("--endpoint", default=None, metavar="URL", help=text)
-    text = "of ours at once (default: the backend's)"
+    text = "requests of object-store under way at once (default: the backend's)"
     parser.add_argument("--requests", type=_integer(1, 2**31 - 1), metavar="N", help=text)
     text = "seconds, or a percentile such as p95, after which to ask once more (default: no leg)"
     parser.add_argument("--hedge", type=_hedge, metavar="WHEN", help=text)
