@@ -158,6 +158,8 @@ def is_silent(error: BaseException) -> bool:
 
 def mapped(error: BaseException, url: bytes) -> OSError:
     """Our error for one that obstore raised for the object or root `url`. Raise it `from None`."""
+    if isinstance(error, ObjectReplacedError):
+        return error
     if isinstance(error, ShortBodyError):
         return OSError(errno.EIO, str(error), os.fsdecode(url))
     number, what = _explain(_Failure(error), error)

@@ -15,9 +15,9 @@ from obstore.exceptions import InvalidPathError
 from ..._types import IntArray
 from ...catalog import Catalog
 from ...remote import Listing, Versions
-from .errors import mapped, retryable
+from .errors import mapped
 from .listing import AT_ONCE, Choose, Piece, Unordered, list_objects
-from .requests import RequestFailed, Requests
+from .requests import Requests
 from .store import Stores, split
 from .versions import Objects
 
@@ -31,7 +31,6 @@ class StoreRemote:
     def __init__(self, stores: Stores, retry: float, check: bool) -> None:
         """Ask for nothing yet. `retry` and `check` are those of the backend."""
         self._stores, self._retry, self._check = stores, retry, check
-        self._reached = False  # whether there was ever an answer
 
     def listing(self, root: bytes, choose: Choose) -> Listing:
         """See `Remote`.
@@ -82,23 +81,13 @@ class StoreRemote:
     ) -> list[Any]:
         """What `ask` returns for each item; its errors become ours, for `url`."""
         answers = [None] * len(items)
-        try:
-            requests.run(ask, items, answers.__setitem__, self._retryable)
-        except RequestFailed as failed:
-            error = failed.error
-        else:
-            self._reached = True
-            return answers
-        try:
-            raise error if isinstance(error, Unordered) else _mapped(error, url)
-        finally:
-            del error  # it keeps the frames that it went through, and this is one
-
-    def _retryable(self, error: BaseException) -> bool:
-        return retryable(error, self._reached)
+        requests.run(ask, items, answers.__setitem__, lambda _, error: _mapped(error, url))
+        return answers
 
 
 def _mapped(error: BaseException, url: bytes) -> Exception:
+    if isinstance(error, Unordered):
+        return error
     if not isinstance(error, InvalidPathError):
         return mapped(error, url)
     match, bucket = _PATH.search(str(error)), b"/".join(url.split(b"/")[:3]).decode()

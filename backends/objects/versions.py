@@ -12,10 +12,10 @@ import numpy as np
 
 from ..._types import IntArray
 from ...catalog import Catalog
-from ...errors import ContainerChangedError, ObjectReplacedError
+from ...errors import ContainerChangedError
 from ...remote import Versions
-from .errors import ShortBodyError, compare, mapped, retryable
-from .requests import Answer, Item, RequestFailed, Requests
+from .errors import ShortBodyError, compare, mapped
+from .requests import Answer, Item, Requests
 from .store import Store, Stores, head
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Objects:
         """Ask for nothing yet. `check`: compare versions, not only sizes."""
         self._catalog, self._stores, self._requests = catalog, stores, requests
         self._check = check
-        self._reached = False  # whether there was ever an answer
         count, sizes, versions = catalog.file_count, catalog.sizes, catalog.versions
         if sizes is None or versions is None:
             sizes, versions = np.full(count, -1, np.int64), np.zeros(count, "S1")
@@ -67,12 +66,13 @@ class Objects:
         _, first = np.unique(files[sizes < 0], return_index=True)
         unknown = files[sizes < 0][np.sort(first)]  # in the order of the batch
         urls = self._catalog.file_paths(unknown)
+        places = [*map(self._stores.locate, urls)]
         yield_turn()
-
-        def note(position: int, meta: Mapping[str, Any]) -> None:
-            self._note(int(unknown[position]), version_of(meta), meta["size"], urls[position])
-
-        self._run(self._head, [*map(self._stores.locate, urls)], note, urls)
+        metas: dict[int, Mapping[str, Any]] = {}
+        self._run(lambda place: head(*place), places, metas.__setitem__, urls)
+        for position, file in enumerate(unknown.tolist()):
+            meta = metas[position]
+            self._note(file, version_of(meta), meta["size"], urls[position])
         return self._sizes[files]
 
     @property
@@ -116,10 +116,6 @@ class Objects:
             remedy = "restore it if it was truncated, or else make its index anew"
             raise ContainerChangedError(self._catalog.path(sample), f"{what}; {remedy}")
 
-    def retryable(self, error: BaseException) -> bool:
-        """Whether what has failed may be asked for again."""
-        return not isinstance(error, ObjectReplacedError) and retryable(error, self._reached)
-
     def _run(
         self,
         ask: Callable[[Item], Answer],
@@ -127,16 +123,7 @@ class Objects:
         take: Callable[[int, Answer], None],
         urls: Sequence[bytes],
     ) -> None:
-        try:
-            self._requests.run(ask, items, take, self.retryable)
-        except RequestFailed as failed:
-            error, url = failed.error, urls[failed.position]
-        else:
-            return
-        try:
-            raise error if isinstance(error, ObjectReplacedError) else mapped(error, url)
-        finally:
-            del error  # it keeps the frames that it went through, and this is one
+        self._requests.run(ask, items, take, lambda which, error: mapped(error, urls[which]))
 
     def _note(self, file: int, version: bytes, size: int, url: bytes) -> None:
         """Remember a file; another lane may have been faster."""
@@ -151,14 +138,9 @@ class Objects:
                 self._versions[file] = version
                 self._sizes[file] = size  # last: now it is known
 
-    def _head(self, place: tuple[Store, str]) -> Mapping[str, Any]:
-        meta: Mapping[str, Any] = head(*place)
-        self._reached = True
-        return meta
-
     def _get(self, piece: Piece) -> memoryview:
         if not piece.length:
-            self._compare(piece, self._head(piece.place))
+            self._compare(piece, head(*piece.place))
             return memoryview(b"")
         store, key = piece.place
         options: GetOptions = {}
@@ -167,7 +149,6 @@ class Objects:
         if piece.length != piece.size:  # else without: some servers of files know no ranges
             options["range"] = piece.start, piece.start + piece.length
         answer = store.get(key, options=options)
-        self._reached = True
         self._compare(piece, answer.meta)
         body = memoryview(answer.buffer())
         if body.nbytes != piece.length:
@@ -177,7 +158,7 @@ class Objects:
     def _compare(self, piece: Piece, meta: Mapping[str, Any]) -> None:
         """Refuse another version, also if the store ignores If-Match."""
         version, size = version_of(meta) if self._check else b"", int(meta["size"])
-        if size != piece.size and piece.length == piece.size and version == piece.version != b"":
+        if version == piece.version and is_strong(version) and piece.length == piece.size != size:
             raise _short(piece, size)  # without a range, `size` is only the length of the answer
         compare(piece.url, (size, version), (piece.size, piece.version))
 
