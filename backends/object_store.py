@@ -24,6 +24,7 @@ from .objects.requests import Requests
 from .objects.store import Stores
 from .objects.versions import Objects
 
+_NAME = "object-store"
 _SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
 _PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]+)?")
 
@@ -92,34 +93,25 @@ class ObjectStoreReader(Reader):
             OSError: `cache` is no directory, or cannot be written to.
             BackendUnavailable: `cache` cannot be read on this machine.
         """
-        name = "object-store"
-        require_integer(name, "requests", requests, range(1, 1025))
-        require_integer(name, "lanes", lanes, range(1, 65))
-        require_number(name, "timeout", timeout, 0.001, 3600)
-        require_number(name, "retry", retry, 0, 86400)
-        require_flag(name, "check", check)
+        require_integer(_NAME, "requests", requests, range(1, 1025))
+        require_integer(_NAME, "lanes", lanes, range(1, 65))
         if isinstance(hedge, str):
             if not _PERCENTILE.fullmatch(hedge):
-                raise ValueError(f"{name}: hedge must be a percentile like 'p95', not {hedge!r}")
+                raise ValueError(f"{_NAME}: hedge must be a percentile like 'p95', not {hedge!r}")
         elif hedge is not None:
-            require_number(name, "hedge", hedge, 0.001, 3600)
+            require_number(_NAME, "hedge", hedge, 0.001, 3600)
+        _require_retries(retry, check)
         if cache is None and cache_bytes is not None:
-            raise ValueError(f"{name}: cache_bytes needs cache, the directory")
+            raise ValueError(f"{_NAME}: cache_bytes needs cache, the directory")
         if cache is not None and not check:
-            raise ValueError(f"{name}: cache needs check=True, or it would mix versions")
+            raise ValueError(f"{_NAME}: cache needs check=True, or it would mix versions")
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
-        self._stores = Stores(
-            timeout=timeout,
-            endpoint=endpoint,
-            region=region,
-            anonymous=anonymous,
-            client_options=client_options,
-        )
+        self._stores = _stores(timeout, endpoint, region, anonymous, client_options)
         self._cache: Cache | None = None
         if cache is not None:
-            _, read = engines.choose(name, None, FILES_AT_ONCE)
+            _, read = engines.choose(_NAME, None, FILES_AT_ONCE)
             place = self._stores.place()
             self._cache = Cache(catalog, cache, cache_bytes, read=read, store=place)
             self.cooperative = True
@@ -157,26 +149,9 @@ class ObjectStoreReader(Reader):
             self._cache.close()
 
     @classmethod
-    def remote(
-        cls,
-        *,
-        timeout: float = 30.0,
-        retry: float = 120.0,
-        check: bool = True,
-        endpoint: str | None = None,
-        region: str | None = None,
-        anonymous: bool = False,
-        client_options: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> Remote:
-        stores = Stores(
-            timeout=timeout,
-            endpoint=endpoint,
-            region=region,
-            anonymous=anonymous,
-            client_options=client_options,
-        )
-        return StoreRemote(stores, retry, check)
+    def remote(cls, *, retry: float = 120.0, check: bool = True, **options: Any) -> Remote:
+        _require_retries(retry, check)
+        return StoreRemote(_stores(**options), retry, check)
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
@@ -196,6 +171,41 @@ class ObjectStoreReader(Reader):
             memory[start : start + body.nbytes] = body
 
         self._objects.read(pieces, take)
+
+
+def _require_retries(retry: float, check: bool) -> None:
+    require_number(_NAME, "retry", retry, 0, 86400)
+    require_flag(_NAME, "check", check)
+
+
+def _stores(
+    timeout: float = 30.0,
+    endpoint: str | None = None,
+    region: str | None = None,
+    anonymous: bool = False,
+    client_options: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> Stores:
+    """What the options of a reader, and of its `remote()`, lead to; the others do not matter."""
+    require_number(_NAME, "timeout", timeout, 0.001, 3600)
+    require_flag(_NAME, "anonymous", anonymous)
+    kinds = (
+        ("endpoint", endpoint, str),
+        ("region", region, str),
+        ("client_options", client_options, Mapping),
+    )
+    for option, value, kind in kinds:
+        if not isinstance(value, kind | None):
+            raise TypeError(
+                f"{_NAME}: {option} must be a {kind.__name__}, not a {type(value).__name__}"
+            )
+    return Stores(
+        timeout=timeout,
+        endpoint=endpoint,
+        region=region,
+        anonymous=anonymous,
+        client_options=client_options,
+    )
 
 
 def _needed(batch: Batch, spans: Spans, slots: IntArray) -> npt.NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -339,14 +340,14 @@ def test_hedging_adds_a_twentieth_at_most(server: FaultServer) -> None:
 
 def test_nothing_is_hedged_while_errors_are_retried(server: FaultServer) -> None:
     catalog = put_all(server)
-    with ObjectStoreReader(catalog, hedge=0.03) as reader:
+    with ObjectStoreReader(catalog, hedge=0.1) as reader:
         read(reader, ALL, catalog)
         server.log(True)
-        server.fail("503", 2, key="data/00.jpg")
-        server.fail("slow", 1, 0.2, key=f"data/{BAD:02d}.jpg")
+        server.fail("503", 3, key="data/00.jpg")
+        server.fail("slow", 1, 0.25, key=f"data/{BAD:02d}.jpg")
         made = reader._requests.hedged
         assert read(reader, ALL, catalog) == CONTENTS
-        assert [entry.fault for entry in asked(server, 0)] == ["503", "503", ""]
+        assert [entry.fault for entry in asked(server, 0)] == ["503", "503", "503", ""]
         assert [entry.fault for entry in asked(server)] == ["slow"]
         assert reader._requests.hedged == made
 
@@ -737,8 +738,22 @@ def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(
 def test_a_wrong_option_is_refused_by_name(option: str, wrong: Any) -> None:
     with pytest.raises(ValueError, match=f"object-store: {option} must be"):
         ObjectStoreReader(Catalog.from_names([b"x"], [0], b"s3://data"), **{option: wrong})
+    if option in ("timeout", "retry"):  # before anything is listed
+        with pytest.raises(ValueError, match=f"object-store: {option} must be"):
+            ObjectStoreReader.remote(**{option: wrong})
 
 
-def test_a_wrong_check_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="object-store: check must be"):
-        ObjectStoreReader(Catalog.from_names([b"x"], [0], b"s3://data"), check=1)  # type: ignore
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        *(("check", 1), ("anonymous", "no"), ("endpoint", b"http://host"), ("region", 5)),
+        ("client_options", "proxy_url"),
+    ],
+)
+def test_a_wrong_kind_of_option_is_refused_by_name(option: str, wrong: Any) -> None:
+    for open_ in (
+        partial(ObjectStoreReader, Catalog.from_names([b"x"], [0], b"s3://data")),
+        ObjectStoreReader.remote,
+    ):
+        with pytest.raises(TypeError, match=f"object-store: {option} must be"):
+            open_(**{option: wrong})
