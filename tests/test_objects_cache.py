@@ -377,7 +377,7 @@ def test_nothing_is_synced(reader: StoreReader, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_closing_leaves_nothing_open(store: Store, directory: Path) -> None:
-    with nothing_is_left():
+    with nothing_is_left(seconds=1):
         for _ in range(3):
             with StoreReader(store, directory) as reader:
                 use(reader)

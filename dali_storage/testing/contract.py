@@ -48,6 +48,7 @@ class SnapshotReaderTests:
         packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
         batches: how many batches a reader reads in the test for leaks.
         connections: how many it may keep then, with a thread for each, if it talks to a server.
+        settling: seconds in which others, such as threads of a library, may close their things.
         openings: how many readers are opened and closed in that test.
         interrupts: how many reads are interrupted, at random moments.
     """
@@ -55,6 +56,7 @@ class SnapshotReaderTests:
     packings: ClassVar[tuple[str, ...]] = ("files",)
     batches: ClassVar[int] = 300
     connections: ClassVar[int] = 0
+    settling: ClassVar[float] = 0.0
     openings: ClassVar[int] = 3
     interrupts: ClassVar[int] = 20
 
@@ -221,7 +223,7 @@ class SnapshotReaderTests:
                 assert read(reader, samples, catalog, buffer=buffer) == contents[number % 3 : 8]
 
         run(100)  # fills caches
-        with nothing_is_left(self.connections):
+        with nothing_is_left(self.connections, self.settling):
             run(self.batches)
 
     def test_closed_readers_leave_nothing(self, catalog: Catalog, contents: list[bytes]) -> None:
@@ -232,7 +234,7 @@ class SnapshotReaderTests:
                     assert read(reader, samples, catalog) == expected
 
         run(3, np.arange(len(contents)))  # what is opened once per process is no leak
-        with nothing_is_left():
+        with nothing_is_left(0, self.settling):
             run(self.openings, np.arange(8))
 
     # If an interrupt hits a destructor, Python only reports it.

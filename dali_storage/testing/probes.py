@@ -20,16 +20,16 @@ _GROWTH = 4 << 20
 
 
 @contextmanager
-def nothing_is_left(connections: int = 0) -> Iterator[None]:
+def nothing_is_left(connections: int = 0, seconds: float = 0.0) -> Iterator[None]:
     """Assert that the block leaves no open file, no thread and no memory behind.
 
-    As many `connections`, with a thread for each, may be kept for the next use. What is closed by
-    other threads has a second for it.
+    As many `connections`, with a thread for each, may be kept for the next use. What threads of
+    others close, they have some `seconds` for.
     """
     files, threads, memory = _footprint()
     files, threads = files + connections, threads + connections
     yield
-    until = time.monotonic() + 1
+    until = time.monotonic() + seconds
     while any(map(gt, after := _footprint(), (files, threads))) and time.monotonic() < until:
         time.sleep(0.01)
     files_after, threads_after, memory_after = after
