@@ -1,6 +1,6 @@
 """`python -m dali_storage`: which backends and devices work on this machine, and why not.
 
-`python -m dali_storage index` makes the index files of containers.
+`python -m dali_storage index` makes indexes: of containers, or of all samples below a root.
 """
 
 import sys

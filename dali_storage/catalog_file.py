@@ -61,7 +61,6 @@ _MAGIC = b"DALISIDX"
 _START = struct.Struct("<8sII")
 _ALIGNMENT = 64
 _TYPES = {"names": "|u1", "offsets": "<i8", "labels": "<i4", "sizes": "<i8", "versions": "|S"}
-_OBJECTS = {"sizes", "versions"}
 _WRONG = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 
 
@@ -141,7 +140,7 @@ class CatalogFile:
         self._crcs = {name: int(each["crc32"]) for name, each in about.items()}
         columns = {name: self._column(name, **each) for name, each in about.items()}
         offsets, names = columns["offsets"], columns["names"]
-        lengths = {len(columns[name]) for name in ("labels", *(columns.keys() & _OBJECTS))}
+        lengths = {len(columns[name]) for name in {"labels", *columns} - {"names", "offsets"}}
         if lengths != {len(offsets) - 1} or offsets[0] != 0 or offsets[-1] != len(names):
             raise ValueError("its columns do not go together")
         end = self._data + max(

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies
+from hypothesis import example, given, strategies
 
-from dali_storage import discovery
+from dali_storage import classes, discovery
 from dali_storage.classes import choose_samples
 from dali_storage.remote import Listing
 
@@ -68,11 +68,27 @@ def keeping(patterns: list[str]) -> Any:
     return keep
 
 
-@given(names=Names, dirs=Filters, files=Filters, alone=strategies.booleans())
+@example(names=[b"a/1", b"a/2", b"ab/1", b"b/1"], dirs=["*"], files=["*"], alone=False, at_once=3)
+@given(
+    names=Names,
+    dirs=Filters,
+    files=Filters,
+    alone=strategies.booleans(),
+    at_once=strategies.sampled_from([3, 1 << 16]),
+)
 def test_samples_and_labels_are_those_of_dalis_loop(
-    names: list[bytes], dirs: list[str], files: list[str], alone: bool
+    names: list[bytes], dirs: list[str], files: list[str], alone: bool, at_once: int
 ) -> None:
-    chosen = choose_samples(listed(names), keeping(dirs), keeping(files), alone=alone)
+    offered: list[bytes] = []
+
+    def keep(names: list[bytes]) -> list[bytes]:
+        offered.extend(names)
+        return keeping(dirs)(names)  # type: ignore[no-any-return]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classes, "_AT_ONCE", at_once)
+        chosen = choose_samples(listed(names), keep, keeping(files), alone=alone)
+    assert alone or len(offered) == len(set(offered))
     assert chosen.labels.dtype == np.int32
     found = [(names[at], label) for at, label in zip(chosen.objects, chosen.labels, strict=True)]
     assert found == by_dalis_rules(names, dirs, files, alone=alone)

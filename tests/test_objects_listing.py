@@ -327,6 +327,7 @@ def test_an_image_folder_of_a_url(server: FaultServer, tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8, 3), len(name), np.uint8)).save(tmp_path / name)
     options: dict[str, Any] = {"train": False, "batch_size": 3, "device": "cpu", "num_threads": 1}
+    options["backend_options"] = {"requests": 8}
     with image_folder("s3://data/train", **options) as loader:
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
         assert loader.classes == ("cat-b", "cat", "dog")
@@ -342,7 +343,7 @@ def test_an_image_folder_of_a_url(server: FaultServer, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="not expected: 'cat-b'"):
             _ = loader.classes
     with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://data/train'"):
-        image_folder("s3://data/train", backend="python-file", **options)
+        image_folder("s3://data/train", **options | {"backend": "python-file"})
     (tmp_path / "train" / "stray.png").write_bytes(b"")
     with (
         image_folder("s3://data/train", **options) as loader,
