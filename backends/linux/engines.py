@@ -37,6 +37,8 @@ def _choose(backend: str, io: Io | None, depth: int) -> Io:
         what = f"{backend}: reading by preadv, which is slower: {reason}"
         warnings.warn(what, RuntimeWarning, stacklevel=4)
         return "preadv"
+    if io is None:
+        raise reason
     other = "aio" if io == "preadv" else "preadv"
     remedy = f"{reason.remedy}; or use the python-file option io={other!r}"
     raise BackendUnavailable(reason.reason, remedy)

@@ -31,7 +31,8 @@ class Room:
     The count is a file beside the directories with what is written, `<directory>/*/*`. A process
     that is killed may leave some bytes counted that are not there. When the directory is full, and
     at most once a day, it is swept: files that nobody has used for 30 days and temporary files that
-    a crashed process left are removed, and the rest is counted.
+    a crashed process left are removed, and the rest is counted. What others were granted and have
+    not yet written is missing then, so they may exceed the limit by as much.
     """
 
     def __init__(self, directory: bytes, limit: int | None) -> None:
@@ -47,7 +48,7 @@ class Room:
 
     def take(self, nbytes: int) -> int:
         """How many of `nbytes` may be written; none while another process sweeps."""
-        with self._lock, self._locked() as locked:
+        with self._locked() as locked:
             if not locked:
                 return 0
             used, swept = self._load()
@@ -60,7 +61,7 @@ class Room:
 
     def give_back(self, nbytes: int) -> None:
         """Bytes that were granted, but not written; or of a file that was removed."""
-        with self._lock, self._locked() as locked:
+        with self._locked() as locked:
             if locked:  # or else they stay counted until the next sweep
                 used, swept = self._load()
                 self._store(max(used - nbytes, 0), swept)
@@ -80,7 +81,7 @@ class Room:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Keep other processes out, unless one keeps us out: it may have been stopped."""
+        """Keep others out, unless one keeps us out: it may sweep, or have been stopped."""
         deadline = time.monotonic() + _PATIENCE_S
         while not (locked := self._try_lock()) and time.monotonic() < deadline:
             time.sleep(_RETRY_S)
@@ -89,11 +90,17 @@ class Room:
         finally:
             if locked:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self._lock.release()
 
     def _try_lock(self) -> bool:
+        if not self._lock.acquire(blocking=False):
+            return False
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BaseException as error:
+            self._lock.release()
+            if not isinstance(error, BlockingIOError):
+                raise
             return False
         return True
 

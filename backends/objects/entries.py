@@ -1,0 +1,118 @@
+"""The files of a cache, one for each sample. All processes of a machine share them."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+from google_crc32c import value as crc32c
+
+from ...errors import named
+from ..files.opening import open_files
+from .room import TEMPORARY, Room, occupied
+
+_LAYOUT = b"objects-1"  # another layout must have another name: old and new may share a directory
+_HINT = (
+    ": the option cache must name a directory on a local disk that this user can write to, and in "
+    "which no other user has a cache"
+)
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_CRASHED_S = 3600.0  # a file that was not renamed by then never will be
+
+# An entry is a file: the bytes of the sample, and a trailer.
+TRAILER = np.dtype([("digest", "<u8", 2), ("crc", "<u4")])
+
+
+class Entries:
+    """Names, writes and removes them. An entry is written under a temporary name, then renamed.
+
+    When the directory is full, nothing more is added. An epoch uses every sample once, so no entry
+    is worth more than another. `Room` removes those that nobody uses any more.
+
+    Attributes:
+        root: the directory of the cache.
+        directory: the one below it that has the entries.
+    """
+
+    def __init__(self, root: bytes, limit: int | None, store: bytes) -> None:
+        """See `Cache`."""
+        self.root, self.directory = root, os.path.join(root, _LAYOUT)
+        self._store = blake2b(store, digest_size=16).digest()
+        parts = (b"%s/%02x" % (self.directory, number) for number in range(256))
+        with named(root, _HINT):
+            for path in (root, self.directory, *parts):
+                with suppress(FileExistsError):
+                    os.mkdir(path, 0o700)  # the bytes of objects that others may not read
+            self._room = Room(self.directory, limit)
+
+    def digest(self, url: bytes, version: bytes, start: int, size: int) -> bytes:
+        """What identifies bytes of an object: 16 bytes."""
+        # The lengths come first, so that no two samples have one text.
+        numbers = len(url), len(version), start, size
+        text = b"%s%d %d %d %d\n%s%s" % (self._store, *numbers, url, version)
+        return blake2b(text, digest_size=16).digest()
+
+    def path(self, digest: bytes) -> bytes:
+        return b"%s/%02x/%s" % (self.directory, digest[0], digest.hex().encode())
+
+    def add(self, digests: Sequence[bytes], contents: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Write n samples, as far as there is room.
+
+        Raises:
+            OSError: the disk refuses. What was written until then stays.
+        """
+        costs = [occupied(content.size + TRAILER.itemsize) for content in contents]
+        room = self._room.take(sum(costs))
+        try:
+            for digest, content, cost in zip(digests, contents, costs, strict=True):
+                if cost <= room and self._write(digest, content):
+                    room -= cost
+        finally:
+            if room:
+                self._room.give_back(room)
+
+    def remove(self, path: bytes, size: int) -> None:
+        """Remove a damaged entry of a sample of `size` bytes, if it is still there."""
+        with suppress(FileNotFoundError):  # by another process
+            os.unlink(path)
+            self._room.give_back(occupied(size + TRAILER.itemsize))
+
+    def close(self) -> None:
+        """Close what is open. Closing twice is fine."""
+        self._room.close()
+
+    def _write(self, digest: bytes, content: npt.NDArray[np.uint8]) -> bool:
+        """Whether there is a new entry: not if another process has written it, or does so."""
+        path = self.path(digest)
+        temporary, written = path + TEMPORARY, False
+        trailer = np.array([(np.frombuffer(digest, "<u8"), crc32c(content))], TRAILER)
+        with open_files() as fds:
+            try:
+                fds += map(os.open, [temporary], [_WRITE], [0o600])  # one bytecode instruction
+            except FileExistsError:
+                _remove_crashed(temporary)
+                return False
+            try:
+                if not os.path.exists(path):
+                    _write_all(fds[0], content)
+                    _write_all(fds[0], trailer.view(np.uint8))
+                    os.rename(temporary, path)
+                    written = True
+            finally:
+                if not written:
+                    os.unlink(temporary)
+        return written
+
+
+def _write_all(fd: int, content: npt.NDArray[np.uint8]) -> None:
+    while content.size:
+        content = content[os.write(fd, content.data) :]
+
+
+def _remove_crashed(temporary: bytes) -> None:
+    with suppress(FileNotFoundError):
+        if os.stat(temporary).st_mtime < time.time() - _CRASHED_S:
+            os.unlink(temporary)
