@@ -44,7 +44,7 @@ class ObjectLeg(Leg):
     def warm(self, workload: Workload, tick: Tick) -> None:
         """Read every object, so that it is in the cache.
 
-        Twice, because the cache adds what the disk cannot keep up with the second time.
+        What the disk could not keep up with is added in the second pass.
         """
         if self.cached:
             settings = replace(workload.settings, batches=None, seed=None)
