@@ -727,3 +727,7 @@ def test_pipelines_of_an_iterator_must_be_at_one_place() -> None:
         made = [pipeline(rank, 2, 4, states[which]) for rank, which in enumerate((one, other))]
         with pytest.raises(ValueError, match="resumed from one state"):
             iterator(made, FILL)
+    real = pipeline(1, 2, 4, file=fn.readers.file)
+    for mixed in ([pipeline(0, 2, 4, states[0]), real], [real, pipeline(0, 2, 4, states[0])]):
+        with pytest.raises(ValueError, match="resumed from one state"):
+            iterator(mixed, FILL)

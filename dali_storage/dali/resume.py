@@ -66,7 +66,7 @@ def _begin(iterator: Any) -> None:
     restored = any(pipeline._iterator_data for pipeline in iterator._pipes)
     if iterator._last_batch_policy == LastBatchPolicy.DROP and not restored:
         _skip_what_is_dropped(iterator, sources, whole)
-    position, rest = _position(iterator, 0), sources[0].rest
+    position, rest = _position(iterator), sources[0].rest
     epoch, batch = divmod(position, whole)
     turn = 0 if iterator._is_stick_to_shard else epoch
     iterator._shards_id = (iterator._shards_id + turn) % shards
@@ -86,19 +86,20 @@ def _begin(iterator: Any) -> None:
 def _leave_rest(iterator: Any) -> None:
     """Give an iterator the usual sizes of the shards, when the rest of an epoch is over."""
     stop, sizes = vars(iterator).get("_rest_of_epoch", (0, {}))
-    if sizes and _position(iterator, 0) >= stop:
+    if sizes and _position(iterator) >= stop:
         vars(iterator).update(sizes)
         del iterator._rest_of_epoch
 
 
-def _source(iterator: Any, index: int) -> Source:
-    pipeline = iterator._pipes[index]
-    return readers_of(pipeline)[iterator._reader_name].source(pipeline)
+def _positions(iterator: Any) -> dict[Source, int]:
+    """The sources that give an iterator its epochs, and where it takes its next batch from each."""
+    name, pipelines = iterator._reader_name, iterator._pipes
+    sources = {it: readers_of(it)[name].source(it) for it in pipelines if name in readers_of(it)}
+    return {source: source.delivered(it._batches_to_consume) for it, source in sources.items()}
 
 
-def _position(iterator: Any, index: int) -> int:
-    """The position of the next batch that an iterator takes from one of its pipelines."""
-    return _source(iterator, index).delivered(iterator._pipes[index]._batches_to_consume)
+def _position(iterator: Any) -> int:
+    return next(iter(_positions(iterator).values()))
 
 
 def _resumed(iterator: Any) -> list[Source]:
@@ -121,15 +122,14 @@ def _resumed(iterator: Any) -> list[Source]:
             f"reader {name!r} was resumed in mid-epoch, and the iterator does not know where its "
             f"epoch ends: give it reader_name={name!r}"
         )
-    sources = [_source(iterator, index) for index in range(len(iterator._pipes))]
-    positions = [_position(iterator, index) for index in range(len(sources))]
-    places = {(it.resumed, at, it.rest) for it, at in zip(sources, positions, strict=True)}
-    if len(places) > 1:
+    positions = _positions(iterator)
+    places = {(it.resumed, at, it.rest) for it, at in positions.items()}
+    if len(places) > 1 or len(positions) < len(iterator._pipes):
         raise ValueError(
             f"reader {iterator._reader_name!r}: the pipelines of an iterator must be resumed from "
             "one state"
         )
-    return sources
+    return [*positions]
 
 
 def _skip_what_is_dropped(iterator: Any, sources: list[Source], whole: int) -> None:
@@ -151,6 +151,6 @@ def _skip_what_is_dropped(iterator: Any, sources: list[Source], whole: int) -> N
     begun, left = batch > 0, size // shards - batch * batch_size
     if rest is not None and position < rest.stop:
         begun, left = True, int(rest.shares().min()) - (position - rest.start) * batch_size
-    if begun and left < batch_size and position == _position(iterator, 0):
+    if begun and left < batch_size and position == _position(iterator):
         for source in sources:
             source.seek((epoch + 1) * whole)
