@@ -20,6 +20,7 @@ _ORDER: dict[str, tuple[type, ...]] = {
 _DATA: dict[str, tuple[type, ...]] = {"version": (int,), "samples": (int,), "names": (int,)}
 _CHECKPOINT = _DATA | _ORDER | {"batch_size": (int,), "batches": (int,), "resumed": (dict, _NONE)}
 _STATE = _DATA | {"epoch": (int,), "given": (int,)} | _ORDER | {"seed": (int, _NONE)}
+_COUNTS = "epoch", "given", "batches"
 for _of_one_rank in ("shard_id", "pad_last_batch"):
     del _STATE[_of_one_rank]
 
@@ -59,7 +60,6 @@ def identity(samples: int, names: int, options: OrderOptions) -> dict[str, Any]:
         initial_fill=options.initial_fill if window else 1024,
         seed=options.seed & 0xFFFF_FFFF if window else 0,
         shuffle_after_epoch_seed=(524287 if seed is None else seed) if reshuffled else 0,
-        by_container=options.by_container and (window or reshuffled),
         checkpointing=options.checkpointing and reshuffled and not options.by_container,
     )
     return {"version": VERSION, "samples": samples, "names": names} | asdict(order)
@@ -80,12 +80,8 @@ def read_state(what: str, state: Any) -> dict[str, Any]:
     if not isinstance(state, Mapping):
         raise TypeError(f"{what}: it is {state!r}")
     read = _read(what, state, _STATE)
-    for name, least, most in (
-        ("epoch", 0, None),
-        ("num_shards", 1, read["samples"]),
-        ("given", 0, read["samples"] - 1),
-    ):
-        if read[name] < least or (most is not None and read[name] > most):
+    for name, most in (("given", read["samples"] - 1), ("num_shards", read["samples"])):
+        if read[name] > most:
             raise ValueError(f"{what}: {name} is {read[name]}")
     try:
         began(read)
@@ -100,10 +96,7 @@ def read_checkpoint(what: str, checkpoint: Any) -> dict[str, Any]:
     Raises:
         ValueError: it is something else; says what.
     """
-    read = _read(what, checkpoint, _CHECKPOINT)
-    if read["batches"] < 0:
-        raise ValueError(f"{what}: batches is {read['batches']}")
-    return read
+    return _read(what, checkpoint, _CHECKPOINT)
 
 
 def began(state: Mapping[str, Any]) -> OrderOptions:
@@ -143,6 +136,6 @@ def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[
     if odd := sorted(map(str, saved.keys() ^ known.keys())):
         raise ValueError(f"{what}: it lacks, or has too much: {', '.join(odd)}")
     for name, kinds in known.items():
-        if type(saved[name]) not in kinds:
+        if type(saved[name]) not in kinds or (name in _COUNTS and saved[name] < 0):
             raise ValueError(f"{what}: {name} is {saved[name]!r}")
     return dict(saved)

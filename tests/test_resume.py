@@ -636,7 +636,7 @@ def test_what_makes_no_difference_is_not_refused(same: dict[str, Any]) -> None:
         ({"given": SIZE}, ValueError, "given is 37"),
         ({"given": -1}, ValueError, "given is -1"),
         ({"samples": 0}, ValueError, "given is 16|num_shards is 2"),
-        ({"num_shards": 0}, ValueError, "num_shards is 0"),
+        ({"num_shards": 0}, ValueError, "num_shards must be at least 1, not 0"),
         ({"num_shards": 38}, ValueError, "num_shards is 38"),
         ({"names": "7"}, ValueError, "names is '7'"),
         ({"random_shuffle": 1}, ValueError, "random_shuffle is 1"),
