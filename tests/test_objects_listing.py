@@ -276,7 +276,7 @@ def test_no_thread_is_left(server: FaultServer) -> None:
 
 def test_an_interrupt_ends_a_listing(server: FaultServer) -> None:
     fill(server, ["a/1", "b/1"])
-    server.fail("slow", FOR_EVER, 1, on="LIST", skip=1)
+    server.fail("slow", FOR_EVER, 20, on="LIST", skip=1)
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
@@ -300,7 +300,7 @@ def test_heads_and_contents(server: FaultServer) -> None:
     for number in range(100):
         server.put(f"data/{number}", b"x" * number)
         urls.append(b"s3://data/%d" % number)
-    server.set(latency=0.01)
+    server.set(latency=0.1)
     sizes, versions = remote.heads(urls)
     assert sizes.tolist() == [*range(100)]
     hashes = [f'"{hashlib.md5(b"x" * number).hexdigest()}"'.encode() for number in range(100)]
