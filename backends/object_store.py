@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _NAME = "object-store"
 _SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
+_OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_options"})
 _PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]+)?")
 
 
@@ -114,7 +115,7 @@ class ObjectStoreReader(Reader):
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
-        self._stores = _stores(timeout, endpoint, region, anonymous, client_options)
+        self._stores = Stores(endpoint, region, anonymous, timeout, client_options)
         self._cache: Cache | None = None
         if cache is not None:
             make = _cache_type()
@@ -158,7 +159,8 @@ class ObjectStoreReader(Reader):
     @classmethod
     def remote(cls, *, retry: float = 120.0, check: bool = True, **options: Any) -> Remote:
         _require_retries(retry, check)
-        return StoreRemote(_stores(**options), retry, check)
+        of_stores = {name: value for name, value in options.items() if name in _OF_STORES}
+        return StoreRemote(Stores(**of_stores), retry, check)
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
@@ -183,36 +185,6 @@ class ObjectStoreReader(Reader):
 def _require_retries(retry: float, check: bool) -> None:
     require_number(_NAME, "retry", retry, 0, 86400)
     require_flag(_NAME, "check", check)
-
-
-def _stores(
-    timeout: float = 30.0,
-    endpoint: str | None = None,
-    region: str | None = None,
-    anonymous: bool = False,
-    client_options: Mapping[str, Any] | None = None,
-    **_: Any,
-) -> Stores:
-    """What the options of a reader, and of its `remote()`, lead to; the others do not matter."""
-    require_number(_NAME, "timeout", timeout, 0.001, 3600)
-    require_flag(_NAME, "anonymous", anonymous)
-    kinds = (
-        ("endpoint", endpoint, str),
-        ("region", region, str),
-        ("client_options", client_options, Mapping),
-    )
-    for option, value, kind in kinds:
-        if not isinstance(value, kind | None):
-            raise TypeError(
-                f"{_NAME}: {option} must be a {kind.__name__}, not a {type(value).__name__}"
-            )
-    return Stores(
-        timeout=timeout,
-        endpoint=endpoint,
-        region=region,
-        anonymous=anonymous,
-        client_options=client_options,
-    )
 
 
 def _cache_type() -> type[Cache]:

@@ -297,9 +297,10 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
         for number, line in enumerate(lines, 1):
             match = _LIST_LINE.fullmatch(line)
             if match is None:
+                shown = "a URL alone" if b"://" in line else repr(line)
                 raise ValueError(
                     f"file_list {os.fsdecode(path)!r}, line {number}: expected a file name, white "
-                    f"space and a label of decimal digits, 16383 bytes at most, not {line!r}"
+                    f"space and a label of decimal digits, 16383 bytes at most, not {shown}"
                 )
             name, label = match.groups()
             if name is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from ._types import PathLike
 from .catalog_file import CatalogFile
 from .filters import PATH_TYPES, as_list, path_bytes
-from .remote import SCHEMES, scheme
+from .remote import SCHEMES, require_public, scheme
 
 
 def local_path(argument: str, value: Any) -> bytes:
@@ -52,18 +52,24 @@ def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[byte
         raise ValueError(f"{argument} must not be empty")
     urls = 0
     for name in names:
-        if not name or b"\0" in name:
-            raise ValueError(f"{argument} must be names of files, not {name!r}")
         if b"://" in name:
             urls += bool(require_known(argument, name))
+        if not name or b"\0" in name:
+            raise ValueError(f"{argument} must be names of files, not {name!r}")
     if urls:
         require_urls(argument, urls, len(names), None)
     return names
 
 
 def require_known(argument: str, name: bytes) -> str:
-    """The scheme of a URL that a backend may read; "" if it is a path."""
+    """The scheme of a URL that a backend may read; "" if it is a path.
+
+    Raises:
+        ValueError: it is not known; or the URL has a password or a query.
+    """
     found = scheme(name)
+    if found:
+        require_public(name)
     if found and found not in SCHEMES:
         remedy = "mount or copy the data, and give its local path"
         if found.lower() == "file":
@@ -113,4 +119,6 @@ def locations(
             open(os.fsdecode(local_path("file_list", file_list)), "rb") as lines,
         ):
             found += [next(filter(bytes.strip, lines), b"")]
+            if scheme(found[-1]):
+                require_public(found[-1].rstrip())
     return found

@@ -5,6 +5,7 @@ A backend that reads objects sets `Reader.schemes`, and offers a `Remote` by `Re
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,27 @@ Versions: TypeAlias = npt.NDArray[np.bytes_]
 """bytes[n] (numpy's S): what identifies the bytes of each object, usually its ETag."""
 
 _URL = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
+_KEYED = "s3", "gs", "az"  # a "?" is part of the key
+_PASSWORD = re.compile(rb"[^/]*://([^/]*@|[^/\[]*:(?!\d*(/|$)))")  # or one with a slash in it
+_SIGNATURE = re.compile(rb"[?&][\w-]*sig(nature)?=", re.IGNORECASE)
 
 
 def scheme(name: bytes) -> str:
     """The scheme of a URL as it is written; "" for the path of a file."""
     match = _URL.match(name)
     return match[1].decode() if match else ""
+
+
+def require_public(url: bytes) -> None:
+    """Refuse a URL with a password, a signature or, on the web, a query, and show none of them."""
+    if _PASSWORD.match(url):
+        raise ValueError(
+            f"a URL of {scheme(url)}:// has a name, key or password in it; take it out"
+        )
+    shown, *query = re.split(rb"[?#]", url, maxsplit=1)
+    if query and (scheme(url).lower() not in _KEYED or _SIGNATURE.search(url)):
+        what = f"{os.fsdecode(shown)!r} has a query, a fragment or a signature"
+        raise ValueError(f"{what}; take it out, and in the names of files write %3F and %23")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

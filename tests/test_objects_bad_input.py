@@ -377,6 +377,71 @@ def test_no_secret_is_ever_shown(
         assert not [text for text in shown if canary in text]
 
 
+SECRET_URLS = [
+    "https://me:canary@host/a.jpg",
+    "https://me:can/canary@host/a.jpg",
+    "https://host/a.jpg?X-Amz-Signature=canary",
+    "https://host/a.jpg#canary",
+    "https://host/\udcff?canary",
+    "https://me:canary@host/\udcff",
+    "HTTPS://host/a.jpg?sig=canary",
+    "s3://KEY:canary@bucket/a.jpg",
+    "s3://KEY:can/canary@bucket/a.jpg",
+    "az://container/a.jpg?sv=1&sig=canary",
+    "ftp://me:canary@host/a.jpg",
+    "hdfs://host/a.jpg?token=canary",
+]
+PLACES: dict[str, Callable[[str, str], Any]] = {
+    "file_root": lambda url, _: build(readers.file, file_root=url),
+    "files": lambda url, _: build(readers.file, files=["s3://b/x", url]),
+    "mixed": lambda url, _: build(readers.file, files=["/a", url]),
+    "root and files": lambda url, _: build(readers.file, file_root=url, files=["s3://b/x"]),
+    "python-file": lambda url, _: build(readers.file, files=url, backend="python-file"),
+    "path of a list": lambda url, _: build(readers.file, file_list=url),
+    "list": lambda _, path: build(readers.file, file_list=path),
+    "webdataset": lambda url, _: build(readers.webdataset, paths=url, ext="jpg"),
+    "index": lambda url, _: build(
+        readers.webdataset, paths="s3://b/x.tar", index_paths=url, ext="jpg"
+    ),
+    "numpy": lambda url, _: build(readers.numpy, file_root=url),
+    "stores": lambda url, _: Stores().locate(os.fsencode(url)),
+}
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_secret_in_a_url_is_refused_and_not_shown(
+    server: FaultServer, tmp_path: Path, place: str, url: str
+) -> None:
+    for label in ("0", "x"):
+        (tmp_path / "list").write_bytes(os.fsencode(f"{url} {label}\n"))
+        with pytest.raises(ValueError) as caught:
+            PLACES[place](url, str(tmp_path / "list"))
+        error = caught.value
+        texts = [str(error), repr(error.args), str(vars(error)), str(error.__cause__)]
+        assert "canary" not in "".join(texts)
+        assert error.__suppress_context__ or not error.__context__
+    assert server.log() == []
+
+
+def test_no_secret_of_the_environment_is_in_a_local_variable(
+    store: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tools that show the variables of each frame would show it."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
+    for _, make, *_ in BAD:
+        for given in (ROOT, {"files": URLS}):
+            with pytest.raises(Exception) as caught:
+                run(**given, backend_options=make(store) | {"retry": 0})
+            frames = traceback.StackSummary.extract(  # but for this one
+                traceback.walk_tb(caught.tb.tb_next), capture_locals=True
+            )
+            assert any(frame.locals and "self" in frame.locals for frame in frames)
+            shown = "".join(frames.format())
+            assert not [each for each in (SECRET, KEY_ID, "canary-token") if each in shown]
+            store.heal()
+
+
 def test_a_signed_url_of_azure_is_not_shown(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
     monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=1&sig=canary-sas")

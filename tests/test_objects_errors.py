@@ -65,7 +65,7 @@ def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[Base
         ("archived", PermissionError, "in an archive; restore it first"),
         ("clock", PermissionError, "clocks of store and machine differ"),
         ("expired", PermissionError, "have expired; renew them"),
-        ("key-id", PermissionError, "does not know this access key"),
+        ("key-id", PermissionError, "access is denied; check the credentials"),
         ("no-bucket", FileNotFoundError, "no such bucket; check its name and the endpoint"),
         ("region", OSError, "in another region; set region, or AWS_REGION"),
         ("region-400", OSError, "in the region eu-central-1; set region, or AWS_REGION"),

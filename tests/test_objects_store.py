@@ -8,17 +8,22 @@ import pickle
 import signal
 import subprocess
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
+from dali_storage.catalog import Catalog
 from dali_storage.errors import BackendUnavailable
 
 from .objects.client import KEY_ID, SECRET, FaultServer
@@ -78,7 +83,7 @@ def test_a_url_of_the_web_is_quoted(server: FaultServer) -> None:
     for name in ("a%20b%25%C3%A9.jpg", "a b%é.jpg"):
         assert get(f"{server.url}/data/{name}") == b"yes"
     assert [request.headers.get("authorization") for request in server.log()] == [None, None]
-    with pytest.raises(ValueError, match=r"/data/a' has a query or fragment; write %3F") as caught:
+    with pytest.raises(ValueError, match=r"/data/a' has a query, a .*; take it out") as caught:
         get(f"{server.url}/data/a?signature=canary")
     assert "canary" not in str(caught.value)
 
@@ -91,6 +96,9 @@ def test_a_url_of_the_web_is_quoted(server: FaultServer) -> None:
         (b"gs://-/x", "has no valid name of a bucket"),
         (b"http:///x", "has no valid name of a host"),
         (b"http://a b/x", "has no valid name of a host"),
+        (b"https://h:99999/x", "has no valid name of a host"),
+        (b"https://[::/x", "has no valid name of a host"),
+        (b"https://:/x", "has no valid name of a host"),
         (b"s3://data", "has an empty"),
         (b"s3://data/a//b", "has an empty"),
         (b"s3://data//b", "has an empty"),
@@ -145,10 +153,15 @@ def test_a_bucket_is_opened_once(server: FaultServer, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"timeout": 0}, "timeout must be positive"),
-        ({"timeout": float("nan")}, "timeout must be positive"),
+        ({"timeout": 0}, "timeout must be a number from 0.001 to 3600"),
+        ({"timeout": float("nan")}, "timeout must be a number"),
         ({"endpoint": "host:80"}, "endpoint must be like http://host:port, not 'host:80'"),
         ({"endpoint": "http://h:x"}, "endpoint must be like"),
+        ({"endpoint": "http://h:99999"}, "endpoint must be like"),
+        ({"endpoint": "http://h/a b\n"}, "endpoint must be like"),
+        ({"endpoint": "HTTP://h"}, "endpoint must be like"),
+        ({"endpoint": "http://h/#x"}, "endpoint must be like"),
+        ({"endpoint": b"http://h"}, "endpoint must be like"),
         ({"client_options": {"colour": 1}}, "client_options['colour']"),
         ({"client_options": {"root_certificate": "no"}}, "client_options['root_certificate']"),
     ],
@@ -157,6 +170,29 @@ def test_options(options: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError) as caught:
         Stores(**options)  # type: ignore[arg-type]
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"region": 1},
+        {"region": "a b\n"},
+        {"endpoint": 1},
+        {"anonymous": "yes"},
+        {"timeout": "x"},
+        {"retry": "x"},
+        {"check": 1},
+        {"client_options": [1]},
+        {"client_options": "x"},
+    ],
+    ids=repr,
+)
+def test_lists_and_readers_take_the_same_options(options: dict[str, Any]) -> None:
+    for make in (ObjectStoreReader.remote, partial(ObjectStoreReader, Catalog.from_names([], []))):
+        with pytest.raises(
+            (TypeError, ValueError), match=f"object-store: {next(iter(options))} must be"
+        ):
+            make(**options)  # type: ignore[operator]
 
 
 def test_client_options_reach_obstore(server: FaultServer) -> None:
@@ -211,6 +247,12 @@ def test_endpoints_by_the_environment(
     )
     get("s3://data/x", chosen)
     assert only(server).headers["host"] == "me.invalid"
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT", "http://of-obstore.invalid")  # not of DALI
+    get("s3://data/x", Stores(anonymous=True, client_options={"proxy_url": server.url}))
+    assert only(server).headers["host"] == "of-obstore.invalid"
+    assert b"of-obstore" in Stores().place()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     with pytest.raises(ValueError, match="AWS_ENDPOINT_URL must be like http://host:port"):
         get("s3://data/x")
@@ -324,8 +366,66 @@ def test_no_credentials(server: FaultServer, home: Path, monkeypatch: pytest.Mon
     assert retryable(failed.value)  # of the machine's credentials, which are renewed
     assert not retryable(failed.value, reached=False)
     assert server.log() == []
-    with pytest.raises(PermissionError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
+    with pytest.raises(ValueError, match=r"check the variables .* AZURE_STORAGE_ACCOUNT_NAME"):
         Stores().locate(b"az://data/x")
+
+
+@pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_REGION"])
+def test_a_line_break_in_a_variable(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """obstore would panic."""
+    monkeypatch.setenv(name, "canary\r")
+    with pytest.raises(ValueError, match=f"^{name} has a line break") as caught:
+        get("s3://data/x")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "value"),
+    [
+        ("gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent"),
+        ("gs://b/x", "GOOGLE_SERVICE_ACCOUNT_KEY", '{"private_key": "canary"}'),
+        ("az://b/x", "AZURE_STORAGE_ACCOUNT_KEY", "canary!"),
+    ],
+)
+def test_settings_that_obstore_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, url: str, name: str, value: str
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^'{url}' cannot be opened: check the var") as caught:
+        get(url)
+    assert "canary" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_provider_that_fails_later(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expired() -> NoReturn:
+        raise RuntimeError("canary")
+
+    monkeypatch.setattr(stores, "signing", lambda *_: {"credential_provider": expired})
+    store, key = Stores().locate(b"s3://data/x")
+    with pytest.raises(Exception) as caught:
+        store.get(key)
+    error = mapped(caught.value, b"s3://data/x")
+    assert isinstance(error, PermissionError)
+    assert "canary" not in str(error)
+    assert retryable(caught.value)  # it may have been the network
+    assert not retryable(caught.value, reached=False)
+
+
+def test_half_a_pair_in_a_profile_is_in_no_traceback(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "credentials").write_text(
+        f"[default]\naws_secret_access_key = {SECRET}\ncredential_process = false\n"
+    )
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(BackendUnavailable) as caught:
+        get("s3://data/x")
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert SECRET not in "".join(shown.format())
 
 
 def test_a_profile_that_is_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +469,7 @@ def test_stores_show_and_keep_no_secret(server: FaultServer) -> None:
     made = Stores()
     made.locate(b"s3://data/x")
     assert SECRET not in repr(made) + str(made)
-    with pytest.raises(TypeError, match="cannot be pickled") as caught:
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
         pickle.dumps(made)
     assert SECRET not in str(caught.value)
     assert KEY_ID not in repr(vars(made))

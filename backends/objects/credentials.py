@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendUnavailable
@@ -16,6 +15,7 @@ from .errors import NO_CREDENTIALS
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+_PAIR = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 _ELSEWHERE = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -27,115 +27,107 @@ _BOTO3 = ("credential_process", "login_session", "role_arn", "sso_session", "sso
 """Settings of profiles whose credentials boto3 has to get."""
 
 
+_FILES = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
+
+
 class Profile:
-    """The settings in AWS's two files of AWS_DEFAULT_PROFILE, AWS_PROFILE or else "default".
+    """The settings of AWS_DEFAULT_PROFILE, AWS_PROFILE or else "default" in AWS's two files.
 
     Attributes:
         name: of the profile.
-        label: the same, for messages.
     """
 
     def __init__(self) -> None:
+        """Read the files.
+
+        Raises:
+            ValueError: a file is broken, or there is no such profile.
+        """
         chosen = os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE")
         self.name = chosen or "default"
-        self.label = f"profile {self.name!r}"
-        config = _file("AWS_CONFIG_FILE", "config")
-        shared = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")
-        sections = [(config, self.name), (config, f"profile {self.name}"), (shared, self.name)]
-        found = [dict(file[name]) for file, name in sections if name in file]
+        files = configparser.RawConfigParser(default_section="", strict=False)
+        for variable, name in _FILES.items():
+            path = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{name}")
+            try:
+                files.read(path, "utf-8")
+            except (configparser.Error, UnicodeDecodeError):  # with lines of the file in them
+                what = f"{path!r} is not a configuration of AWS; correct {variable}"
+                raise ValueError(what) from None
+        found = [name for name in (f"profile {self.name}", self.name) if name in files]
         if chosen and not found:
             what = f"there is no profile {chosen!r} in the configuration of AWS"
             raise ValueError(f"{what}; correct AWS_PROFILE")
-        self._settings = {name: value for each in found for name, value in each.items()}
+        self._settings = {key: value for name in found for key, value in files[name].items()}
 
     def get(self, name: str) -> str | None:
         return self._settings.get(name)
 
     @property
-    def needs(self) -> str | None:
-        """A setting whose credentials boto3 has to get."""
-        return next((name for name in _BOTO3 if name in self._settings), None)
-
-    @property
-    def has_credentials(self) -> bool:
-        """Whether there are some, or a setting that tells where they are."""
-        keys = map(self.get, ("aws_access_key_id", "aws_secret_access_key"))
-        return all(keys) or self.needs is not None
-
-    def provider(self) -> Callable[[], S3Credential]:
-        """What obstore asks for the credentials of this profile, which has some.
-
-        Raises:
-            BackendUnavailable: boto3 is needed to get them.
-        """
-        key, secret = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
-        if not (key and secret):
-            return self._boto3(str(self.needs))
-        credential: S3Credential = {
-            "access_key_id": key,
-            "secret_access_key": secret,
-            "token": self.get("aws_session_token"),
+    def credential(self) -> S3Credential | None:
+        """The keys, if both are there."""
+        pair = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
+        if not (pair[0] and pair[1]):
+            return None
+        token = self.get("aws_session_token")
+        return {
+            "access_key_id": pair[0],
+            "secret_access_key": pair[1],
+            "token": token,
             "expires_at": None,
         }
-        return lambda: credential
 
-    def _boto3(self, setting: str) -> Callable[[], S3Credential]:
-        try:
-            import boto3
-            from obstore.auth.boto3 import Boto3CredentialProvider
-        except ModuleNotFoundError:
-            what = f"profile {self.name!r} of AWS has {setting}, which needs the package boto3"
-            raise BackendUnavailable(what, "pip install boto3") from None
-        try:
-            return Boto3CredentialProvider(boto3.Session(profile_name=self.name))
-        except Exception as error:  # botocore's own, which need not be exceptions of ours
-            what = f"boto3 finds no credentials for profile {self.name!r}: {type(error).__name__}"
-            raise ValueError(f"{what}; log in, or correct its {setting}") from None
-
-
-def _file(variable: str, name: str) -> configparser.RawConfigParser:
-    path = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{name}")
-    file = configparser.RawConfigParser(default_section="", strict=False)
-    try:
-        file.read(path, "utf-8")
-    except (configparser.Error, UnicodeDecodeError):  # their messages have the lines in them
-        raise ValueError(f"{path!r} is not a configuration of AWS; correct {variable}") from None
-    return file
+    @property
+    def login(self) -> str:
+        """A setting whose credentials boto3 has to get; "" if there is none."""
+        return next((name for name in _BOTO3 if name in self._settings), "")
 
 
 def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:
     """The arguments of obstore's S3Store that tell how requests are signed.
 
     Raises:
-        ValueError: there is half of a pair of keys.
+        ValueError, PermissionError: as `source()`; or boto3 finds no credentials.
         BackendUnavailable: boto3 is needed.
-        PermissionError: there are no credentials.
     """
     if anonymous:
         return {"skip_signature": True}
-    if source(profile) != profile.label:
+    if not source(profile).startswith("profile "):
         return {}  # obstore finds them
-    return {"credential_provider": profile.provider()}
+    if profile.credential:
+        return {"credential_provider": lambda: profile.credential}
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError:
+        what = f"profile {profile.name!r} of AWS has {profile.login}, which needs the package boto3"
+        raise BackendUnavailable(what, "pip install boto3") from None
+    try:
+        session = boto3.Session(profile_name=profile.name)
+        return {"credential_provider": Boto3CredentialProvider(session)}
+    except Exception as error:  # botocore's own, which may have secrets in its text
+        what = f"boto3 finds no credentials for profile {profile.name!r}: {type(error).__name__}"
+        raise ValueError(f"{what}; log in, or correct its {profile.login}") from None
 
 
 def source(profile: Profile) -> str:
     """Where the credentials for S3 come from, in words. Nothing is asked but the profile.
 
     Raises:
-        ValueError: there is half of a pair of keys.
+        ValueError: there is half of a pair of keys, or a variable cannot be sent.
         PermissionError: there are no credentials.
     """
-    pair = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    given = [name for name in pair if os.environ.get(name)]
+    given = [name for name in _PAIR if os.environ.get(name)]
     if len(given) == 1:
-        raise ValueError(f"only {given[0]} is set; set both {pair[0]} and {pair[1]}, or none")
+        raise ValueError(f"only {given[0]} is set; set both {_PAIR[0]} and {_PAIR[1]}, or none")
+    for name in (*_PAIR, "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        if not os.environ.get(name, "").isprintable():  # obstore would panic
+            raise ValueError(f"{name} has a line break or control character in it; take it out")
     if given:
         return "environment"
-    if profile.has_credentials:
-        return profile.label
+    if profile.credential or profile.login:
+        return f"profile {profile.name!r}"
     if elsewhere := [*filter(os.environ.get, _ELSEWHERE)]:
         return elsewhere[0]
-    off = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
-    if off:
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         raise PermissionError(NO_CREDENTIALS)
     return "instance metadata, if any"

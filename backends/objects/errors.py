@@ -25,23 +25,10 @@ _AGAIN = "list it again: make a new reader, or write the index again"
 _PROXY = "check its URL, the network and the proxies"
 _KEYS = "check the credentials, and that they may read this"
 
-# The newlines cannot be part of a key: control characters are refused before.
-_STATUS = re.compile(r"Status \{\n\s*status: (\d{3})")
-_ENDPOINT = re.compile(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/")
-_KIND = re.compile(r"HttpError \{\n\s*kind: (\w+)")
-_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
-_REGION = re.compile(r"<Region>([\w-]{1,32})</Region>")
-
 _CODES = {
     "NoSuchBucket": (errno.ENOENT, "there is no such bucket; check its name and the endpoint"),
-    "NoSuchContainer": (errno.ENOENT, "there is no such container; check its name and the account"),
-    "ContainerNotFound": (
-        errno.ENOENT,
-        "there is no such container; check its name and the account",
-    ),
+    "ContainerNotFound": (errno.ENOENT, "there is no such container; check its name, the account"),
     "ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
-    "InvalidToken": (errno.EACCES, "the session token is not valid; renew the credentials"),
-    "InvalidAccessKeyId": (errno.EACCES, f"the store does not know this access key; {_KEYS}"),
     "SignatureDoesNotMatch": (errno.EACCES, f"the secret is not that of the access key; {_KEYS}"),
     "RequestTimeTooSkewed": (errno.EACCES, "the clocks of store and machine differ; set this one"),
     "InvalidObjectState": (errno.EACCES, "the object is in an archive; restore it first"),
@@ -61,37 +48,32 @@ _STATUSES = {
         "the store throttles requests, or is not available; lower the option requests",
     ),
 }
+_FAILED = errno.EIO, "the store failed; try again later"  # with any other status
 
+_CERTIFICATE = "give the authority's as client_options={'root_certificate': ...}"
 _CAUSES = {
     "InvalidCertificate": (
         errno.EPROTO,
-        "the certificate of the endpoint cannot be verified; give the authority's as "
-        "client_options={'root_certificate': ...}",
+        f"the certificate of the endpoint cannot be verified; {_CERTIFICATE}",
     ),
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects for ever; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
-    "BadScheme": (errno.EPROTO, "the endpoint is not https://; give it by the option endpoint"),
+    "BadScheme": (errno.EPROTO, "the endpoint is not https://, and may not be http://"),
     "NotPartial": (errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"),
-    "MissingAccount": (errno.EACCES, "no account is given; set AZURE_STORAGE_ACCOUNT_NAME"),
 }
 """errno and message by words in the text, where there was no answer of the store."""
 
+_CLOSED = errno.ECONNRESET, "the connection was closed too early; check the network"
 _KINDS = {
-    "Timeout": (
-        errno.ETIMEDOUT,
-        "the store did not answer in time; raise timeout, or check the network",
-    ),
+    "Timeout": (errno.ETIMEDOUT, "the store did not answer in time; raise timeout"),
     "Connect": (errno.EHOSTUNREACH, f"the endpoint cannot be reached; {_PROXY}"),
-    "Request": (errno.ECONNRESET, "the connection was closed before the answer; check the network"),
-    "Interrupted": (
-        errno.ECONNRESET,
-        "the connection was closed within the answer; check the network",
-    ),
+    "Request": _CLOSED,
+    "Interrupted": _CLOSED,
 }
 
-
 _MACHINE = ("http://169.254.169.254", "http://metadata.google.internal", "http://metadata")
+_PROVIDER = "External AWS credential provider: "  # which is boto3's
 
 
 class ShortBodyError(Exception):
@@ -107,27 +89,24 @@ class _Failure:
         region: of the bucket, if the answer has it.
         kind: "Connect", "Timeout", "Request" or "Interrupted", if there was no whole answer.
         endpoint: scheme and host that were asked, if the text has them.
+        lacks_credentials: there are none, in spite of boto3, or of the machine as the last resort.
     """
 
     def __init__(self, error: BaseException) -> None:
         self.text = str(error)
-        status, answer = _found(_STATUS, self.text)
-        self.status = int(status or 0)
-        self.code = _found(_CODE, answer)[0]
-        self.region = _found(_REGION, answer)[0]
-        self.kind = _found(_KIND, self.text)[0]
-        self.endpoint = _found(_ENDPOINT, self.text)[0]
-
-    @property
-    def lacks_credentials(self) -> bool:
-        """Whether obstore asked the machine itself for credentials, as its last resort."""
-        return self.endpoint in _MACHINE
+        # The newline cannot be part of a key: control characters are refused before.
+        answer = self.text.partition("Status {\n")[2]
+        self.status = int(_found(r" *status: (\d{3})", answer) or 0)
+        self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
+        self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
+        self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)
+        self.endpoint = _found(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/", self.text)
+        self.lacks_credentials = self.endpoint in _MACHINE or _PROVIDER in self.text
 
 
-def _found(pattern: re.Pattern[str], text: str) -> tuple[str, str]:
-    """What the group matched, and the text behind; "" and "" without a match."""
-    match = pattern.search(text)
-    return (match[1], text[match.end() :]) if match else ("", "")
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 def retryable(error: BaseException, reached: bool = True) -> bool:
@@ -177,11 +156,8 @@ def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
     if failure.code in _CODES:
         return _CODES[failure.code]
     if failure.status:
-        answer = f" ({failure.status} {failure.code}".rstrip() + ")"
-        number, what = _STATUSES.get(
-            failure.status, (errno.EIO, "the store failed; try again later")
-        )
-        return number, what + answer
+        number, what = _STATUSES.get(failure.status, _FAILED)
+        return number, f"{what} ({failure.status} {failure.code}".rstrip() + ")"
     other = errno.EIO, f"obstore failed: {type(error).__name__}"
     causes = (meaning for cause, meaning in _CAUSES.items() if cause in failure.text)
     number, what = next(causes, _KINDS.get(failure.kind, other))

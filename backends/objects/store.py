@@ -9,74 +9,71 @@ import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from ...errors import BackendUnavailable
+from ...options import require_flag, require_number
+from ...remote import require_public
 from .credentials import Profile, signing
-from .errors import NO_CREDENTIALS, is_silent, mapped
+from .errors import NO_CREDENTIALS, is_silent
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import RetryConfig
 
 Store: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
-_ONCE: RetryConfig = {"max_retries": 0}
-"""No retries of obstore's own: they leave out 425, and hedging would know nothing of them."""
-
 _ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
-    "gs": ("DALI_GCS_ENDPOINT_URL", "GOOGLE_BASE_URL"),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    # aws_endpoint_url_s3 is what obstore reads before all others
+    "s3": ("aws_endpoint_url_s3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+    "gs": ("base_url", "DALI_GCS_ENDPOINT_URL", "GOOGLE_BASE_URL"),
+    "az": ("endpoint", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-"""The variables that name an endpoint; the first one counts."""
+"""The option of obstore and the variables that name an endpoint; the first variable counts."""
 
-_ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR"  # has the containers
+# They have the containers.
+_ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR", "AZURITE_BLOB_STORAGE_URL"
 _OPENED_BY: set[int] = set()  # processes; forks inherit it
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-_HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
+_SERVICE = re.compile(
+    r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]+))?(/[\w.~%+/-]*)?", re.A
+)
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 
 
 class Stores:
     """The stores of all buckets that are read, opened when they are first needed.
 
-    Any number of threads may use it. Credentials are in obstore's objects only.
+    Any number of threads may use it. Credentials are in obstore's objects only. It has a lock, so
+    it cannot be pickled.
     """
 
     def __init__(
         self,
-        *,
         endpoint: str | None = None,
         region: str | None = None,
         anonymous: bool = False,
         timeout: float = 30.0,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Opens nothing.
-
-        Args:
-            endpoint: URL of the service; by default as the environment or the profile says.
-            region: of the buckets, for S3; by default as the environment or the profile says.
-            anonymous: requests are not signed: public objects.
-            timeout: seconds for a request and its whole answer.
-            client_options: more of `obstore.store.ClientConfig`, such as `proxy_url` or
-                `root_certificate`. No secrets: they belong into the environment.
+        """Open nothing. The options are those of the backend.
 
         Raises:
-            ValueError: an option is wrong.
+            ValueError, TypeError: an option is wrong.
         """
-        if not timeout > 0:
-            raise ValueError(f"timeout must be positive, in seconds, not {timeout!r}")
-        self._endpoint = _endpoint(endpoint, "endpoint")
-        self._region = region
-        self._anonymous = anonymous
-        self._client = {"timeout": timedelta(seconds=timeout)} | dict(client_options or {})
-        for name, value in (client_options or {}).items():
-            _check_client_option(name, value)
+        name, client = "object-store", client_options or {}
+        require_number(name, "timeout", timeout, 0.001, 3600)
+        require_flag(name, "anonymous", anonymous)
+        if region and not (isinstance(region, str) and re.fullmatch(r"[\w-]+", region, re.A)):
+            raise ValueError(f"{name}: region must be like us-east-1, not {region!r}")
+        if not isinstance(client, Mapping):
+            raise TypeError(f"{name}: client_options must be a mapping from option to value")
+        for option, value in client.items():
+            _check_client_option(option, value)
+        self._endpoint = _endpoint(endpoint, f"{name}: endpoint")
+        self._region, self._anonymous = region, anonymous
+        self._client = {"timeout": timedelta(seconds=timeout)} | dict(client)
         self._stores: dict[tuple[str, str], Store] = {}
         self._lock = threading.Lock()
 
@@ -104,13 +101,10 @@ class Stores:
 
     def bucket(self, scheme: str, bucket: str, url: bytes) -> Store:
         """The store of a bucket; errors name `url`."""
-        store = self._stores.get((scheme, bucket))
-        if store is None:
-            with self._lock:
-                store = self._stores.get((scheme, bucket))
-                if store is None:
-                    store = self._stores[scheme, bucket] = self._open(scheme, bucket, url)
-        return store
+        with self._lock:
+            if (scheme, bucket) not in self._stores:
+                self._stores[scheme, bucket] = self._open(scheme, bucket, url)
+            return self._stores[scheme, bucket]
 
     def close(self) -> None:
         """Forget all stores. Their connections end when nothing refers to them any more."""
@@ -121,55 +115,43 @@ class Stores:
         if len(_OPENED_BY) > 1:
             what = "objects were asked for before this process was forked, and would hang"
             raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
-        open_ = {"s3": self._s3, "gs": self._gs, "az": self._az}.get(scheme)
+        stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+        name = bucket if scheme in stores else f"{scheme}://{bucket}/"
         try:
-            if open_:
-                return open_(bucket)
-            endpoint = f"{scheme}://{bucket}/"
-            return HTTPStore(endpoint, **self._common(endpoint))
-        except (ValueError, BackendUnavailable):
-            raise
+            settings = self._settings(scheme, name)
         except PermissionError:
             raise PermissionError(errno.EACCES, NO_CREDENTIALS, os.fsdecode(url)) from None
-        except Exception as error:  # obstore's
-            raise mapped(error, url) from None
+        try:
+            opened: Store = stores.get(scheme, HTTPStore)(name, **settings)
+        except Exception:  # obstore's, with values in its text
+            what = f"cannot be opened: check the variables that configure {scheme}://, such as"
+            of_scheme = {"gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
+            _refuse(url, f"{what} {of_scheme.get(scheme, 'AWS_REGION')}")
+        return opened
 
-    def _common(self, endpoint: str | None) -> dict[str, Any]:
-        client = {"allow_http": True} if (endpoint or "").startswith("http://") else {}
-        return {"client_options": client | self._client, "retry_config": _ONCE}
-
-    def _s3(self, bucket: str) -> Store:
-        profile = Profile()
-        endpoint = self._endpoint or endpoint_of("s3", profile)
-        variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # in DALI's order
-        regions = filter(None, (self._region, *variables, profile.get("region"), "us-east-1"))
-        given: dict[str, Any] = {"region": next(regions)}
-        if endpoint:
-            given["aws_endpoint_url_s3"] = endpoint  # obstore reads it before all others
-        common = self._common(endpoint)
-        if _flag("DALI_S3_NO_VERIFY_SSL"):
-            unchecked = {"allow_invalid_certificates": True}
-            common["client_options"] = unchecked | common["client_options"]
-        return S3Store(bucket, **common, **given, **signing(profile, self._anonymous))
-
-    def _gs(self, bucket: str) -> Store:
-        endpoint = self._endpoint or endpoint_of("gs")
-        given: dict[str, Any] = {"base_url": endpoint} if endpoint else {}
-        if self._anonymous or _flag("DALI_GCS_ANONYMOUS"):
-            given["skip_signature"] = True
-        return GCSStore(bucket, **self._common(endpoint), **given)
-
-    def _az(self, container: str) -> Store:
-        endpoint = self._endpoint or endpoint_of("az")
-        given: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
-        if self._anonymous:
-            given["skip_signature"] = True
-        emulator = os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true")
-        common = self._common("http://" if emulator else endpoint)
-        return AzureStore(container, **common, **given)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("the stores cannot be pickled: they hold credentials")
+    def _settings(self, scheme: str, name: str) -> dict[str, Any]:
+        """The arguments of obstore's store, but for its name."""
+        given: dict[str, Any] = {}
+        client: dict[str, Any] = {}
+        endpoint: str | None = name  # of a web server
+        if scheme == "s3":
+            profile = Profile()
+            endpoint = self._endpoint or endpoint_of("s3", profile)
+            variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # DALI's order
+            regions = filter(None, (self._region, *variables, profile.get("region"), "us-east-1"))
+            given = {"region": next(regions)} | signing(profile, self._anonymous)
+            if _flag("DALI_S3_NO_VERIFY_SSL"):
+                client["allow_invalid_certificates"] = True
+        elif scheme in _ENDPOINTS:
+            endpoint = self._endpoint or endpoint_of(scheme)
+            if self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS")):
+                given["skip_signature"] = True
+        if endpoint and scheme in _ENDPOINTS:
+            given[_ENDPOINTS[scheme][0]] = endpoint
+        if endpoint and endpoint.startswith("http://"):
+            client["allow_http"] = True
+        # obstore's retries leave out 425, and hedging would know nothing of them.
+        return given | {"client_options": client | self._client, "retry_config": {"max_retries": 0}}
 
 
 def head(store: Store, key: str) -> ObjectMeta:
@@ -192,6 +174,7 @@ def split(url: bytes) -> tuple[str, str, str]:
     Raises:
         ValueError: this cannot be the URL of an object; names it, unless it has a password in it.
     """
+    require_public(url)
     try:
         text = url.decode()
     except UnicodeDecodeError:
@@ -202,32 +185,26 @@ def split(url: bytes) -> tuple[str, str, str]:
         if not _BUCKET.fullmatch(bucket):
             _refuse(url, "has no valid name of a bucket")
         return scheme, bucket, key
-    if "@" in bucket:
-        raise ValueError("a URL has a name or password in it; take it out")
-    if not _HOST.fullmatch(bucket):
+    if not _is_service(f"{scheme}://{bucket}"):
         _refuse(url, "has no valid name of a host")
-    if "?" in key or "#" in key:
-        _refuse(url.partition(b"?")[0], "has a query or fragment; write %3F and %23 in names")
     return scheme, bucket, unquote(key)
 
 
 def _refuse(url: bytes, what: str) -> NoReturn:
-    raise ValueError(f"{os.fsdecode(url)!r} {what}")
+    raise ValueError(f"{os.fsdecode(url)!r} {what}") from None
+
+
+def _is_service(url: str) -> bool:
+    """Whether this is the URL of a server, with a path or without; of others, obstore panics."""
+    match = _SERVICE.fullmatch(url)
+    return match is not None and 0 < int(match[3] or 1) < 1 << 16
 
 
 def _endpoint(url: str | None, source: str) -> str | None:
-    """Check the URL of an endpoint, because obstore panics."""
-    if not url:
-        return None
-    try:
-        parts = urlsplit(url)
-        right = parts.scheme in ("http", "https") and not parts.query and parts.port != 0
-    except ValueError:  # a port that is no number
-        right = False
-    if not (right and _HOST.fullmatch(parts.netloc)):
-        shown = "a URL with a password or query" if {"@", "?"} & {*url} else repr(url)
-        raise ValueError(f"{source} must be like http://host:port, not {shown}")
-    return url
+    if url and not (isinstance(url, str) and _is_service(url)):
+        shown = "" if {"@", "?", "#"} & {*str(url)} else f", not {url!r}"  # it may have a password
+        raise ValueError(f"{source} must be like http://host:port{shown}")
+    return url or None
 
 
 def endpoint_of(scheme: str, profile: Profile | None = None) -> str | None:
@@ -236,11 +213,12 @@ def endpoint_of(scheme: str, profile: Profile | None = None) -> str | None:
     Raises:
         ValueError: it is no URL of an endpoint.
     """
-    named = ((os.environ.get(name), name) for name in _ENDPOINTS[scheme])
-    found = next(filter(None, (_endpoint(*each) for each in named)), None)
-    if found or profile is None:
-        return found
-    return _endpoint(profile.get("endpoint_url"), "endpoint_url of the profile")
+    for name in _ENDPOINTS[scheme][1:]:
+        if found := _endpoint(os.environ.get(name), name):
+            return found
+    return (
+        _endpoint(profile.get("endpoint_url"), "endpoint_url of the profile") if profile else None
+    )
 
 
 def _flag(name: str) -> bool:
