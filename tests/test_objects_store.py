@@ -10,20 +10,17 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Barrier
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
-from dali_storage.catalog import Catalog
 from dali_storage.errors import BackendUnavailable
 
 from .objects.client import KEY_ID, SECRET, FaultServer
@@ -170,29 +167,6 @@ def test_options(options: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError) as caught:
         Stores(**options)  # type: ignore[arg-type]
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"region": 1},
-        {"region": "a b\n"},
-        {"endpoint": 1},
-        {"anonymous": "yes"},
-        {"timeout": "x"},
-        {"retry": "x"},
-        {"check": 1},
-        {"client_options": [1]},
-        {"client_options": "x"},
-    ],
-    ids=repr,
-)
-def test_lists_and_readers_take_the_same_options(options: dict[str, Any]) -> None:
-    for make in (ObjectStoreReader.remote, partial(ObjectStoreReader, Catalog.from_names([], []))):
-        with pytest.raises(
-            (TypeError, ValueError), match=f"object-store: {next(iter(options))} must be"
-        ):
-            make(**options)  # type: ignore[operator]
 
 
 def test_client_options_reach_obstore(server: FaultServer) -> None:
