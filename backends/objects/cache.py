@@ -72,7 +72,11 @@ class Cache:
         """
         if limit is not None:
             require_integer("object-store", "cache_bytes", limit, range(1, 1 << 62))
-        self._entries = Entries(os.path.abspath(os.fsencode(directory)), limit, store)
+        root = os.fsencode(directory) if isinstance(directory, str | bytes | os.PathLike) else b""
+        if not root or b"\0" in root:
+            what = f"object-store: cache must be the path of a directory, not {directory!r}"
+            raise ValueError(what)
+        self._entries = Entries(os.path.abspath(root), limit, store)
         self._catalog = catalog
         self._engine = read
         self._local = is_local(self._entries.directory)
