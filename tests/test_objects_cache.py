@@ -438,7 +438,7 @@ def test_what_cannot_be_removed_is_never_used(store: Store, directory: Path) -> 
 
 
 def test_closing_leaves_nothing_open(store: Store, directory: Path) -> None:
-    with nothing_is_left(seconds=1):
+    with nothing_is_left():
         for _ in range(3):
             with StoreReader(store, directory) as reader:
                 use(reader)

@@ -120,10 +120,15 @@ class Requests:
             for position in range(len(items)):
                 self._queue.put((call, position))
             self._start_threads(min(_FEW, self._most))
-            self._collect(call, take, explain)
+            failed = self._collect(call, take)
         finally:
             call.pending.clear()  # nobody asks for the rest
             self._calls.discard(call)
+        if failed:
+            try:
+                raise explain(*failed)
+            finally:
+                del failed  # it keeps the frames that it went through, and this may be one
 
     def cancel(self) -> None:
         """Have all `run()` fail at once. Nothing can be asked for after this."""
@@ -146,11 +151,9 @@ class Requests:
                 thread.join(max(until - time.monotonic(), 0))
 
     def _collect(
-        self,
-        call: _Call[Any, Answer],
-        take: Callable[[int, Answer], None],
-        explain: Callable[[int, BaseException], Exception],
-    ) -> None:
+        self, call: _Call[Any, Answer], take: Callable[[int, Answer], None]
+    ) -> tuple[int, BaseException] | None:
+        """Take the answers to all items; or those before the first that cannot be had: why?"""
         failed: tuple[int, BaseException] | None = None
         waiting = len(call.items)
         while waiting:
@@ -168,11 +171,7 @@ class Requests:
                     behind = [other for other in list(call.pending) if other > position]
                     waiting -= sum(call.pending.pop(other, call) is None for other in behind)
                 del answer
-        if failed:
-            try:
-                raise explain(*failed)
-            finally:
-                del failed  # it keeps the frames that it went through, and this may be one
+        return failed
 
     def _wait(self, call: _Call[Any, Any]) -> None:
         """Wait until there are answers; meanwhile, ask once more for what takes too long."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from ...catalog import Catalog
 from ...errors import ContainerChangedError
 from ...remote import Versions
 from .errors import ShortBodyError, compare, mapped
-from .requests import Answer, Item, Requests
+from .requests import Requests
 from .store import Store, Stores, head
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
 
 
 class Piece(NamedTuple):
@@ -68,11 +68,14 @@ class Objects:
         urls = self._catalog.file_paths(unknown)
         places = [*map(self._stores.locate, urls)]
         yield_turn()
-        metas: dict[int, Mapping[str, Any]] = {}
-        self._run(lambda place: head(*place), places, metas.__setitem__, urls)
-        for position, file in enumerate(unknown.tolist()):
-            meta = metas[position]
-            self._note(file, version_of(meta), meta["size"], urls[position])
+        metas: dict[int, ObjectMeta] = {}
+
+        def explain(position: int, error: BaseException) -> Exception:
+            return mapped(error, urls[position])
+
+        self._requests.run(lambda place: head(*place), places, metas.__setitem__, explain)
+        found = [metas[position] for position in range(len(urls))]
+        self._note(unknown, [*map(version_of, found)], [meta["size"] for meta in found], urls)
         return self._sizes[files]
 
     @property
@@ -102,7 +105,11 @@ class Objects:
             ObjectReplacedError: an object is not what it was; names it.
             OSError: an object cannot be read; names it. If several fail, it is the first.
         """
-        self._run(self._get, pieces, take, [piece.url for piece in pieces])
+
+        def explain(position: int, error: BaseException) -> Exception:
+            return mapped(error, pieces[position].url)
+
+        self._requests.run(self._get, pieces, take, explain)
 
     def require_inside(self, samples: IntArray) -> None:
         """Refuse ranges behind the ends of their containers, whose sizes are known."""
@@ -116,27 +123,21 @@ class Objects:
             remedy = "restore it if it was truncated, or else make its index anew"
             raise ContainerChangedError(self._catalog.path(sample), f"{what}; {remedy}")
 
-    def _run(
-        self,
-        ask: Callable[[Item], Answer],
-        items: Sequence[Item],
-        take: Callable[[int, Answer], None],
-        urls: Sequence[bytes],
+    def _note(
+        self, files: IntArray, versions: list[bytes], sizes: list[int], urls: list[bytes]
     ) -> None:
-        self._requests.run(ask, items, take, lambda which, error: mapped(error, urls[which]))
-
-    def _note(self, file: int, version: bytes, size: int, url: bytes) -> None:
-        """Remember a file; another lane may have been faster."""
-        if self._check and not version:
+        """Remember n files; another lane may have been faster."""
+        if self._check and b"" in versions:
             what = "the server tells neither ETag nor Last-Modified, so that nobody would notice "
             what += "if the object were replaced; with check=False, only its size is compared"
-            raise OSError(errno.EOPNOTSUPP, what, os.fsdecode(url))
+            raise OSError(errno.EOPNOTSUPP, what, os.fsdecode(urls[versions.index(b"")]))
+        column = np.array(versions)
         with self._noting:
-            if self._sizes[file] < 0:
-                if len(version) > self._versions.itemsize:
-                    self._versions = self._versions.astype(f"S{len(version)}")
-                self._versions[file] = version
-                self._sizes[file] = size  # last: now it is known
+            if column.itemsize > self._versions.itemsize:
+                self._versions = self._versions.astype(column.dtype)
+            new = self._sizes[files] < 0
+            self._versions[files[new]] = column[new]
+            self._sizes[files[new]] = np.array(sizes)[new]  # last: now they are known
 
     def _get(self, piece: Piece) -> memoryview:
         if not piece.length:
@@ -155,7 +156,7 @@ class Objects:
             raise _short(piece, body.nbytes)
         return body
 
-    def _compare(self, piece: Piece, meta: Mapping[str, Any]) -> None:
+    def _compare(self, piece: Piece, meta: ObjectMeta) -> None:
         """Refuse another version, also if the store ignores If-Match."""
         version, size = version_of(meta) if self._check else b"", int(meta["size"])
         if version == piece.version and is_strong(version) and piece.length == piece.size != size:
@@ -163,7 +164,7 @@ class Objects:
         compare(piece.url, (size, version), (piece.size, piece.version))
 
 
-def version_of(meta: Mapping[str, Any]) -> bytes:
+def version_of(meta: ObjectMeta) -> bytes:
     """What identifies the content of an object: its ETag or, without one, when it was modified."""
     if tag := str(meta["e_tag"] or ""):
         return (tag if tag.endswith('"') else f'"{tag}"').encode()  # Azure's list has no quotes
