@@ -77,7 +77,8 @@ class ObjectStoreReader(Reader):
 
         Args:
             catalog: the samples.
-            requests: how many requests are under way at once, over all lanes, from 1 to 1024.
+            requests: how many requests are under way at once, over all lanes, from 1 to 1024; at
+                most 16 while the store answers within 10 ms.
             lanes: how many batches are read at once, from 1 to 64.
             timeout: seconds until a request is given up, from 0.001 to 3600.
             retry: seconds in which a request that failed is made again, 0 to 86400; 0: never.

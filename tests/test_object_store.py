@@ -5,6 +5,7 @@ import gc
 import hashlib
 import mmap
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 
 from dali_storage import readers
+from dali_storage._types import IntArray
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import requests
 from dali_storage.backends.objects.errors import ShortBodyError
@@ -34,7 +36,7 @@ from dali_storage.testing.probes import is_interrupted
 
 from .conftest import build
 from .objects.client import FaultServer
-from .objects.fault_server import Request
+from .objects.fault_server import ERRORS, FAULTS, Request
 from .objects.swift_client import Swift
 
 
@@ -255,6 +257,47 @@ def test_versions_are_never_mixed(server: FaultServer) -> None:
         thread.join()
     assert right
     assert refused
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_whatever_happens_no_wrong_byte_is_delivered(
+    server: FaultServer, tmp_path: Path, cached: bool
+) -> None:
+    """Random faults, three lanes, hedging; then all is read again."""
+    chance = random.Random(13)
+    catalog = put_all(server, CONTENTS * 5)
+    modes = [*ERRORS, *(mode for mode in FAULTS if mode not in ("cut-swap", "replace"))]
+    options: dict[str, Any] = {"hedge": 0.03, "timeout": 0.3, "retry": 0.5}
+    options |= {"cache": tmp_path / "cache"} if cached else {}
+    right, failed = [], []
+
+    def check(samples: IntArray, lane: int) -> None:
+        assert read(reader, samples, catalog, lane=lane) == [CONTENTS[i % 20] for i in samples]
+        right.append(lane)
+
+    def run(lane: int) -> None:
+        numbers = np.random.default_rng(lane)
+        while time.monotonic() < until:
+            try:
+                check(numbers.integers(0, len(catalog), 12), lane)
+            except OSError as error:
+                failed.append(error)
+
+    with ObjectStoreReader(catalog, **options) as reader, ThreadPoolExecutor(3) as threads:
+        until = time.monotonic() + 1
+        runs = [threads.submit(run, lane) for lane in range(3)]
+        while time.monotonic() < until:
+            server.fail(chance.choice(modes), chance.choice([1, 5]), 0.1, chance=0.2)
+            time.sleep(0.02)
+        for each in runs:
+            each.result()
+        server.heal()
+        right_before = len(right)
+        for part in np.array_split(np.arange(len(catalog)), 10):
+            check(part, 0)
+    assert right_before
+    assert failed
+    assert all(str(error.filename).startswith("s3://data/") for error in failed)
 
 
 def test_listed_objects_are_asked_for_once_and_others_twice(server: FaultServer) -> None:
@@ -546,6 +589,7 @@ PROGRAM = """
 import sys
 from nvidia.dali import Pipeline
 from dali_storage import readers
+from dali_storage._types import IntArray
 
 pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
 with pipeline:
