@@ -157,9 +157,10 @@ class Requests:
         failed: tuple[int, BaseException] | None = None
         waiting = len(call.items)
         while waiting:
-            if self._closed:  # before and after each wait; cancel() rings the bell
+            if not self._closed:  # or nobody may ring
+                self._wait(call)
+            if self._closed:
                 raise OSError(errno.ECANCELED, "the reader was closed")
-            self._wait(call)
             while call.answers:
                 position, answer = call.answers.popleft()
                 waiting -= 1
