@@ -85,7 +85,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argpars
     given = parser.parse_args(arguments)
     roots = [file for file in given.files if index_root.is_root(file)]
     if roots and (len(given.files) > 1 or given.output is None):
-        parser.error(f"the samples in {roots[0]!r} have one index: index ROOT -o INDEX")
+        parser.error("all samples of a directory or URL have one index: index ROOT -o INDEX")
     if roots and not index_root.can_become_index(given.output):
         parser.error(f"-o {given.output!r} must be a file, in a directory that can be written to")
     if given.verify and given.output is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from . import catalog_file, discovery, registry
 from .catalog import Catalog
 from .errors import BackendUnavailable
+from .names import location
 from .remote import scheme
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
@@ -55,9 +56,10 @@ def can_become_index(path: str) -> bool:
 def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}
-    if sys.stderr.isatty():
-        print(f"listing {root!r}; this may take minutes", file=sys.stderr)
     try:
+        location("ROOT", root)  # refuses a URL with a password before it is shown
+        if sys.stderr.isatty():
+            print(f"listing {root!r}; this may take minutes", file=sys.stderr)
         catalog = _list(root, dict(given.backend_option), filters)
         catalog_file.save(catalog, given.output, discovery.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:

@@ -672,8 +672,12 @@ def test_the_index_of_a_url_is_read_by_a_backend_of_urls(indexed: Path) -> None:
 
 
 def test_urls_that_cannot_be_indexed_are_refused(
-    indexed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    indexed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     made = tmp_path / "other.index"
     for wrong, what in [
         (
@@ -686,9 +690,13 @@ def test_urls_that_cannot_be_indexed_are_refused(
         ),
         (["s3://bucket/train", "--backend-option", "secret=1"], "has no option secret"),
         (["https://host/train"], "a web server does not list its files"),
+        (["s3://name:canary@bucket/train"], "name, key or password in it; take it out"),
         (["ftp://host/train"], "a URL of s3, gs, az, http, https, not 'ftp://host/train'"),
     ]:
+        status, _, without = run(capsys, *wrong)
+        assert (status, "canary" in without) == (2, False)
         status, output, error = run(capsys, *wrong[:1], "-o", made, *wrong[1:])
+        assert "canary" not in error
         assert (status, output, what in error) == (1, "", True), error
         assert not made.exists()
 
