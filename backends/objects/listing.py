@@ -2,17 +2,17 @@
 
 A store lists page by page, and each page says where the next one starts. So the keys are cut into
 ranges that are listed at the same time. First the root is listed with a delimiter: this gives its
-objects and its classes. A range is then one class or, where there are many, a run of neighbours. A
-range that proves long is divided: at a class or, within a class, at names that there need not be.
+objects and its classes. A range is then one class or, where there are many, a run of neighbours.
+When few ranges are left, they are divided at names that there need not be.
 
 obstore drops the slash at the end of a key, so the marker of a directory looks like an empty
-object. A class with an empty object is therefore listed once more, with a delimiter: that tells
-both apart.
+object. A class with an empty or a deeper object is therefore listed with a delimiter: that tells
+both apart, and passes by what lies deeper.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby, pairwise
@@ -31,8 +31,9 @@ AT_ONCE = 32
 """Requests under way."""
 
 _PAGE = 1000  # keys, as many as stores give
-_FEW = 8  # ranges: more are not worth the requests that find nothing, or what is not wanted
 _LONG = 4  # pages: a range that has more may be divided
+_FEW = 8  # ranges: more are not worth the requests that find nothing
+_STEPS = 1, 2, 4, 8, 16  # from a letter of a name to where the range is divided
 
 _Object: TypeAlias = tuple[str, int, bytes]
 """Name relative to the root, size, and version."""
@@ -62,130 +63,101 @@ def _piece(class_name: str, objects: Sequence[_Object]) -> Piece:
     return Piece(class_name, names[0], names[-1], text, lengths, sizes, versions)
 
 
-class Unordered(Exception):  # noqa: N818  (how the store lists)
-    """The keys do not come in the order of their bytes."""
+class OddKeys(Exception):  # noqa: N818  (how the store lists)
+    """The keys do not come in the order of their bytes, or obstore cannot read one."""
 
 
 class _Range:
-    """Objects of some neighbouring classes: those with `prefix + name`, after < name <= until.
+    """Objects of some neighbouring classes: those with after < name <= until.
 
     Attributes:
-        classes: those that are wanted, in the order of their keys.
-        doubtful: classes that must be listed with a delimiter.
+        pieces: those that were found.
+        doubtful: classes that must be listed with a delimiter. The rest of them is passed by.
         ended: whether there is nothing more to list.
     """
 
-    def __init__(
-        self, store: Store, prefix: str, classes: list[str], after: str = "", until: str = ""
-    ) -> None:
-        """`after` and `until` may be "": from the start, to the end."""
-        self.classes, self.ended = classes, False
-        self.doubtful = set[str]()
+    def __init__(self, store: Store, prefix: str, after: str, until: str) -> None:
+        """`after` may be "", or a class and a slash."""
+        self.pieces, self.doubtful, self.ended = list[Piece](), set[str](), False
         self._store, self._prefix = store, prefix
-        self._after, self._until, self._pages = after, until, 0
+        self._first, self._after, self._until = "", after, until
         self._stream: Iterator[Sequence[Any]] | None = None
-        self._found = list[list[Piece]]()
 
-    def more(self) -> list[Piece]:
-        """The next pages, without objects that lie deeper. Called anew, it goes on after an error.
+    def more(self) -> None:
+        """List the next pages. Called anew, it goes on after an error."""
+        self._first = ""
+        for _ in range(_LONG):
+            if not self.ended:
+                try:
+                    self._page()
+                except InvalidPathError:
+                    raise OddKeys from None
+                except BaseException:
+                    self._stream = None
+                    raise
 
-        Raises:
-            BaseError: obstore's, but for an object that it cannot read, which may lie deeper.
-        """
-        while len(self._found) < _LONG and not self.ended:
-            try:
-                self._found.append(self._page())
-            except InvalidPathError:
-                self.doubtful.update(self.classes)
-                self.ended = True
-            except BaseException:
-                self._stream = None
-                raise
-        found, self._found = [*chain.from_iterable(self._found)], []
-        return found
-
-    def _page(self) -> list[Piece]:
+    def _page(self) -> None:
         if self._stream is None:
-            below = self._prefix + (self.classes[0] if len(self.classes) == 1 else "")
-            offset = self._prefix + self._after if self._after else None
-            self._stream = obstore.list(
-                self._store, below.rstrip("/") or None, offset=offset, chunk_size=_PAGE
-            )
+            name, slash, _ = self._after.partition("/")
+            below = self._prefix + (name if slash and self._until <= f"{name}0" else "")
+            below, offset = below.rstrip("/"), self._prefix + self._after
+            start = None if offset.rstrip("/") == below else offset
+            self._stream = obstore.list(self._store, below or None, offset=start, chunk_size=_PAGE)
         cut = len(self._prefix)
-        entries = next(self._stream, ())
-        self._pages += 1
-        return self._pieces(
-            [(each["path"][cut:], each["size"], version_of(each)) for each in entries]
-        )
-
-    def _pieces(self, found: list[_Object]) -> list[Piece]:
+        found = [
+            (each["path"][cut:], each["size"], version_of(each)) for each in next(self._stream, ())
+        ]
         # Markers, which look empty, are where their slash belongs.
         names = [self._after, *(name for name, size, _ in found if size)]
         if any(before >= after for before, after in pairwise(names)):
-            raise Unordered
-        self.ended = not found or bool(self._until and found[-1][0] > self._until)
-        if self._until:
-            found = [each for each in found if each[0] <= self._until]
-        self._after = max((name for name, _, _ in found), default=self._after)
-        in_class = [each for each in found if each[0].count("/") == 1]
-        if found and not in_class:
-            self._leave(found[-1][0].partition("/")[0])
-        pieces = []
-        for name, group in groupby(in_class, lambda each: each[0].partition("/")[0]):
-            pieces.append(_piece(name, objects := [*group]))
-            if not all(size for _, size, _ in objects):
-                self.doubtful.add(name)
-        return pieces
+            raise OddKeys
+        if not found:
+            self.ended = True
+            return
+        self._first = self._first or found[0][0]
+        self._after = max(self._after, *(name for name, _, _ in found))
+        for name, group in groupby(found, lambda each: each[0].partition("/")[0]):
+            self._take(name, [it for it in group if "/" in it[0] and it[0] <= self._until])
+        if (name := found[-1][0].partition("/")[0]) in self.doubtful:
+            self._after, self._stream = max(self._after, f"{name}0"), None  # "0" follows the slash
+        self.ended = self._after >= self._until
 
-    def _leave(self, name: str) -> None:
-        """Pass by the rest of a class, which is a deep tree: "0" follows the slash."""
-        self.doubtful.add(name)
-        self._after, self._stream = max(self._after, f"{name}0"), None
-        self.ended = self.ended or len(self.classes) == 1
+    def _take(self, name: str, objects: list[_Object]) -> None:
+        if any(not size or name.count("/") > 1 for name, size, _ in objects):
+            self.doubtful.add(name)
+        elif objects:
+            self.pieces.append(_piece(name, objects))
 
-    def divided(self, guess: bool) -> list[_Range]:
-        """Ranges that start further on; this one then ends before them.
-
-        They start at a class or, with `guess`, at names that there need not be.
-        """
-        name, _, file = self._after.partition("/")
-        left = bisect_right(self.classes, f"{name}/", key=lambda each: f"{each}/")
-        if 0 < left < len(self.classes):
-            if self._pages * (len(self.classes) - left) < _LONG * left:  # pages left, if like those
-                return []
-            cut = (left + len(self.classes)) // 2
-            starts, parts = [f"{self.classes[cut - 1]}0"], [self.classes[cut:]]
-            self.classes = self.classes[:cut]
-        else:
-            starts = [f"{name}/{each}" for each in _guesses(file)] if guess else []
-            starts = [start for start in starts if not self._until or start < self._until]
-            parts = [[name]] * len(starts)
-        rows = zip(parts, starts, [*starts[1:], self._until], strict=False)
-        found = [_Range(self._store, self._prefix, *row) for row in rows]
-        self._until = starts[0] if starts else self._until
-        return found
+    def divided(self) -> list[_Range]:
+        """Ranges that start further on; this one then ends before them."""
+        bounds = [each for each in _guesses(self._first, self._after) if each < self._until]
+        bounds.append(self._until)
+        self._until = bounds[0]
+        return [_Range(self._store, self._prefix, *each) for each in pairwise(bounds)]
 
 
-def _guesses(name: str) -> list[str]:
-    """Starts of names past this one, in their order; of "b07.jpg": "b08", "b1" and "c"."""
-    stem = name.rpartition(".")[0] or name
-    steps = [at for at, letter in enumerate(stem) if letter.isascii() and letter not in ".~"]
-    return [stem[:at] + chr(ord(stem[at]) + 1) for at in reversed(steps)]
+def _guesses(first: str, last: str) -> list[str]:
+    """Starts of names past these two, in their order; of "b05" and "b07": "b08", "b1", "b2"..."""
+    found = list[str]()
+    letters = enumerate(zip(first, last, strict=False))
+    differ = next((at for at, (one, other) in letters if one != other), len(last) - 1)
+    for at in range(differ, -1, -1):
+        if last[at].isalnum() and last[at].isascii():
+            further = [chr(ord(last[at]) + step) for step in _STEPS]
+            found += [last[:at] + each for each in further if each.isalnum() and each.isascii()]
+    return found
 
 
 def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> list[_Range]:
-    """Ranges of the chosen ones of all classes: of one each, or a few that may be divided."""
-    size = 1 if len(chosen) <= 2 * AT_ONCE else -(-len(chosen) // _FEW)
-    found, before = list[_Range](), ""
+    """Ranges of one chosen class each or, where there are many, of runs of them."""
+    size = -(-len(chosen) // AT_ONCE)
+    after = {name: f"{before}0" for before, name in pairwise(classes)}
+    found = list[_Range]()
     for wanted, group in groupby(classes, chosen.__contains__):
-        run = [*group]
-        for start in range(0, len(run) if wanted else 0, size):
-            part = run[start : start + size]
-            previous = run[start - 1] if start else before
-            after = f"{previous}0" if previous else ""
-            bounds = (after, f"{part[-1]}0") if len(part) > 1 else ()
-            found.append(_Range(store, prefix, part, *bounds))
-        before = run[-1]
+        run = [*group] if wanted else []
+        for part in (run[start : start + size] for start in range(0, len(run), size or 1)):
+            start = f"{part[0]}/" if len(part) == 1 else after.get(part[0], "")
+            found.append(_Range(store, prefix, start, f"{part[-1]}0"))
     return found
 
 
@@ -202,7 +174,7 @@ def list_objects(
         in_order: the store lists in the order of keys, and past any key.
 
     Raises:
-        Unordered: it does not.
+        OddKeys: it does not, or obstore cannot read one, which may lie deeper.
         BaseException: as `each`, for errors of obstore.
     """
     delimited = partial(_delimited, store, prefix)
@@ -213,14 +185,16 @@ def list_objects(
     pieces = [_piece("", top[start:end]) for start, end in pairwise(sorted(cuts))]
     doubtful = chosen
     if in_order:
-        found, doubtful = _flat(_ranges(store, prefix, classes, chosen), each)
-        pieces += [piece for piece in found if piece.class_name not in doubtful]
+        found = _listed(_ranges(store, prefix, classes, chosen), each)
+        doubtful = set().union(*(part.doubtful for part in found))
+        flat = chain.from_iterable(part.pieces for part in found)
+        pieces += [piece for piece in flat if piece.class_name not in doubtful]
     names = sorted(doubtful)
     exact = zip(names, each(delimited, names), strict=True)
     pieces += [_piece(name, objects) for name, (objects, _) in exact if objects]
     pieces.sort(key=lambda piece: piece.first)
     if any(before.last >= after.first for before, after in pairwise(pieces)):
-        raise Unordered
+        raise OddKeys
     return pieces
 
 
@@ -228,23 +202,24 @@ def _delimited(store: Store, prefix: str, name: str) -> tuple[list[_Object], lis
     """The objects and the directories directly in a class, or with "" in the root."""
     below, cut = (prefix + name).rstrip("/"), len(prefix)
     found = obstore.list_with_delimiter(store, below or None)
-    objects = sorted(
-        (each["path"][cut:], each["size"], version_of(each))
+    objects = {
+        each["path"][cut:]: (each["size"], version_of(each))
         for each in found["objects"]
         if len(each["path"]) > len(below)  # not the marker of this directory
-    )
-    return objects, [each[cut:] for each in found["common_prefixes"]]
+    }
+    classes = {each[cut:] for each in found["common_prefixes"]}
+    return sorted((name, *known) for name, known in objects.items()), [*classes]
 
 
-def _flat(ranges: list[_Range], each: Each) -> tuple[list[Piece], set[str]]:
-    """The objects of all ranges, and the classes that must be listed with a delimiter."""
-    pieces, doubtful = list[Piece](), set[str]()
+def _listed(ranges: list[_Range], each: Each) -> list[_Range]:
+    """These ranges and those that they are divided into, when all are listed."""
+    found = [*ranges]
     while ranges:
-        for found in each(_Range.more, ranges):
-            pieces += found
-        doubtful.update(*(part.doubtful for part in ranges))
+        few = len(ranges) <= _FEW
+        each(_Range.more, ranges)
         ranges = [part for part in ranges if not part.ended]
-        if len(ranges) < AT_ONCE:
-            guess = len(ranges) < _FEW
-            ranges += [*chain.from_iterable([part.divided(guess) for part in ranges])]
-    return pieces, doubtful
+        if few:
+            new = [*chain.from_iterable([part.divided() for part in ranges])]
+            ranges += new
+            found += new
+    return found

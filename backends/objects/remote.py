@@ -16,7 +16,7 @@ from ..._types import IntArray
 from ...catalog import Catalog
 from ...remote import Listing, Versions
 from .errors import mapped
-from .listing import AT_ONCE, Choose, Piece, Unordered, list_objects
+from .listing import AT_ONCE, Choose, OddKeys, Piece, list_objects
 from .requests import Requests
 from .store import Stores, split
 from .versions import Objects
@@ -50,7 +50,7 @@ class StoreRemote:
             below = partial(list_objects, store, f"{prefix}/" if prefix else "", each, choose)
             try:
                 return _joined(root, below(in_order))
-            except Unordered:
+            except OddKeys:
                 return _joined(root, below(in_order=False))
 
     def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
@@ -86,7 +86,7 @@ class StoreRemote:
 
 
 def _mapped(error: BaseException, url: bytes) -> Exception:
-    if isinstance(error, Unordered):
+    if isinstance(error, OddKeys):
         return error
     if not isinstance(error, InvalidPathError):
         return mapped(error, url)
