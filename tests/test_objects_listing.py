@@ -197,6 +197,54 @@ def test_stores_that_do_not_list_in_order(
     assert all(request.query["delimiter"] == "/" for request in server.log())
 
 
+def test_ranges_are_divided_at_names_that_a_client_takes(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past "-" come "." and "/", which are no names."""
+    monkeypatch.setattr(listing_module, "_PAGE", 2)
+    keys = [f"{name}/{mark}{n}.jpg" for name in "ab" for mark in "-,.+" for n in range(1, 8)]
+    fill(server, keys)
+    server.set(page=2)
+    assert_lists(listing("s3://data/train"), keys)
+
+
+def test_a_store_that_repeats_keys(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one without an order may that changes meanwhile; no object is a sample twice."""
+    real = obstore.list_with_delimiter
+
+    def twice(*arguments: Any) -> Any:
+        found = real(*arguments)
+        return {name: [*each, *reversed(each)] for name, each in found.items()}
+
+    monkeypatch.setattr(listing_module.obstore, "list_with_delimiter", twice)
+    for key in ("a/1", "a/2", "b/1", "top"):
+        server.put(f"data--x-s3/{key}", key.encode())
+    assert names_of(listing("s3://data--x-s3")) == ["a/1", "a/2", "b/1", "top"]
+
+
+def test_objects_that_come_and_go_while_they_are_listed(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are there all the time are listed once each."""
+    monkeypatch.setattr(listing_module, "_PAGE", 3)
+    keys = [f"{name}/{n:02}" for name in ("a", "a-b", "b") for n in range(40)]
+    for key in keys:
+        server.put(f"data/train/{key}", b"x")
+    server.set(page=3)
+    real, random = obstore.list, Random(0)
+
+    def changing(*arguments: Any, **options: Any) -> Any:
+        for page in real(*arguments, **options):
+            name = f"data/train/{random.choice(['a', 'a-b', 'b', 'new'])}/{random.randrange(40):02}"
+            server.put(f"{name}.new", b"x")
+            yield page
+
+    monkeypatch.setattr(listing_module.obstore, "list", changing)
+    found = names_of(listing("s3://data/train"))
+    assert [name for name in found if not name.endswith(".new")] == sorted(keys)
+    assert found == sorted({*found})
+
+
 ODD = {
     "a//x": "a//",
     "a/./x": "a/./",
