@@ -11,7 +11,8 @@ For implementers:
   called.
 * **Threads.** Up to `lanes` threads call `sizes()` and `read()` at the same time. Each `read()` has
   a lane number that no other running `read()` has, so whatever belongs to a lane needs no lock.
-  After `close()` neither is called, and `close()` is never called while one of them runs.
+  After `close()` neither is called, and `close()` is never called while one of them runs;
+  `cancel()` may be.
 * **Memory.** When `read()` returns or raises, nothing may write to the buffer any more: the next
   batch may use it at once.
 * **Blocking.** A call that blocks must release the interpreter lock.
@@ -26,7 +27,6 @@ For implementers:
   span is one contiguous read that fills all ranges in it. A container that is shorter than its
   ranges, or that has been written or replaced since the reader first saw it, is a
   `ContainerChangedError`, raised before a byte of it is delivered.
-
 * **Objects.** A reader that sets `schemes` reads objects that URLs with these schemes name, such as
   `s3://bucket/key`; no other URLs reach it. It finds them by a `remote()`. If the catalog has
   `sizes` and `versions`, an object with another of either is an `ObjectReplacedError`. Otherwise

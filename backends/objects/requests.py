@@ -183,17 +183,14 @@ class Requests:
             after = self._threshold()
             late = time.monotonic() - after
             for position, began in call.started.copy().items():
-                if began <= late:
-                    self._ask_again(call, position)
+                most = max(self._asked * _EXTRA, 1)
+                if began <= late and self.hedged < most and not self._retrying:
+                    call.started.pop(position, None)
+                    self.hedged += 1
+                    self._again.put((call, position))
             with contextlib.suppress(Empty):
                 call.bell.get(timeout=min(max(after / 4, 0.005), _LOOK))
                 return
-
-    def _ask_again(self, call: _Call[Any, Any], position: int) -> None:
-        if not self._retrying and self.hedged < max(self._asked * _EXTRA, 1):
-            call.started.pop(position, None)
-            self.hedged += 1
-            self._again.put((call, position))
 
     def _threshold(self) -> float:
         """Seconds without an answer after which an item is asked for once more."""
