@@ -41,7 +41,7 @@ class Entries:
         """See `Cache`."""
         self.root, self.directory = root, os.path.join(root, _LAYOUT)
         self._store = blake2b(store, digest_size=16).digest()
-        parts = (b"%s/%02x" % (self.directory, number) for number in range(256))
+        parts = (b"%s/%x" % (self.directory, number) for number in range(16))
         with named(root, _HINT):
             for path in (root, self.directory, *parts):
                 with suppress(FileExistsError):
@@ -56,7 +56,7 @@ class Entries:
         return blake2b(text, digest_size=16).digest()
 
     def path(self, digest: bytes) -> bytes:
-        return b"%s/%02x/%s" % (self.directory, digest[0], digest.hex().encode())
+        return b"%s/%x/%s" % (self.directory, digest[0] >> 4, digest.hex().encode())
 
     def add(self, digests: Sequence[bytes], contents: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Write n samples, as far as there is room.
