@@ -493,6 +493,17 @@ def test_every_epoch_may_have_an_iterator_of_its_own(world: int) -> None:
     assert [epoch for (epoch,) in seen] == expected
 
 
+def test_the_iteration_of_a_rest_may_be_begun_twice() -> None:
+    """DALI goes on in the epoch, and logs that it cannot be reset."""
+    state = begun()
+    expected = epochs(iterator(pipeline(2, 3, 4, state), PARTIAL), 2)
+    assert [len(labels) for (labels,) in expected[0]] == [4, 3]
+    it = iterator(pipeline(2, 3, 4, state), PARTIAL)
+    before = [values(batch) for batch in islice(it, 1)]
+    seen = epochs(it, 2)
+    assert [before + seen[0], seen[1]] == expected
+
+
 def test_what_is_left_may_be_dropped_as_a_whole() -> None:
     """36 samples, three ranks, batches of 12: 4 samples are left for each."""
     began = ranks(2, 4, size=36)
