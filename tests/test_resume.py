@@ -496,12 +496,21 @@ def test_every_epoch_may_have_an_iterator_of_its_own(world: int) -> None:
 def test_the_iteration_of_a_rest_may_be_begun_twice() -> None:
     """DALI goes on in the epoch, and logs that it cannot be reset."""
     state = begun()
-    expected = epochs(iterator(pipeline(2, 3, 4, state), PARTIAL), 2)
+    expected = epochs(iterator(pipeline(0, 3, 4, state), PARTIAL), 2)
     assert [len(labels) for (labels,) in expected[0]] == [4, 3]
-    it = iterator(pipeline(2, 3, 4, state), PARTIAL)
+    it = iterator(pipeline(0, 3, 4, state), PARTIAL)
     before = [values(batch) for batch in islice(it, 1)]
     seen = epochs(it, 2)
     assert [before + seen[0], seen[1]] == expected
+
+
+def test_every_epoch_may_have_an_iterator_that_drops() -> None:
+    state = begun()
+    expected = epochs(iterator(pipeline(0, 3, 5, state), DROP), 3)
+    assert list(map(len, expected)) == [1, 2, 2]
+    made, options = pipeline(0, 3, 5, state), {"auto_reset": False, "prepare_first_batch": False}
+    seen = [epochs(iterator(made, DROP, **options), 1)[0] for _ in range(3)]
+    assert seen == expected
 
 
 def test_what_is_left_may_be_dropped_as_a_whole() -> None:

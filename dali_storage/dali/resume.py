@@ -148,9 +148,9 @@ def _skip_what_is_dropped(iterator: Any, sources: list[Source], whole: int) -> N
         )
     position, rest = sources[0].position, sources[0].rest
     epoch, batch = divmod(position, whole)
-    begun, left = batch > 0, size // shards - batch * batch_size
+    left = size // shards - batch * batch_size
     if rest is not None and position < rest.stop:
-        begun, left = True, int(rest.shares().min()) - (position - rest.start) * batch_size
-    if begun and left < batch_size and position == _position(iterator):
+        left = int(rest.shares().min()) - (position - rest.start) * batch_size
+    if left < batch_size and position == _position(iterator):
         for source in sources:
             source.seek((epoch + 1) * whole)
