@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +400,7 @@ PLACES: dict[str, Callable[[str, str], Any]] = {
     "python-file": lambda url, _: build(readers.file, files=url, backend="python-file"),
     "path of a list": lambda url, _: build(readers.file, file_list=url),
     "list": lambda _, path: build(readers.file, file_list=path),
+    "list, python-file": lambda _, path: build(readers.file, file_list=path, backend="python-file"),
     "webdataset": lambda url, _: build(readers.webdataset, paths=url, ext="jpg"),
     "index": lambda url, _: build(
         readers.webdataset, paths="s3://b/x.tar", index_paths=url, ext="jpg"
@@ -408,13 +410,13 @@ PLACES: dict[str, Callable[[str, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("url", SECRET_URLS)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_secret_in_a_url_is_refused_and_not_shown(
-    server: FaultServer, tmp_path: Path, place: str, url: str
+    server: FaultServer, tmp_path: Path, place: str
 ) -> None:
-    for label in ("0", "x"):
-        (tmp_path / "list").write_bytes(os.fsencode(f"{url} {label}\n"))
+    lists = ("{} 0\n", "{} x\n", "s3://b/x 0\n{} x\n") if "list" in place else ("",)
+    for url, text in product(SECRET_URLS, lists):
+        (tmp_path / "list").write_bytes(os.fsencode(text.format(url)))
         with pytest.raises(ValueError) as caught:
             PLACES[place](url, str(tmp_path / "list"))
         error = caught.value

@@ -66,7 +66,10 @@ _CAUSES = {
 
 _CLOSED = errno.ECONNRESET, "the connection was closed too early; check the network"
 _KINDS = {
-    "Timeout": (errno.ETIMEDOUT, "the store did not answer in time; raise timeout"),
+    "Timeout": (
+        errno.ETIMEDOUT,
+        "the store did not answer in time; raise timeout, or lower requests",
+    ),
     "Connect": (errno.EHOSTUNREACH, f"the endpoint cannot be reached; {_PROXY}"),
     "Request": _CLOSED,
     "Interrupted": _CLOSED,
