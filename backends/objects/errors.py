@@ -43,19 +43,13 @@ _STATUSES = {
     412: (errno.ESTALE, f"the object was replaced after it was listed; {_AGAIN}"),
     416: (errno.ESTALE, f"the object is shorter than it was when it was listed; {_AGAIN}"),
     429: (errno.EIO, "the store throttles requests; lower the option requests"),
-    503: (
-        errno.EIO,
-        "the store throttles requests, or is not available; lower the option requests",
-    ),
+    503: (errno.EIO, "the store throttles requests, or is down; lower the option requests"),
 }
 _FAILED = errno.EIO, "the store failed; try again later"  # with any other status
 
-_CERTIFICATE = "give the authority's as client_options={'root_certificate': ...}"
+_CA = "give the authority's as client_options={'root_certificate': ...}"
 _CAUSES = {
-    "InvalidCertificate": (
-        errno.EPROTO,
-        f"the certificate of the endpoint cannot be verified; {_CERTIFICATE}",
-    ),
+    "InvalidCertificate": (errno.EPROTO, f"certificate of the endpoint cannot be verified; {_CA}"),
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects for ever; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
@@ -66,10 +60,7 @@ _CAUSES = {
 
 _CLOSED = errno.ECONNRESET, "the connection was closed too early; check the network"
 _KINDS = {
-    "Timeout": (
-        errno.ETIMEDOUT,
-        "the store did not answer in time; raise timeout, or lower requests",
-    ),
+    "Timeout": (errno.ETIMEDOUT, "no answer in time; raise timeout, or lower requests"),
     "Connect": (errno.EHOSTUNREACH, f"the endpoint cannot be reached; {_PROXY}"),
     "Request": _CLOSED,
     "Interrupted": _CLOSED,
