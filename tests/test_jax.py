@@ -14,7 +14,7 @@ from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.jax import data_iterator
 
 from dali_storage import readers
-from dali_storage.loaders import Loader
+from dali_storage.loaders import Loader, Shard
 
 from .pipelines import VALIDATION, maker
 
@@ -70,3 +70,13 @@ def test_the_decorator_of_dali_takes_our_reader(jpegs: Path, shuffle: bool) -> N
         assert isinstance(one["images"], jax.Array)
         assert jnp.array_equal(one["images"], other["images"])
         assert jnp.array_equal(one["labels"], other["labels"])
+
+
+def test_jax_that_has_only_been_imported_is_not_asked_for_the_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would initialise its devices to answer."""
+    monkeypatch.setattr(jax, "process_index", None)
+    monkeypatch.setattr(jax, "process_count", None)
+    assert not jax.distributed.is_initialized()
+    assert Shard.here() == Shard()

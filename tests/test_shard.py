@@ -1,6 +1,5 @@
 """Which shard a process takes: groups, frameworks, launchers' environments, none of them."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -91,6 +90,7 @@ def test_wrong_shards_are_refused(arguments: Any, words: str) -> None:
         (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, Shard(3, 4, 1)),
         (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, Shard(3, 4, 1)),
         ({"NODE_RANK": "1"}, Shard(0, 1, 0)),
+        (BY_HAND | {"NODE_RANK": "1"}, Shard(3, 4, 1)),
     ],
 )
 def test_environments(
@@ -171,8 +171,9 @@ def test_a_rank_of_pmix_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
             "rank 0 of 1, and .*OMPI_COMM_WORLD_SIZE.* rank 2 of 3: correct the wrong one, or .*"
             "shard_id and num_shards of a reader",
         ),
+        (BY_HAND | {"PMI_RANK": "3", "PMI_SIZE": "4"} | SRUN, "3 of 4, and .*SLURM_.* 5 of 8"),
     ],
-    ids=["more tasks", "another task", "left in an image"],
+    ids=["more tasks", "another task", "left in an image", "one of two"],
 )
 def test_environments_that_disagree_are_refused(
     variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
@@ -244,12 +245,15 @@ def test_the_group_knows_the_rank_and_the_launcher_the_local_one(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Shard.here() == Shard(3, 4, local_rank)
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(ValueError, match="LOCAL_RANK must be an integer from 0 to 3, not 4"):
+        Shard.here()
 
 
 class Ray:
     """ray.train, in a worker or elsewhere."""
 
-    def __init__(self, *ranks: int, error: type[Exception] = RuntimeError) -> None:
+    def __init__(self, *ranks: int | None, error: type[Exception] = RuntimeError) -> None:
         self.ranks, self.error = ranks, error
 
     def get_context(self) -> Any:
@@ -289,7 +293,11 @@ def test_ray_train_knows_its_workers(loaded: Any, monkeypatch: pytest.MonkeyPatc
     assert Shard.here() == Shard(3, 4, 1)
 
 
-@pytest.mark.parametrize("ray", [Ray(), Ray(error=DeprecationWarning)])
+@pytest.mark.parametrize(
+    "ray",
+    [Ray(), Ray(error=DeprecationWarning), Ray(None, None, None)],
+    ids=["no worker", "trial", "no rank"],
+)
 def test_ray_is_not_asked_outside_of_its_workers(
     ray: Ray, loaded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,17 +314,6 @@ def test_jax_knows_its_processes(loaded: Any, monkeypatch: pytest.MonkeyPatch) -
     for name, value in (SRUN | {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}).items():
         monkeypatch.setenv(name, value)
     assert Shard.here() == Shard(3, 4, 1)
-
-
-def test_jax_that_has_only_been_imported_is_not_asked() -> None:
-    """Its process_index() would initialise its devices."""
-    code = """if True:
-        import jax, dali_storage
-        jax.process_index = jax.process_count = None
-        print(dali_storage.shard())
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "{'shard_id': 0, 'num_shards': 1}\n"
 
 
 @pytest.mark.parametrize(
@@ -382,6 +379,11 @@ def test_a_process_group_that_disagrees_with_the_environment_is_refused(
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(RuntimeError, match=r"says rank 0 of 1, the environment RANK=1: pass"):
         Shard.here()
+
+
+def test_torch_without_its_distributed_package_is_not_asked(loaded: Any) -> None:
+    loaded(torch=SimpleNamespace(is_available=lambda: False))
+    assert Shard.here() == Shard()
 
 
 def test_torch_is_not_imported_and_an_uninitialised_group_not_asked(
