@@ -283,10 +283,12 @@ def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader: Any, what
             interrupts -= 1
         interrupts += 1
         try:
-            assert labels(iterator) == expected[2 if not point % 2 else 0 :]
+            found = labels(iterator)
         except RuntimeError:  # the state was loaded
             assert what == "load"
-            assert labels(one) == expected[2:]
+            found = labels(one)
+        if what == "save" or found != expected[2:]:  # where the state is
+            assert found == expected[2 if not point % 2 else 0 :]
         one.set_epoch(0)
     assert interrupts > 20
 

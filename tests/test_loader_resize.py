@@ -226,6 +226,18 @@ def test_random_operators_go_on_when_the_whole_epoch_is_begun_again() -> None:
         assert found == expected[: len(found)]
 
 
+def test_the_whole_epoch_goes_on_after_an_interrupt() -> None:
+    whole = stream(MAKE, 1, 3)(1)
+    with ExitStack() as stack:
+        loader = resumed(3, 1, stack)
+        assert labels(islice(loader, 1)) != whole[:1]
+        loader.set_epoch(1)
+        epoch = iter(loader)
+        found = labels(islice(epoch, len(whole) - 1))
+        loader._supply._batches.sound = False  # type: ignore[union-attr]
+        assert found + labels(epoch) == whole
+
+
 def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others() -> None:
     """The seed of the reader is then that of the pipeline, which may differ from rank to rank."""
     order = {"random_shuffle": True, "initial_fill": 7}

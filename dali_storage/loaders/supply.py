@@ -71,9 +71,8 @@ class Supply:
             self._drop()
             self._checkpoint = before
             raise
-        # Checkpoints of this pipeline go with it from now on.
-        resumed = replace(state, batch_size=batches.identity.batch_size)
-        self._resumed = resumed if batches.epochs.rest else None
+        # From now on, it goes with checkpoints of this pipeline.
+        self._resumed = replace(state, batch_size=batches.identity.batch_size)
         return batches
 
     def shard(self) -> Shard:
