@@ -5,6 +5,8 @@ A catalog is compared with that of the same files on disk, made without objects.
 
 from __future__ import annotations
 
+import _thread
+import gc
 import re
 import signal
 import struct
@@ -13,6 +15,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -245,6 +248,60 @@ def test_a_ctrl_c_does_not_wait_for_a_store_that_hangs() -> None:
         Files(HttpRemote(None)).each(hangs.wait, [60.0] * 40)
     assert time.monotonic() - start < 5
     hangs.set()
+
+
+def test_objects_are_asked_at_once_by_threads_that_do_not_hold_up_the_exit() -> None:
+    barrier = threading.Barrier(32, timeout=30)
+
+    def double(number: int) -> int:
+        barrier.wait()
+        assert threading.current_thread().daemon
+        return 2 * number
+
+    assert Files(HttpRemote(None)).each(double, range(64)) == [*range(0, 128, 2)]
+
+
+def ask_until(stop: Callable[[], object], asked: list[int]) -> BaseException:
+    """Why each() ends; the fourth of many objects stops it. Only the caller keeps the error."""
+
+    def ask(number: int) -> None:
+        asked.append(number)
+        if number == 3:
+            stop()
+        time.sleep(0.005)
+
+    try:
+        Files(HttpRemote(None)).each(ask, range(10_000))
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing stopped it")
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_when_it_fails_no_more_objects_are_asked(error: type[BaseException]) -> None:
+    asked: list[int] = []
+    stop = _thread.interrupt_main if error is KeyboardInterrupt else partial(int, "no number")
+    assert type(ask_until(stop, asked)) is error
+    time.sleep(0.1)  # for those under way
+    before = len(asked)
+    time.sleep(0.1)
+    assert len(asked) == before < 5_000
+
+
+def test_an_error_is_freed_without_the_garbage_collector() -> None:
+    def fail(number: int) -> None:
+        raise error_type(number)
+
+    error_type = type("Failed", (Exception,), {})  # may be referred to weakly
+    gc.disable()
+    try:
+        try:
+            Files(HttpRemote(None)).each(fail, [1])
+        except Exception as error:
+            kept = weakref.ref(error)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 # --- the readers, beside DALI's -----------------------------------------------------------------

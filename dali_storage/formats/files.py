@@ -118,4 +118,5 @@ def _at_once(function: Callable[..., _T], rows: Sequence[tuple[Any, ...]]) -> li
             raise errors[min(errors)]
     finally:
         errors.clear()  # an error keeps the frames that it went through, and this is one
+        error = None
     return [found[row] for row in range(len(rows))]
