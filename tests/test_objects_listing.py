@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -174,17 +175,18 @@ def test_a_list_that_fails_is_asked_for_again(server: FaultServer, mode: str) ->
     assert_lists(listing("s3://data/train", timeout=0.5), ["a/1", "b/1"])
 
 
-@pytest.mark.parametrize("within_a_page", [True, False])
+@pytest.mark.parametrize("how", ["backwards", "pages backwards", "last key again"])
 def test_stores_that_do_not_list_in_order(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, within_a_page: bool
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """As S3 Express One Zone; then every class is listed as a whole."""
     real = obstore.list
 
     def backwards(*arguments: Any, **options: Any) -> Any:
-        if within_a_page:
-            return (page[::-1] for page in real(*arguments, **options))
-        return iter([*real(*arguments, **options)][::-1])
+        pages = [*real(*arguments, **options)]
+        if how == "last key again":
+            return iter([[*before[-1:], *page] for before, page in pairwise([[], *pages])])
+        return iter([page[::-1] for page in pages] if how == "backwards" else pages[::-1])
 
     monkeypatch.setattr(listing_module, "_PAGE", 2)
     monkeypatch.setattr(listing_module.obstore, "list", backwards)
@@ -292,6 +294,15 @@ def test_a_class_that_is_a_deep_tree_is_passed_by(
     fill(server, ["a/1", "a/z", "b/1"])
     assert_lists(listing("s3://data/train"), ["a/1", "a/z", "b/1"])
     assert len(server.log()) < 10
+
+
+def test_only_the_classes_with_odd_objects_are_listed_with_a_delimiter(server: FaultServer) -> None:
+    """A marker, which looks like an empty object; and deeper objects, among many classes."""
+    keys = [f"c{number:03}/1" for number in range(100)]
+    fill(server, [*keys, "c020/marker/", "c050/deep/1", "c050/deep/2"])
+    assert_lists(listing("s3://data/train"), keys)
+    exact = {each.key for each in server.log() if "delimiter" in each.query}
+    assert exact == {"data/train/", "data/train/c020/", "data/train/c050/"}
 
 
 def test_errors_name_the_root(server: FaultServer) -> None:
