@@ -300,6 +300,21 @@ def test_whatever_happens_no_wrong_byte_is_delivered(
     assert all(str(error.filename).startswith("s3://data/") for error in failed)
 
 
+def test_what_a_lane_has_seen_first_counts_for_all(server: FaultServer) -> None:
+    catalog = replace(put_all(server), sizes=None, versions=None)
+    sample = np.array([BAD])
+    with ObjectStoreReader(catalog) as reader, ThreadPoolExecutor(1) as threads:
+        server.fail("slow", 1, 0.4, on="HEAD")
+        slow = threads.submit(read, reader, sample, catalog, lane=1)
+        time.sleep(0.1)
+        assert read(reader, sample, catalog) == [CONTENTS[BAD]]
+        put(server, BAD, CONTENTS[BAD][::-1])  # the answer to the slow one
+        with pytest.raises(ObjectReplacedError):
+            slow.result()
+        with pytest.raises(ObjectReplacedError):
+            read(reader, sample, catalog)
+
+
 def test_listed_objects_are_asked_for_once_and_others_twice(server: FaultServer) -> None:
     catalog = put_all(server)
     unlisted = replace(catalog, sizes=None, versions=None)
@@ -393,6 +408,9 @@ def test_nothing_is_hedged_while_errors_are_retried(server: FaultServer) -> None
         assert [entry.fault for entry in asked(server, 0)] == ["503", "503", "503", ""]
         assert [entry.fault for entry in asked(server)] == ["slow"]
         assert reader._requests.hedged == made
+        server.fail("slow", 1, 0.9, key=f"data/{BAD:02d}.jpg")  # but afterwards
+        assert read(reader, ALL, catalog) == CONTENTS
+        assert reader._requests.hedged > made
 
 
 def test_what_is_not_needed_any_more_is_not_asked_for(server: FaultServer) -> None:
@@ -551,6 +569,24 @@ def test_a_store_may_fail_for_hours(
         return number
 
     assert answers(pool, ask) == [0]
+
+
+def test_an_endpoint_that_never_answered_is_a_mistake(pool: requests.Requests) -> None:
+    tries = 0
+
+    def ask(number: int) -> int:
+        nonlocal tries
+        if (tries := tries + 1) % 2:
+            raise RuntimeError("HttpError {\n    kind: Connect")
+        return number
+
+    with pytest.raises(RuntimeError, match="Connect"):
+        answers(pool, ask)
+    assert tries == 1
+    assert answers(pool, abs) == [0]
+    tries = 0
+    assert answers(pool, ask) == [0]
+    assert tries == 2
 
 
 def test_it_may_be_closed_in_any_thread_and_at_once(pool: requests.Requests) -> None:
@@ -748,11 +784,11 @@ def test_the_first_object_of_a_batch_that_has_no_version_is_named(
 ) -> None:
     handler, catalog = web
     handler.modified = ""
-    names = [b"%02d" % (10 - number) for number in range(10)]
+    names = [b"%02d" % number for number in range(10)]  # the last one takes longest
     catalog = Catalog.from_names(names, range(10), catalog.root)
     with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match="neither ETag") as it:
-        read(reader, np.arange(10))
-    assert it.value.filename == os.fsdecode(catalog.path(0))
+        read(reader, np.arange(10)[::-1])
+    assert it.value.filename == os.fsdecode(catalog.path(9))
 
 
 def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(
