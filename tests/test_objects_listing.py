@@ -364,7 +364,7 @@ def test_heads_and_contents(server: FaultServer) -> None:
     assert sizes.tolist() == [*range(100)]
     hashes = [f'"{hashlib.md5(b"x" * number).hexdigest()}"'.encode() for number in range(100)]
     assert versions.tolist() == hashes
-    assert max(request.under_way for request in server.log()) == 32
+    assert 16 <= max(request.under_way for request in server.log()) <= 32
     server.put("data/index", b"0123456789")
     assert remote.content(b"s3://data/index") == b"0123456789"
     assert remote.content(b"s3://data/index", 3) == b"3456789"

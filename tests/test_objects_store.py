@@ -254,16 +254,18 @@ def test_keys_of_the_environment_come_before_those_of_a_profile(
     (home / "credentials").write_text(
         "[default]\naws_access_key_id = FILE\naws_secret_access_key = S\naws_session_token = T\n"
         "[other]\naws_access_key_id=OTHER\naws_secret_access_key=S\n"
+        "[twice]\naws_access_key_id=SHARED\naws_secret_access_key=S\n"
     )
     (home / "config").write_text(
-        "[profile both]\naws_access_key_id=CONFIG\naws_secret_access_key=S"
+        "[profile both]\naws_access_key_id=CONFIG\naws_secret_access_key=S\n"
+        "[profile twice]\naws_access_key_id=CONFIG\naws_secret_access_key=S\n"
     )
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     get("s3://data/x")
     request = only(server)
     assert (key_id(request), request.headers["x-amz-security-token"]) == ("FILE", "T")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody else")
-    for name, who in (("other", "OTHER"), ("both", "CONFIG")):
+    for name, who in (("other", "OTHER"), ("both", "CONFIG"), ("twice", "SHARED")):
         monkeypatch.setenv("AWS_PROFILE", name)
         get("s3://data/x")
         request = only(server)
