@@ -228,6 +228,10 @@ def test_long_objects_are_asked_for_in_parts_at_once(server: FaultServer) -> Non
         assert sum(sizes) == 2 * len(contents[0])
         assert max(sizes) <= 4 << 20
         assert max(entry.under_way for entry in server.log()) <= 3
+    with ObjectStoreReader(catalog, requests=64, lanes=1) as reader:
+        server.log(True)
+        assert read(reader, np.array([0]), catalog) == contents[:1]
+        assert len(server.log()) == 7  # a MiB each
 
 
 def test_versions_are_never_mixed(server: FaultServer) -> None:
@@ -522,6 +526,12 @@ def test_few_threads_are_enough_if_the_machine_has_no_more(
     assert len(request_threads()) > 18
 
 
+def test_a_store_that_answers_at_once_gets_few_requests(pool: requests.Requests) -> None:
+    for _ in range(10):
+        assert answers(pool, abs, 60) == [*range(60)]
+    assert len(request_threads()) <= 16
+
+
 def slow(number: int) -> int:
     time.sleep(0.02)
     return number
@@ -533,6 +543,7 @@ def test_threads_that_fail_leave_no_lane_waiting(pool: requests.Requests) -> Non
 
     def ask(number: int) -> int:
         if number == 3:
+            time.sleep(0.03)  # those behind it fail before
             raise Panic("of Rust")
         if number > 3:
             raise MemoryError
@@ -548,10 +559,13 @@ def test_what_cannot_be_taken_is_an_error_and_no_more(pool: requests.Requests) -
     def take(position: int, answer: int) -> None:
         raise MemoryError
 
+    asked: list[int] = []
     for _ in range(3):
         with pytest.raises(MemoryError):
-            pool.run(slow, range(30), take, lambda _, error: RuntimeError())
+            pool.run(lambda i: asked.append(slow(i)), range(200), take, lambda *_: RuntimeError())
     assert answers(pool, abs, 50) == [*range(50)]
+    assert len(asked) < 450  # nobody asks for the rest
+    assert len(request_threads()) > 16
 
 
 def test_a_store_may_fail_for_hours(
