@@ -125,7 +125,7 @@ def test_the_reason_of_a_refused_head_is_asked_for(
         head(opened, key)
     assert says in str(mapped(caught.value, URL))
     assert head(opened, key)["size"] == len(DATA)
-    store.fail("503", on="HEAD")
+    store.fail("429", on="HEAD")
     store.log(clear=True)
     with pytest.raises(Exception) as caught:
         head(opened, key)
