@@ -30,7 +30,7 @@ from dali_storage.backends.objects import room as room_module
 from dali_storage.backends.objects.cache import Cache
 from dali_storage.errors import BackendUnavailable, CacheNotUsed, ObjectReplacedError
 from dali_storage.ranges import Ranges
-from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
+from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.probes import nothing_is_left
 from dali_storage.testing.reading import read
 
@@ -561,6 +561,7 @@ class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
     batches = 50
     openings = 2
     interrupts = 10
+    settling = ObjectTests.settling
 
     @pytest.fixture(autouse=True)
     def bucket(self, server: FaultServer, directory: Path, tmp_path: Path) -> None:
@@ -953,6 +954,18 @@ class TestFailures:
         with StoreReader(store, directory, limit) as reader:
             assert len(use(reader, np.arange(200))) < 200
             assert limit >= counted(directory) >= occupied(directory)
+
+    def test_no_thread_for_writing(
+        self, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with StoreReader(store, directory) as reader:
+            with one_warning("can't start new thread; nothing more is added"):
+                assert use(reader) == [*ALL]
+            assert use(reader) == [*ALL]
 
     def test_a_full_disk(self, small_disk: Path) -> None:
         store = Store((100_000,) * 20)

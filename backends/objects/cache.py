@@ -127,14 +127,12 @@ class Cache:
         samples, sizes = batch.samples[slots], batch.sizes[slots]
         copy = np.concatenate([_content(batch, slot) for slot in slots.tolist()])
         kept = Batch(samples, sizes, np.cumsum(sizes) - sizes, copy)
+        try:
+            self._start_writer()
+        except RuntimeError as error:  # no thread can be started; reading goes on
+            self._give_up(error)
+            return
         self._backlog.put(partial(self._write, kept, [versions[slot] for slot in slots.tolist()]))
-        with self._lock:
-            if self._writer is None:
-                # A daemon: at exit Python joins all others, and this one may wait for a disk.
-                self._writer = threading.Thread(
-                    target=self._work, name="dali_storage-cache", daemon=True
-                )
-                self._writer.start()
 
     def close(self) -> None:
         """Write what was added, for 3 seconds at most, and close what is open.
@@ -147,6 +145,14 @@ class Cache:
         else:
             self._writer.join(_CLOSING_S)
         self._adds = False
+
+    def _start_writer(self) -> None:
+        with self._lock:
+            if self._writer is None:
+                # A daemon: at exit Python joins all others, and this one may wait for a disk.
+                writer = threading.Thread(target=self._work, name="dali_storage-cache", daemon=True)
+                writer.start()
+                self._writer = writer
 
     def _work(self) -> None:
         try:
@@ -234,7 +240,7 @@ class Cache:
         times: IntArray = status["ctime_s"] * 10**9 + status["ctime_ns"]
         return times
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._adds = False
         self._warn(f"{error}; nothing more is added to it")
 

@@ -39,5 +39,4 @@ def register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make it and `memory` the only backends."""
     ours = EntryPoint(NAME, f"{__name__}:OverwritingReader", registry.GROUP)
     memory = EntryPoint("memory", "dali_storage.backends.memory:MemoryReader", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [ours, memory])
-    monkeypatch.setattr(registry, "distribution", lambda name: None)  # it is installed
+    monkeypatch.setattr(registry, "_entry_points", lambda: [ours, memory])
