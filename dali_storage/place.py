@@ -10,7 +10,8 @@ from typing import Any
 
 from .catalog import Catalog
 from .order import OrderOptions
-from .order.resume import Rest, rounds
+from .order.resume import Rest
+from .order.shards import rounds
 from .prefetch import next_index
 from .reader import Reader
 from .saved import began, identity, make_state, read_checkpoint, read_state, require_same

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -240,6 +241,20 @@ def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -
         data, labels = operator(**arguments)
         pipeline.set_outputs(data, labels)
     return pipeline
+
+
+def run_in_fork(pipeline: Pipeline) -> int:
+    """The exit status of a fork that runs a pipeline: 0, or 17 if it is refused for being one."""
+    with warnings.catch_warnings():  # of a fork with threads, which is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            pipeline.run()
+        except RuntimeError as error:
+            os._exit(17 if "fork" in str(error) else 1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def take(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from dali_storage import readers
 from dali_storage.dali import group
 from dali_storage.dali.group import Delivery
 
-from .conftest import Tree, build, open_files, take
+from .conftest import Tree, build, open_files, run_in_fork, take
 from .interrupts import interrupted
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -205,19 +204,6 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None
 def test_a_fork_cannot_use_the_files_of_its_parent(tree: Tree) -> None:
     """Unless it opens the files itself."""
     root = str(tree(5))
-
-    def run_in_fork(pipeline: Pipeline) -> int:
-        with warnings.catch_warnings():  # of a fork with threads, which is what is tested
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            try:
-                pipeline.run()
-            except RuntimeError as error:
-                os._exit(17 if "fork" in str(error) else 1)
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
     assert run_in_fork(build(readers.file, file_root=root)) == 17
     assert run_in_fork(build(readers.file, file_root=root, lazy_init=True)) == 0
 

@@ -24,7 +24,7 @@ from dali_storage.backends.objects.errors import mapped
 from dali_storage.backends.objects.store import Stores
 from dali_storage.errors import BackendUnavailable, ObjectReplacedError
 
-from .conftest import build, take
+from .conftest import build, run_in_fork, take
 from .objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
 from .objects.swift_client import Swift
 
@@ -266,14 +266,7 @@ def test_a_store_that_ignores_if_match_is_found_out(store: Server, mode: str) ->
 def test_a_fork_is_refused(store: Server) -> None:
     pipeline = build(readers.file, files=URLS)
     take(pipeline, 1)
-    child = os.fork()
-    if child == 0:
-        try:
-            pipeline.run()
-        except RuntimeError as error:
-            os._exit(17 if "fork" in str(error) else 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    assert run_in_fork(pipeline) == 17
 
 
 def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:

@@ -332,14 +332,20 @@ def test_a_damaged_entry_is_fetched_again(
     assert counted(directory) == before
 
 
+def checked_and_damaged(reader: StoreReader, directory: Path) -> Path:
+    """The entry of sample 8, which was damaged after it was read and checked."""
+    use(reader)
+    use(reader)
+    entry = entry_of(directory, reader.store.expected(8))
+    _flip(-50_000)(entry)
+    return entry
+
+
 def test_damage_that_is_as_old_as_the_entry_is_noticed_when_it_comes_from_the_disk(
     store: Store, directory: Path
 ) -> None:
     with StoreReader(store, directory) as reader:
-        use(reader)
-        use(reader)
-        entry = entry_of(directory, store.expected(8))
-        _flip(-50_000)(entry)
+        entry = checked_and_damaged(reader, directory)
         fd = os.open(entry, os.O_RDONLY)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -355,10 +361,7 @@ def test_a_sample_that_is_damaged_where_it_is_read_first_is_wrong_everywhere(
 ) -> None:
     """One read makes the kernel read ahead; the next one has it from memory."""
     with StoreReader(store, directory) as reader:
-        use(reader)
-        use(reader)
-        entry = entry_of(directory, store.expected(8))
-        _flip(-50_000)(entry)
+        entry = checked_and_damaged(reader, directory)
         reader.cache._checked[8] = entry.stat().st_ctime_ns
 
         def first_from_disk(*arguments: Any) -> IntArray:

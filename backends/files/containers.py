@@ -172,6 +172,13 @@ def changed_error(path: bytes, where: str = "") -> ContainerChangedError:
     return ContainerChangedError(path, f"{where + ': ' if where else ''}{what}; {remedy}")
 
 
+def outside_error(catalog: Catalog, sample: int, size: int) -> ContainerChangedError:
+    """The error of a sample whose range ends behind its container, which has `size` bytes."""
+    what = f"{catalog.where(sample)} ends behind the container: {size:,} bytes"
+    remedy = "restore it if it was truncated, or else make its index anew"
+    return ContainerChangedError(catalog.path(sample), f"{what}; {remedy}")
+
+
 def _opened(fds: list[int]) -> int:
     """How many of the first descriptors are open."""
     return fds.index(-1) if -1 in fds else len(fds)

@@ -10,7 +10,7 @@ from ...catalog import Catalog
 from ...errors import ContainerChangedError
 from ...ranges import Spans
 from ...reader import Batch
-from .containers import Containers, changed_error
+from .containers import Containers, changed_error, outside_error
 from .samples import SampleFiles
 
 _PIECE = 256 << 10  # bytes, a multiple of every unit; several keep a disk busier than a long read
@@ -88,9 +88,7 @@ class SpanReads:
         size = self._containers.size(int(files[slot]))
         ends = np.where(files == files[slot], ranges.starts[samples] + batch.sizes, 0)
         for beyond in samples[ends > size][:1].tolist():
-            what = f"{self._catalog.where(beyond)} ends behind the container: {size:,} bytes"
-            remedy = "restore it if it was truncated, or else make its index anew"
-            return ContainerChangedError(self._catalog.path(beyond), f"{what}; {remedy}")
+            return outside_error(self._catalog, beyond, size)
         sample = int(samples[slot])
         if number:
             return self._files.read_error(number, sample)

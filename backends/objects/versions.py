@@ -12,8 +12,8 @@ import numpy as np
 
 from ..._types import IntArray
 from ...catalog import Catalog
-from ...errors import ContainerChangedError
 from ...remote import Versions
+from ..files.containers import outside_error
 from .errors import ShortBodyError, compare, mapped
 from .requests import Requests
 from .store import Store, Stores, head
@@ -118,10 +118,7 @@ class Objects:
         sizes = self._sizes[ranges.files_of(samples)]
         beyond = ranges.starts[samples] + ranges.sizes[samples] > sizes
         for slot in np.flatnonzero(beyond)[:1].tolist():
-            sample, size = int(samples[slot]), int(sizes[slot])
-            what = f"{self._catalog.where(sample)} ends behind the container: {size:,} bytes"
-            remedy = "restore it if it was truncated, or else make its index anew"
-            raise ContainerChangedError(self._catalog.path(sample), f"{what}; {remedy}")
+            raise outside_error(self._catalog, int(samples[slot]), int(sizes[slot]))
 
     def _note(
         self, files: IntArray, versions: list[bytes], sizes: list[int], urls: list[bytes]

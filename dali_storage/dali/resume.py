@@ -17,7 +17,7 @@ import numpy as np
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy, _DaliBaseIterator
 
-from ..order.resume import rounds
+from ..order.shards import rounds
 from ..source import Source
 from .group import readers_of
 

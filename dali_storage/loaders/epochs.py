@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias, get_args
 
 from ..order import OrderOptions
 from ..order.resume import Rest
-from ..order.shards import Shards
+from ..order.shards import Shards, rounds
 
 LastBatch: TypeAlias = Literal["partial", "drop", "pad"]
 
@@ -47,7 +47,7 @@ class Epochs:
         self._last_batch = last_batch
         self._rank = options.shard_id
         self.rest = rest
-        self.rounds = -(-self._shards.largest // batch_size)
+        self.rounds = rounds(meta["epoch_size"], options.num_shards, batch_size)
         smallest = meta["epoch_size"] // options.num_shards
         self._everywhere = smallest // batch_size  # full batches that every rank has
         if last_batch == "drop" and not self._everywhere:

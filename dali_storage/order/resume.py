@@ -16,12 +16,8 @@ import numpy as np
 from .._types import IntArray
 from .options import OrderOptions
 from .sequence import Order
+from .shards import rounds
 from .streams import Lists
-
-
-def rounds(size: int, world: int, batch_size: int) -> int:
-    """How many batches each of `world` ranks is given of `size` samples, the last one padded."""
-    return -(-size // (world * batch_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +43,14 @@ class Rest:
     batch_size: int
 
     @property
+    def rounds(self) -> int:
+        """How many batches each rank is given of a whole epoch."""
+        return rounds(self.size, self.world, self.batch_size)
+
+    @property
     def stop(self) -> int:
         """The position of the next epoch."""
-        return (self.epoch + 1) * rounds(self.size, self.world, self.batch_size)
+        return (self.epoch + 1) * self.rounds
 
     @property
     def start(self) -> int:
@@ -62,7 +63,7 @@ class Rest:
         batches, odd = divmod(self.given, self.world * self.batch_size)
         if odd or (batches and self.began.num_shards != self.world):
             return None
-        return self.epoch * rounds(self.size, self.world, self.batch_size) + batches
+        return self.epoch * self.rounds + batches
 
     def shares(self) -> IntArray:
         """int64[world], how many of the samples each rank is given."""
@@ -108,7 +109,7 @@ class RestOrder(Order):
             ValueError: the batch would be of the part of the epoch that was given before.
         """
         rest = self._rest
-        if index >= rest.stop or index < rest.stop - rounds(rest.size, rest.world, rest.batch_size):
+        if index >= rest.stop or index < rest.stop - rest.rounds:
             return super().batch(index)
         if index < rest.start:
             raise ValueError(

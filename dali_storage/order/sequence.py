@@ -11,7 +11,7 @@ import numpy as np
 from .._types import IntArray
 from .libstdcxx import Indices
 from .options import OrderOptions
-from .shards import Shards
+from .shards import Shards, rounds
 from .streams import Lists, make_stream
 
 
@@ -49,6 +49,7 @@ class Order:
         self._batch_size = batch_size
         self._padded = options.pad_last_batch
         self._shards = Shards(size, options)
+        self._rounds = rounds(size, options.num_shards, batch_size)
         lists = lists or Lists(size, options)
         self._stream = make_stream(self._shards, options, containers, lists)
         self._chunk_start = 0
@@ -67,7 +68,7 @@ class Order:
         return self._entries(self._shards.epoch_start(epoch), self._shards.epoch_start(epoch + 1))
 
     def _padded_batch(self, index: int) -> IntArray:
-        epoch, batch = divmod(index, -(-self._shards.largest // self._batch_size))
+        epoch, batch = divmod(index, self._rounds)
         end = self._shards.epoch_start(epoch + 1)
         start = self._shards.epoch_start(epoch) + batch * self._batch_size
         # A shard that is one sample short may have a last batch of nothing but padding.

@@ -10,6 +10,11 @@ from .options import OrderOptions
 _Index = TypeVar("_Index", int, IntArray)
 
 
+def rounds(size: int, world: int, batch_size: int) -> int:
+    """How many batches each of `world` ranks is given of `size` samples, the last one padded."""
+    return -(-size // (world * batch_size))
+
+
 class Shards:
     """Converts between indices in the list and positions in the endless stream.
 
@@ -43,8 +48,8 @@ class Shards:
         """The position at which an epoch starts."""
         if self.sticks:
             return epoch * self._cycle
-        rounds, shard = divmod(self._shard + epoch, self._count)
-        return rounds * self.size + self.start(shard) - self._phase
+        turns, shard = divmod(self._shard + epoch, self._count)
+        return turns * self.size + self.start(shard) - self._phase
 
     def index(self, position: int) -> int:
         """The index that is read at a position."""
