@@ -18,6 +18,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from .waiting import join
+
 Job = TypeVar("Job")
 
 
@@ -89,9 +91,7 @@ class Lanes(Generic[Job]):
         for bell in self._bells:
             bell.put(None)
         for lane, thread in self._threads.items():
-            thread.join()
-            with self._running[lane]:  # before Python 3.13, a join does not wait after a Ctrl-C
-                pass
+            join(thread, self._running[lane])
 
     def _ring(self) -> None:
         """Give a free turn to an idle lane if there is a job for it. The lock is held."""

@@ -19,6 +19,7 @@ from .lanes import Lanes, spare_processors
 from .order import Order
 from .ranges import place
 from .reader import Batch, Reader
+from .waiting import take
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +132,7 @@ class Prefetcher:
         asked = time.perf_counter()
         try:
             if job.outcome is None:
-                job.done.get()
+                take(job.done)
         finally:
             self._wait_seconds += time.perf_counter() - asked
         # Not after a Ctrl-C: the batch is still being read, and will be needed.

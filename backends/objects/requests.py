@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from ...waiting import take
 from .errors import retryable
 
 Item = TypeVar("Item")
@@ -177,7 +178,7 @@ class Requests:
     def _wait(self, call: _Call[Any, Any]) -> None:
         """Wait until there are answers; meanwhile, ask once more for what takes too long."""
         if self._hedge is None:
-            call.bell.get()
+            take(call.bell)
             return
         while True:
             after = self._threshold()

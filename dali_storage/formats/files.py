@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar
 from ..catalog import Catalog
 from ..errors import named
 from ..remote import Remote, scheme
+from ..waiting import take
 
 _AT_ONCE = 32  # objects: each takes a round trip or two, and next to no time of this machine
 
@@ -104,7 +105,7 @@ def _at_once(function: Callable[..., _T], rows: Sequence[tuple[Any, ...]]) -> li
         for _ in range(min(_AT_ONCE, left)):
             threading.Thread(target=work, daemon=True).start()
         while left:
-            row, found[row], error = done.get()
+            row, found[row], error = take(done)
             left -= 1
             while error is not None and waiting:
                 with suppress(IndexError):  # a thread was faster
