@@ -151,9 +151,10 @@ def allocate(nbytes: int, gpu: int) -> DeviceBuffer:
 
 
 def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
-    """Page-lock host memory until this array dies; return it.
+    """Page-lock host memory until the array that this returns dies.
 
-    A GPU reads page-locked memory by DMA, without a copy by the processor.
+    It is `buffer`, unless that owns its memory. A GPU reads page-locked memory by DMA, without a
+    copy by the processor.
 
     Raises:
         BackendUnavailable: as `require()`.
@@ -168,7 +169,7 @@ def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
 
 
 def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
-    """Let a GPU write to mapped registers of another device until this array dies; return it.
+    """Let a GPU write to mapped registers of another device until the array that it returns dies.
 
     Raises:
         BackendUnavailable: as `require()`; or CUDA does not map them here.
@@ -183,12 +184,16 @@ def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
 
 
 def _register(memory: HostBuffer, gpu: int, flags: int) -> HostBuffer:
-    """Make memory known to CUDA until this array dies; return it."""
+    """Make memory known to CUDA until the array that this returns dies."""
     cupy = require(gpu)
     runtime, address = cupy.cuda.runtime, address_of(memory)
-    # Called before the memory is freed: an array gives up its base after its weak references. And
-    # made first: after a Ctrl-C in between, CUDA would take the next mapping there for this one.
-    finalizer = weakref.finalize(memory, _unregister, os.getpid(), cupy, gpu, address)
+    if memory.base is None:  # it owns the memory, which nothing else could keep
+        memory = np.frombuffer(memory.data, np.uint8)
+    # It keeps the owner of the memory: since numpy 2.5, an array gives up its base before it calls
+    # its weak references. A weak reference to an mmap would not do: it is called after munmap.
+    # It is made first: after a Ctrl-C, CUDA would take the next mapping there for this one.
+    owner = memory.base
+    finalizer = weakref.finalize(memory, _unregister, os.getpid(), cupy, gpu, address, owner)
     finalizer.atexit = False
     try:
         with cupy.cuda.Device(gpu):
@@ -206,7 +211,8 @@ def device_address(buffer: HostBuffer, gpu: int) -> int:
         return int(cupy.cuda.runtime.pointerGetAttributes(address_of(buffer)).devicePointer)
 
 
-def _unregister(process: int, cupy: Any, gpu: int, address: int) -> None:
+def _unregister(process: int, cupy: Any, gpu: int, address: int, owner: object) -> None:
+    """Before `owner` frees the memory."""
     if os.getpid() == process:  # CUDA does not work in a fork
         # The driver is shutting down, or a Ctrl-C came before it was registered.
         with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError), cupy.cuda.Device(gpu):

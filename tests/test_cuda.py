@@ -214,8 +214,9 @@ def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyP
 # Page-locked memory
 
 
-def test_memory_is_page_locked_until_it_dies(gpus: Cuda) -> None:
-    buffer = cuda.page_lock(host_memory(), 1)
+@pytest.mark.parametrize("make", [host_memory, lambda: np.zeros(100_000, np.uint8)])
+def test_memory_is_page_locked_until_it_dies(gpus: Cuda, make: Callable[[], HostBuffer]) -> None:
+    buffer = cuda.page_lock(make(), 1)
     assert gpus.registered == {address_of(buffer): buffer.nbytes}
     view = buffer[5:]
     del buffer
@@ -223,6 +224,27 @@ def test_memory_is_page_locked_until_it_dies(gpus: Cuda) -> None:
     del view
     gc.collect()
     assert not gpus.registered  # the machine aborts if the memory is freed before
+
+
+@pytest.mark.parametrize(
+    "make",
+    [host_memory, lambda: host_memory()[4096:], lambda: np.empty(1 << 26, np.uint8)],
+    ids=["a mapping", "a part of an array", "an array that owns its memory"],
+)
+def test_memory_is_unregistered_before_it_is_freed(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], HostBuffer]
+) -> None:
+    is_mapped: list[bool] = []
+
+    class Machine(Cuda):
+        def hostUnregister(self, address: int) -> None:  # noqa: N802
+            is_mapped.append(fake_cuda._is_mapped(address))
+
+    fake_cuda.install(monkeypatch, Machine())
+    locked = cuda.page_lock(make(), 0)
+    assert is_mapped == []
+    del locked
+    assert is_mapped == [True]
 
 
 def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:

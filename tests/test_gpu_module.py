@@ -331,7 +331,7 @@ def test_a_kernel_that_cannot_be_compiled_is_named(gpu: Gpu) -> None:
 
 def test_memory_and_registers_are_mapped_until_they_die(gpu: Gpu) -> None:
     launcher = Launcher(0)
-    memory, registers = np.zeros(5000, np.uint8), np.zeros(4096, np.uint8)
+    memory, registers = (np.frombuffer(bytearray(n), np.uint8) for n in (5000, 4096))
     assert launcher.map_memory(memory) == memory.ctypes.data
     assert launcher.map_registers(registers) == registers.ctypes.data
     assert len(gpu.registered) == 2
