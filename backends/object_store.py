@@ -15,6 +15,7 @@ from ..catalog import Catalog
 from ..devices import DeviceStatus
 from ..errors import BackendUnavailable
 from ..options import require_flag, require_integer, require_number
+from ..processors import processors
 from ..ranges import Spans
 from ..reader import Batch, Reader
 from ..remote import Remote
@@ -125,7 +126,7 @@ class ObjectStoreReader(Reader):
             self._cache = make(catalog, cache, cache_bytes, read=read, store=place)
             self.cooperative = True
             if catalog.ranges is not None:
-                self.copying_lanes = len(os.sched_getaffinity(0))  # see python-file
+                self.copying_lanes = processors()  # see python-file
         self._requests = Requests(requests, retry=retry, hedge=hedge)
         self._objects = Objects(catalog, self._stores, self._requests, check)
 

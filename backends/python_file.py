@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .._types import IntArray, address_of
 from ..catalog import Catalog
 from ..errors import BackendUnavailable
+from ..processors import processors
 from ..ranges import Spans
 from ..reader import Batch, Reader
 from .files.opening import open_files
@@ -79,7 +80,7 @@ class PythonFileReader(Reader):
         if copying_lanes is None and catalog.ranges is not None:
             # These lanes seldom need the interpreter lock, and copy in the time in which DALI's
             # threads wait for them: 1.3 to 1.5 times as fast on two processors as one lane.
-            copying_lanes = len(os.sched_getaffinity(0))
+            copying_lanes = processors()
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
         self._spans = SpanReads(catalog, self._files, lanes)

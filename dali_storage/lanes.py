@@ -10,7 +10,6 @@ batch, in the same thread, and yields it before it blocks.
 import contextlib
 import heapq
 import operator
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from .processors import processors
 from .waiting import join
 
 Job = TypeVar("Job")
@@ -25,7 +25,7 @@ Job = TypeVar("Job")
 
 def spare_processors(busy_threads: int) -> int:
     """How many processors of this process `busy_threads` other threads leave over; at least 1."""
-    return max(len(os.sched_getaffinity(0)) - busy_threads, 1)
+    return max(processors() - busy_threads, 1)
 
 
 class Lanes(Generic[Job]):

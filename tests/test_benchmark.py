@@ -33,6 +33,7 @@ from benchmarks import (
 from benchmarks.legs import LEGS, Backend, Leg
 from benchmarks.measure import Result, Round
 from benchmarks.workload import Settings, Workload
+from dali_storage.lanes import spare_processors
 
 from .pictures import IMAGES, make_pictures
 
@@ -150,7 +151,7 @@ def test_the_lanes_of_every_leg_are_reported(
     assert run(*arguments, "--threads", 1, "--json", kept, *given) == 0
     legs = json.loads(kept.read_text())["legs"]
     lanes = {name: (leg["copying_lanes"], leg["lanes"]) for name, leg in legs.items()}
-    spare = max(len(os.sched_getaffinity(0)) - 1, 1)
+    spare = spare_processors(1)
     count = lanes["python-file"][1]
     assert lanes["dali"] == (None, None)
     assert lanes["memory"] == (1, 1)

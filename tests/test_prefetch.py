@@ -386,7 +386,7 @@ def test_lanes_of_a_cooperative_reader_that_have_not_yielded_are_limited(
 def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over(
     dali_threads: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
+    monkeypatch.setattr("dali_storage.lanes.processors", lambda: 4)
     reader = Model(from_files(["x"]), lanes=3)
     reader.cooperative = True
     reader.go.clear()

@@ -173,7 +173,7 @@ def test_copying_lanes_are_for_the_prefetcher(copying_lanes: int | None) -> None
 def test_lanes_copy_ranges_on_all_processors(
     monkeypatch: pytest.MonkeyPatch, copying_lanes: int | None, expected: int
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1, 3, 4})
+    monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
     ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([1]))
     catalog = replace(Catalog.from_names([b"x"], []), ranges=ranges)
     with PythonFileReader(catalog, copying_lanes=copying_lanes) as reader:
