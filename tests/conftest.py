@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -226,10 +228,28 @@ def pipelines_end() -> Iterator[None]:
     gc.collect()
 
 
-def open_files() -> list[str]:
-    """The descriptors of this process, without those that only a traceback refers to."""
+def descriptors(below: Path | str = "") -> set[tuple[int, str]]:
+    """The descriptors of this process, and their files: all, or those that begin with a path.
+
+    Compare with `<=`: what earlier tests have left may be closed at any time.
+    """
+    found = set[tuple[int, str]]()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing, or it was just closed
+            path = os.readlink(f"/proc/self/fd/{number}").removesuffix(" (deleted)")
+            found |= {(int(number), path)} if path.startswith(str(below)) else set()
+    return found
+
+
+def open_files() -> set[tuple[int, str]]:
+    """The `descriptors()`, without those that only a traceback refers to."""
     gc.collect()
-    return os.listdir("/proc/self/fd")
+    return descriptors()
+
+
+def threads() -> set[threading.Thread]:
+    """The threads of this process. Compare with `<=`: those of earlier tests may end any time."""
+    return {*threading.enumerate()}
 
 
 def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -> Pipeline:

@@ -182,7 +182,7 @@ def test_nothing_stays_open_when_it_is_refused(
     os.truncate(tmp_path / "other", 320 << 20)
     with pytest.raises(StaleMapError):
         BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
-    assert open_files() == before
+    assert open_files() <= before
 
 
 # Which samples

@@ -35,6 +35,7 @@ from dali_storage.catalog_file import CatalogFile, save
 from dali_storage.errors import ObjectReplacedError
 from dali_storage.loaders import image_folder
 
+from .conftest import descriptors
 from .objects.client import FaultServer
 
 FILTERS = {"file_filters": ["*"], "dir_filters": None, "case_sensitive_filter": False}
@@ -393,12 +394,11 @@ def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> No
 
 def test_no_file_stays_open(directory: Path) -> None:
     example(directory / "open")
-    before = os.listdir("/proc/self/fd")
     catalog = CatalogFile(directory / "open").catalog()
     with pytest.raises(ValueError):
         CatalogFile(__file__)
     del catalog
-    assert os.listdir("/proc/self/fd") == before
+    assert not descriptors(directory / "open") | descriptors(__file__)
 
 
 # The command, and what reads an index

@@ -648,7 +648,8 @@ def test_a_reader_leaves_nothing_behind(tree: Tree, end: str, capture: bool) -> 
                 use(reader)
     del reader
     gc.collect()
-    assert (our_threads(), open_files()) == ([], before)
+    assert our_threads() == []
+    assert open_files() <= before
 
 
 def test_a_dropped_reader_is_closed_without_the_garbage_collector(tree: Tree) -> None:

@@ -245,7 +245,7 @@ def test_a_changed_container_that_cannot_be_moved_is_refused_by_name(
     with BlockReader(catalog, bmap=bmap) as reader:
         before = open_files()
         require_right(reader, catalog, contents)
-        assert open_files() == before
+        assert open_files() <= before
         for path in paths[:2]:
             CHANGES[change](path)
         for samples, first in (([0, 1, 2], 0), ([2, 1, 0], 1)):

@@ -15,6 +15,7 @@ from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.discovery import from_files
 from dali_storage.testing import read
 
+from .conftest import descriptors
 from .interrupts import interrupted
 
 
@@ -45,12 +46,12 @@ def test_a_kernel_without_openat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_exactly_the_given_descriptors_are_closed() -> None:
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
-    before, still_open = len(os.listdir("/proc/self/fd")), set(fds)
+    before, still_open = len(descriptors("/dev/null")), set(fds)
     for closed in ([], [-1, -1], [fds[3]], [fds[0], -1, fds[7], fds[1], fds[5]]):
         opening.close_all(closed)
         still_open -= set(closed)
         assert {fd for fd in fds if os.path.lexists(f"/proc/self/fd/{fd}")} == still_open
-        assert len(os.listdir("/proc/self/fd")) == before - len(fds) + len(still_open)
+        assert len(descriptors("/dev/null")) == before - len(fds) + len(still_open)
     opening.close_all(still_open)
 
 
@@ -75,12 +76,12 @@ def test_ctrl_c_leaves_none_of_the_open_files_open(opened: int, point: int) -> N
             fds += opener
             use()
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors("/dev/null")
     opener = map(os.open, ["/dev/null"] * opened, [os.O_RDONLY] * opened)
     with contextlib.suppress(KeyboardInterrupt), interrupted(use, point):
         run()
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors("/dev/null") <= before
 
 
 def test_an_open_file_that_cannot_be_sized_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from dali_storage.backends.xnvme.library import Library
 from dali_storage.discovery import from_files
 from dali_storage.testing import read
 
+from .conftest import descriptors
 from .xnvme import offered
 
 FEW_FILES = """
@@ -155,12 +155,11 @@ def test_files_that_were_sized_and_not_read_do_not_stay_open(tmp_path: Path) -> 
     for index in range(100):
         (tmp_path / str(index)).write_bytes(bytes(100))
     catalog = from_files([f"{tmp_path}/{index}" for index in range(100)])
-    before = len(os.listdir("/proc/self/fd"))
     with PythonFileReader(catalog) as reader:
         reader.sizes(np.arange(100))
-        assert len(os.listdir("/proc/self/fd")) == before + 64
+        assert len(descriptors(tmp_path)) == 64
         reader.sizes(np.arange(3))
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert not descriptors(tmp_path)
         reader._files.forget(np.arange(100))
         reader.sizes(np.arange(50))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not descriptors(tmp_path)

@@ -184,7 +184,7 @@ def memory(module: Module, libcuda: Driver, root: Path) -> PeerMemory:
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     before = open_files()
     yield
-    assert open_files() == before
+    assert open_files() <= before
 
 
 # What is right
@@ -442,7 +442,7 @@ def test_a_limit_of_open_files_is_respected_and_named(
     memory: PeerMemory, module: Module, free: int
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = {int(number) for number in open_files() if os.path.exists(f"/proc/self/fd/{number}")}
+    used = {number for number, _ in open_files()}
     limit = [number for number in range(1000) if number not in used][free]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
     try:

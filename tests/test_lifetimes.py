@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dali_storage import readers
 from dali_storage.dali import group
 from dali_storage.dali.group import Delivery
 
-from .conftest import Tree, build, open_files, run_in_fork, take
+from .conftest import Tree, build, descriptors, open_files, run_in_fork, take, threads
 from .interrupts import interrupted
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -113,10 +112,9 @@ def peeked(root: str) -> Callable[..., Any]:
     return operator
 
 
-def left_behind() -> tuple[list[str], list[str]]:
+def left_behind() -> set[object]:
     """Open files and threads of readers."""
-    threads = [thread.name for thread in threading.enumerate()]
-    return os.listdir("/proc/self/fd"), [name for name in threads if "dali_storage" in name]
+    return descriptors() | {thread for thread in threads() if "dali_storage" in thread.name}
 
 
 def in_context(root: str) -> Pipeline:
@@ -160,7 +158,7 @@ def test_a_dropped_pipeline_is_closed_at_once(
         for _ in range(batches):
             pipeline.run()
         del pipeline
-        assert left_behind() == before
+        assert left_behind() <= before
     finally:
         gc.enable()
 
@@ -174,7 +172,7 @@ def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree: Tree) -> No
         readers.file(file_root=root)
         readers.file(file_root=root + "/missing")
     del pipeline
-    assert open_files() == before
+    assert open_files() <= before
 
 
 REDEFINITIONS = 40

@@ -37,7 +37,7 @@ def test_a_block_device_is_described_and_read(image: Path, sector: int) -> None:
         assert device.read(4096, 8192) == image.read_bytes()[4096 : 3 * 4096]
         assert device.read(SIZE - 4096, 8192) == image.read_bytes()[-4096:]
         device.close()
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_an_image_is_described_and_read(image: Path) -> None:
@@ -79,4 +79,4 @@ def test_a_path_that_is_not_a_device_or_an_image_is_refused(
     before = open_files()
     with pytest.raises(error, match=message):
         open_direct(path)
-    assert open_files() == before
+    assert open_files() <= before

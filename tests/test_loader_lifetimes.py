@@ -24,7 +24,7 @@ from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import Loader, Shard
 
-from .conftest import Tree
+from .conftest import Tree, descriptors, threads
 from .loading import Make, labels
 
 
@@ -92,13 +92,13 @@ def test_a_tensor_outlives_its_loader(jpegs: Path) -> None:
     assert pixels.any()
 
 
-def left_behind() -> tuple[int, int]:
+def left_behind() -> set[object]:
     """Files and threads of this process."""
     deadline = time.monotonic() + 5
     while True:
-        found = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        found = {*descriptors(), *os.listdir("/proc/self/task")}
         time.sleep(0.02)  # threads of DALI end some time later
-        if found == (len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))):
+        if found == {*descriptors(), *os.listdir("/proc/self/task")}:
             return found
         assert time.monotonic() < deadline
 
@@ -107,7 +107,7 @@ def test_memory_threads_and_files_are_flat_over_epochs(loader: Any, jpegs: Path)
     """Complete ones, and ones that are left."""
     one = loader(images(jpegs))
 
-    def measure() -> tuple[int, tuple[int, int]]:
+    def measure() -> tuple[int, set[object]]:
         gc.collect()
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
         return resident, left_behind()
@@ -117,7 +117,7 @@ def test_memory_threads_and_files_are_flat_over_epochs(loader: Any, jpegs: Path)
             memory, before = measure()
         list(islice(one, 3 if epoch % 3 else None))
     more_memory, after = measure()
-    assert after == before
+    assert after <= before
     assert more_memory - memory < 4 << 20  # a batch has 50 KB
 
 
@@ -135,10 +135,10 @@ def test_a_dropped_loader_leaves_nothing(tree: Tree, how: str) -> None:
         use(one, how, root)
         opened = left_behind()
         del one
-        assert left_behind() == before
+        assert left_behind() <= before
     finally:
         gc.enable()
-    assert opened > before
+    assert opened - before
 
 
 def read_all(root: Path) -> Callable[..., Any]:
@@ -173,25 +173,25 @@ def use(one: Loader, how: str, root: Path) -> None:
                 next(iterator)  # the next but one has failed
 
 
-def lanes() -> list[str]:
+def lanes() -> set[threading.Thread]:
     """The threads of readers."""
-    return [it.name for it in threading.enumerate() if it.name.startswith("dali_storage")]
+    return {thread for thread in threads() if thread.name.startswith("dali_storage")}
 
 
 def test_close_ends_the_readers_work_and_twice_is_fine(loader: Any, tree: Tree) -> None:
     root = tree(22, sizes=(50,))
     make = replace(Make(), file=read_all(root))
     list(loader(make))
-    before, running = left_behind(), len(lanes())
+    before, running = left_behind(), lanes()
     with loader(make) as one:
         iterator = iter(one)
         next(iterator)
         pipeline = one.pipeline
-        assert len(lanes()) > running
+        assert lanes() - running
     one.close()
-    assert len(lanes()) == running  # although somebody refers to the pipeline
+    assert lanes() <= running  # although somebody refers to the pipeline
     del pipeline
-    assert left_behind() == before
+    assert left_behind() <= before
     for use_it in (lambda: next(iterator), lambda: iter(one), lambda: len(one), one.state_dict):
         with pytest.raises(RuntimeError, match="this Loader is closed: make a new one"):
             use_it()

@@ -34,6 +34,7 @@ from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReader
 from dali_storage.testing.probes import nothing_is_left
 from dali_storage.testing.reading import read
 
+from .conftest import descriptors, threads
 from .devices import require, run
 from .objects.client import FaultServer
 
@@ -418,11 +419,15 @@ class TestHangingDisk:
         self, store: Store, directory: Path, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(cache_module, "_CLOSING_S", 0.05)
-        with nothing_is_left():
-            with StoreReader(store, directory) as reader:
-                for sample in (7, 8, 9):
-                    use(reader, np.array([sample]))
-            go_on.set()
+        with StoreReader(store, directory) as reader:
+            for sample in (7, 8, 9):
+                use(reader, np.array([sample]))
+            writer = reader.cache._writer
+        go_on.set()
+        assert writer
+        writer.join(60)
+        assert not writer.is_alive()
+        assert not descriptors(directory)
         assert len(entries(directory)) < 2  # what waited is dropped
         assert counted(directory) == occupied(directory)
 
@@ -608,10 +613,10 @@ class TestReader:
     ) -> None:
         assert self.read(listed, directory) == store.contents
         assert len(server.log(clear=True)) == len(SIZES)
-        threads = threading.active_count()
+        before = threads()
         with ObjectStoreReader(listed, cache=directory) as reader:
             assert read(reader, ALL, listed) == store.contents
-            assert threading.active_count() == threads
+            assert threads() <= before
         assert server.log() == []
 
     def test_only_what_is_missing_is_asked_for(

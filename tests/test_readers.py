@@ -313,7 +313,7 @@ def test_wrong_arguments_are_refused_by_name(
     before = open_files()
     with pytest.raises(error, match=message):
         build(readers.file, file_root=str(tree(5)), **arguments)
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_an_index_that_lies_is_refused_at_once(tmp_path: Path, index: str, messa
     before = open_files()
     with pytest.raises(ValueError, match=f"index_path '.*/index'.*{message}"):
         build(readers.mxnet, 1, {}, **arguments)
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_white_space_of_an_index_does_not_matter(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, record: bytes, message: str) 
         with pytest.raises(RuntimeError):  # as DALI
             take(build(fn.readers.mxnet, 3, {}, **arguments), 1)
     del caught
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @settings(max_examples=60, deadline=None)

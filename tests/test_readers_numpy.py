@@ -246,7 +246,7 @@ def test_wrong_arguments_are_refused(arrays: list[str], wrong: Any, message: str
     before = open_files()
     with pytest.raises((ValueError, TypeError), match=message):
         build(readers.numpy, 1, {}, **{"files": arrays, **wrong})
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_a_region_of_tensors_is_refused(arrays: list[str]) -> None:
@@ -493,7 +493,7 @@ def test_a_file_that_is_no_array_is_named(tmp_path: Path, content: bytes, messag
         pipeline.run()
     assert caught.value.filename == str(path)
     del pipeline, caught
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_a_refused_reader_leaves_nothing_open(data: Data, tmp_path: Path) -> Non
         pipeline_of(**data.arguments(sizes=tmp_path / "sizes.npy"))
     with pytest.raises(ValueError, match="device='gpu'"):
         pipeline_of(**data.arguments(device="gpu"))
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @pytest.mark.parametrize(

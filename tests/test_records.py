@@ -100,7 +100,7 @@ def test_any_backend_reads_the_containers_and_is_closed(
     write_containers(tmp_path, contents)
     before = open_files()
     with open_records(catalog_of_records(tmp_path, 17), open_reader) as reader:
-        assert len(open_files()) == len(before)
+        assert open_files() <= before
         assert read(reader, np.array([16, 0, 3, 16, 8])) == [contents[i] for i in (16, 0, 3, 16, 8)]
 
 
@@ -168,7 +168,7 @@ def test_a_missing_container_is_named(tmp_path: Path, contents: list[bytes], dir
     with pytest.raises(FileNotFoundError) as caught:
         read_whole(files, partial(PythonFileReader, direct=direct))
     assert os.fsencode(caught.value.filename) == files.path(2)
-    assert len(open_files()) == len(before)
+    assert open_files() <= before
 
 
 def test_a_reader_into_the_memory_of_a_gpu_is_refused(

@@ -189,7 +189,7 @@ def test_what_is_damaged_is_refused_by_name(tmp_path: Path, damage: Any, message
         found(path)
     assert repr(str(path)) in str(caught.value)
     del caught
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_sparse_files_are_refused(tmp_path: Path) -> None:

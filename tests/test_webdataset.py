@@ -322,7 +322,7 @@ def test_an_index_that_contradicts_its_tar_is_refused_by_line(
         find([tar], [index])
     assert caught.value.filename == str(tar)
     del caught
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
     with pytest.raises(OSError, match="direct=1") as caught:  # libxnvme itself opens it without
         open_file(xnvme, "/proc/version", direct=True)
     assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, "/proc/version")
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None:

@@ -162,7 +162,7 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
     works = ", ".join(map(repr, others)) or "no other"
     assert unavailable.reason == f"{caught.value.reason}; it offers {works}"
     assert unavailable.remedy == caught.value.remedy
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme: Library) -> None:

@@ -57,7 +57,7 @@ def test_options_that_do_not_fit_the_device_are_refused(
     before = open_files()
     with pytest.raises(error, match=message):
         XnvmeBlockReader(mapped[0], bmap=mapped[1], **options)
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_another_file_system_is_refused(
@@ -117,7 +117,7 @@ def test_a_namespace_that_cannot_be_read_is_refused(
     before = open_files()
     with pytest.raises(error, match=message):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_separate_metadata_is_no_matter_of_block_devices(
@@ -130,7 +130,7 @@ def test_separate_metadata_is_no_matter_of_block_devices(
     before = open_files()
     with pytest.raises(ValueError, match="has metadata beside its logical blocks"):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_an_implementation_that_is_forbidden_is_named(
@@ -147,7 +147,7 @@ def test_an_implementation_that_is_forbidden_is_named(
         r"the device may support fewer or shallower ones; .*kernel.io_uring_disabled.*`python -m",
     ):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_an_image_of_too_long_a_name_is_refused(
@@ -173,7 +173,7 @@ def test_a_limit_of_open_files_is_named(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert caught.value.errno == errno.EMFILE
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @pytest.mark.parametrize(
