@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,20 @@ def open_files() -> set[tuple[int, str]]:
 def threads() -> set[threading.Thread]:
     """The threads of this process. Compare with `<=`: those of earlier tests may end any time."""
     return {*threading.enumerate()}
+
+
+@contextlib.contextmanager
+def started(command: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process, which ends with the block, also if the test fails.
+
+    It gets SIGINT; commands that a shell runs in the background ignore it.
+    """
+    command = ["env", "--default-signal=INT", *map(str, command)]
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -> Pipeline:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -35,6 +36,7 @@ from benchmarks.measure import Result, Round
 from benchmarks.workload import Settings, Workload
 from dali_storage.lanes import spare_processors
 
+from .conftest import started
 from .pictures import IMAGES, make_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,15 +73,11 @@ def run(*arguments: object) -> int:
         return int(stop.code or 0)
 
 
-def start(*arguments: object, program: Sequence[str] = ()) -> subprocess.Popen[str]:
-    # Commands that a shell runs in the background ignore SIGINT; env restores the default.
-    python = ["env", "--default-signal=INT", sys.executable]
-    return subprocess.Popen(
-        [*python, *(program or [str(ROOT / "benchmark.py")]), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(
+    *arguments: object, program: Sequence[str] = ()
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, *(program or [str(ROOT / "benchmark.py")]), *arguments]
+    return started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 # Commands
@@ -87,11 +85,10 @@ def start(*arguments: object, program: Sequence[str] = ()) -> subprocess.Popen[s
 
 def test_compare_measures_every_leg(data: Path, tmp_path: Path) -> None:
     kept, picture = tmp_path / "result.json", tmp_path / "result.png"
-    process = start(
-        *("--batchsize", 8, "compare", "--datadir", data, "--verify", "--rounds", 2),
-        *("--json", kept, "--plot", picture),
-    )
-    table, log = process.communicate(timeout=120)
+    options = "--json", kept, "--plot", picture
+    command = "--batchsize", 8, "compare", "--datadir", data, "--verify", "--rounds", 2, *options
+    with start(*command) as process:
+        table, log = process.communicate(timeout=120)
     assert process.returncode == 0, log
     document = json.loads(kept.read_text())
     assert list(document["legs"]) == NAMES
@@ -177,14 +174,12 @@ def test_all_legs_read_in_the_same_shuffled_order(
 
 
 def test_interrupt_shows_what_was_measured(data: Path) -> None:
-    process = start("--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive")
-    try:
+    command = "--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive"
+    with start(*command) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if line.startswith("round 2/"))
         process.send_signal(signal.SIGINT)
         table, log = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert process.returncode == 130, log
     assert "interrupted" in log
     assert re.search(r"dali +[\d,]+", table)
@@ -403,8 +398,8 @@ def test_refusing_leaves_no_file_behind(data: Path, tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_its_remedy(package: str, remedy: str) -> None:
     script = f"import runpy, sys; sys.modules[{package!r}] = None; "
     script += "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-    process = start(ROOT / "benchmark.py", "demo", program=["-c", script])
-    _, log = process.communicate(timeout=60)
+    with start(ROOT / "benchmark.py", "demo", program=["-c", script]) as process:
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 2
     assert remedy in log
     assert "Traceback" not in log

@@ -34,7 +34,7 @@ from dali_storage.reader import Reader
 from dali_storage.testing import ObjectTests, RangeTests, make_batch, read
 from dali_storage.testing.probes import is_interrupted
 
-from .conftest import build
+from .conftest import build, started
 from .objects.client import FaultServer
 from .objects.fault_server import ERRORS, FAULTS, Request
 from .objects.swift_client import Swift
@@ -655,9 +655,10 @@ def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(server: F
     names = [url(number) for number in range(len(CONTENTS))]
     command = [sys.executable, "-c", PROGRAM, *names]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    for each in [subprocess.Popen(command, **pipes) for _ in range(2)]:
-        stdout, stderr = each.communicate(timeout=60)
-        assert (each.returncode, stdout) == (0, "4\n"), stderr
+    with started(command, **pipes) as one, started(command, **pipes) as other:
+        for each in (one, other):
+            stdout, stderr = each.communicate(timeout=60)
+            assert (each.returncode, stdout) == (0, "4\n"), stderr
 
 
 def test_memory_does_not_grow(server: FaultServer) -> None:

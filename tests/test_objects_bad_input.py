@@ -24,7 +24,7 @@ from dali_storage.backends.objects.errors import mapped
 from dali_storage.backends.objects.store import Stores
 from dali_storage.errors import BackendUnavailable, ObjectReplacedError
 
-from .conftest import build, run_in_fork, take
+from .conftest import build, run_in_fork, started, take
 from .objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
 from .objects.swift_client import Swift
 
@@ -276,19 +276,15 @@ def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
         f"pipeline = build(readers.file, files={URLS!r})\n"
         "try: pipeline.run()\nexcept KeyboardInterrupt: print('interrupted', flush=True); raise"
     )
-    # Commands that a shell runs in the background ignore SIGINT; env restores the default.
-    command = ["env", "--default-signal=INT", sys.executable, "-W", "ignore", "-c", program]
+    command = [sys.executable, "-W", "ignore", "-c", program]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     root = Path(__file__).parent.parent
-    with subprocess.Popen(command, **pipes, cwd=root) as process:
-        try:
-            until = time.monotonic() + 120
-            while not store.log() and time.monotonic() < until:
-                time.sleep(0.02)
-            process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=120)  # of 1,000 seconds
-        finally:
-            process.kill()
+    with started(command, **pipes, cwd=root) as process:
+        until = time.monotonic() + 120
+        while not store.log() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)  # of 1,000 seconds
     assert output == "interrupted\n"
     assert errors.endswith("KeyboardInterrupt\n")
     assert SECRET not in errors

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
@@ -34,7 +34,7 @@ from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReader
 from dali_storage.testing.probes import nothing_is_left
 from dali_storage.testing.reading import read
 
-from .conftest import descriptors, threads
+from .conftest import descriptors, started, threads
 from .devices import require, run
 from .objects.client import FaultServer
 
@@ -785,8 +785,9 @@ class TestRoom:
     def test_four_processes_keep_to_one_limit(self, directory: Path) -> None:
         limit = 3_000_000
         seeds = (0, 0, 1, 2)  # two write the same entries
-        processes = [fill(directory, limit, seed) for seed in seeds]
-        assert [process.wait(60) for process in processes] == [0] * 4
+        with ExitStack() as stack:
+            processes = [stack.enter_context(fill(directory, limit, seed)) for seed in seeds]
+            assert [process.wait(60) for process in processes] == [0] * 4
         assert limit - occupied_by(20_000) < occupied(directory) <= limit
         assert counted(directory) == occupied(directory)
         assert not [path for path in entries(directory) if path.suffix]
@@ -935,7 +936,8 @@ class TestFailures:
     """What the disk does to a cache costs no byte and no error, but one warning."""
 
     def test_a_writer_that_was_killed(self, directory: Path) -> None:
-        assert fill(directory, 1 << 30, 0, "dies").wait(60) == -signal.SIGKILL
+        with fill(directory, 1 << 30, 0, "dies") as writer:
+            assert writer.wait(60) == -signal.SIGKILL
         (temporary,) = (path for path in entries(directory) if path.suffix)
         store, samples = Store((20_000,)), np.array([0])
         store.versions = [b"0"]
@@ -951,11 +953,9 @@ class TestFailures:
     def test_writers_that_are_killed_at_any_moment(self, directory: Path) -> None:
         limit = 3_000_000
         for round_ in range(3):
-            writer = fill(directory, limit, 0)
-            while writer.poll() is None and len(entries(directory)) < 30 * round_:
-                time.sleep(0.001)
-            writer.kill()
-            writer.wait()
+            with fill(directory, limit, 0) as writer:
+                while writer.poll() is None and len(entries(directory)) < 30 * round_:
+                    time.sleep(0.001)
             assert occupied(directory) <= limit
         store = Store((20_000,) * 200)
         store.versions = [b"0"] * 200
@@ -1069,10 +1069,11 @@ _FILL = """if 1:
 """
 
 
-def fill(directory: Path, limit: int, seed: int, rename: str = "") -> subprocess.Popen[bytes]:
+def fill(
+    directory: Path, limit: int, seed: int, rename: str = ""
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A process that writes what a `Store` of 200 samples of 20,000 bytes has."""
-    command = [sys.executable, "-c", _FILL, str(directory), str(limit), str(seed), rename]
-    return subprocess.Popen(command)
+    return started([sys.executable, "-c", _FILL, directory, limit, seed, rename])
 
 
 def failing(number: int) -> Callable[..., Any]:

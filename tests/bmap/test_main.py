@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ..conftest import started
 from .command import CODE, fill, refused, tool
 
 
@@ -34,11 +35,10 @@ def test_ctrl_c_leaves_nothing_behind(
         f"module.{function} = slowly\n"
         "sys.exit(main())\n"
     )
-    with subprocess.Popen(
-        # A shell that starts a command in the background has it ignore SIGINT; env mends that.
+    with started(
         [
-            *("env", "--default-signal=INT", sys.executable, "-c", script),
-            *("create", str(ext4_root), "-o", str(tmp_path / "bmap.json"), "--threads", "1"),
+            *(sys.executable, "-c", script),
+            *("create", ext4_root, "-o", tmp_path / "bmap.json", "--threads", "1"),
         ],
         cwd=CODE,
         stdout=subprocess.PIPE,
