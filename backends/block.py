@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .._types import PathLike
-from ..catalog import Catalog
-from ..devices import DeviceStatus
-from ..errors import BackendUnavailable
-from ..options import require_flag, require_integer
-from ..reader import Batch
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable
+from ..contract.options import require_flag, require_integer
+from ..contract.reader import Batch
 from .extents.map import load_map
 from .extents.plan import Reads
 from .extents.reader import MappedReader

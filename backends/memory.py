@@ -4,11 +4,11 @@ import os
 
 import numpy as np
 
-from .._types import IntArray
-from ..catalog import Catalog
-from ..errors import ContainerChangedError
-from ..ranges import Ranges
-from ..reader import Batch, Reader
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.errors import ContainerChangedError
+from ..contract.ranges import Ranges
+from ..contract.reader import Batch, Reader
 
 
 class MemoryReader(Reader):

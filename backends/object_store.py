@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .._types import IntArray
-from ..catalog import Catalog
-from ..devices import DeviceStatus
-from ..errors import BackendUnavailable
-from ..options import require_flag, require_integer, require_number
-from ..processors import processors
-from ..ranges import Spans
-from ..reader import Batch, Reader
-from ..remote import Remote
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable
+from ..contract.objects import Remote
+from ..contract.options import require_flag, require_integer, require_number
+from ..contract.processors import processors
+from ..contract.ranges import Spans
+from ..contract.reader import Batch, Reader
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
-from .objects.origins import origins
+from .objects.pool import Requests
 from .objects.remote import StoreRemote
-from .objects.requests import Requests
+from .objects.status import origins
 from .objects.store import Stores
 from .objects.versions import Objects
 

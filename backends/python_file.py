@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from .._types import IntArray, address_of
-from ..catalog import Catalog
-from ..errors import BackendUnavailable
-from ..processors import processors
-from ..ranges import Spans
-from ..reader import Batch, Reader
+from ..contract._types import IntArray, address_of
+from ..contract.catalog import Catalog
+from ..contract.errors import BackendUnavailable
+from ..contract.processors import processors
+from ..contract.ranges import Spans
+from ..contract.reader import Batch, Reader
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
 from .files.spans import SpanReads

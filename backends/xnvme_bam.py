@@ -4,26 +4,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from .._types import Buffer, PathLike
-from ..catalog import Catalog
-from ..devices import DeviceStatus
-from ..errors import BackendUnavailable
-from ..options import require_flag, require_integer
-from ..reader import Batch
+from ..contract._types import Buffer, PathLike
+from ..contract.catalog import Catalog
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable
+from ..contract.options import require_flag, require_integer
+from ..contract.reader import Batch
 from .extents.map import load_map
 from .extents.plan import Reads
 from .extents.reader import MappedReader
 from .extents.samples import Failures
 from .gpu import layout, module
+from .gpu.admin import count_granted
 from .gpu.dmabuf import PeerMemory
+from .gpu.queue import Controller, GpuQueue
+from .gpu.registers import Registers
 from .gpu.requirements import cuda_problem, list_gpus, submission_needs
 from .xnvme import bus, library, pci
-from .xnvme.admin import count_granted
 from .xnvme.bus import BusMap, BusMemory
-from .xnvme.gpu_queue import Controller, GpuQueue
 from .xnvme.library import Library
 from .xnvme.namespace import Namespace, open_namespace
-from .xnvme.registers import Registers
 
 _NAME = "xnvme-bam"
 _LANES = 2  # the batch of one is prepared while that of the other is read

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 
-from .. import cuda
-from .._types import Buffer, PathLike
-from ..catalog import Catalog
-from ..devices import DeviceStatus
-from ..errors import BackendUnavailable
-from ..options import require_flag, require_integer
-from ..reader import Batch
+from ..contract import cuda
+from ..contract._types import Buffer, PathLike
+from ..contract.catalog import Catalog
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable
+from ..contract.options import require_flag, require_integer
+from ..contract.reader import Batch
 from .extents.map import load_map
 from .extents.plan import Reads
 from .extents.reader import MappedReader

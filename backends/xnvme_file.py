@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from .._types import Buffer, IntArray, address_of
-from ..catalog import Catalog
-from ..errors import BackendUnavailable
-from ..ranges import Spans
-from ..reader import Batch, Reader
+from ..contract._types import Buffer, IntArray, address_of
+from ..contract.catalog import Catalog
+from ..contract.errors import BackendUnavailable
+from ..contract.ranges import Spans
+from ..contract.reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import SampleFiles, require_file_options
 from .files.spans import SpanReads

@@ -10,8 +10,9 @@ from typing import Any
 from nvidia.dali import fn
 
 from bmap_tools.console import Tick
-from dali_storage import BackendUnavailable, Reader, readers, registry
+from dali_storage import BackendUnavailable, Reader, readers
 from dali_storage.backends.xnvme import pci
+from dali_storage.contract import registry
 
 from .environment import available_memory_bytes
 from .pipelines import Nodes, read_files, read_naively, read_with_io_file

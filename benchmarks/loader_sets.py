@@ -10,11 +10,12 @@ import numpy as np
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import BackendUnavailable, IntArray, readers
-from dali_storage.discovery import from_files
-from dali_storage.loaders import Loader, Shard, cifar10, imagenet, presets
-from dali_storage.loaders.images import READER, ImagePipeline
-from dali_storage.loaders.settings import Settings as LoaderSettings
+from dali_storage.loaders import Loader, Shard, cifar10, imagenet
+from dali_storage.loaders.datasets.images import READER, ImagePipeline
+from dali_storage.loaders.datasets.settings import Settings as LoaderSettings
+from dali_storage.loaders.transforms import presets
 from dali_storage.order import Order, OrderOptions
+from dali_storage.samples.discovery import from_files
 
 from . import peers, pixels
 from .workload import BadInputError, Settings, Workload, paths, summarize_error

@@ -12,7 +12,7 @@ from bmap_tools.extent_map import Device
 from dali_storage import BackendUnavailable
 from dali_storage.backends.extents.device import mounted_device
 from dali_storage.backends.extents.map import MapTree, files_of, load_map
-from dali_storage.discovery import from_tree
+from dali_storage.samples.discovery import from_tree
 
 from .legs import MAPPED, Leg
 from .measure import Result, Results, running

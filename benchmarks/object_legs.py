@@ -10,8 +10,9 @@ import numpy as np
 from nvidia.dali import fn
 
 from bmap_tools.console import Tick
-from dali_storage import BackendUnavailable, readers, registry
-from dali_storage.discovery import from_store
+from dali_storage import BackendUnavailable, readers
+from dali_storage.contract import registry
+from dali_storage.samples.discovery import from_store
 
 from .legs import LEGS, Backend, Leg
 from .pipelines import Nodes, build, read_files, read_naively, use_images

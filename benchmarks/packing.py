@@ -15,7 +15,7 @@ from PIL import Image
 
 from bmap_tools.console import Tick
 from dali_storage import IntArray
-from dali_storage.discovery import from_directory
+from dali_storage.samples.discovery import from_directory
 
 from .directories import make_whole
 from .shards import DIRECTORY, SUFFIXES, find

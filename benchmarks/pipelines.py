@@ -9,7 +9,7 @@ import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, types
 
 from dali_storage.dali.group import readers_of
-from dali_storage.prefetch import copying_lanes
+from dali_storage.reading.prefetch import copying_lanes
 
 from .workload import Settings, Workload, paths
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from dali_storage.catalog import Catalog, CatalogBuilder
-from dali_storage.catalog_file import CatalogFile, save
+from dali_storage.contract.catalog import Catalog, CatalogBuilder
 from dali_storage.order import Order, OrderOptions
+from dali_storage.samples.index_file import CatalogFile, save
 
 BATCH_SIZE = 64
 CLASSES = 1000

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dali_storage import Catalog, IntArray
-from dali_storage.discovery import from_directory
 from dali_storage.order import Order, OrderOptions
+from dali_storage.samples.discovery import from_directory
 
 from .shards import Shards
 

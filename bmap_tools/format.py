@@ -13,8 +13,8 @@ import numpy as np
 
 from .bmap_json import MapFormatError, Members, OtherLayout, read_document, read_lines, to_text
 from .checks import check
+from .columns import COLUMNS, Columns, as_array, lines, path_checks
 from .extent_map import Device, ExtentMap, FileSystem, csr_offsets
-from .rows import COLUMNS, Columns, as_array, lines, path_checks
 
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 

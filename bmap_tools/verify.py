@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from . import contents, file_system, walk
+from . import comparison, file_system, walk
 from .console import print_files, print_message, printable, progress
 from .extent_map import Device, ExtentMap, FileSystem, IntArray, csr_rows, without_reserved
 from .format import load
@@ -60,7 +60,7 @@ def run(
         same = files[~np.isin(files, [*wrong, *extent_map.unmapped])]
         source = device.path if uri is None else uri
         with progress("reading", len(same)) as tick:
-            wrong |= contents.compare(extent_map, same, directory, source, threads, tick)
+            wrong |= comparison.compare(extent_map, same, directory, source, threads, tick)
     if not wrong:
         print_message(f"{path}: {len(files):,} of {len(extent_map):,} files are as mapped")
         return 0

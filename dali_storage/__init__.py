@@ -5,9 +5,9 @@ Import `readers` explicitly (`from dali_storage import readers`): it needs DALI,
 
 from typing import Any
 
-from ._types import Buffer, IntArray
-from .catalog import Catalog
-from .errors import (
+from .contract._types import Buffer, IntArray
+from .contract.catalog import Catalog
+from .contract.errors import (
     BackendUnavailable,
     ContainerChangedError,
     ObjectReplacedError,
@@ -15,10 +15,10 @@ from .errors import (
     SampleChangedError,
     SampleSizeChanged,
 )
-from .prefetch import ReaderStatistics
-from .ranges import Ranges, Spans
+from .contract.ranges import Ranges, Spans
+from .contract.reader import Batch, Reader
 from .ranks import shard
-from .reader import Batch, Reader
+from .reading.prefetch import ReaderStatistics
 
 __all__ = [
     "BackendUnavailable",

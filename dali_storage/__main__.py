@@ -5,7 +5,7 @@
 
 import sys
 
-from . import doctor, index
+from .cli import doctor, index
 
 if __name__ == "__main__":
     sys.exit(index.main(sys.argv[2:]) if sys.argv[1:2] == ["index"] else doctor.main())

@@ -20,10 +20,10 @@ from nvidia.dali import Pipeline
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.loaders import Loader, Shard
+from dali_storage.samples.discovery import from_directory
 
 from .devices import Disk, disk
 from .fake_cuda import Cuda, install

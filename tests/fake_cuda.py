@@ -1,4 +1,4 @@
-"""CUDA on host memory: the calls of CuPy that dali_storage.cuda makes, and what they require.
+"""CUDA on host memory: the calls of CuPy that contract.cuda makes, and what they require.
 
 Work that is queued on a stream is done as late as it may be: when somebody waits for it.
 """
@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage import cuda
-from dali_storage._types import Buffer
-from dali_storage.reader import Reader
+from dali_storage.contract import cuda
+from dali_storage.contract._types import Buffer
+from dali_storage.contract.reader import Reader
 
 _RUNTIME = (
     *("eventRecord", "getDeviceCount", "hostRegister", "hostUnregister"),

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage._types import HostBuffer, address_of
 from dali_storage.backends.gpu import driver, module
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract._types import HostBuffer, address_of
+from dali_storage.contract.errors import BackendUnavailable
 
 from .fake_cuda import FastCopies
 from .gpu import test_kernel

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dali_storage.catalog import Catalog
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import SnapshotReaderTests, read
 
 

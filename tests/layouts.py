@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bmap_tools import create
-from dali_storage.catalog import Catalog
+from dali_storage.contract.catalog import Catalog
 from dali_storage.testing import SIZES
 
 from .devices import run

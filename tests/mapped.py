@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.linux import aio
-from dali_storage.catalog import Catalog
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import MappedReaderTests, SnapshotRangeTests
 
 from .devices import Disk, disk
@@ -84,7 +84,7 @@ class FailingAio:
 
 UNPRIVILEGED = """
 import importlib, os, sys
-from dali_storage.discovery import from_directory
+from dali_storage.samples.discovery import from_directory
 module, name, directory, bmap, uri = sys.argv[1:]
 backend = getattr(importlib.import_module(module), name)
 catalog = from_directory(directory, file_filters="*")
@@ -110,6 +110,8 @@ def require_permission_to_be_named(
         timeout=60,
     )
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("dali_storage.errors.BackendUnavailable: no permission to read /dev/")
+    assert last.startswith(
+        "dali_storage.contract.errors.BackendUnavailable: no permission to read /dev/"
+    )
     for remedy in ("run as root", "setfacl", "image file"):
         assert remedy in last

@@ -22,7 +22,7 @@ import pytest
 from dali_storage.backends.linux import aio, libc
 from dali_storage.backends.linux.aio import IO_EVENT, IOCB, AioContext
 from dali_storage.backends.linux.libc import IOVEC
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .interrupts import interrupted
 

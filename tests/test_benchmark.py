@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dali_storage.lanes import spare_processors
 from nvidia.dali import fn
 
 import benchmark
@@ -34,7 +35,6 @@ from benchmarks import (
 from benchmarks.legs import LEGS, Backend, Leg
 from benchmarks.measure import Result, Round
 from benchmarks.workload import Settings, Workload
-from dali_storage.lanes import spare_processors
 
 from .conftest import started
 from .pictures import IMAGES, make_pictures

@@ -16,9 +16,10 @@ import benchmark
 from benchmarks import fio, verify
 from benchmarks.legs import BLOCK
 from bmap_tools import create
-from dali_storage import Reader, registry
+from dali_storage import Reader
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.errors import MapNotChecked
+from dali_storage.contract import registry
+from dali_storage.contract.errors import MapNotChecked
 
 from . import devices
 from .devices import Disk

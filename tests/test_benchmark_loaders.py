@@ -30,7 +30,8 @@ from benchmarks.loader_legs import LoaderLeg, Stream
 from benchmarks.measure import Round
 from benchmarks.workload import Settings, Workload
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.loaders import presets, transforms
+from dali_storage.loaders import transforms
+from dali_storage.loaders.transforms import presets
 
 from . import devices
 from .cifar_archive import write_cifar10

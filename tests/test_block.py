@@ -15,10 +15,10 @@ from nvidia.dali import fn
 import bmap_tools
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 
 from .conftest import build, open_files, take

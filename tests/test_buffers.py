@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dali_storage import cuda
-from dali_storage._types import Buffer, address_of
-from dali_storage.buffers import BufferPool
+from dali_storage.contract import cuda
+from dali_storage.contract._types import Buffer, address_of
+from dali_storage.reading.buffers import BufferPool
 
 from .fake_cuda import Cuda
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from dali_storage.catalog import Catalog, CatalogBuilder, join_path
+from dali_storage.contract.catalog import Catalog, CatalogBuilder, join_path
 
 
 @pytest.mark.parametrize("root", [b"", b"/", b"/data", b"/data/", b"data//"])

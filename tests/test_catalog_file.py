@@ -28,12 +28,14 @@ from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
 from benchmarks import scale
-from dali_storage import catalog_file, discovery, index, readers
+from dali_storage import readers
 from dali_storage.backends.extents.map import LoadedMap, files_of
-from dali_storage.catalog import Catalog
-from dali_storage.catalog_file import CatalogFile, save
-from dali_storage.errors import ObjectReplacedError
+from dali_storage.cli import index
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ObjectReplacedError
 from dali_storage.loaders import image_folder
+from dali_storage.samples import discovery, index_file
+from dali_storage.samples.index_file import CatalogFile, save
 
 from .conftest import descriptors
 from .objects.client import FaultServer
@@ -350,7 +352,7 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(
     target = tmp_path / "index"
     old = example(target)
     before = CatalogFile(target).catalog()
-    monkeypatch.setattr(catalog_file.os, "fsync", lambda fd: os.fstat(-1))
+    monkeypatch.setattr(index_file.os, "fsync", lambda fd: os.fstat(-1))
     with pytest.raises(OSError):
         save(Catalog.from_names([b"new"], [0], b"/"), target, FILTERS)
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
@@ -363,8 +365,8 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(
 
 def test_two_that_write_one_index_do_not_share_a_file(tmp_path: Path) -> None:
     target = tmp_path / "index"
-    with catalog_file.replacing(str(target)) as one:
-        with catalog_file.replacing(str(target)) as other:
+    with index_file.replacing(str(target)) as one:
+        with index_file.replacing(str(target)) as other:
             other.write(b"other")
         assert target.read_bytes() == b"other"
         one.write(b"one")
@@ -378,7 +380,7 @@ def test_an_error_of_mapping_names_the_index(
     def refuse(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENODEV, "no such device")  # as file systems that cannot map
 
-    monkeypatch.setattr(catalog_file.mmap, "mmap", refuse)
+    monkeypatch.setattr(index_file.mmap, "mmap", refuse)
     with pytest.raises(OSError, match="No such device") as caught:
         CatalogFile(directory / "whole")
     assert caught.value.filename == str(directory / "whole")

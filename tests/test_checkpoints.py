@@ -11,7 +11,7 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
-from dali_storage.catalog import Catalog
+from dali_storage.contract.catalog import Catalog
 from dali_storage.dali import source
 
 from .conftest import Tree, build, take

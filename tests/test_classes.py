@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies
 
-from dali_storage import classes, discovery
-from dali_storage.classes import choose_samples
-from dali_storage.remote import Listing
+from dali_storage.contract.objects import Listing
+from dali_storage.samples import discovery, listing
+from dali_storage.samples.listing import choose_samples
 
 Names = strategies.lists(
     strategies.lists(
@@ -86,7 +86,7 @@ def test_samples_and_labels_are_those_of_dalis_loop(
         return keeping(dirs)(names)  # type: ignore[no-any-return]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classes, "_AT_ONCE", at_once)
+        patch.setattr(listing, "_AT_ONCE", at_once)
         chosen = choose_samples(listed(names), keep, keeping(files), alone=alone)
     assert alone or len(offered) == len(set(offered))
     assert chosen.labels.dtype == np.int32

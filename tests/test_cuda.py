@@ -1,4 +1,4 @@
-"""dali_storage.cuda, on CUDA in host memory. What is expected is what CUDA's documentation says."""
+"""contract.cuda, on CUDA in host memory. What is expected is what CUDA's documentation says."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvidia.dali.tensors import TensorGPU
 
-from dali_storage import cuda
-from dali_storage._types import HostBuffer, address_of
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract import cuda
+from dali_storage.contract._types import HostBuffer, address_of
+from dali_storage.contract.errors import BackendUnavailable
 
 from . import fake_cuda
 from .fake_cuda import Cuda

@@ -28,15 +28,16 @@ import pytest
 from nvidia.dali import Pipeline, backend, fn
 from nvidia.dali.tensors import TensorGPU
 
-from dali_storage import cuda, readers
+from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.buffers import BufferPool
-from dali_storage.contents import Format
+from dali_storage.contract import cuda
+from dali_storage.contract.format import Format
+from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group, hold
-from dali_storage.discovery import from_directory
 from dali_storage.order import OrderOptions
-from dali_storage.ranges import Ranges
-from dali_storage.source import Source
+from dali_storage.reading.buffers import BufferPool
+from dali_storage.reading.source import Source
+from dali_storage.samples.discovery import from_directory
 
 from .conftest import Tree
 from .fake_cuda import Cuda, put_on_gpu

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia.dali import fn, pipeline_def
 
-from dali_storage import discovery
-from dali_storage.catalog import Catalog
-from dali_storage.names import locations
+from dali_storage.contract.catalog import Catalog
+from dali_storage.samples import discovery
+from dali_storage.samples.locations import locations
 
 REFUSALS = ("No files found", "Incorrect format of the list file", "Wrong format of file_list")
 

@@ -11,7 +11,7 @@ import pytest
 
 from dali_storage.backends.linux.storage import list_disks, node_problem
 from dali_storage.backends.xnvme.nodes import list_nodes
-from dali_storage.devices import DeviceStatus
+from dali_storage.contract.devices import DeviceStatus
 
 
 def block(base: Path, name: str, **attributes: str) -> None:

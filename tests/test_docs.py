@@ -21,10 +21,11 @@ from PIL import Image
 
 import bmap_tools.__main__
 from benchmarks import arguments
-from dali_storage import index, registry
-from dali_storage.catalog import Catalog
-from dali_storage.index import main as make_indexes
-from dali_storage.reader import Reader
+from dali_storage.cli import index
+from dali_storage.cli.index import main as make_indexes
+from dali_storage.contract import registry
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import ReaderTests
 
 ROOT = Path(__file__).parent.parent

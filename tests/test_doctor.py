@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from dali_storage import Reader, doctor, registry
+from dali_storage import Reader
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.devices import DeviceStatus
-from dali_storage.errors import BackendUnavailable
+from dali_storage.cli import doctor
+from dali_storage.contract import registry
+from dali_storage.contract.devices import DeviceStatus
+from dali_storage.contract.errors import BackendUnavailable
 
 HELP = "get it from the shelf, or build it"
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from nvidia.dali import Pipeline
 from nvidia.dali.experimental.dynamic.pytorch import nodes
 
-from dali_storage import index
+from dali_storage.cli import index
 from dali_storage.dynamic.file_operator import FileOperator
 from dali_storage.dynamic.readers import File
 

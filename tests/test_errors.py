@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dali_storage.errors import (
+from dali_storage.contract.errors import (
     BackendUnavailable,
     SampleChangedError,
     StaleMapError,

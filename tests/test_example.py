@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn, tfrecord
 
-from dali_storage.formats import example
-from dali_storage.formats.example import BYTES, FLOATS, INTS, MalformedError
+from dali_storage.formats.tfrecord import example
+from dali_storage.formats.tfrecord.example import BYTES, FLOATS, INTS, MalformedError
 
 from .containers import bytes_feature, float_feature, int64_feature, message, tf_record, varint
 

@@ -18,9 +18,9 @@ from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents.device import locate, open_mapped
 from dali_storage.backends.extents.map import LoadedMap
 from dali_storage.backends.linux.storage import Storage
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory, from_tree
-from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.samples.discovery import from_directory, from_tree
 from dali_storage.testing import read
 
 from .devices import Disk, disk, loop_device, mounted, run

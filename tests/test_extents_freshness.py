@@ -17,8 +17,8 @@ import pytest
 import bmap_tools
 from bmap_tools import create
 from dali_storage.backends.block import BlockReader
-from dali_storage.discovery import from_directory
-from dali_storage.errors import StaleMapError
+from dali_storage.contract.errors import StaleMapError
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 
 from .devices import disk, require, run

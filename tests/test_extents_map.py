@@ -14,9 +14,9 @@ import bmap_tools
 from bmap_tools import MapFormatError
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory, from_file_list, from_files
-from dali_storage.errors import StaleMapError
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import StaleMapError
+from dali_storage.samples.discovery import from_directory, from_file_list, from_files
 from dali_storage.testing import read
 
 from .devices import Disk, mounted

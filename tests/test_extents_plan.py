@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
 from dali_storage.backends.extents.plan import Extents, Reads
-from dali_storage.ranges import place
-from dali_storage.reader import Batch
+from dali_storage.contract.ranges import place
+from dali_storage.contract.reader import Batch
 
 DEVICE_BLOCKS = 64
 START_BLOCKS = 3  # where the file system begins on the disk

@@ -14,21 +14,21 @@ import pytest
 import bmap_tools
 from bmap_tools import create, fiemap
 from dali_storage import readers
-from dali_storage._types import IntArray
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_files
-from dali_storage.errors import (
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import (
     BackendUnavailable,
     ContainerChangedError,
     MapNotChecked,
     StaleMapError,
 )
-from dali_storage.prefetch import read_batch
-from dali_storage.ranges import Ranges
-from dali_storage.reader import Reader
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
+from dali_storage.reading.prefetch import read_batch
+from dali_storage.samples.discovery import from_files
 
 from .bmap.files import fragment
 from .conftest import build, open_files, take

@@ -12,8 +12,8 @@ import pytest
 
 from bmap_tools import create
 from dali_storage.backends.block import BlockReader
-from dali_storage.discovery import from_directory, from_tree
-from dali_storage.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.samples.discovery import from_directory, from_tree
 from dali_storage.testing import read
 
 from .devices import Disk, disk, run

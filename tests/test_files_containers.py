@@ -22,10 +22,10 @@ from dali_storage.backends.files import containers, opening
 from dali_storage.backends.files.containers import Containers
 from dali_storage.backends.linux import aio, libc
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.catalog import Catalog
-from dali_storage.errors import ContainerChangedError
-from dali_storage.ranges import Ranges
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ContainerChangedError
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import make_batch, read
 from dali_storage.testing.reading import names_path
 
@@ -150,7 +150,7 @@ import os, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import numpy as np
-from dali_storage.prefetch import Prefetcher
+from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.order import Order, OrderOptions
 from tests.test_files_containers import catalog_of, content, expected
 from dali_storage.backends.python_file import PythonFileReader

@@ -12,7 +12,7 @@ import pytest
 from dali_storage.backends.files import opening
 from dali_storage.backends.linux import libc
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.discovery import from_files
+from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 
 from .conftest import descriptors

@@ -10,7 +10,7 @@ import pytest
 from dali_storage.backends.files import opening
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.discovery import from_files
+from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 
 from .conftest import descriptors
@@ -20,7 +20,7 @@ FEW_FILES = """
 import errno, os, resource, sys, threading
 from contextlib import contextmanager
 import numpy as np
-from dali_storage.discovery import from_files
+from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 
 contents = [bytes([index]) * (1000 * (index % 5)) for index in range(200)]

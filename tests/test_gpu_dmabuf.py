@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from dali_storage.backends.gpu import dmabuf, driver
 from dali_storage.backends.gpu.dmabuf import PeerMemory
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .conftest import open_files
 from .fake_cuda import Cuda

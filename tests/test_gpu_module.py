@@ -17,7 +17,7 @@ import pytest
 
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher, Launches
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from . import fake_cuda
 from .nvme_sim import build

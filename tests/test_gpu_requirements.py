@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_storage import cuda, doctor
 from dali_storage.backends.gpu.requirements import list_gpus
 from dali_storage.backends.gpu.topology import bar1
 from dali_storage.backends.xnvme import pci
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.devices import DeviceStatus
-from dali_storage.errors import BackendUnavailable
+from dali_storage.cli import doctor
+from dali_storage.contract import cuda
+from dali_storage.contract.devices import DeviceStatus
+from dali_storage.contract.errors import BackendUnavailable
 
 ROOT_COMPLEX = "pci0000:16"
 SWITCH = f"{ROOT_COMPLEX}/0000:16:01.0/0000:17:00.0"

@@ -6,7 +6,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -87,6 +88,10 @@ def is_backend(module: str) -> bool:
     return f"{module}.".startswith("dali_storage.backends.")
 
 
+def folder(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
 @cache
 def all_imports() -> list[Import]:
     return [each for name, file in modules().items() for each in imports_in(name, file.read_text())]
@@ -98,10 +103,18 @@ SHARDS = "dali_storage.order.shards", "Shards"
 @pytest.mark.parametrize(
     ("importer", "source", "found"),
     [
-        ("backends.block", "from ..reader import Reader", ("dali_storage.reader", "Reader")),
+        (
+            "backends.block",
+            "from ..contract.reader import Reader",
+            ("dali_storage.contract.reader", "Reader"),
+        ),
         ("backends.block", "from .linux.aio import x", ("backends.linux.aio", "x")),
         ("backends.linux.aio", "from . import libc", ("backends.linux.libc", "")),
-        ("backends.linux.aio", "from ...errors import x", ("dali_storage.errors", "x")),
+        (
+            "backends.linux.aio",
+            "from ...contract.errors import x",
+            ("dali_storage.contract.errors", "x"),
+        ),
         ("dali_storage.readers", "from .order import x", ("dali_storage.order.__init__", "x")),
         (
             "dali_storage.order.__init__",
@@ -109,7 +122,11 @@ SHARDS = "dali_storage.order.shards", "Shards"
             ("dali_storage.order.shards", "x"),
         ),
         ("tests.test_block", "from dali_storage.backends import block", ("backends.block", "")),
-        ("tests.test_block", "def f():\n  import dali_storage.reader", ("dali_storage.reader", "")),
+        (
+            "tests.test_block",
+            "def f():\n  import dali_storage.contract.reader",
+            ("dali_storage.contract.reader", ""),
+        ),
         ("benchmarks.legs", "from nvidia.dali import fn", ("nvidia", "fn")),
         ("benchmarks.legs", "if TYPE_CHECKING:\n  import numpy.typing", ("numpy", "")),
     ],
@@ -139,18 +156,16 @@ class Picture:
 def picture() -> Picture:
     text = (ROOT / "docs/design.md").read_text()
     (block,) = re.findall(r"<!-- imports -->\n```\n(.*?)```\n<!-- end of imports -->", text, re.S)
-    drawn, groups, section = Picture(), dict[str, list[str]](), ""
+    drawn, section = Picture(), ""
     for line in re.sub(r",\n +", ", ", block).splitlines():
         if match := re.fullmatch(r"(\w+):", line):
             section = match[1]
-        elif match := re.fullmatch(r"(\w+) = (.*)", line):
-            groups[match[1]] = match[2].split(", ")
         elif match := re.fullmatch(r"( *)(\S+) +->(.*)", line):
             section = section if match[1] else ""
             room = f"{section}.{match[2]}".lstrip(".")
             drawn.rooms[room] = resolve(section, match[2])
             drawn.arrows[room] = {
-                target: set().union(*(resolve(section, t) for t in groups.get(target, [target])))
+                target: resolve(section, target)
                 for target in filter(None, match[3].strip().split(", "))
             }
         else:
@@ -160,10 +175,12 @@ def picture() -> Picture:
 
 def resolve(section: str, name: str) -> set[str]:
     """The modules that a name of the picture stands for, seen from a section of it."""
-    for prefix in dict.fromkeys([f"{section}.".lstrip("."), "dali_storage.", "backends.", ""]):
-        path = prefix + name.rstrip("/").replace("/", ".")
-        if name.endswith("/"):
+    for prefix in dict.fromkeys([f"{section}.".lstrip("."), "dali_storage.", ""]):
+        path = prefix + name.rstrip("/*").replace("/", ".")
+        if name.endswith("/**"):
             found = {module for module in modules() if module.startswith(f"{path}.")}
+        elif name.endswith("/"):
+            found = {module for module in modules() if folder(module) == path}
         else:
             found = {path, f"{path}.__init__"} & set(modules())
         if found:
@@ -190,21 +207,54 @@ def test_a_room_imports_what_the_picture_shows_and_all_of_that(room: str) -> Non
     assert [target for target, found in arrows.items() if not found & used] == []
 
 
-def test_no_import_is_part_of_a_circle() -> None:
-    graph: dict[str, set[str]] = {module: set() for module in modules()}
+def module_itself(module: str) -> str:
+    return module
+
+
+PRODUCT = "dali_storage", "backends", "bmap_tools"
+
+
+@pytest.mark.parametrize("room", [module_itself, folder])
+def test_no_import_is_part_of_a_circle(room: Callable[[str], str]) -> None:
+    """Neither modules nor folders, of which the loose modules of a package are one."""
+    graph: dict[str, set[str]] = {}
     for each in all_imports():
-        if each.module in graph and each.module != each.importer:
-            graph[each.importer].add(each.module)
+        importer, imported = room(each.importer), room(each.module)
+        if each.module in modules() and importer.startswith(PRODUCT) and importer != imported:
+            graph.setdefault(importer, set()).add(imported)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"circle: {' <- '.join(error.args[1])}")
 
 
-def test_private_names_stay_in_their_folder() -> None:
-    def folder(module: str) -> str:
-        return module.rpartition(".")[0]
+def test_a_backend_imports_nothing_of_the_core_but_the_contract() -> None:
+    assert [
+        str(each)
+        for each in all_imports()
+        if each.importer.startswith("backends.")
+        and each.module.startswith("dali_storage.")
+        and folder(each.module) != "dali_storage.contract"
+    ] == []
 
+
+def test_only_doors_stand_at_the_top() -> None:
+    doors = [module for module in modules() if folder(module) == "dali_storage"]
+    assert doors == ["dali_storage.__init__", "dali_storage.__main__"]
+
+
+def test_no_public_class_exists_twice() -> None:
+    names = Counter(
+        node.name
+        for module, file in modules().items()
+        if module.startswith(PRODUCT)
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_private_names_stay_in_their_folder() -> None:
     assert [
         str(each)
         for each in all_imports()
@@ -235,7 +285,7 @@ def reachable(module: str) -> set[str]:
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith(ENGINES)])
 def test_an_engine_reaches_no_kit_and_no_catalog(module: str) -> None:
-    kits = ("backends.files.", "backends.extents.", "dali_storage.catalog")
+    kits = ("backends.files.", "backends.extents.", "dali_storage.contract.catalog")
     assert [found for found in reachable(module) if found.startswith(kits)] == []
 
 
@@ -270,7 +320,8 @@ def test_bmap_tools_works_where_nothing_else_is_installed() -> None:
 def test_the_core_works_without_dali_and_without_rich() -> None:
     done = run(
         "import sys; sys.modules['nvidia'] = sys.modules['rich'] = None\n"
-        "from dali_storage import doctor, registry; registry.load('python-file')"
+        "from dali_storage.cli import doctor\n"
+        "from dali_storage.contract import registry; registry.load('python-file')"
     )
     assert (done.returncode, done.stderr) == (0, "")
 

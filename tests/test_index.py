@@ -21,9 +21,9 @@ import pytest
 import wds2idx
 from nvidia.dali import Pipeline, fn
 
-from dali_storage import doctor, index
-from dali_storage.errors import os_error
-from dali_storage.formats import tars
+from dali_storage.cli import doctor, index
+from dali_storage.contract.errors import os_error
+from dali_storage.formats.tar import archive
 
 from .containers import write_tar
 
@@ -145,7 +145,7 @@ def test_the_name_that_an_index_cannot_have_is_named(
 def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
     tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = [index.Kind("tar", (".tar",), tars.matches, lambda *_: pytest.fail("read"))]
+    read = [index.Kind("tar", (".tar",), archive.matches, lambda *_: pytest.fail("read"))]
     monkeypatch.setattr(index, "KINDS", read)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "link.tar").symlink_to(tar)
@@ -210,7 +210,7 @@ def test_an_index_that_is_interrupted_leaves_nothing(
         yield b"v1.2 4\n"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), tars.matches, lines)])
+    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), archive.matches, lines)])
     with pytest.raises(KeyboardInterrupt):
         index.main([str(tar)])
     assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.idx.part", "a.tar"]
@@ -229,7 +229,7 @@ def test_two_programs_may_write_one_index(
         assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
         yield b" index"
 
-    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), tars.matches, lines)])
+    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), archive.matches, lines)])
     assert index.main([str(tar)]) == 0
     assert (tmp_path / "a.idx").read_text() == "the whole index"
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dali_storage.lanes import Lanes, spare_processors
+from dali_storage.reading.lanes import Lanes, spare_processors
 
 from .conftest import threads
 
@@ -197,7 +197,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(
 
 def test_spare_processors_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 4, 5, 9})
-    monkeypatch.setattr("dali_storage.processors.quota", lambda: 8.0)
+    monkeypatch.setattr("dali_storage.contract.processors.quota", lambda: 8.0)
     assert [spare_processors(busy) for busy in (0, 1, 3, 4, 100)] == [4, 3, 1, 1, 1]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dali_storage.backends.linux.storage import open_direct
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .conftest import open_files
 from .devices import loop_device

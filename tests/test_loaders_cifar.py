@@ -19,8 +19,9 @@ from torchvision.datasets import CIFAR10, CIFAR100
 from torchvision.transforms import v2
 
 from dali_storage.dali import catalog
-from dali_storage.loaders import Loader, Shard, cifar10, cifar100, presets
-from dali_storage.loaders.cifar_files import CIFAR10 as ARCHIVES
+from dali_storage.loaders import Loader, Shard, cifar10, cifar100
+from dali_storage.loaders.datasets.cifar_files import CIFAR10 as ARCHIVES
+from dali_storage.loaders.transforms import presets
 
 from .cifar_archive import (
     CLASSES,

@@ -17,11 +17,11 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-import dali_storage.loaders.images as images_module
-from dali_storage.errors import BackendUnavailable
-from dali_storage.loaders import Shard, cifar10, image_folder, imagenet, presets
-from dali_storage.loaders.settings import Options, Settings
-from dali_storage.loaders.transforms import CentreCrop, Flip, Normalize, RandomResizedCrop
+import dali_storage.loaders.datasets.images as images_module
+from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.loaders import Shard, cifar10, image_folder, imagenet
+from dali_storage.loaders.datasets.settings import Options, Settings
+from dali_storage.loaders.transforms import CentreCrop, Flip, Normalize, RandomResizedCrop, presets
 
 from .layouts import make_map
 from .mapped import NEEDS_ROOT

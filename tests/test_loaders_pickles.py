@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_storage.loaders.pickles import Rows, parse
+from dali_storage.loaders.datasets.pickles import Rows, parse
 
 from .cifar_archive import pickled
 

@@ -13,12 +13,11 @@ from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tv
 
-from dali_storage.loaders import presets
-from dali_storage.loaders.choice import chosen
-from dali_storage.loaders.compose import fused, seeded
-from dali_storage.loaders.presets import Preset
-from dali_storage.loaders.settings import Settings
-from dali_storage.loaders.transforms import Normalize, RandomErasing
+from dali_storage.loaders.datasets.choice import chosen
+from dali_storage.loaders.datasets.compose import fused, seeded
+from dali_storage.loaders.datasets.settings import Settings
+from dali_storage.loaders.transforms import Normalize, RandomErasing, presets
+from dali_storage.loaders.transforms.presets import Preset
 
 from .pixels import Pixels, decoded, delivered, difference
 

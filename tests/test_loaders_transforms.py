@@ -17,8 +17,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tv
 
-from dali_storage.loaders.compose import decode, fused, seeded
-from dali_storage.loaders.presets import Preset
+from dali_storage.loaders.datasets.compose import decode, fused, seeded
 from dali_storage.loaders.transforms import (
     Auto,
     CentreCrop,
@@ -31,6 +30,7 @@ from dali_storage.loaders.transforms import (
     RandomResizedCrop,
     ShorterSide,
 )
+from dali_storage.loaders.transforms.presets import Preset
 
 from .pixels import Pixels, decoded, delivered, difference, files
 

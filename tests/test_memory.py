@@ -5,8 +5,8 @@ import os
 import pytest
 
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.catalog import Catalog
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import SnapshotRangeTests
 
 from .fake_cuda import FastCopies, install, put_on_gpu

@@ -23,14 +23,14 @@ import numpy as np
 import pytest
 
 from dali_storage import readers
-from dali_storage._types import IntArray
 from dali_storage.backends.object_store import ObjectStoreReader
-from dali_storage.backends.objects import requests
+from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
-from dali_storage.catalog import Catalog
-from dali_storage.errors import ObjectReplacedError
-from dali_storage.ranges import Ranges
-from dali_storage.reader import Reader
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ObjectReplacedError
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import ObjectTests, RangeTests, make_batch, read
 from dali_storage.testing.probes import is_interrupted
 
@@ -639,7 +639,7 @@ PROGRAM = """
 import sys
 from nvidia.dali import Pipeline
 from dali_storage import readers
-from dali_storage._types import IntArray
+from dali_storage.contract._types import IntArray
 
 pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
 with pipeline:

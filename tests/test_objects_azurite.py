@@ -21,7 +21,7 @@ import pytest
 from obstore.store import AzureStore
 
 from dali_storage import readers
-from dali_storage.errors import ObjectReplacedError
+from dali_storage.contract.errors import ObjectReplacedError
 
 from .containers import write_numbered_tars
 from .parity import build, take

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from dali_storage import readers, registry
+from dali_storage import readers
 from dali_storage.backends.objects.errors import mapped
 from dali_storage.backends.objects.store import Stores
-from dali_storage.errors import BackendUnavailable, ObjectReplacedError
+from dali_storage.contract import registry
+from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 
 from .conftest import build, run_in_fork, started, take
 from .objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer

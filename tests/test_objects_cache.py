@@ -26,10 +26,10 @@ from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import cache as cache_module
 from dali_storage.backends.objects import entries as entries_module
-from dali_storage.backends.objects import room as room_module
+from dali_storage.backends.objects import quota as room_module
 from dali_storage.backends.objects.cache import Cache
-from dali_storage.errors import BackendUnavailable, CacheNotUsed, ObjectReplacedError
-from dali_storage.ranges import Ranges
+from dali_storage.contract.errors import BackendUnavailable, CacheNotUsed, ObjectReplacedError
+from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.probes import nothing_is_left
 from dali_storage.testing.reading import read

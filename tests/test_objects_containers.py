@@ -29,12 +29,14 @@ import wds2idx
 from nvidia.dali import fn, tfrecord
 
 from dali_storage import readers
-from dali_storage.catalog import Catalog
-from dali_storage.errors import ContainerChangedError, ObjectReplacedError
-from dali_storage.formats import plain, recordio, tfrecord_index, webdataset
-from dali_storage.formats.components import Selection
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
+from dali_storage.contract.objects import Versions
+from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
-from dali_storage.remote import Versions
+from dali_storage.formats.tar import webdataset
+from dali_storage.formats.tar.components import Selection
+from dali_storage.formats.tfrecord import index as tfrecord_index
 
 from .containers import (
     write_numbered_recordios,

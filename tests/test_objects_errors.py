@@ -14,7 +14,7 @@ import pytest
 
 from dali_storage.backends.objects.errors import ShortBodyError, compare, mapped, retryable
 from dali_storage.backends.objects.store import Stores, head
-from dali_storage.errors import ObjectReplacedError
+from dali_storage.contract.errors import ObjectReplacedError
 
 from .objects.client import FOR_EVER, FaultServer
 from .objects.fault_server import ERRORS

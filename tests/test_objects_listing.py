@@ -18,11 +18,12 @@ import obstore
 import pytest
 from PIL import Image
 
-from dali_storage import ObjectReplacedError, index, readers
+from dali_storage import ObjectReplacedError, readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import listing as listing_module
+from dali_storage.cli import index
+from dali_storage.contract.objects import Listing
 from dali_storage.loaders import image_folder
-from dali_storage.remote import Listing
 
 from .objects.client import FOR_EVER, FaultServer
 from .parity import build, take

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.backends.objects.origins import origins
-from dali_storage.devices import DeviceStatus
+from dali_storage.backends.objects.status import origins
+from dali_storage.contract.devices import DeviceStatus
 
 SECRET = "canary-secret-0123456789"
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .objects.client import KEY_ID, SECRET, FaultServer
 from .objects.fault_server import Request

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.options import require_flag, require_integer
+from dali_storage.contract.options import require_flag, require_integer
 
 
 @pytest.mark.parametrize("value", [1, 64])

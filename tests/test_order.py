@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn
 
-from dali_storage._types import IntArray
+from dali_storage.contract._types import IntArray
 from dali_storage.order import Order, OrderOptions, reader_meta, streams
 from dali_storage.order.libstdcxx import seed_words
 

@@ -13,16 +13,16 @@ from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import dali, readers
-from dali_storage._types import IntArray
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.buffers import BufferPool
-from dali_storage.catalog import Catalog
-from dali_storage.contents import Contents, Format, Output
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import RecordError
+from dali_storage.contract.format import Contents, Format, Output
+from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group
-from dali_storage.errors import RecordError
 from dali_storage.order import OrderOptions
-from dali_storage.ranges import Ranges
-from dali_storage.source import Source
+from dali_storage.reading.buffers import BufferPool
+from dali_storage.reading.source import Source
 
 from .containers import write_numbered_tars
 

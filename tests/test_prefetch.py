@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_storage import cuda
-from dali_storage._types import Buffer, IntArray
-from dali_storage.buffers import BufferPool
-from dali_storage.catalog import Catalog
-from dali_storage.contents import Contents, Format
-from dali_storage.discovery import from_files
-from dali_storage.errors import RecordError, SampleChangedError, SampleSizeChanged
+from dali_storage.contract import cuda
+from dali_storage.contract._types import Buffer, IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import RecordError, SampleChangedError, SampleSizeChanged
+from dali_storage.contract.format import Contents, Format
+from dali_storage.contract.reader import Batch, Reader
 from dali_storage.order import Order, OrderOptions
-from dali_storage.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, layout, slices
-from dali_storage.reader import Batch, Reader
+from dali_storage.reading.buffers import BufferPool
+from dali_storage.reading.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, layout, slices
+from dali_storage.samples.discovery import from_files
 
 from .conftest import open_files, threads
 from .fake_cuda import Cuda, put_on_gpu

@@ -15,11 +15,11 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.backends.linux import aio, preadv
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory, from_files
-from dali_storage.errors import SampleSizeChanged
-from dali_storage.ranges import Ranges
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import SampleSizeChanged
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_directory, from_files
 from dali_storage.testing import (
     RangeTests,
     ReaderTests,
@@ -184,8 +184,8 @@ READ = """
 import sys
 import numpy as np
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.discovery import from_files
-from dali_storage.errors import BackendUnavailable
+from dali_storage.samples.discovery import from_files
+from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import read
 
 print(f"works: {PythonFileReader.unavailable() is None}")

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_storage._types import IntArray
-from dali_storage.catalog import Catalog
-from dali_storage.contents import parts
-from dali_storage.cuda import DeviceBuffer
-from dali_storage.prefetch import make_batch
-from dali_storage.ranges import Ranges, Spans, place
-from dali_storage.reader import Batch
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.cuda import DeviceBuffer
+from dali_storage.contract.format import parts
+from dali_storage.contract.ranges import Ranges, Spans, place
+from dali_storage.contract.reader import Batch
+from dali_storage.reading.prefetch import make_batch
 
 NEAR = 4096
 FILES = [np.random.default_rng(seed).integers(0, 256, 90_000, np.uint8) for seed in range(3)]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nvidia.dali import fn
 
 from dali_storage import readers
-from dali_storage.errors import RecordError
+from dali_storage.contract.errors import RecordError
 from dali_storage.formats import recordio
 
 from .conftest import open_files

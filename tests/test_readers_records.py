@@ -19,12 +19,13 @@ from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 from PIL import Image
 
-from dali_storage import ranges, readers
+from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.errors import ContainerChangedError
+from dali_storage.contract import ranges
+from dali_storage.contract.errors import ContainerChangedError
+from dali_storage.contract.ranges import Ranges
 from dali_storage.formats import plain
 from dali_storage.loaders import Loader
-from dali_storage.ranges import Ranges
 
 from .conftest import open_files
 from .containers import write_tar

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage._types import IntArray
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.catalog import Catalog
-from dali_storage.errors import SampleChangedError, SampleSizeChanged
-from dali_storage.reader import Batch, Reader
-from dali_storage.records import RecordsReader, read_whole
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import SampleChangedError, SampleSizeChanged
+from dali_storage.contract.reader import Batch, Reader
+from dali_storage.loaders.datasets.in_memory import RecordsReader, read_whole
 from dali_storage.testing import SnapshotReaderTests, nothing_is_left, read
 
 from .conftest import open_files

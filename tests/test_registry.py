@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dali_storage import registry
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
+from dali_storage.contract import registry
 
-ROOT = Path(registry.__file__).parent.parent
+ROOT = Path(registry.__file__).parents[2]
 
 PLUGIN = """
 from dali_storage import Reader
@@ -126,7 +126,9 @@ def test_a_backend_of_another_distribution(plugin: dict[str, str]) -> None:
 def test_a_wrong_plugin_is_refused(
     plugin: dict[str, str], name: str, error: type[Exception], message: str
 ) -> None:
-    run = python(plugin, "-c", f"from dali_storage import registry; registry.load({name!r})")
+    run = python(
+        plugin, "-c", f"from dali_storage.contract import registry; registry.load({name!r})"
+    )
     assert f"\n{error.__name__}: " in run.stderr
     assert re.search(message, run.stderr), run.stderr
 
@@ -175,7 +177,7 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
         "from importlib import metadata\n"
         "def missing(name): raise metadata.PackageNotFoundError(name)\n"
         "metadata.distribution = missing\nmetadata.entry_points = lambda group: []\n"
-        "from dali_storage import registry; print(registry.names())"
+        "from dali_storage.contract import registry; print(registry.names())"
     )
     assert python(dict(os.environ), "-c", script).stdout == f"{registry.names()}\n"
 

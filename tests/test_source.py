@@ -1,4 +1,4 @@
-"""dali_storage.source: position, opening and closing, without DALI."""
+"""dali_storage.reading.source: position, opening and closing, without DALI."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage._types import Buffer, address_of
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.errors import BackendUnavailable, NotPageLocked
+from dali_storage.contract._types import Buffer, address_of
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, NotPageLocked
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Batch, Reader
 from dali_storage.order import OrderOptions
-from dali_storage.ranges import Ranges
-from dali_storage.reader import Batch, Reader
-from dali_storage.source import Source
+from dali_storage.reading.source import Source
+from dali_storage.samples.discovery import from_directory
 
 from .conftest import Tree, threads
 from .fake_cuda import Cuda, put_on_gpu

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_storage.formats import tars
-from dali_storage.formats.tars import Member
+from dali_storage.formats.tar import archive
+from dali_storage.formats.tar.archive import Member
 
 from .conftest import open_files
 from .containers import write_tar
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 def found(path: Path) -> list[Member]:
-    return [*tars.members(os.fsencode(path))]
+    return [*archive.members(os.fsencode(path))]
 
 
 def expected(path: Path) -> list[Member]:
@@ -280,7 +280,7 @@ def test_a_checksum_may_be_of_signed_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", [b"", b"v1.2 1\n", b"x" * 512, b"\0" * 511])
 def test_what_does_not_begin_as_a_tar_is_none(head: bytes) -> None:
-    assert not tars.matches(head)
+    assert not archive.matches(head)
 
 
 def test_what_begins_as_a_tar_is_one(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_what_begins_as_a_tar_is_one(tmp_path: Path) -> None:
     for flavour in FLAVOURS[1:]:
         for members in contents:
             path = write_tar(tmp_path / "t", members, flavour)
-            assert tars.matches(path.read_bytes()[:512])
+            assert archive.matches(path.read_bytes()[:512])
 
 
 def test_long_names_are_read_from_records_of_any_length(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 from nvidia.dali import fn
 
 from bmap_tools import create
-from dali_storage import Batch, Catalog, IntArray, Reader, readers, registry
-from dali_storage.errors import MapNotChecked
+from dali_storage import Batch, Catalog, IntArray, Reader, readers
+from dali_storage.contract import registry
+from dali_storage.contract.errors import MapNotChecked
 
 from . import devices
 from .conftest import Tree, build, take

@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from dali_storage.backends.objects.pool import Requests
+from dali_storage.samples.discovery import from_files
+from dali_storage.reading.lanes import Lanes
+from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.contract.reader import Batch
 
-from dali_storage.backends.objects.requests import Requests
-from dali_storage.discovery import from_files
 from dali_storage.formats.files import Files
-from dali_storage.lanes import Lanes
 from dali_storage.order import Order, OrderOptions
-from dali_storage.prefetch import Prefetcher
-from dali_storage.reader import Batch
 
 from .test_prefetch import Model
 

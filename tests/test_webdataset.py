@@ -27,11 +27,12 @@ from nvidia.dali import Pipeline, fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
-from dali_storage.catalog import Catalog
-from dali_storage.errors import ContainerChangedError, MapNotChecked
-from dali_storage.formats import wds_index, webdataset
-from dali_storage.formats.components import Selection
-from dali_storage.index import main as make_indexes
+from dali_storage.cli.index import main as make_indexes
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ContainerChangedError, MapNotChecked
+from dali_storage.formats.tar import index as tar_index
+from dali_storage.formats.tar import webdataset
+from dali_storage.formats.tar.components import Selection
 from dali_storage.loaders import Loader, Shard
 
 from .conftest import open_files
@@ -338,7 +339,7 @@ def test_an_index_that_contradicts_its_tar_is_refused_by_line(
 def test_lines_beyond_the_first_block_are_named(
     tar: Path, index: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
 ) -> None:
-    monkeypatch.setattr(wds_index, "_BYTES", 1)  # a line
+    monkeypatch.setattr(tar_index, "_BYTES", 1)  # a line
     index.write_text(INDEX.replace(old, new))
     with pytest.raises((ValueError, ContainerChangedError), match=message):
         build(
@@ -360,7 +361,7 @@ def test_lines_beyond_the_first_block_are_named(
 def test_all_blocks_of_an_index_are_compared_also_where_samples_are_skipped(
     tar: Path, index: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
 ) -> None:
-    monkeypatch.setattr(wds_index, "_BYTES", 1)  # a line
+    monkeypatch.setattr(tar_index, "_BYTES", 1)  # a line
     index.write_text(
         INDEX.replace(old, new).replace("txt", "jpg", 1).replace("jpg 2560", "no 2560")
     )
@@ -403,8 +404,8 @@ def test_blocks_of_lines_are_what_the_lines_say(
     found: dict[int, Any] = {}
     done = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wds_index, "_BYTES", at_once)
-        for block in wds_index.blocks(os.fsencode(path)):
+        patch.setattr(tar_index, "_BYTES", at_once)
+        for block in tar_index.blocks(os.fsencode(path)):
             for extensions, which, places in block.groups:
                 for sample, place in zip(which.tolist(), places.tolist(), strict=True):
                     row = [(e.decode(), *p) for e, p in zip(extensions, place, strict=True)]
@@ -416,14 +417,14 @@ def test_blocks_of_lines_are_what_the_lines_say(
 def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.idx"
     path.write_text("v1.1 3\na 512 1 b 1024 2\na 1536 3\nb 2048 4 a 2560 5 b 3072 6\n")
-    [block] = wds_index.blocks(os.fsencode(path))
+    [block] = tar_index.blocks(os.fsencode(path))
     assert {group.extensions for group in block.groups} == {
         *((b"a", b"b"), (b"a",), (b"b", b"a", b"b"))
     }
     line = "a 512 1 n b 512 1 n"
     path.write_text("\n".join(["v1.2 4", line, "a 512 1", "b 512 1 n", f"{line} n {line}"]))
     with pytest.raises(ValueError, match=r"line 3: expected extension, offset, size and name"):
-        next(wds_index.blocks(os.fsencode(path)))
+        next(tar_index.blocks(os.fsencode(path)))
 
 
 # --- where DALI dies or lies ---------------------------------------------------------------------

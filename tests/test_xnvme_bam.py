@@ -12,9 +12,9 @@ import pytest
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.gpu import requirements
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.samples.discovery import from_directory
 
 from .test_xnvme_pci import ADDRESS, ENOUGH, controller, write
 

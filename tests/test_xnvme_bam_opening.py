@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage._types import address_of
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.extents import reader as extents_reader
-from dali_storage.backends.xnvme import queue_pairs
+from dali_storage.backends.gpu import queue_pairs
 from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract._types import address_of
+from dali_storage.contract.errors import BackendUnavailable
 
 from .test_xnvme_gpu_queue import Launcher
 from .test_xnvme_pci import ADDRESS

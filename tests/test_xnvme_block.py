@@ -18,7 +18,6 @@ from nvidia.dali import fn
 
 import bmap_tools
 from dali_storage import readers
-from dali_storage._types import IntArray, address_of
 from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme.abi import COMMAND
 from dali_storage.backends.xnvme.device import Device
@@ -27,10 +26,11 @@ from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory, from_tree
-from dali_storage.errors import BackendUnavailable, MapNotChecked
-from dali_storage.reader import Reader
+from dali_storage.contract._types import IntArray, address_of
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_directory, from_tree
 from dali_storage.testing import make_batch, nothing_is_left, read
 
 from .conftest import build, take

@@ -17,10 +17,10 @@ from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_file import XnvmeFileReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_files
-from dali_storage.errors import BackendUnavailable, SampleSizeChanged
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, SampleSizeChanged
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_files
 from dali_storage.testing import (
     RangeTests,
     ReaderTests,

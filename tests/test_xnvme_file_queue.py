@@ -11,7 +11,7 @@ import pytest
 from dali_storage.backends.xnvme.device import Device
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .xnvme import Descriptors, offered
 

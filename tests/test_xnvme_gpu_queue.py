@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage._types import address_of
-from dali_storage.backends.gpu import layout
-from dali_storage.backends.xnvme import gpu_queue, queue_pairs
+from dali_storage.backends.gpu import layout, queue_pairs
+from dali_storage.backends.gpu import queue as gpu_queue
+from dali_storage.backends.gpu.queue import GpuQueue
 from dali_storage.backends.xnvme.bus import BusMemory
-from dali_storage.backends.xnvme.gpu_queue import GpuQueue
+from dali_storage.contract._types import address_of
 
 from .test_xnvme_queue_pairs import Controller, Memory
 

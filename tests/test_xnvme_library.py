@@ -12,7 +12,7 @@ import pytest
 
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.library import Library
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 ROOT = Path(_xnvme.__file__).resolve().parent.parent
 

@@ -20,8 +20,8 @@ from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.errors import BackendUnavailable, StaleMapError
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, StaleMapError
 from dali_storage.testing import nothing_is_left, read
 
 from .conftest import open_files

@@ -16,9 +16,9 @@ from dali_storage.backends.xnvme import nodes as _xnvme_nodes
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.errors import BackendUnavailable, MapNotChecked
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 
 from .devices import Disk, disk, loop_device, run

@@ -13,8 +13,8 @@ import pytest
 
 from dali_storage.backends.xnvme import pci
 from dali_storage.backends.xnvme.pci import identify
-from dali_storage.devices import DeviceStatus
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.devices import DeviceStatus
+from dali_storage.contract.errors import BackendUnavailable
 
 ADDRESS = "0000:00:04.0"
 ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_storage._types import address_of
 from dali_storage.backends.xnvme import bus as _bus
 from dali_storage.backends.xnvme import prp as _prp
 from dali_storage.backends.xnvme.bus import BusMap, BusMemory, paged
 from dali_storage.backends.xnvme.device import Device, Geometry
-from dali_storage.backends.xnvme.kinds import PCI_ADDRESS
+from dali_storage.backends.xnvme.device_kinds import PCI_ADDRESS
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.prp import PrpLists, prps
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import PeerReadCommands
+from dali_storage.contract._types import address_of
 
 PAGE = 4096
 MOST = 2 << 20  # bytes of a command

@@ -24,7 +24,7 @@ from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .devices import loop_device
 from .interrupts import interrupted

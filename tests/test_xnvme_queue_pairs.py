@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_storage._types import address_of
-from dali_storage.backends.xnvme import bus, queue_pairs, registers
-from dali_storage.backends.xnvme.admin import count_granted
+from dali_storage.backends.gpu import queue_pairs, registers
+from dali_storage.backends.gpu.admin import count_granted
+from dali_storage.backends.gpu.queue_pairs import QueuePairs
+from dali_storage.backends.gpu.registers import Registers
+from dali_storage.backends.xnvme import bus
 from dali_storage.backends.xnvme.bus import BusMemory
-from dali_storage.backends.xnvme.queue_pairs import QueuePairs
-from dali_storage.backends.xnvme.registers import Registers
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract._types import address_of
+from dali_storage.contract.errors import BackendUnavailable
 
 PAGE = 4096
 INVALID_IDENTIFIER, INVALID_SIZE = 0x101, 0x102

@@ -10,16 +10,16 @@ import numpy as np
 
 from bmap_tools import fiemap
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...errors import named
-from ...ranges import Spans
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import named
+from ...contract.ranges import Spans
 from ..files.containers import Containers
 from ..files.opening import statuses_of_paths
 from ..files.samples import SampleFiles
 from .freshness import Freshness
-from .line import expand
 from .map import LoadedMap
+from .segments import expand
 
 _STATE = [4, 5, 12, 13, 14, 15]  # inode, size, ctime, mtime: words of 8 bytes in struct statx
 

@@ -9,8 +9,8 @@ from bmap_tools import file_system
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.extent_map import Device, ExtentMap
 
-from ..._types import PathLike
-from ...errors import LIMITS, BackendUnavailable, os_error
+from ...contract._types import PathLike
+from ...contract.errors import LIMITS, BackendUnavailable, os_error
 from ..linux.storage import Storage, attach_remedy
 from .map import LoadedMap
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from bmap_tools import fiemap
 
-from ..._types import IntArray
-from ...errors import named
+from ...contract._types import IntArray
+from ...contract.errors import named
 from ..files.opening import open_cached, open_files, open_missing, statuses, statuses_of_paths
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap

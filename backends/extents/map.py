@@ -13,9 +13,9 @@ import numpy as np
 import bmap_tools
 from bmap_tools.extent_map import ExtentMap
 
-from ..._types import IntArray, PathLike
-from ...catalog import Catalog
-from ...errors import StaleMapError
+from ...contract._types import IntArray, PathLike
+from ...contract.catalog import Catalog
+from ...contract.errors import StaleMapError
 
 _loaded: weakref.WeakValueDictionary[tuple[int, ...], ExtentMap] = weakref.WeakValueDictionary()
 
@@ -61,7 +61,7 @@ def load_map(bmap: PathLike) -> LoadedMap:
 
 
 class MapTree:
-    """The directories and files of a map: a `dali_storage.catalog.Tree`.
+    """The directories and files of a map: a `dali_storage.contract.catalog.Tree`.
 
     Attributes:
         root: the mapped directory.

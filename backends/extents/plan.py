@@ -12,10 +12,10 @@ import numpy as np
 
 from bmap_tools.extent_map import ExtentMap, csr_offsets
 
-from ..._types import IntArray, address_of
-from ...ranges import Spans, divide
-from ...reader import Batch
-from .line import Line, expand
+from ...contract._types import IntArray, address_of
+from ...contract.ranges import Spans, divide
+from ...contract.reader import Batch
+from .segments import Line, expand
 
 
 @dataclass(frozen=True, slots=True, eq=False)

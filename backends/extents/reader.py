@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Generic
 
-from ..._types import IntArray, PathLike
-from ...catalog import Catalog
-from ...reader import Reader
+from ...contract._types import IntArray, PathLike
+from ...contract.catalog import Catalog
+from ...contract.reader import Reader
+from .checks import directory_of
 from .device import Opened, open_mapped
 from .map import LoadedMap, MapTree, load_map
-from .opening import directory_of
 from .samples import MappedSamples
 
 

@@ -9,17 +9,17 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...errors import MapNotChecked, os_error
-from ...reader import Batch
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import MapNotChecked, os_error
+from ...contract.reader import Batch
 from ..linux.storage import Storage
+from .checks import find_unmapped, require_within, why_not_mounted
 from .containers import MappedContainers
+from .fallback import read_file
 from .freshness import Freshness
 from .map import LoadedMap, files_of
-from .opening import find_unmapped, require_within, why_not_mounted
 from .plan import Extents, Reads
-from .unmapped import read_file
 
 _PAGE = 4096  # bytes; smaller reads save nothing
 

@@ -10,9 +10,9 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...errors import ContainerChangedError
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import ContainerChangedError
 from .opening import (
     STATX,
     close_all,

@@ -18,8 +18,8 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
-from ...errors import named, os_error
+from ...contract._types import IntArray
+from ...contract.errors import named, os_error
 from ..linux import libc
 
 _RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads have all files that may be open

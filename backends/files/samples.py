@@ -8,11 +8,11 @@ from itertools import count, repeat
 
 import numpy as np
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...errors import SampleSizeChanged, os_error
-from ...options import require_flag, require_integer
-from ...reader import Batch
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import SampleSizeChanged, os_error
+from ...contract.options import require_flag, require_integer
+from ...contract.reader import Batch
 from .opening import close_all, is_local, open_cached, open_files, open_missing, regular_sizes
 
 FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default

@@ -5,11 +5,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...errors import ContainerChangedError
-from ...ranges import Spans
-from ...reader import Batch
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import ContainerChangedError
+from ...contract.ranges import Spans
+from ...contract.reader import Batch
 from .containers import Containers, changed_error, outside_error
 from .samples import SampleFiles
 

@@ -35,9 +35,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ... import cuda
-from ..._types import Buffer
-from ...errors import LIMITS, BackendUnavailable, named
+from ...contract import cuda
+from ...contract._types import Buffer
+from ...contract.errors import LIMITS, BackendUnavailable, named
 from ..xnvme.bus import PAGE_SHIFT, BusAddresses, BusMap, BusMemory, paged
 from ..xnvme.pci import FUNCTIONS, problem_of
 from . import driver, topology

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
+from ...contract._types import IntArray
 
 QUEUE_PAIR = np.dtype(
     [

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import cuda
-from ..._types import HostBuffer, address_of
-from ...errors import BackendUnavailable
+from ...contract import cuda
+from ...contract._types import HostBuffer, address_of
+from ...contract.errors import BackendUnavailable
 from . import layout
 
 _CAPABILITY = 70  # Volta: __nanosleep, and atomics and fences of the whole system

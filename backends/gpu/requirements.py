@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ... import cuda
-from ...devices import DeviceStatus
-from ...errors import BackendUnavailable
+from ...contract import cuda
+from ...contract.devices import DeviceStatus
+from ...contract.errors import BackendUnavailable
 from ..linux.storage import sysfs_text
 from ..xnvme import pci
 from ..xnvme.pci import FUNCTIONS, Need, problem_of

@@ -23,8 +23,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
-from ...errors import BackendUnavailable
+from ...contract._types import IntArray
+from ...contract.errors import BackendUnavailable
 from . import libc
 
 # <linux/aio_abi.h>, the same on every 64-bit little-endian machine

@@ -4,7 +4,7 @@ import warnings
 from functools import partial
 from typing import Literal, TypeAlias
 
-from ...errors import BackendUnavailable
+from ...contract.errors import BackendUnavailable
 from . import aio, preadv
 from .reads import Read
 

@@ -7,8 +7,8 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
-from ...errors import BackendUnavailable
+from ...contract._types import IntArray
+from ...contract.errors import BackendUnavailable
 from . import libc
 from .libc import IOVEC
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from bmap_tools import device
 from bmap_tools.extent_map import Device
 
-from ...devices import DeviceStatus
-from ...errors import BackendUnavailable, named
+from ...contract.devices import DeviceStatus
+from ...contract.errors import BackendUnavailable, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...errors import CacheNotUsed, os_error
-from ...options import require_integer
-from ...reader import Batch
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import CacheNotUsed, os_error
+from ...contract.options import require_integer
+from ...contract.reader import Batch
 from ..files.opening import is_local, open_cached, open_each, open_files, statuses
 from ..files.samples import FILES_AT_ONCE
 from ..linux.libc import IOVEC

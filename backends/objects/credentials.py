@@ -9,7 +9,7 @@ import configparser
 import os
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BackendUnavailable
+from ...contract.errors import BackendUnavailable
 from .errors import NO_CREDENTIALS
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from ...errors import named
+from ...contract.errors import named
 from ..files.opening import open_files
-from .room import TEMPORARY, Room, occupied
+from .quota import TEMPORARY, Room, occupied
 
 _LAYOUT = b"objects-1"  # another layout must have another name: old and new may share a directory
 _HINT = (

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 
-from ...errors import ObjectReplacedError
+from ...contract.errors import ObjectReplacedError
 
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""

@@ -22,8 +22,8 @@ import numpy as np
 import obstore
 from obstore.exceptions import InvalidPathError
 
-from ..._types import IntArray
-from ...remote import Versions
+from ...contract._types import IntArray
+from ...contract.objects import Versions
 from .store import Store
 from .versions import version_of
 

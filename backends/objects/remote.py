@@ -12,12 +12,12 @@ import numpy as np
 import obstore
 from obstore.exceptions import InvalidPathError
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...remote import Listing, Versions
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.objects import Listing, Versions
 from .errors import mapped
 from .listing import AT_ONCE, Choose, OddKeys, Piece, list_objects
-from .requests import Requests
+from .pool import Requests
 from .store import Stores, split
 from .versions import Objects
 

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from ...options import require_flag, require_number
-from ...remote import require_public
+from ...contract.objects import require_public
+from ...contract.options import require_flag, require_number
 from .credentials import Profile, signing
 from .errors import NO_CREDENTIALS, is_silent
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..._types import IntArray
-from ...catalog import Catalog
-from ...remote import Versions
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.objects import Versions
 from ..files.containers import outside_error
 from .errors import ShortBodyError, compare, mapped
-from .requests import Requests
+from .pool import Requests
 from .store import Store, Stores, head
 
 if TYPE_CHECKING:

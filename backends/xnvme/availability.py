@@ -2,7 +2,7 @@
 
 import os
 
-from ...errors import LIMITS, BackendUnavailable
+from ...contract.errors import LIMITS, BackendUnavailable
 from .file_queue import IOS, FileQueue
 from .library import Library, load
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import Buffer, HostBuffer, IntArray, address_of
+from ...contract._types import Buffer, HostBuffer, IntArray, address_of
 from .device import Device
 
 BusAddresses: TypeAlias = npt.NDArray[np.uint64]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._types import HostBuffer
-from ...errors import os_error
+from ...contract._types import HostBuffer
+from ...contract.errors import os_error
 from ..linux import libc
 from .abi import GEOMETRY, GEOMETRY_KINDS, OPTS, OPTS_READ, copy_structure
 from .library import Library

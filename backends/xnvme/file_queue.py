@@ -13,8 +13,8 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
-from ...errors import BackendUnavailable
+from ...contract._types import IntArray
+from ...contract.errors import BackendUnavailable
 from ..linux import libc
 from .device import Device
 from .library import Library

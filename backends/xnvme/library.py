@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import Any
 
-from ...errors import BackendUnavailable
+from ...contract.errors import BackendUnavailable
 from .abi import PROTOTYPES, VERSION_SYMBOLS
 
 _NAMES = ("libxnvme.so", "libxnvme.so.0")

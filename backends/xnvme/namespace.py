@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..._types import HostBuffer, IntArray
-from ...errors import BackendUnavailable, os_error
+from ...contract._types import HostBuffer, IntArray
+from ...contract.errors import BackendUnavailable, os_error
 from ..linux.storage import Storage, mode_of, no_permission
 from . import pci
 from .abi import MAX_BLOCKS
 from .bus import BusMemory
 from .device import Device, Geometry
-from .kinds import BLOCK_DEVICE, CHARACTER_DEVICE, IMAGE, PCI_ADDRESS, DeviceKind
+from .device_kinds import BLOCK_DEVICE, CHARACTER_DEVICE, IMAGE, PCI_ADDRESS, DeviceKind
 from .library import Library
 from .prp import PrpLists
 from .queue import Queue

@@ -13,8 +13,8 @@ from pathlib import Path
 from bmap_tools import device
 from bmap_tools.device import UnsupportedStorage
 
-from ...devices import DeviceStatus
-from ...errors import BackendUnavailable
+from ...contract.devices import DeviceStatus
+from ...contract.errors import BackendUnavailable
 from ..linux.storage import Storage, describe, list_disks, no_permission, node_problem, sysfs_text
 
 _BLOCK_DEVICES = Path("/sys/class/block")

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ...devices import DeviceStatus
-from ...errors import BackendUnavailable
+from ...contract.devices import DeviceStatus
+from ...contract.errors import BackendUnavailable
 from ..linux.storage import sysfs_text
 from .abi import IDENTIFY_CONTROLLER, IDENTIFY_NAMESPACE, copy_structure
 from .device import LIBRARY_LOCK, Device

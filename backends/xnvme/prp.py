@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..._types import IntArray, address_of
+from ...contract._types import IntArray, address_of
 from .bus import PAGE_SHIFT, BusAddresses, BusMemory, allocate
 from .device import Device
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
-from ...errors import BackendUnavailable
+from ...contract._types import IntArray
+from ...contract.errors import BackendUnavailable
 from ..linux import libc
 from .abi import CONTEXT, PHASE_BITS, SCT_AND_SC
 from .device import LIBRARY_LOCK, Device, foreign_memory

@@ -6,7 +6,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import IntArray
+from ...contract._types import IntArray
 from .abi import COMMAND, CONTEXT, READ
 from .bus import BusMemory
 from .prp import PrpLists, prps

@@ -10,9 +10,9 @@ from typing import Any
 from nvidia.dali.ops import _OpCounter
 from nvidia.dali.pipeline import Pipeline
 
-from ..catalog import Catalog
-from ..contents import Format
-from ..source import Source
+from ..contract.catalog import Catalog
+from ..contract.format import Format
+from ..reading.source import Source
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators

@@ -23,11 +23,11 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
-from .. import cuda
-from ..buffers import Lease
-from ..contents import Contents, Format, Output
-from ..prefetch import LoadedBatch
-from ..source import Source
+from ..contract import cuda
+from ..contract.format import Contents, Format, Output
+from ..reading.buffers import Lease
+from ..reading.prefetch import LoadedBatch
+from ..reading.source import Source
 from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from nvidia.dali.backend import Pipeline as Executor
 
-from .. import cuda
-from ..contents import Contents
+from ..contract import cuda
+from ..contract.format import Contents
 
 _Queued: TypeAlias = deque[tuple[Callable[[], None], Contents]]
 

@@ -18,7 +18,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy, _DaliBaseIterator
 
 from ..order.shards import rounds
-from ..source import Source
+from ..reading.source import Source
 from .group import readers_of
 
 _HELD = "_first_batch", "_peek"  # where an iterator keeps a batch for the user

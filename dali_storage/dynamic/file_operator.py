@@ -5,8 +5,8 @@ import threading
 from typing import Any
 
 from ..dali.group import data_list, number_list
-from ..prefetch import LoadedBatch
-from ..source import Source
+from ..reading.prefetch import LoadedBatch
+from ..reading.source import Source
 
 
 class FileSource(Source):

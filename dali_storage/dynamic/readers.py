@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 
-from .. import discovery
-from .._types import PathLike
+from ..contract._types import PathLike
+from ..contract.options import dali_flag, require_integer
 from ..dali import add_reader
-from ..options import dali_flag, require_integer
+from ..order.state import read_checkpoint
 from ..readers.files import prepare_file
-from ..saved import read_checkpoint
+from ..samples import discovery
 from .file_operator import FileOperator, FileSource
 
 __all__ = ["File"]

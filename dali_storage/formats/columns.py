@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._types import IntArray, PathLike
-from ..discovery import integers
-from ..filters import PATH_TYPES
-from ..names import local_path
+from ..contract._types import IntArray, PathLike
+from ..samples.discovery import integers
+from ..samples.locations import local_path
+from ..samples.patterns import PATH_TYPES
 
 Column: TypeAlias = PathLike | Any
 """The path of a .npy file of integers, or a sequence or array of them."""

@@ -13,10 +13,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 
-from ..catalog import Catalog
-from ..errors import named
-from ..remote import Remote, scheme
-from ..waiting import take
+from ..contract.catalog import Catalog
+from ..contract.errors import named
+from ..contract.objects import Remote, scheme
+from ..contract.waiting import take
 
 _AT_ONCE = 32  # objects: each takes a round trip or two, and next to no time of this machine
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._types import IntArray
-from ..catalog import Catalog
-from ..ranges import Ranges
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.ranges import Ranges
 from .columns import Column, column, labels_column
 from .files import LOCAL, Files
 

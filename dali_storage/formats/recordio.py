@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._types import IntArray
-from ..catalog import Catalog
-from ..contents import Contents, Format, Output, packed
-from ..errors import RecordError, named
-from ..ranges import Ranges
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.errors import RecordError, named
+from ..contract.format import Contents, Format, Output, packed
+from ..contract.ranges import Ranges
 from .files import LOCAL, Files
 
 _MAGIC = struct.pack("<I", 0xCED7230A)

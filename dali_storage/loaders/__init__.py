@@ -5,12 +5,13 @@ pixels of torchvision.
 """
 
 from ..ranks import Shard
-from . import presets, transforms
-from .cifar import cifar10, cifar100
-from .folders import image_folder
-from .imagenet import imagenet
-from .loader import Loader
-from .stats import LoaderStats
+from . import transforms
+from .datasets.cifar import cifar10, cifar100
+from .datasets.folders import image_folder
+from .datasets.imagenet import imagenet
+from .loop.loader import Loader
+from .loop.stats import LoaderStats
+from .transforms import presets
 
 __all__ = [
     "Loader",

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .._types import IntArray
+from ..contract._types import IntArray
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64[n], outputs of an engine: of 64 bits, or of 32 bits in the low half."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..options import dali_flag, dali_integer
+from ..contract.options import dali_flag, dali_integer
 
 _BITS = {"seed": 64, "shuffle_after_epoch_seed": 64}  # of DALI's types; all others are int32
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .._types import IntArray
+from ..contract._types import IntArray
 from .options import OrderOptions
 from .sequence import Order
 from .shards import rounds

@@ -8,7 +8,7 @@ an epoch starts in the stream is arithmetic, and so is the entry at a position. 
 
 import numpy as np
 
-from .._types import IntArray
+from ..contract._types import IntArray
 from .libstdcxx import Indices
 from .options import OrderOptions
 from .shards import Shards, rounds

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .._types import IntArray
+from ..contract._types import IntArray
 from .options import OrderOptions
 
 _Index = TypeVar("_Index", int, IntArray)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .._types import IntArray
+from ..contract._types import IntArray
 from .libstdcxx import Indices, Minstd, Mt19937_64, mt19937, shuffled
 from .options import OrderOptions
 from .shards import Shards

@@ -5,15 +5,15 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from .. import registry
-from ..catalog import Catalog, Tree
-from ..contents import Format
+from ..contract import registry
+from ..contract.catalog import Catalog, Tree
+from ..contract.format import Format
+from ..contract.objects import Remote, scheme
+from ..contract.options import dali_flag, dali_integer
+from ..contract.reader import Reader
 from ..dali import DataNode, add_reader
-from ..options import dali_flag, dali_integer
 from ..order import OrderOptions, reader_meta
-from ..reader import Reader
-from ..remote import Remote, scheme
-from ..source import Source
+from ..reading.source import Source
 
 
 class Storage:

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .. import registry
-from ..names import file_names
-from ..options import dali_flag
-from ..remote import scheme
+from ..contract import registry
+from ..contract.objects import scheme
+from ..contract.options import dali_flag
+from ..samples.locations import file_names
 
 
 def on_cpu(device: str | None, why: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from nvidia.dali import Pipeline, fn, tfrecord
 
-from ..formats import example
-from ..formats.tfrecord import FOOTER, HEADER, Feature
+from ..formats.tfrecord import example
+from ..formats.tfrecord.features import FOOTER, HEADER, Feature
 
 
 def describe(features: Any) -> dict[str, Feature]:

@@ -5,12 +5,12 @@ from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .. import discovery
-from .._types import PathLike
-from ..catalog import Catalog
-from ..contents import Format
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.format import Format
 from ..dali import DataNode
-from ..names import file_names, locations
+from ..samples import discovery
+from ..samples.locations import file_names, locations
 from .arguments import Prepared, Storage, add, prepare
 
 _SAMPLES = "file_root", "files", "file_list"

@@ -7,14 +7,14 @@ from typing import Any, TypeAlias
 from nvidia.dali.data_node import DataNode as Tensor
 from nvidia.dali.pipeline import do_not_convert
 
-from .._types import PathLike
-from ..catalog import Catalog
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.options import dali_integer
 from ..dali import DataNode
-from ..filters import as_list
-from ..formats import npy
-from ..formats.roi import Region
-from ..names import file_names, locations
-from ..options import dali_integer
+from ..formats.npy import header
+from ..formats.npy.region import Region
+from ..samples.locations import file_names, locations
+from ..samples.patterns import as_list
 from .arguments import Storage, add, prepare
 from .containers import on_cpu, storage_options
 
@@ -116,13 +116,13 @@ def numpy(
     """
     arguments = dict(locals())
     on_cpu(device, "headers are parsed on the CPU")
-    fmt = npy.Npy(_region(arguments))
+    fmt = header.Npy(_region(arguments))
     given = None if files is None else file_names("files", files)
     names = locations(file_root, given, file_list)
     arguments["backend_options"] = storage_options(arguments, names)
 
     def find(storage: Storage) -> Catalog:
-        return npy.find(file_root, file_list, given, file_filter, storage.remote)
+        return header.find(file_root, file_list, given, file_filter, storage.remote)
 
     nodes = add(arguments, prepare(arguments, find, names=names), fmt)
     return nodes if len(nodes) > 1 else nodes[0]

@@ -5,12 +5,12 @@ from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .._types import PathLike
-from ..catalog import Catalog
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
 from ..dali import DataNode
 from ..formats import recordio
 from ..formats.files import Files
-from ..names import file_names
+from ..samples.locations import file_names
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, on_cpu
 

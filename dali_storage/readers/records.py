@@ -5,14 +5,14 @@ from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .._types import PathLike
-from ..catalog import Catalog
-from ..contents import Format
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.format import Format
 from ..dali import DataNode
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
-from ..names import file_names
+from ..samples.locations import file_names
 from .arguments import Storage, add, prepare
 
 

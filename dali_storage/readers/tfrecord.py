@@ -6,15 +6,15 @@ from typing import Any
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .._types import PathLike
-from ..catalog import Catalog
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.errors import BackendUnavailable
+from ..contract.options import dali_flag
 from ..dali import DataNode
-from ..errors import BackendUnavailable
-from ..formats import tfrecord_index
 from ..formats.files import Files
-from ..formats.tfrecord import Checksum, TfRecord
-from ..names import file_names
-from ..options import dali_flag
+from ..formats.tfrecord import index as tfrecord_index
+from ..formats.tfrecord.features import Checksum, TfRecord
+from ..samples.locations import file_names
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu, storage_options
 from .features import describe

@@ -9,15 +9,15 @@ import numpy as np
 from nvidia.dali.pipeline import do_not_convert
 from nvidia.dali.types import DALIDataType, to_numpy_type
 
-from .._types import PathLike
-from ..catalog import Catalog
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.options import dali_flag
 from ..dali import DataNode
-from ..filters import as_list
-from ..formats import webdataset as format_
-from ..formats.components import Selection
 from ..formats.files import Files
-from ..names import file_names
-from ..options import dali_flag
+from ..formats.tar import webdataset as format_
+from ..formats.tar.components import Selection
+from ..samples.locations import file_names
+from ..samples.patterns import as_list
 from .arguments import Storage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu
 

@@ -1,4 +1,4 @@
-"""The promises of `dali_storage.reader`, one test each."""
+"""The promises of `dali_storage.contract.reader`, one test each."""
 
 import os
 import threading
@@ -13,12 +13,12 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import pytest
 
-from .._types import Buffer, IntArray, address_of
-from ..catalog import Catalog
-from ..devices import DeviceStatus
-from ..discovery import from_directory
-from ..errors import BackendUnavailable, SampleSizeChanged
-from ..reader import Reader
+from ..contract._types import Buffer, IntArray, address_of
+from ..contract.catalog import Catalog
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable, SampleSizeChanged
+from ..contract.reader import Reader
+from ..samples.discovery import from_directory
 from .packing import SIZES, packed_contents, write_packed
 from .probes import is_interrupted, nothing_is_left, opened_for_writing
 from .reading import in_other_files, make_batch, make_known_batch, names_path, read
@@ -42,7 +42,7 @@ def only(packing: str) -> Callable[[_Test], _Test]:
 
 
 class SnapshotReaderTests:
-    """The promises of `dali_storage.reader`, except those about files that change.
+    """The promises of `dali_storage.contract.reader`, except those about files that change.
 
     Attributes:
         packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
@@ -295,7 +295,7 @@ class SnapshotReaderTests:
 
 
 class ReaderTests(SnapshotReaderTests):
-    """All promises of `dali_storage.reader`, with files that change.
+    """All promises of `dali_storage.contract.reader`, with files that change.
 
     Attributes:
         directory_error: what it is to read a directory.

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ..catalog import Catalog
-from ..discovery import from_directory
-from ..errors import StaleMapError
-from ..reader import Reader
+from ..contract.catalog import Catalog
+from ..contract.errors import StaleMapError
+from ..contract.reader import Reader
+from ..samples.discovery import from_directory
 from .contract import SnapshotReaderTests, only
 from .reading import in_other_files, make_batch, names_path, read
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ..catalog import Catalog
-from ..errors import ObjectReplacedError
+from ..contract.catalog import Catalog
+from ..contract.errors import ObjectReplacedError
 from .contract import ReaderTests, only
 from .reading import make_batch, make_known_batch, names_path, read
 
 
 class ObjectTests(ReaderTests):
-    """The promises of `dali_storage.reader`, about objects.
+    """The promises of `dali_storage.contract.reader`, about objects.
 
     The objects are files that a server serves as they are at each request. Subclasses override
     `published()`, which returns a catalog of their URLs, and `file()`. A reader of ranges inherits

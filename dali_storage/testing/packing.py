@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .._types import IntArray
-from ..catalog import Catalog
-from ..ranges import Ranges
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.ranges import Ranges
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 131071, 131072, 131073, (3 << 20) + 17)
 """Sizes of the test samples in bytes: around sectors, blocks, pages and commands."""

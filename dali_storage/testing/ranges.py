@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ..catalog import Catalog
-from ..errors import ContainerChangedError, StaleMapError
+from ..contract.catalog import Catalog
+from ..contract.errors import ContainerChangedError, StaleMapError
 from .contract import SnapshotReaderTests, only
 from .reading import make_batch, names_path, read
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from .. import prefetch
-from .._types import Buffer, IntArray
-from ..catalog import Catalog
-from ..reader import Batch, Reader
+from ..contract._types import Buffer, IntArray
+from ..contract.catalog import Catalog
+from ..contract.reader import Batch, Reader
+from ..reading import prefetch
 
 _WHOLE_FILES = Catalog.from_names((), ())
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bmap_tools
-from bmap_tools import contents
+from bmap_tools import comparison
 
 from ..devices import Disk, loop_device, mounted, require, run
 from .command import complaints, entries, fill, load, refused, tool
@@ -107,7 +107,7 @@ def test_a_map_that_takes_data_for_a_hole_is_found(
     bmap_tools.save(loaded, bmap)
     assert tool("verify", bmap) == 1
     assert complaints(capsys).count("extents: they have moved") == 2
-    differences = contents.compare(
+    differences = comparison.compare(
         loaded, np.arange(12), loaded.root, loaded.device.path, 2, lambda done: None
     )
     assert differences.keys() == {0, 1}

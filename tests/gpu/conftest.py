@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dali_storage import cuda
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract import cuda
+from dali_storage.contract.errors import BackendUnavailable
 
 NOTHING_RAN = 2  # exit status
 

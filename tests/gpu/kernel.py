@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dali_storage._types import HostBuffer, address_of
 from dali_storage.backends.gpu import layout
+from dali_storage.contract._types import HostBuffer, address_of
 
 from ..nvme_sim.reads import Reads, Setup
 from ..nvme_sim.simulation import Simulation

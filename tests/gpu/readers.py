@@ -6,11 +6,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from dali_storage import cuda, registry
-from dali_storage._types import Buffer
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.catalog import Catalog
-from dali_storage.reader import Batch
+from dali_storage.contract import cuda, registry
+from dali_storage.contract._types import Buffer
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Batch
 
 NAME = "overwriting"
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dali_storage import cuda
-from dali_storage._types import HostBuffer
 from dali_storage.backends.gpu import driver
-from dali_storage.catalog import Catalog
-from dali_storage.errors import BackendUnavailable
-from dali_storage.reader import Reader
+from dali_storage.contract import cuda
+from dali_storage.contract._types import HostBuffer
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import SnapshotRangeTests
 
 from .conftest import Measured

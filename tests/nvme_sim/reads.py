@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dali_storage._types import IntArray
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.layout import PAGE
+from dali_storage.contract._types import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)

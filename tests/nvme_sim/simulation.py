@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dali_storage._types import HostBuffer
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.layout import PAGE
+from dali_storage.contract._types import HostBuffer
 
 from .reads import Reads, Setup
 

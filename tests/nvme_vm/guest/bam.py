@@ -13,9 +13,9 @@ import pytest
 
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.gpu import layout as structures
-from dali_storage.backends.xnvme import queue_pairs
+from dali_storage.backends.gpu import queue_pairs
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import make_batch, read
 
 from . import vram, ways
@@ -24,7 +24,7 @@ from .launching import on_the_processor as on_the_processor
 from .promises import GUARD, require_nothing_is_written_after_ctrl_c
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
     pytest.mark.usefixtures("on_the_processor"),
 ]
 
@@ -50,7 +50,7 @@ def identifiers(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
             super().create()
             made.append(self.qids)
 
-    monkeypatch.setattr("dali_storage.backends.xnvme.gpu_queue.QueuePairs", Watched)
+    monkeypatch.setattr("dali_storage.backends.gpu.queue.QueuePairs", Watched)
     return made
 
 

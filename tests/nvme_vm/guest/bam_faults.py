@@ -11,9 +11,9 @@ import pytest
 
 import benchmark
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_tree
-from dali_storage.errors import MapNotChecked
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import MapNotChecked
+from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
 
 from .. import plan
@@ -24,7 +24,7 @@ from .pipeline import require_images_of_readers_file
 from .xnvme_faults import STATUS
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
     pytest.mark.usefixtures("on_the_processor"),
 ]
 

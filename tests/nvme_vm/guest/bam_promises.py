@@ -10,8 +10,8 @@ import pytest
 
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
-from dali_storage.catalog import Catalog
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
 from dali_storage.testing import read
 
 from .. import plan
@@ -23,7 +23,7 @@ from .xnvme_namespaces import filled
 from .xnvme_removal import TIMEOUT, prepare
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
     pytest.mark.usefixtures("on_the_processor"),
 ]
 

@@ -13,10 +13,10 @@ import pytest
 
 import bmap_tools
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.errors import MapNotChecked
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import MapNotChecked
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 
 from ...devices import make_file_system, mounted

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_tree
-from dali_storage.errors import StaleMapError
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import StaleMapError
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
 
 from ...devices import run
 from .. import plan
 from . import controllers
 
-pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
 BATCH = 4
 BMAP = controllers.DIRECTORY / plan.BMAP

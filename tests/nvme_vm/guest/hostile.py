@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
+from dali_storage.contract.catalog import Catalog
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 
 from ...devices import make_file_system, mounted

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage._types import HostBuffer, address_of
 from dali_storage.backends import xnvme_bam
-from dali_storage.backends.gpu import module
-from dali_storage.backends.xnvme import registers
+from dali_storage.backends.gpu import module, registers
+from dali_storage.contract._types import HostBuffer, address_of
 
 from ...nvme_sim.host_launches import HostLaunches
 from . import vram

@@ -11,7 +11,7 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
-from dali_storage.errors import MapNotChecked
+from dali_storage.contract.errors import MapNotChecked
 
 from .. import plan
 from . import controllers

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_directory
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import SIZES, SnapshotReaderTests, make_batch
 from dali_storage.testing.packing import packed_contents, write_packed
 

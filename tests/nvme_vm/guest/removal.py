@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.block import BlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_tree
-from dali_storage.reader import Reader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
+from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
 
 from .. import plan
@@ -21,7 +21,7 @@ BMAP = controllers.DIRECTORY / plan.BMAP
 AT_ONCE = 3.0  # seconds, of an emulated computer
 
 
-@pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+@pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 def test_a_removed_controller_is_an_error() -> None:
     catalog = from_tree(
         BlockReader.tree(bmap=BMAP), file_filters="*.jpg"

@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dali_storage import cuda
-from dali_storage._types import address_of
 from dali_storage.backends import xnvme_block
 from dali_storage.backends.gpu.dmabuf import PeerMemory
 from dali_storage.backends.xnvme import bus
 from dali_storage.backends.xnvme.bus import BusMap
 from dali_storage.backends.xnvme.namespace import Namespace, open_namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.reader import Reader
+from dali_storage.contract import cuda
+from dali_storage.contract._types import address_of
+from dali_storage.contract.reader import Reader
 
 from ...fake_cuda import Cuda, install
 

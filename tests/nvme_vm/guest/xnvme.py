@@ -19,7 +19,7 @@ from . import controllers, ways
 from .block import ram_disk, read_at_once
 from .hostile import Layout
 
-pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
 FILE_IOS = ("io_uring", "libaio", "emu", "thrpool")
 TRANSFERS = pytest.mark.parametrize("max_transfer", [None, 32 << 10])

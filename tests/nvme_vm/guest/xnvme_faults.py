@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
-from dali_storage.discovery import from_tree
+from dali_storage.contract.catalog import Catalog
+from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
 
 from .. import plan
@@ -17,7 +17,7 @@ from . import ways
 from .faults import BMAP, contents, failure, known_faults, read_epoch, require_named
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
     pytest.mark.usefixtures("driver_without_retries"),
 ]
 

@@ -7,10 +7,10 @@ import gc
 import pytest
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.reader import Reader
 from dali_storage.order import Order, OrderOptions
-from dali_storage.prefetch import Prefetcher
-from dali_storage.reader import Reader
+from dali_storage.reading.prefetch import Prefetcher
 
 from .. import plan
 from . import vram, ways
@@ -18,7 +18,7 @@ from .promises import DiskPromises
 
 pytestmark = [
     ways.ONLY_MAIN,
-    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
 ]
 
 

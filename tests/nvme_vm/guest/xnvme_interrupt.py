@@ -12,7 +12,7 @@ from .hostile import Layout
 from .promises import require_nothing_is_written_after_ctrl_c
 
 
-@pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+@pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 @ways.ALL
 def test_nothing_is_written_after_ctrl_c(layouts: list[Layout], way: ways.Way) -> None:
     layout = layouts[0]

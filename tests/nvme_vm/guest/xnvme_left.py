@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable
 
 from .. import plan
 from . import ways
@@ -15,7 +15,7 @@ from .xnvme_namespaces import filled
 
 pytestmark = [
     ways.ONLY_MAIN,
-    pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked"),
+    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
 ]
 
 

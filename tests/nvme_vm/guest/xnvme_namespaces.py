@@ -9,7 +9,7 @@ import pytest
 
 import bmap_tools
 from bmap_tools import device
-from dali_storage.errors import StaleMapError
+from dali_storage.contract.errors import StaleMapError
 
 from ...devices import make_file_system, mounted, run
 from ...layouts import contents_of, make_map
@@ -18,7 +18,7 @@ from . import controllers, ways
 from .block import plant
 from .hostile import Layout
 
-pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
 
 def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 import bmap_tools
-from dali_storage._types import address_of
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme.namespace import open_namespace
-from dali_storage.errors import BackendUnavailable
+from dali_storage.contract._types import address_of
+from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import make_batch, read
 
 from ...fake_cuda import install
 from . import controllers, raw, vram, ways
 from .hostile import Layout
 
-pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
 GUARD = 0xA5
 MOST = 2 << 20  # bytes of a command: 513 pages, if it begins in the middle of one

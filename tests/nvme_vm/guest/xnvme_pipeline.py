@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import benchmark
-from dali_storage.errors import MapNotChecked
+from dali_storage.contract.errors import MapNotChecked
 
 from .. import plan
 from . import controllers, ways

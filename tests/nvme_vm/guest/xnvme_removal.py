@@ -15,7 +15,7 @@ import pytest
 
 from dali_storage.backends.xnvme import namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.catalog import Catalog
+from dali_storage.contract.catalog import Catalog
 
 from ...devices import make_file_system, mounted
 from ...layouts import make_map
@@ -24,7 +24,7 @@ from . import controllers, vram, ways
 from .block import plant
 from .removal import failure_when_taken_out
 
-pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.errors.MapNotChecked")
+pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
 TIMEOUT = 3.0  # seconds; users wait longer for a controller that does not answer
 

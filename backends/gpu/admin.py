@@ -1,0 +1,68 @@
+"""Admin commands of an open controller, run by libxnvme.
+
+Source: NVM Express Base Specification 2.0, "Get Features", "Number of Queues" (feature 07h).
+"""
+
+import errno
+
+import numpy as np
+
+from ..xnvme.abi import ADMIN_COMMAND, PHASE_BITS, SCT_AND_SC
+from ..xnvme.device import LIBRARY_LOCK, Device
+from ..xnvme.status import describe_status
+
+_GET_FEATURES = 10  # opcode
+_NUMBER_OF_QUEUES = 7  # feature identifier
+
+
+class AdminCommand:
+    """An admin command of a device. It keeps its completion even if a Ctrl-C interrupts `run()`."""
+
+    def __init__(self, device: Device, opcode: int, **fields: int) -> None:
+        """Prepare it; `fields` are those of ADMIN_COMMAND."""
+        self._device = device
+        self._context = np.zeros(1, ADMIN_COMMAND)
+        self._context["opcode"], self._context["device"] = opcode, device.pointer
+        self._context["status"] = 0xFFFF  # no controller completes a command with it
+        for name, value in fields.items():
+            self._context[name] = value
+
+    @property
+    def status(self) -> int:
+        """SCT << 8 | SC of its completion: 0 is success."""
+        return int(self._context["status"][0] >> PHASE_BITS & SCT_AND_SC)
+
+    @property
+    def result(self) -> int:
+        """Dword 0 of its completion."""
+        return int(self._context["result"][0])
+
+    def run(self) -> int:
+        """Submit it and wait; return its status.
+
+        Raises:
+            OSError: the controller does not answer; it is given up.
+        """
+        with LIBRARY_LOCK:
+            if self._device.is_gone:
+                raise OSError(errno.ENODEV, "the controller must not be touched any more")
+            run = self._device.library.xnvme_cmd_pass_admin
+            error = run(self._context.ctypes.data, None, 0, None, 0)
+        if error and int(self._context["status"][0]) == 0xFFFF:
+            self._device.lost = True
+            raise OSError(errno.ETIMEDOUT, "the controller does not answer an admin command")
+        return self.status
+
+
+def count_granted(device: Device) -> int:
+    """How many I/O queue pairs the controller grants, those of libxnvme included."""
+    command = AdminCommand(device, _GET_FEATURES, cdw10=_NUMBER_OF_QUEUES)
+    if status := command.run():
+        raise refused("tell its number of queues", status)
+    return min(command.result & 0xFFFF, command.result >> 16) + 1
+
+
+def refused(doing: str, status: int) -> OSError:
+    """The error of an admin command that the controller has completed with a status."""
+    number, what = describe_status(status, "upcie")
+    return OSError(number, f"the controller does not {doing}: {what}")

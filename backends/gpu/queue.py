@@ -1,0 +1,236 @@
+"""A queue whose read commands a GPU submits: some queue pairs, driven by the kernel in `gpu/`.
+
+What `Queue` is for commands that the processor submits. A launch of the kernel runs a batch of
+commands; their statuses come back as a column.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...contract._types import Buffer, IntArray, address_of
+from ..xnvme.abi import SCT_AND_SC
+from ..xnvme.bus import BusMemory
+from ..xnvme.device import Device
+from ..xnvme.status import describe_status
+from . import layout
+from .queue_pairs import COMPLETION_BYTES, QueuePairs
+from .registers import Registers
+
+_SHARES = 4  # a queue pair takes its part of a batch in so many turns, or more
+
+_leaked_on_purpose: list[Any] = []  # memory that a controller may still write to
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Controller:
+    """A controller that a GPU submits commands to.
+
+    Attributes:
+        device: open at the PCI address.
+        registers: its registers.
+        doorbells: the address of their doorbells, as the kernel uses it.
+        granted: how many I/O queue pairs it grants.
+        launcher: launches the kernel, as `gpu.module.Launcher`.
+        completions: allocates memory for completion queues; None: they are in host memory.
+        lba_bytes: bytes of a logical block.
+        timeout_s: seconds without any completion after which a queue pair is given up.
+    """
+
+    device: Device
+    registers: Registers
+    doorbells: int
+    granted: int
+    launcher: Any
+    completions: Callable[[int], tuple[Buffer, BusMemory]] | None
+    lba_bytes: int
+    timeout_s: float
+
+
+class GpuQueue:
+    """Some queue pairs of a controller, for one thread at a time. `close()` deletes them.
+
+    If commands are left in flight, by a Ctrl-C or because the controller does not complete them,
+    the queue pairs are deleted: the controller then no longer writes to the memory. The next read
+    creates new ones.
+    """
+
+    def __init__(self, controller: Controller, pairs: int, depth: int) -> None:
+        """For `pairs` queue pairs of `depth` entries; the controller has none of them yet."""
+        self._controller: Controller | None = controller  # None: closed
+        self._count, self._depth = pairs, depth
+        self._process = os.getpid()
+        self._memory: list[object] = []  # what the controller may write to
+        self._pairs: QueuePairs | None = None
+        self._launches: Any = None
+
+    def read(
+        self,
+        offsets: IntArray,
+        memory: IntArray,
+        lengths: IntArray,
+        arena: BusMemory,
+        owner: object,
+    ) -> dict[int, tuple[int, str]]:
+        """Read ranges of the namespace; return the errno and the reason of each that failed.
+
+        Args:
+            offsets: int64[n], bytes into the namespace; like `lengths`, multiples of a block.
+            memory: int64[n], addresses in the arena; multiples of 4.
+            lengths: int64[n], bytes, at most 2 MiB.
+            arena: the memory that is read to.
+            owner: owns it; kept for ever if the controller stops answering.
+
+        Raises:
+            OSError: the controller does not answer, or another driver has it; or the GPU has
+                failed.
+            ValueError: the queue is closed.
+            RuntimeError: it was made in another process, from which this one was forked.
+        """
+        controller = self._usable()
+        if not offsets.size:
+            return {}
+        if self._launches is None:
+            self.create()
+        batch, columns = self._batch(controller, offsets, memory, lengths, arena)
+        self._memory = [owner]
+        try:
+            self._launches.start(batch, **columns)
+            statuses = self._launches.wait()
+            self._require_no_fault()
+            self._memory = []
+        except BaseException:
+            try:
+                self._give_up()
+            finally:  # a second Ctrl-C can arrive between two iterations of it: run it again
+                self._give_up()
+            raise
+        failed = np.flatnonzero(statuses & SCT_AND_SC)
+        return {
+            index: _reason(int(statuses[index]), int(lengths[index])) for index in failed.tolist()
+        }
+
+    def close(self) -> None:
+        """Delete the queue pairs. Closing twice is fine. In a forked process nothing is done."""
+        if os.getpid() != self._process:
+            return
+        self._give_up()
+        self._delete()
+        self._controller = None  # its registers need not be mapped any more
+
+    def create(self) -> None:
+        """Create the queue pairs; raises as `QueuePairs.create()` and `read()`.
+
+        After a Ctrl-C, `close()` deletes those that exist.
+        """
+        controller, count = self._usable(), self._count
+        device, launcher = controller.device, controller.launcher
+        completions = controller.completions and controller.completions(count * COMPLETION_BYTES)
+        self._delete()  # if a Ctrl-C has interrupted that
+        self._pairs = made = QueuePairs(
+            device, count, self._depth, granted=controller.granted, completions=completions
+        )
+        try:
+            made.create()
+            rows = layout.queue_pairs(count, self._depth)
+            moved = launcher.map_memory(made.memory) - address_of(made.memory)
+            rows["submission_queue"] = made.submission_queues + moved
+            rows["completion_queue"] = made.completion_queues + moved * (completions is None)
+            rows["prp_lists"] = made.prp_lists + moved
+            doorbells = np.array([controller.registers.offsets(qid) for qid in made.qids])
+            rows["submission_doorbell"] = controller.doorbells + doorbells[:, 0]
+            rows["completion_doorbell"] = controller.doorbells + doorbells[:, 1]
+            self._launches = launcher.launches(rows, made.prp_list_bus)
+        except BaseException:
+            self._delete()
+            raise
+
+    def _batch(
+        self,
+        controller: Controller,
+        offsets: IntArray,
+        memory: IntArray,
+        lengths: IntArray,
+        arena: BusMemory,
+    ) -> tuple[npt.NDArray[np.void], dict[str, npt.NDArray[Any]]]:
+        """A BATCH and its columns."""
+        count = offsets.size
+        shift = controller.lba_bytes.bit_length() - 1
+        blocks, places = lengths >> shift, memory - arena.origin
+        end = arena.address + arena.nbytes - arena.origin
+        layout.check_reads(blocks, places, block_shift=shift, arena_bytes=end)
+        batch = layout.batch(
+            count=count,
+            page_shift=arena.page_shift,
+            block_shift=shift,
+            nsid=controller.device.nsid,
+            share=min(max(count // (self._count * _SHARES), 1), layout.LANES),
+            patience_s=controller.timeout_s,
+        )
+        columns: dict[str, npt.NDArray[Any]] = {
+            "slba": (offsets >> shift).astype(np.uint64),
+            "blocks": blocks.astype(np.uint32),
+            "offset": places.astype(np.uint64),
+            "page_bus": arena.pages,
+        }
+        return batch, columns
+
+    def _usable(self) -> Controller:
+        """The controller, if it can be used."""
+        if self._controller is None:
+            raise ValueError("the queue is closed")
+        if os.getpid() != self._process:
+            raise RuntimeError("an xnvme-bam reader cannot be used in a forked process: open one")
+        device = self._controller.device
+        if device.is_gone:
+            taken = "another driver has taken over the controller"
+            what = "the controller has stopped answering" if device.lost else taken
+            raise OSError(errno.ENODEV, what)
+        return self._controller
+
+    def _require_no_fault(self) -> None:
+        pairs = self._launches.pairs
+        faults = pairs["fault"][pairs["fault"] != layout.NO_FAULT]
+        if faults.size:
+            fault = int(faults[0])
+            number = errno.ETIMEDOUT if fault == layout.TIMED_OUT else errno.EIO
+            left = f"{pairs['in_flight'].sum()} commands are in flight"
+            raise OSError(number, f"{layout.FAULTS[fault]}; {left}")
+
+    def _give_up(self) -> None:
+        """Have the kernel return, and delete the queue pairs if they cannot be used any more.
+
+        A Ctrl-C does not end it. One between two iterations can: then it goes on when called again.
+        """
+        while self._memory:
+            try:
+                try:
+                    self._launches.stop()
+                    is_sound = not self._launches.pairs["fault"].any()
+                except Exception:  # CUDA has failed, and with it the kernel
+                    is_sound = False
+                if not is_sound and not self._delete():
+                    _leaked_on_purpose.append(self._memory)
+                self._memory = []
+            except BaseException:  # another Ctrl-C
+                pass
+
+    def _delete(self) -> bool:
+        """Delete the queue pairs; return whether the controller no longer uses any memory.
+
+        A Ctrl-C can interrupt it: then it goes on when called again.
+        """
+        self._launches = None
+        deleted = self._pairs is None or self._pairs.close()
+        self._pairs = None
+        return deleted
+
+
+def _reason(status: int, nbytes: int) -> tuple[int, str]:
+    number, what = describe_status(status & int(SCT_AND_SC), "upcie")
+    return number, f"{what}: cannot read {nbytes} bytes"

@@ -1,0 +1,139 @@
+"""`python -m dali_storage`: which backends and devices work on this machine, why not, what to do.
+
+With `--json` it prints one object:
+
+    {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
+     "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
+                  "works": false, "reason": "no permission to read it", "remedy": "..."}, ...]}
+
+`remedy` is null if there is none. The exit status is 0 if at least one backend works, else 1.
+"""
+
+import argparse
+import importlib.util
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from ..contract import registry
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable
+
+Verdict: TypeAlias = dict[str, Any]
+"""An element of the lists that `--json` prints."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print two tables, or JSON. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dali_storage",
+        description="Show which storage backends and devices work on this machine. Devices are "
+        "opened read-only for a moment; nothing is written.",
+        epilog="python -m dali_storage index --help: make index files of containers, or one of all "
+        "samples of a directory or URL.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    as_json = parser.parse_args(arguments).json
+    backends, devices = examine()
+    if as_json:
+        print(json.dumps({"backends": backends, "devices": devices}, indent=2))
+    else:
+        _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
+        if devices:
+            headings = ["device", "kind", "backends", "works", "why not", "what to do"]
+            _print_table(headings, _rows(devices))
+    return 0 if any(backend["works"] for backend in backends) else 1
+
+
+def examine() -> tuple[list[Verdict], list[Verdict]]:
+    """Try all backends, and the devices they know. A broken plug-in does not hide the others."""
+    backends: list[Verdict] = []
+    devices: dict[tuple[str, str, str], Verdict] = {}
+    for name in registry.names():
+        try:
+            reader = registry.load(name)
+            problem, statuses = _checked(reader.unavailable(), [*reader.devices()])
+        except BackendUnavailable as error:
+            problem, statuses = error, []
+        except (Exception, SystemExit) as error:
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            what = f"broken plug-in: {type(error).__name__}: {error}{notes}"
+            problem, statuses = BackendUnavailable(what, "repair or uninstall the plug-in"), []
+        backends.append({"name": name} | _outcome(problem))
+        for each in statuses:
+            verdict = {"name": each.name, "kind": each.kind, "backends": []}
+            verdict |= _outcome(each.problem)
+            key = each.name, each.kind, str(each.problem)
+            devices.setdefault(key, verdict)["backends"].append(name)
+    return backends, [*devices.values()]
+
+
+def _checked(
+    problem: object, statuses: list[DeviceStatus]
+) -> tuple[BackendUnavailable | None, list[DeviceStatus]]:
+    """What a plug-in has returned; raises TypeError if it is of a wrong type."""
+    if not (problem is None or isinstance(problem, BackendUnavailable)):
+        raise TypeError(f"unavailable() must return BackendUnavailable or None, not {problem!r}")
+    if wrong := [each for each in statuses if not isinstance(each, DeviceStatus)]:
+        raise TypeError(f"devices() must return DeviceStatus objects, not {wrong[0]!r}")
+    return problem, statuses
+
+
+def _outcome(problem: BackendUnavailable | None) -> Verdict:
+    if problem is None:
+        return {"works": True, "reason": None, "remedy": None}
+    return {"works": False, "reason": str(problem.reason), "remedy": str(problem.remedy) or None}
+
+
+def _rows(verdicts: list[Verdict]) -> list[list[str]]:
+    """The cells of a table; all that have the same problem share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for verdict in verdicts:
+        cells = [_cell(value) for key, value in verdict.items() if key != "name"]
+        name = verdict["name"]
+        rows.setdefault((*cells, name if verdict["works"] else ""), []).append(name)
+    return [[", ".join(names), *cells] for (*cells, _), names in rows.items()]
+
+
+def _cell(value: bool | str | list[str] | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else value or ""
+
+
+def _print_table(headings: list[str], rows: list[list[str]]) -> None:
+    if importlib.util.find_spec("rich") is None:
+        _print_plain(headings, rows)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
+    styles = {"yes": "green", "no": "red"}
+    for row in rows:
+        table.add_row(*(Text(cell, styles.get(cell, ""), overflow="fold") for cell in row))
+    Console().print(table)
+
+
+def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
+    """The same without rich: a line per name, and the last two columns in lines below."""
+    lines = [(name, *cells) for names, *cells in [headings, *rows] for name in names.split(", ")]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    wrapper = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns,
+        initial_indent="    ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for names, *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
+        for name in names.split(", "):
+            print("  ".join(map(str.ljust, [name, *cells], widths)).rstrip())
+        for heading, text in zip(headings[-2:], (why_not, what_to_do), strict=True):
+            if text:
+                print(wrapper.fill(f"{heading}: {text}"))
+    print()

@@ -1,0 +1,161 @@
+"""`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
+
+A directory or a URL is no container: `index_root` makes the index of the samples below it.
+
+The kind of a container is seen from its first bytes. The index has DALI's format, and is written
+beside the container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension
+`.idx` is appended. An index that exists is replaced when the new one is complete. The exit status
+is 0 if every file has an index now, else 1.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ..formats.tar import archive
+from ..formats.tar import index as tar_index
+from ..formats.tfrecord import index as tfrecord_index
+from ..samples.index_file import replacing
+from . import index_samples
+
+Progress: TypeAlias = Callable[[int], object]
+"""Called with how many bytes of a container have been read, as often as one likes."""
+
+_HEAD = 512  # bytes of a container, which show its kind
+_STEP = 1 << 20  # bytes; to draw a bar costs more than to read a header
+
+
+class Kind(NamedTuple):
+    """A kind of container."""
+
+    name: str
+    extensions: tuple[str, ...]  # which ".idx" replaces
+    matches: Callable[[bytes], bool]  # whether a file begins with 512 bytes of one
+    lines: Callable[[bytes, Progress], Iterable[bytes]]  # of the index of the file at a path
+
+
+KINDS = (
+    Kind("tar", (".tar",), archive.matches, tar_index.index),
+    Kind("TFRecord", (".tfrecord", ".tfrecords"), tfrecord_index.matches, tfrecord_index.index),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the indexes; errors go to stderr. Returns the exit status."""
+    given, parser = _parse(arguments)
+    if given.verify:
+        return index_samples.verify(given.files)
+    if any(map(index_samples.is_root, given.files)):
+        return index_samples.main(given.files[0], given)
+    if given.output is not None and not os.path.isdir(given.output):
+        parser.error(f"-o {given.output!r} is not a directory; make it first")
+    targets: dict[str, str] = {}
+    for file in given.files:
+        if file != targets.setdefault(target := _target(file, given.output), file):
+            what = f"{targets[target]!r} and {file!r} have one index, {target!r}"
+            parser.error(f"{what}; index them one by one, with -o")
+    failed = 0
+    with _bar(sum(map(_size, targets.values()))) as advance:
+        for target, file in targets.items():
+            try:
+                write(file, target, advance)
+            except (OSError, ValueError) as error:
+                print(f"error: {error}", file=sys.stderr)
+                failed += 1
+    return 1 if failed else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+    """The arguments, which go together."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dali_storage index",
+        usage="%(prog)s FILE... [-o DIR]\n       %(prog)s ROOT -o INDEX [options]\n"
+        "       %(prog)s --verify INDEX...",
+        description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}. "
+        "Or make one index of the samples in the class directories of ROOT, a directory or a URL: "
+        "readers.file(file_root=INDEX) reads them without listing anything.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE|ROOT", help="containers, or one root")
+    where = "where to; by default beside each container"
+    parser.add_argument("-o", "--output", metavar="DIR|INDEX", help=where)
+    parser.add_argument("--verify", action="store_true", help="read an INDEX, and check its CRCs")
+    index_samples.add_options(parser)
+    given = parser.parse_args(arguments)
+    roots = [file for file in given.files if index_samples.is_root(file)]
+    if roots and (len(given.files) > 1 or given.output is None):
+        parser.error("all samples of a directory or URL have one index: index ROOT -o INDEX")
+    if roots and not index_samples.can_become_index(given.output):
+        parser.error(f"-o {given.output!r} must be a file, in a directory that can be written to")
+    if given.verify and given.output is not None:
+        parser.error("--verify writes nothing; leave out -o")
+    if not roots and any(getattr(given, name) for name in index_samples.OPTIONS):
+        parser.error(f"filters and --backend-option are for a ROOT, and {given.files[0]!r} is none")
+    return given, parser
+
+
+def write(file: str, target: str, advance: Progress) -> None:
+    """Write the index of `file` to the path `target`.
+
+    `advance` is called with numbers of bytes, which add up to the size of the file.
+
+    Raises:
+        ValueError: the file is no container of a known kind, or is damaged.
+        OSError: it cannot be read, or the index cannot be written.
+    """
+    done = 0
+
+    def progress(position: int) -> None:
+        nonlocal done
+        if position - done >= _STEP:
+            advance(position - done)
+            done = position
+
+    kind = _kind(file)
+    with replacing(target) as index:  # opened first: an index may take minutes
+        index.writelines(kind.lines(os.fsencode(file), progress))
+    advance(_size(file) - done)
+
+
+def _kind(file: str) -> Kind:
+    with open(file, "rb") as container:
+        head = container.read(_HEAD)
+    for kind in KINDS:
+        if kind.matches(head):
+            return kind
+    known = " or ".join(kind.name for kind in KINDS)
+    why = archive.compressed(head) if head else "it is empty"
+    raise ValueError(f"{file!r} is no {known}" + (f"; {why}" if why else ""))
+
+
+def _target(file: str, directory: str | None) -> str:
+    stem, extension = os.path.splitext(file)
+    known = any(extension.lower() in kind.extensions for kind in KINDS)
+    target = (stem if known else file) + ".idx"
+    if directory is not None:
+        target = os.path.join(directory, os.path.basename(target))
+    return os.path.realpath(target)  # one spelling for each
+
+
+def _size(file: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(file).st_size
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Progress]:
+    """A progress bar on stderr, if that is a terminal and rich is installed."""
+    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,101 @@
+"""`python -m dali_storage index ROOT -o FILE`: the index of a directory or of a prefix of objects.
+
+Its format is that of `catalog_file`; `readers.file(file_root=FILE)` takes it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..contract import registry
+from ..contract.catalog import Catalog
+from ..contract.errors import BackendUnavailable
+from ..contract.objects import scheme
+from ..samples import discovery, index_file
+from ..samples.locations import location
+
+FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
+OPTIONS = *FILTERS, "backend_option"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that only this has."""
+    group = parser.add_argument_group("samples", "for ROOT; filters as those of readers.file")
+    for name in FILTERS[:2]:
+        option = "--" + name.replace("_", "-")
+        group.add_argument(option, nargs="+", action="extend", metavar="GLOB")
+    group.add_argument("--case-sensitive-filter", action="store_true")
+    group.add_argument(
+        "--backend-option",
+        type=_option,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of the backend object-store, for a URL, such as endpoint=http://127.0.0.1:9000; "
+        "VALUE is JSON or text",
+    )
+
+
+def is_root(name: str) -> bool:
+    """Whether this is a root of samples, not a container."""
+    return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
+
+
+def can_become_index(path: str) -> bool:
+    """Whether an index can be written there; asked early, for a listing may take minutes."""
+    folder = os.path.dirname(path) or "."
+    return os.access(folder, os.W_OK) and (os.path.isfile(path) or not os.path.lexists(path))
+
+
+def main(root: str, given: argparse.Namespace) -> int:
+    """Write the index of `root`; errors go to stderr. Returns the exit status."""
+    filters = {name: getattr(given, name) for name in FILTERS}
+    try:
+        location("ROOT", root)  # refuses a URL with a password before it is shown
+        if sys.stderr.isatty():
+            print(f"listing {root!r}; this may take minutes", file=sys.stderr)
+        catalog = _list(root, dict(given.backend_option), filters)
+        index_file.save(catalog, given.output, discovery.filters_as_text(**filters))
+    except (BackendUnavailable, OSError, TypeError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    classes = len(np.unique(catalog.labels))
+    print(f"{given.output!r}: {len(catalog):,} samples of {classes:,} classes in {root!r}")
+    return 0
+
+
+def verify(files: Sequence[str]) -> int:
+    """Compare indexes with their CRCs; errors go to stderr. Returns the exit status."""
+    failed = 0
+    for file in files:
+        try:
+            index_file.CatalogFile(file).verify()
+        except (OSError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed += 1
+    return 1 if failed else 0
+
+
+def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
+    if scheme(os.fsencode(root)):
+        backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
+        return discovery.from_store(backend.remote(**options), root, **filters)
+    if options:
+        raise ValueError(f"{root!r} is a directory, and only a URL has a backend with options")
+    return discovery.from_directory(os.path.abspath(root), **filters)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, not {text!r}")
+    with contextlib.suppress(ValueError):
+        return key, json.loads(value)
+    return key, value

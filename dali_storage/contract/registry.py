@@ -1,0 +1,140 @@
+"""Backends by name: entry points of the group `dali_storage.backends`, name = "module:ReaderClass".
+
+Ours are in pyproject.toml, which is read directly in a checkout that is not installed. What is
+installed while a process runs, it does not see.
+"""
+
+import functools
+import inspect
+import os
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from pathlib import Path
+from typing import Any
+
+from .errors import BackendUnavailable
+from .objects import scheme
+from .reader import Reader
+
+GROUP = "dali_storage.backends"
+_DALI = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+_INSTALL = {
+    "nvidia": _DALI,
+    "nvidia.dali": _DALI,
+    "obstore": "pip install 'dali-storage[object-store]'",
+}  # modules whose package has another name
+
+
+def names() -> list[str]:
+    """The names of all backends, sorted. Nothing is imported."""
+    return sorted({point.name for point in _entry_points()})
+
+
+def choose(backend: str | None, names: Iterable[bytes]) -> str:
+    """The backend for these paths and URLs: the given one or, with None, the default.
+
+    Raises:
+        ValueError: the given one does not read such URLs.
+    """
+    url = next(filter(scheme, names), b"")
+    if backend is None:
+        return "object-store" if url else "python-file"
+    if url and scheme(url) not in load(backend).schemes:
+        what = f"backend {backend!r} cannot read {os.fsdecode(url)!r}"
+        raise ValueError(f"{what}; leave out backend, or take object-store")
+    return backend
+
+
+def load(name: str) -> type[Reader]:
+    """Import the class of backend `name`.
+
+    Raises:
+        ValueError: no distribution offers this backend, or several do.
+        TypeError: the entry point is not a usable reader class.
+        BackendUnavailable: the backend needs a package that is not installed; the remedy is the
+            command that installs it.
+        Exception: an error of the backend's own module, with a note that names the entry point.
+    """
+    offers = {point.value: point for point in _entry_points() if point.name == name}
+    if not offers:
+        raise ValueError(f"unknown backend {name!r}; known are {', '.join(names())}")
+    if len(offers) > 1:
+        raise ValueError(f"backend {name!r} is offered more than once: {', '.join(sorted(offers))}")
+    (point,) = offers.values()
+    try:
+        backend = point.load()
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and _is_package(error.name or "", point):
+            raise BackendUnavailable(
+                f"backend {name!r} needs the package {error.name}, which is not installed",
+                _INSTALL.get(error.name or "", f"pip install {error.name}"),
+            ) from error
+        error.add_note(_describe(point))
+        raise
+    if fault := _fault(backend):
+        raise TypeError(f"backend {name!r}: {_describe(point)} {fault}")
+    return backend  # type: ignore[no-any-return]
+
+
+def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
+    """The class of backend `name`, which takes `options`. Nothing is opened here.
+
+    Raises:
+        TypeError: the backend has no such option, or a required one is missing; lists its options.
+        Exception: as `load()`.
+    """
+    backend = load(name)
+    parameters = inspect.signature(backend).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    has = f"its options are {', '.join(known)}" if known else "it has no options"
+    unknown = [str(option) for option in options if option not in known]
+    if unknown:
+        raise TypeError(f"backend {name!r} has no option {', '.join(unknown)}; {has}")
+    missing = [p.name for p in known.values() if p.default is p.empty and p.name not in options]
+    if missing:
+        raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
+    return backend
+
+
+def _is_package(module: str, point: EntryPoint) -> bool:
+    """Whether a missing module is a package to install, not a typo or a broken installation."""
+    own = ("dali_storage", "bmap_tools", point.module.partition(".")[0])
+    return module in _INSTALL or (module not in ("", *own) and "." not in module)
+
+
+def _describe(point: EntryPoint) -> str:
+    origin = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    return f"entry point {point.value}{origin}"
+
+
+def _fault(backend: object) -> str:
+    """Why an object cannot be used as a backend; empty if it can."""
+    if not (isinstance(backend, type) and issubclass(backend, Reader)):
+        return "is not a subclass of dali_storage.Reader"
+    if missing := sorted(backend.__abstractmethods__):
+        return f"does not implement {', '.join(missing)}"
+    parameters = [*inspect.signature(backend).parameters.values()]
+    if not parameters or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return "does not take a catalog as its first argument"
+    if wrong := [str(p) for p in parameters[1:] if p.kind is not p.KEYWORD_ONLY]:
+        return f"must take its options as keyword-only arguments: {', '.join(wrong)}"
+    return ""
+
+
+def _entry_points() -> list[EntryPoint]:
+    return _installed(tuple(sys.path))
+
+
+@functools.cache  # 3 ms for every reader, where 130 distributions are installed
+def _installed(_: tuple[str, ...]) -> list[EntryPoint]:
+    """Those of the distributions on this `sys.path`."""
+    installed = list(entry_points(group=GROUP))
+    try:
+        distribution("dali-storage")
+    except PackageNotFoundError:  # a checkout
+        project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        table = tomllib.loads(project.read_text())["project"]["entry-points"][GROUP]
+        installed += [EntryPoint(name, value, GROUP) for name, value in table.items()]
+    return installed

@@ -1,0 +1,1 @@
+"""NumPy's .npy files: headers, and regions of arrays."""

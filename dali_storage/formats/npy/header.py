@@ -1,0 +1,200 @@
+""".npy files: an array each, with a header that says its type and shape.
+
+The layout is that of numpy.lib.format, versions 1 to 3. DALI's reader (dali/util/numpy.cc) takes
+files of version 1 only. Which files it finds is in its loader/file_loader.h.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog, CatalogBuilder
+from ...contract.errors import RecordError
+from ...contract.format import SMALL, Contents, Format, Output
+from ...contract.objects import Remote, scheme
+from ...samples import discovery
+from ...samples.locations import file_names, local_path, location
+from ...samples.patterns import compile_filters
+from .region import Region
+
+_WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes of its length
+_LONGEST = 8 + 2 + 0xFFFF  # bytes of a header of version 1; that of an array of numbers has 128
+_MOST_AXES = 32
+_NO_LABELS = np.empty(0, np.int32)
+
+_Kind: TypeAlias = tuple[np.dtype[Any], int]
+"""The type and number of dimensions of an array."""
+
+_Header: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int, Literal["C", "F"]]
+"""The type and shape of an array, its size in bytes, and whether it is in Fortran order."""
+
+
+def find(
+    file_root: Any, file_list: Any, files: Any, file_filter: Any, remote: Remote | None = None
+) -> Catalog:
+    """The files of these arguments, as whole samples without labels; None means not given.
+
+    `remote` lists objects.
+
+    Raises:
+        ValueError: not one of the three, `files` and `file_list`, or no files are found.
+        OSError, TypeError: as the functions of `discovery`.
+    """
+    file_filter = "*.npy" if file_filter is None else file_filter
+    choose = compile_filters("file_filter", [file_filter], case_sensitive=True)
+    if files is not None and file_list is not None:
+        raise ValueError("files and file_list cannot both be given")
+    root = b"" if file_root is None else location("file_root", file_root)
+    if files is not None:
+        return replace(discovery.from_files(files, file_root=file_root), labels=_NO_LABELS)
+    if file_list is not None:
+        path = local_path("file_list", file_list)
+        with open(os.fsdecode(path), "rb") as file:  # a NUL ends a C string
+            lines = [line.partition(b"\0")[0] for line in file.read().split(b"\n")]
+        names = file_names(f"file_list {os.fsdecode(path)!r}", [*filter(None, lines)])
+        if file_root is None and not scheme(names[0]):
+            file_root = path.rpartition(b"/")[0]
+        return replace(discovery.from_files(names, file_root=file_root), labels=_NO_LABELS)
+    if file_root is None:
+        raise ValueError("one of file_root, files and file_list must be given")
+    if scheme(root):
+        found = discovery.from_store(
+            remote, file_root, file_filters=[file_filter], case_sensitive_filter=True
+        )
+        return replace(found, labels=_NO_LABELS)
+    tree, builder = discovery.directory(file_root), CatalogBuilder()
+    for folder in [b".", *sorted(tree.directories())]:  # "." also comes before "!"
+        builder.extend(sorted(choose(tree.files(folder))), (), prefix=folder + b"/")
+    found = builder.build(root)
+    if not found.file_count:
+        what = f"none in file_root={file_root!r} or its directories matches {file_filter!r}"
+        raise ValueError(f"no files found: {what}")
+    return found
+
+
+class Npy(Format):
+    """An array for each file: a view of the batch's buffer if it lies there as DALI needs it.
+
+    Otherwise (Fortran order, a region that is not contiguous, an odd offset) it is a copy. Arrays
+    of a batch that are small and of one shape are copied into one.
+    """
+
+    operator = "numpy"
+    schema = "Numpy"
+    outputs = (Output(None, None),)
+    labels = False
+
+    def __init__(self, region: Region | None = None) -> None:
+        """`region` is cut out of each array; None: the whole array."""
+        self._region = region
+        self._first: tuple[_Kind, bytes] | None = None  # and the path of the file
+        self._lock = threading.Lock()
+
+    def decode(
+        self, catalog: Catalog, delivered: IntArray, contents: Contents
+    ) -> Sequence[Contents]:
+        """The arrays; raises RecordError for a file that is none, or of another type."""
+        arrays = []
+        samples = delivered.tolist()
+        for sample, content in zip(samples, contents, strict=True):
+            try:
+                array = view(memoryview(content))
+                arrays.append(array if self._region is None else self._region.cut(array))
+            except ValueError as error:
+                raise RecordError(catalog.path(sample), str(error)) from None
+        self._require_one_kind(catalog, samples, arrays)
+        return (_packed(arrays),)
+
+    def _require_one_kind(
+        self, catalog: Catalog, samples: list[int], arrays: list[NDArray[Any]]
+    ) -> None:
+        """DALI takes only arrays of one type and number of dimensions from a Python source."""
+        kinds = [(array.dtype, array.ndim) for array in arrays]
+        with self._lock:  # lanes decode at the same time
+            known, path = self._first or (kinds[0], catalog.path(samples[0]))
+            for sample, kind in zip(samples, kinds, strict=True):
+                if kind != known:
+                    first = f"that of {os.fsdecode(path)!r} is {_named(*known)}"
+                    raise RecordError(
+                        catalog.path(sample),
+                        f"the array is {_named(*kind)}, and {first}; all must have one type and "
+                        "number of dimensions: read the others with a reader of their own",
+                    )
+            self._first = known, path  # not before: a wrong file may be corrected
+
+
+def view(content: memoryview) -> NDArray[Any]:
+    """The array in the bytes of a file, without a copy. More bytes may follow it.
+
+    Raises:
+        ValueError: the file is no array of numbers, or is cut short; says what to do.
+    """
+    start = bytes(content[:12])
+    width = _WIDTHS.get(start[:8])
+    if width is None:
+        raise ValueError(f"it is no .npy file of version 1 to 3: it begins with {start!r}")
+    offset = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
+    if offset > min(len(content), _LONGEST):
+        what = f"its header has {offset:,} bytes, and the file {len(content):,}"
+        raise ValueError(f"{what}; it is cut short or damaged: write it anew by numpy.save()")
+    dtype, shape, nbytes, order = parse(bytes(content[:offset]))
+    needed = offset + nbytes
+    if needed > len(content):
+        what = f"an array {_named(dtype, len(shape))} of the shape {shape}"
+        what = f"{what} needs {needed:,} bytes, and the file has {len(content):,}"
+        raise ValueError(f"{what}; it is cut short: write it anew by numpy.save()")
+    # Not np.ndarray(buffer=...): it would refer to the buffer below the lease, not to the lease.
+    array = np.frombuffer(content[offset:needed], dtype)
+    return array.reshape(shape, order=order)
+
+
+@lru_cache(maxsize=1024)  # a data set usually has one shape, or a few
+def parse(raw: bytes) -> _Header:
+    """A header with all its bytes, from the first of the file to the last before the data.
+
+    Raises:
+        ValueError: it is not valid, or DALI has no such type.
+    """
+    file = io.BytesIO(raw)
+    try:
+        # 3.0 differs from 2.0 only in the encoding of the names of fields.
+        is_first = npy.read_magic(file) == (1, 0)
+        read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+        shape, fortran, dtype = read(file, max_header_size=_LONGEST)
+    except Exception as error:  # numpy does not promise which
+        what = f"its header is not valid ({str(error)[:200]})"
+        raise ValueError(f"{what}; write it anew by numpy.save()") from None
+    shape = tuple(map(int, shape))  # True is an int
+    if dtype.hasobject or dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
+        what = "Python objects, which are never unpickled" if dtype.hasobject else str(dtype)[:200]
+        known = "bool, (u)int8 to 64, float16, 32 or 64, little-endian"
+        raise ValueError(f"its elements are {what}; save it as a type that DALI has: {known}")
+    whole = math.prod(filter(None, shape)) * dtype.itemsize
+    if min(shape, default=0) < 0 or whole >= 1 << 63 or len(shape) > _MOST_AXES:
+        what = f"its shape {shape} is impossible, or has more than {_MOST_AXES} dimensions"
+        raise ValueError(f"{what}; write it anew by numpy.save()")
+    return dtype, shape, whole if all(shape) else 0, "F" if fortran else "C"
+
+
+def _named(dtype: np.dtype[Any], ndim: int) -> str:
+    return f"of {dtype} and {ndim} dimension{'s' * (ndim != 1)}"
+
+
+def _packed(arrays: list[NDArray[Any]]) -> Contents:
+    """The arrays as DALI needs them, in C order."""
+    first = arrays[0]
+    if first.nbytes <= SMALL and len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype))
+    return [it if it.flags.carray else np.array(it, order="C") for it in arrays]

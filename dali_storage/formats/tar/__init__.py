@@ -1,0 +1,1 @@
+"""Tars of WebDataset: headers, indexes, and components of samples."""

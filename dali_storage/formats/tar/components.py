@@ -1,0 +1,188 @@
+"""The samples of a WebDataset, and which file of each is which output.
+
+The rules are those of DALI's loader/webdataset_loader.cc: a sample is a sequence of files whose
+names are equal up to the first dot in the last component; the rest is the extension.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...contract._types import IntArray
+from .archive import Member
+
+_LISTED = 20  # extensions in a message
+
+Sample: TypeAlias = list[tuple[bytes, Member]]
+"""The components of a sample: the extension and the file of each."""
+
+
+def samples(found: Iterable[Member]) -> Iterator[Sample]:
+    """The samples of a tar with these files, as in DALI: there is always a last one, if empty."""
+    last: bytes | None = None
+    sample: Sample = []
+    for member in found:
+        base, extension = split_name(member.name)
+        last = base if last is None else last  # a hidden first file opens a sample, too
+        if not base:
+            continue
+        if base != last:
+            yield sample
+            last, sample = base, []
+        sample.append((extension, member))
+    yield sample
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes]:
+    """What names a sample, and the extension. Without a dot both are the whole name."""
+    dot = name.find(b".", name.rfind(b"/") + 1)
+    return (name, name) if dot < 0 else (name[:dot], name[dot + 1 :])
+
+
+class Group(NamedTuple):
+    """Samples with the same extensions.
+
+    Attributes:
+        extensions: of the c components, in their order.
+        samples: int64[n], which samples of the block they are.
+        places: int64[n, c, 2], bytes: offset and size of each component.
+    """
+
+    extensions: tuple[bytes, ...]
+    samples: IntArray
+    places: IntArray
+
+
+class Block(NamedTuple):
+    """Samples that follow each other.
+
+    Attributes:
+        size: how many.
+        groups: which have the same extensions.
+        probes: of an index, the samples and files to compare with the tar.
+    """
+
+    size: int
+    groups: list[Group]
+    probes: Sequence[tuple[int, Member]] = ()
+
+
+def grouped(samples: Iterable[tuple[tuple[bytes, ...], Iterable[int]]]) -> Block:
+    """From the extensions of each sample, and offset and size of one component after another."""
+    found: dict[tuple[bytes, ...], tuple[list[int], list[int]]] = {}
+    number = -1
+    for number, (extensions, numbers) in enumerate(samples):
+        which, places = found.setdefault(extensions, ([], []))
+        which.append(number)
+        places.extend(numbers)
+    groups = [
+        Group(extensions, np.array(which), np.array(places, np.int64).reshape(len(which), -1, 2))
+        for extensions, (which, places) in found.items()
+    ]
+    return Block(number + 1, groups)
+
+
+@dataclass(slots=True, eq=False)
+class Selection:
+    """The outputs of a reader.
+
+    Attributes:
+        ext: of each output the extensions, separated by semicolons. The first component of a
+            sample that has one of them is the output.
+        dtypes: of each output.
+        missing: "empty", "skip" or "error": what becomes of a sample with fewer components than
+            outputs. A component that is several outputs counts once.
+        case_sensitive: whether upper and lower case of ASCII letters differ in extensions.
+        matched: whether a component has been an output.
+        seen: some of the extensions that were there.
+    """
+
+    ext: Sequence[bytes]
+    dtypes: Sequence[np.dtype[Any]]
+    missing: str = "empty"
+    case_sensitive: bool = True
+    matched: bool = False
+    seen: dict[bytes, None] = field(default_factory=dict)
+    _wanted: dict[bytes, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for output, alternatives in enumerate(self.ext):
+            parts = self._folded(alternatives).split(b";")
+            if not parts[-1]:  # as for C++'s getline(), nothing is behind the last semicolon
+                parts.pop()
+            for extension in dict.fromkeys(parts):
+                self._wanted.setdefault(extension, []).append(output)
+
+    def choose(
+        self, block: Block, first: int, where: Callable[[int], str]
+    ) -> tuple[IntArray, IntArray]:
+        """The outputs of the samples of a block that are not skipped.
+
+        Args:
+            block: the samples.
+            first: which sample of its container is the first of the block.
+            where: what a message says of a sample of the container.
+
+        Returns:
+            int64[n, outputs, 2]: offset and size, both 0 where a component is missing. int64[n]:
+            which samples of the container these are.
+
+        Raises:
+            ValueError: a size is no multiple of the item size of the dtype; or a component is
+                missing, and that is an error.
+        """
+        rows = np.zeros((block.size, len(self.ext), 2), np.int64)
+        kept = np.ones(block.size, bool)
+        for extensions, samples, places in block.groups:
+            picked = self._pick(extensions)
+            rows[samples[:, None], [*picked]] = places[:, [*picked.values()]]
+            if len({*picked.values()}) < len(self.ext):  # DALI counts components, not outputs
+                kept[samples] = self.missing != "skip"
+                if self.missing == "error":
+                    lacks = [extension for i, extension in enumerate(self.ext) if i not in picked]
+                    what = f"nothing for {texts(lacks)}" if lacks else "a component is two outputs"
+                    about = where(first + int(samples[0]))
+                    raise ValueError(f"{about}: {what}; it has {texts(extensions)}")
+        items = np.array([dtype.itemsize for dtype in self.dtypes])
+        for sample, output in np.argwhere(rows[:, :, 1] % items)[:1].tolist():
+            what = f"{rows[sample, output, 1]:,} bytes for {texts([self.ext[output]])}"
+            what += f", no multiple of the size of {self.dtypes[output]}"
+            raise ValueError(f"{where(first + sample)}: {what}")
+        return rows if kept.all() else rows[kept], first + np.flatnonzero(kept)
+
+    def _pick(self, extensions: tuple[bytes, ...]) -> dict[int, int]:
+        """The component of each output that a sample with these extensions has."""
+        picked: dict[int, int] = {}
+        for component, extension in enumerate(map(self._folded, extensions)):
+            for output in self._wanted.get(extension, ()):
+                picked.setdefault(output, component)
+        if len(self.seen) <= _LISTED:
+            self.seen.update(dict.fromkeys(extensions))
+        if picked:  # several threads may be here
+            self.matched = True
+        return picked
+
+    def refuse_nothing(self, count: int) -> None:
+        """Raise ValueError if `count` samples were kept and that is none, or they have no output.
+
+        Samples without any component are right if there are no others.
+        """
+        if count and (self.matched or not any(self.ext) or not self.seen):
+            return
+        which = "all components" if self.matched else "any component"
+        what = f"no sample has {which} of {texts(self.ext)}; there are {texts(self.seen)}"
+        raise ValueError(f"ext: {what}")
+
+    def _folded(self, extension: bytes) -> bytes:
+        return extension if self.case_sensitive else extension.lower()
+
+
+def texts(extensions: Iterable[bytes]) -> str:
+    """Extensions in a message."""
+    found = [repr(os.fsdecode(extension)) for extension in extensions]
+    return ", ".join(found[:_LISTED] + (["..."] if len(found) > _LISTED else [])) or "no extensions"

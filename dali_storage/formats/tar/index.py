@@ -1,0 +1,186 @@
+"""DALI's index of a WebDataset tar, versions 1.1 and 1.2, as its ParseIndexFile() reads it.
+
+The first line is the version and the number of samples. A line for each sample follows: for each
+component its extension, offset and size and, in v1.2, its name. Any white space separates. What
+stands behind the last sample is ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..files import LOCAL, Files, ReadAt
+from .archive import BLOCK, REGULAR, Member, header, matches, members
+from .components import Block, Group, grouped, samples
+
+_WIDTHS = {b"v1.1": 3, b"v1.2": 4}  # words of a component
+_BYTES = 4 << 20  # of lines that are parsed at a time
+_LINE = 4096  # bytes of the first line, at most
+_LONG = 100  # bytes: no room for a longer name in a header
+_LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
+_BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
+_PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
+_NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
+
+
+def blocks(path: bytes, files: Files = LOCAL) -> Iterator[Block]:
+    """The samples of an index.
+
+    Lines with the same extensions, as in most blocks, are parsed as columns: 0.7 us a line.
+
+    Raises:
+        ValueError: it is no index of these versions, or has fewer samples than it says, a line of
+            another form, or a place that no tar has; names the line.
+        OSError: it cannot be read.
+    """
+    with files.open(path) as file:
+        width, count = _head(path, file.readline(_LINE))
+        done = 0
+        while done < count:
+            lines = file.readlines(_BYTES)[: count - done]
+            if not lines:
+                raise line_error(
+                    path, done, f"there is no such line: line 1 says {count:,} samples"
+                )
+            block = _columns(lines, width) or grouped(_words(path, lines, done, width))
+            for _, which, places in block.groups:
+                for what, wrong in (
+                    (f"an offset is no multiple of {BLOCK}", places[:, :, :1] % BLOCK != 0),
+                    ("an offset or a size is negative", places < 0),
+                ):
+                    for sample in which[wrong.any(axis=(1, 2))][:1].tolist():
+                        raise line_error(path, done + sample, what)
+            yield block._replace(probes=[*_probes(lines, done, width)])
+            done += len(lines)
+
+
+def _probes(lines: list[bytes], done: int, width: int) -> Iterator[tuple[int, Member]]:
+    """The files of the first and the last of some lines, and of the one with the longest name.
+
+    Where wds2idx is wrong, it is wrong for that one: the place it gives is that of a GNU long name.
+    """
+    long = [sample for sample, line in enumerate(lines) if len(line) > _LONG]
+    long.sort(key=lambda sample: max(map(len, lines[sample].split()[width - 1 :: width])))
+    for sample in sorted({0, *long[-1:], len(lines) - 1}):
+        words = lines[sample].split()
+        for at in range(0, len(words), width):
+            name = words[at + 3] if width == 4 else b""
+            yield done + sample, Member(name, int(words[at + 1]), int(words[at + 2]))
+
+
+def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
+    """The lines of the index of a tar, v1.2.
+
+    Raises:
+        ValueError: as `tars.members()`; or an index cannot have such samples.
+    """
+    about, lines = repr(os.fsdecode(path)), [b""]
+    for sample in samples(members(path, progress)):
+        fields = [b"%b %d %d %b" % (ext, file.offset, file.size, file.name) for ext, file in sample]
+        for field, (_, file) in zip(fields, sample, strict=True):
+            if len(field.split()) != 4:
+                what = "white space or no extension at all in a name, which an index cannot have"
+                remedy = "rename it, or read the tar without index_paths"
+                raise ValueError(f"{about}, {os.fsdecode(file.name)!r}: {what}; {remedy}")
+        lines += [b" ".join(fields) + b"\n"] if fields else []
+    if len(lines) == 1:
+        raise ValueError(f"{about}: the tar has no samples")
+    lines[0] = b"v1.2 %d\n" % (len(lines) - 1)
+    return lines
+
+
+def line_error(path: bytes, sample: int, what: str) -> ValueError:
+    """The error of a wrong line: that of a sample, or the first for -1."""
+    remedy = "make the index anew (python -m dali_storage index)"
+    return ValueError(f"{line(path, sample)}: {what}; {remedy}")
+
+
+def line(path: bytes, sample: int) -> str:
+    """The line of a sample, in a message."""
+    return f"index {os.fsdecode(path)!r}, line {sample + 2}"
+
+
+def _head(path: bytes, line: bytes) -> tuple[int, int]:
+    """How many words a component has, and how many samples there are."""
+    version, count = (*line.split(None, 2), b"", b"")[:2]
+    if version not in _WIDTHS or not _NUMBER.fullmatch(count) or int(count) <= 0:
+        raise line_error(
+            path, -1, f"expected v1.1 or v1.2 and the number of samples, not {line!r:.80}"
+        )
+    return _WIDTHS[version], int(count)
+
+
+def _columns(lines: list[bytes], width: int) -> Block | None:
+    """Lines that all have the same extensions and plain numbers; None otherwise."""
+    count, per = len(lines), len(lines[0].split())
+    text = b"".join(lines)
+    if not per or per % width or b"\0" in text:
+        return None
+    # A word marks the end of each line: equal sums do not prove that all lines are equally long.
+    words = (text.rstrip(b"\n") + b"\n").replace(b"\n", b" \0 ").split()
+    step = per + 1
+    if len(words) != step * count or words[per::step].count(b"\0") != count:
+        return None
+    extensions = tuple(words[:per:width])
+    if any(words[i * width :: step].count(e) != count for i, e in enumerate(extensions)):
+        return None
+    places = np.empty((count, len(extensions), 2), np.int64)
+    for component in range(len(extensions)):
+        for column in (0, 1):
+            numbers = b" ".join(words[component * width + 1 + column :: step])
+            if numbers.translate(None, b"0123456789 "):
+                return None
+            places[:, component, column] = np.fromstring(numbers, np.int64, sep=" ")
+    return Block(count, [Group(extensions, np.arange(count), places)])
+
+
+def _words(
+    path: bytes, lines: list[bytes], done: int, width: int
+) -> Iterator[tuple[tuple[bytes, ...], list[int]]]:
+    """Extensions and numbers of any lines, the first of which is the one of the sample `done`."""
+    for sample, line in enumerate(lines, done):
+        words = line.split()
+        if not words or len(words) % width:
+            each = "extension, offset, size" + (" and name" if width == 4 else "")
+            raise line_error(path, sample, f"expected {each} of each component, not {line!r:.80}")
+        numbers = [
+            word for first in range(1, len(words), width) for word in words[first : first + 2]
+        ]
+        if wrong := [word for word in numbers if not _NUMBER.fullmatch(word)]:
+            raise line_error(path, sample, f"{wrong[0]!r:.40} should be a number")
+        yield tuple(words[::width]), [*map(int, numbers)]
+
+
+def contradiction(read: ReadAt, member: Member) -> str | None:
+    """What the header before a file's data says otherwise than an index; None if nothing.
+
+    An index by wds2idx of a file with a long GNU name gives the place of the name.
+    `member.name` may be empty; it is not compared if a record before the header changes it.
+    """
+    first = max(member.offset - _BEFORE, 0)
+    before = read(first, member.offset - first)
+    if len(before) < BLOCK:
+        return "no header of a tar is there"
+    try:
+        found = header(before[-BLOCK:])
+    except ValueError as error:
+        return str(error)
+    if found.kind not in REGULAR:
+        return f"the header there is of type {chr(found.kind)!r}, not of a file"
+    if found.size != member.size and not (member.size >= _LARGE and found.size == 0):
+        return f"the file there has {found.size:,} bytes"
+    name, expected = found.name.rpartition(b"/")[2], member.name.rpartition(b"/")[2]
+    plain = _PLAIN.fullmatch(name) and len(found.name) < 100
+    if expected and name != expected and plain and not _is_renamed(before[:-BLOCK]):
+        return f"the file there is {os.fsdecode(name)!r}"
+    return None
+
+
+def _is_renamed(before: bytes) -> bool:
+    """Whether there is a pax header or a record of a long name in these blocks."""
+    blocks = (before[i : i + BLOCK] for i in range(len(before) % BLOCK, len(before), BLOCK))
+    return any(block[156] in b"xL" and matches(block) for block in blocks)

@@ -1,0 +1,1 @@
+"""TFRecord files: indexes, and features of `tf.train.Example`."""

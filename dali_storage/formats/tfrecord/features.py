@@ -1,0 +1,212 @@
+"""What DALI gets of a record of a TFRecord file: features of a `tf.train.Example`.
+
+A record [1] is a length (uint64), the checksum of these 8 bytes (uint32), so many bytes and their
+checksum (uint32), little-endian. A checksum is a CRC-32C, rotated and offset.
+
+[1] https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import RecordError
+from ...contract.format import Contents, Format, Output
+from . import example
+
+HEADER = struct.Struct("<QI")
+FOOTER = struct.Struct("<I")
+OVERHEAD = HEADER.size + FOOTER.size
+
+Checksum: TypeAlias = Callable[[bytes], int]
+"""Computes a CRC-32C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What is wanted of a feature: a FixedLenFeature or VarLenFeature of `nvidia.dali.tfrecord`.
+
+    Attributes:
+        dtype: int64, float32, or uint8 for a string.
+        shape: of a FixedLenFeature; of a VarLenFeature its partial_shape, the shape of an item of
+            its first dimension; () of a string.
+        fixed: which of the two it is.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    fixed: bool = True
+
+    @property
+    def kind(self) -> int:
+        """How it is stored: one of the kinds in `example`."""
+        return {"u": example.BYTES, "f": example.FLOATS, "i": example.INTS}[self.dtype.kind]
+
+
+class TfRecord(Format):
+    """Features of records. Strings are views of the batch, numbers are copied.
+
+    A feature of numbers that no record has is 0-D, as in DALI.
+    """
+
+    operator = "tfrecord"
+    schema = "TFRecord"
+    labels = False
+
+    def __init__(self, features: Mapping[str, Feature], checksum: Checksum | None = None) -> None:
+        """The outputs are `features`, by name. With a `checksum`, every record is verified."""
+        self._features = {name.encode(): feature for name, feature in features.items()}
+        self._checksum = checksum
+        self._lacking: dict[bytes, bool] = {}  # for each feature, whether the first batch lacks it
+        self.outputs = [
+            Output(it.dtype, 1 if it.kind == example.BYTES else None) for it in features.values()
+        ]
+
+    def decode(
+        self, catalog: Catalog, delivered: IntArray, contents: Contents
+    ) -> Sequence[Contents]:
+        """An output for each feature: strings as a list, numbers of one shape as one array."""
+        records: list[example.Found] = []
+        items: Sequence[Any] = contents  # type: ignore[assignment]
+        try:
+            for item in items:
+                records.append(example.find(self._message(memoryview(item)), self._features))
+            outputs = [self._output(key, it, records) for key, it in self._features.items()]
+        except _WrongError as error:
+            slot, what = len(records) if error.slot is None else error.slot, str(error)
+            if error.lacks:
+                names = example.find(self._message(memoryview(items[slot])), _Every())
+                what += f"; it has {', '.join(repr(key.decode()) for key in names) or 'none'}"
+        except example.MalformedError as error:
+            slot, what = len(records), f"it is no tf.train.Example: {error}; write the file anew"
+        else:
+            return outputs
+        sample = int(delivered[slot])
+        raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}")
+
+    def _message(self, record: memoryview) -> memoryview:
+        """The Example in a record; if the format verifies, checked."""
+        ends = len(record) - FOOTER.size
+        if ends < HEADER.size:
+            raise _WrongError(f"a record has {OVERHEAD} bytes at least; make the index anew")
+        length, crc = HEADER.unpack_from(record)
+        stop = HEADER.size + length
+        if stop > ends:
+            what = f"its header says {length:,} bytes of data"
+            raise _WrongError(f"{what}; make the index anew, or the file if it is damaged")
+        message = record[HEADER.size : stop]
+        if self._checksum is not None:
+            (footer,) = FOOTER.unpack_from(record, stop)
+            for what, part, stored in ("length", record[:8], crc), ("data", message, footer):
+                if stored != masked(self._checksum(bytes(part))):
+                    raise _WrongError(f"the checksum of its {what} is wrong; write the file anew")
+        return message
+
+    def _output(self, key: bytes, feature: Feature, records: list[example.Found]) -> Contents:
+        found = [record.get(key) for record in records]
+        if feature.kind == example.BYTES:
+            return [_string(key, slot, it) for slot, it in enumerate(found)]
+        lacking = [it is None for it in found]
+        if feature.shape or not feature.fixed:
+            # DALI takes only one number of dimensions in a batch, and in all batches of a source.
+            expected = self._lacking.setdefault(key, all(lacking))
+            if (lacks := not expected) in lacking:
+                has, have = ("no", "have") if lacks else ("the", "do not")
+                what = f"it has {has} feature {key.decode()!r}, and other records {have}"
+                raise _WrongError(what, lacking.index(lacks), lacks)
+        if all(lacking):
+            return np.zeros(len(found), feature.dtype)
+        # Of a list of another kind there are no values.
+        data = [b"".join(it[1]) if it and it[0] == feature.kind else b"" for it in found]
+        values, counts = _floats(data) if feature.kind == example.FLOATS else _ints(data)
+        return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
+
+
+def masked(crc: int) -> int:
+    """How a CRC-32C is stored, so that those of data that contain their own differ from it."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class _WrongError(Exception):
+    """A record does not have what is wanted.
+
+    Attributes:
+        slot: of the record in the batch; None: the one that was being read.
+        lacks: whether it has no feature of that name.
+    """
+
+    def __init__(self, what: str, slot: int | None = None, lacks: bool = False) -> None:
+        super().__init__(what)
+        self.slot, self.lacks = slot, lacks
+
+
+class _Every:
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _string(key: bytes, slot: int, found: tuple[int, list[memoryview]] | None) -> memoryview:
+    if found is None or found[0] != example.BYTES or not found[1]:
+        what = "no feature" if found is None else "no string in the feature"
+        raise _WrongError(f"it has {what} {key.decode()!r}", slot, lacks=found is None)
+    return found[1][0]
+
+
+def _floats(data: list[bytes]) -> tuple[NDArray[Any], IntArray]:
+    """The numbers of all records, and how many each has."""
+    values = np.frombuffer(bytearray().join(data), "<f4")
+    return values, np.fromiter(map(len, data), np.int64, len(data)) // 4
+
+
+def _ints(data: list[bytes]) -> tuple[NDArray[Any], IntArray]:
+    """The same of varints, which are whole: 7 bits in each byte, the low ones first [1].
+
+    The 10th byte has one bit. [1] https://protobuf.dev/programming-guides/encoding/#varints
+    """
+    sizes = np.fromiter(map(len, data), np.int64, len(data))
+    encoded = np.frombuffer(b"".join(data), np.uint8)
+    is_last = encoded < 128
+    if is_last.all():
+        return encoded.astype(np.int64), sizes
+    stops = np.flatnonzero(is_last) + 1
+    starts = np.concatenate(([0], stops[:-1]))
+    shifts = np.arange(encoded.size) - np.repeat(starts, stops - starts)
+    bits = (encoded & np.uint8(127)).astype(np.uint64) << (7 * shifts).astype(np.uint64)
+    values = np.bitwise_or.reduceat(bits, starts).view(np.int64)
+    ends = np.searchsorted(stops, np.cumsum(sizes), "right")
+    return values, np.diff(ends, prepend=0)
+
+
+def _fixed(
+    name: str, shape: tuple[int, ...], values: NDArray[Any], counts: IntArray
+) -> NDArray[Any]:
+    size = prod(shape)
+    for slot in np.flatnonzero(counts > size)[:1].tolist():
+        what = f"the feature {name!r} has {counts[slot]:,} values, and its FixedLenFeature"
+        raise _WrongError(f"{what} {size:,}: give it the shape of the values", slot)
+    if not (counts == size).all():
+        padded = np.zeros((counts.size, size), values.dtype)
+        padded[np.arange(size) < counts[:, None]] = values
+        values = padded
+    return values.reshape(counts.size, *shape)
+
+
+def _variable(
+    name: str, shape: tuple[int, ...], values: NDArray[Any], counts: IntArray
+) -> Contents:
+    size = prod(shape)
+    for slot in np.flatnonzero(counts % size)[:1].tolist():
+        what = f"the feature {name!r} has {counts[slot]:,} values, not a multiple of the {size:,}"
+        raise _WrongError(f"{what} of its partial_shape {list(shape)}", slot)
+    if (counts == counts[0]).all():
+        return values.reshape(counts.size, counts[0] // size, *shape)
+    ends = np.cumsum(counts)
+    bounds = zip((ends - counts).tolist(), ends.tolist(), strict=True)
+    return [values[start:end].reshape(-1, *shape) for start, end in bounds]

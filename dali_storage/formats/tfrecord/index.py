@@ -1,0 +1,154 @@
+"""Where the records of TFRecord files are: from index files, or from the files themselves."""
+
+import os
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+
+import numpy as np
+
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import named
+from ...contract.ranges import Ranges
+from ..files import LOCAL, Files
+from .features import HEADER, OVERHEAD
+
+_BLOCK = 1 << 16  # bytes; to read so many takes as long as to read the headers of 16 records
+_NUMBERS = re.compile(rb"(?:\s*+[+-]?[0-9]++)*+")  # as C++ reads them
+_MOST = np.iinfo(np.int64).max
+_FILES = 16  # which are read at once: each waits for the storage most of the time
+
+_Columns = tuple[IntArray, IntArray]
+"""The starts and sizes of the records of a file, in bytes."""
+
+
+def find(
+    paths: Sequence[bytes],
+    index_paths: Sequence[bytes] | None,
+    by_container: bool,
+    files: Files = LOCAL,
+) -> Catalog:
+    """The records of TFRecord files, in the order of the files and of their indexes.
+
+    Args:
+        paths: of the files.
+        index_paths: of as many indexes; None: the lengths of all records are read from the files.
+        by_container: whether the order goes by files.
+        files: reads them and their indexes.
+
+    Raises:
+        ValueError: there are no records; an index names bytes that its file does not have; a file
+            without an index is not a TFRecord, or ends within a record.
+        OSError: what is needed cannot be read. Files with an index need not exist; objects must.
+    """
+    found = files.catalog(paths)
+    if index_paths is None:
+        with ThreadPoolExecutor(_FILES) as pool:
+            columns = list(pool.map(scan, paths))
+    else:
+        ends = [*map(_end, paths)] if found.sizes is None else found.sizes.tolist()
+        columns = files.each(partial(_within, files), paths, ends, index_paths)
+    counts = np.array([len(starts) for starts, _ in columns], np.int64)
+    if not counts.any():
+        what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
+        of = "the files are empty" if index_paths is None else "no index begins with two integers"
+        raise ValueError(f"{what}: there are no records: {of}")
+    return replace(
+        found,
+        ranges=Ranges.of_files(columns),
+        containers=counts if by_container else None,
+    )
+
+
+def _end(path: bytes) -> int:
+    with named(path):
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:  # as in DALI, an error when it is its turn
+            return _MOST
+
+
+def _within(files: Files, path: bytes, end: int, index_path: bytes) -> _Columns:
+    starts, sizes = read_index(index_path, files)
+    wrong = (starts < 0) | (sizes < 0) | (starts > end - sizes)
+    for record in np.flatnonzero(wrong)[:1].tolist():
+        has = f"{sizes[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
+        why = "no file can have" if end == _MOST else f"has {end:,} bytes"
+        raise ValueError(
+            f"index_path {os.fsdecode(index_path)!r}, line {record + 1}: {has}, which {why}; "
+            "make the index anew, or leave out index_path"
+        )
+    return starts, sizes
+
+
+def read_index(path: bytes, files: Files = LOCAL) -> _Columns:
+    """The pairs of an index file: offset and size, separated by white space.
+
+    As in DALI, it ends at the first word that is no int64, and an odd number at the end is ignored.
+    """
+    with named(path), files.open(path) as file:
+        text = file.read()
+    numbers = _parse(text)[: len(text)]
+    pairs = numbers[: numbers.size // 2 * 2].reshape(-1, 2)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+
+def _parse(text: bytes) -> IntArray:
+    if not text.translate(None, b"0123456789 \t\n\v\f\r") and not text.isspace() and text:
+        numbers: IntArray = np.fromstring(text, np.int64, sep=" ")
+        if not numbers.size or numbers.max() < _MOST:  # what is larger becomes _MOST
+            return numbers
+    match = _NUMBERS.match(text)
+    words = re.findall(rb"[+-]?[0-9]+", match[0] if match else b"")
+    fitting = takewhile(lambda number: -_MOST - 1 <= number <= _MOST, map(int, words))
+    return np.fromiter(fitting, np.int64)
+
+
+def scan(path: bytes, progress: Callable[[int], object] = lambda position: None) -> _Columns:
+    """The records of a file, of which only the lengths are read.
+
+    `progress` is called with positions in the file, in bytes.
+
+    Raises:
+        ValueError: the file is not a TFRecord, or ends within a record.
+        OSError: it cannot be read.
+    """
+    starts, at = array("q"), 0
+    with named(path), open(path, "rb", buffering=0) as file:
+        fd, end = file.fileno(), os.fstat(file.fileno()).st_size
+        # What the system would read ahead of a length is part of a record, and not needed.
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        block, base, ahead = b"", 0, _BLOCK
+        while at + OVERHEAD <= end:
+            if at + HEADER.size > base + len(block):
+                block, base = os.pread(fd, ahead, at), at
+                progress(at)
+                if len(block) < HEADER.size:
+                    break  # it became shorter meanwhile
+            length, _ = HEADER.unpack_from(block, at - base)
+            starts.append(at)
+            at += length + OVERHEAD
+            ahead = HEADER.size if length > _BLOCK // 16 else _BLOCK
+    if at != end:
+        number, last = (len(starts) - 1, starts[-1]) if at > end else (len(starts), at)
+        what = f"record {number} at {last:,} goes beyond the end of the file at {end:,}"
+        remedy = "the file is cut off, compressed or no TFRecord: write it anew"
+        raise ValueError(f"{os.fsdecode(path)!r}: {what}; {remedy}")
+    bounds = np.append(starts, end)
+    return bounds[:-1], np.diff(bounds)
+
+
+def index(path: bytes, progress: Callable[[int], object]) -> Iterator[bytes]:
+    """The lines of the index of a file, as DALI's tfrecord2idx writes them; else as `scan()`."""
+    starts, sizes = scan(path, progress)
+    return (b"%d %d\n" % pair for pair in zip(starts.tolist(), sizes.tolist(), strict=True))
+
+
+def matches(head: bytes) -> bool:
+    """Whether a file that begins with `head` may be a TFRecord: its first length is below 2**40."""
+    return len(head) >= OVERHEAD and head[5:8] == bytes(3)

@@ -1,0 +1,1 @@
+"""Loaders for data sets: folders of images, ImageNet, CIFAR."""

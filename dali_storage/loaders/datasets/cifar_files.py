@@ -1,0 +1,210 @@
+"""Where the records of CIFAR-10 and CIFAR-100 are in the files that are distributed.
+
+The formats are those of https://www.cs.toronto.edu/~kriz/cifar.html.
+"""
+
+import contextlib
+import errno
+import os
+import shlex
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...contract._types import HostBuffer, IntArray
+from .pickles import RECORD_BYTES, Rows, parse
+
+_MOST_BYTES = 1 << 28  # of a file; the largest published has 155 MB
+
+Records: TypeAlias = tuple[IntArray, NDArray[np.integer]]
+"""Where n records start in a file, int64[n], and their labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """One of the archives in which a data set is distributed.
+
+    Attributes:
+        name: of the archive.
+        directory: the one that is in it.
+        splits: the files of each split, in the order of their records.
+        names: the file with the names of the classes.
+        classes: how many classes there are.
+        records: finds the records in a file with these bytes, which it may move.
+        class_names: finds the names. Both raise `ValueError`.
+    """
+
+    name: str
+    directory: str
+    splits: Mapping[str, Sequence[str]]
+    names: str
+    classes: int
+    records: Callable[[HostBuffer], Records]
+    class_names: Callable[[bytes], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A split of a data set on disk.
+
+    Attributes:
+        archive: what it was extracted from.
+        directory: where its files are.
+        files: their names, in the order of their records.
+        classes: the names of the labels.
+    """
+
+    archive: Archive
+    directory: str
+    files: Sequence[str]
+    classes: tuple[str, ...]
+
+
+def find(archives: Sequence[Archive], root: str, split: str) -> Found:
+    """The split of the first of `archives` that is in `root`; the names of its classes are read.
+
+    Raises:
+        ValueError: there is no such split; `root` or what is in it is still packed; a file is too
+            large; or the names cannot be read.
+        OSError: there is no such directory, or none of the archives in it, or it lacks files.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"split must be 'train' or 'test', not {split!r}")
+    if os.path.isfile(root):
+        packed = root.endswith((".tar", ".gz", ".tgz"))
+        remedy = _how_to_extract(root) if packed else "give the directory that it is in"
+        raise ValueError(f"root must be a directory, not the file {root!r}; {remedy}")
+    os.stat(root)  # raises if it is missing
+    for archive in archives:
+        known = [name for names in archive.splits.values() for name in names]
+        for directory in (root, os.path.join(root, archive.directory)):
+            if any(_is_file(os.path.join(directory, name)) for name in known):
+                return _found(archive, directory, split)
+    title = f"CIFAR-{archives[0].classes}"
+    for packed_file in (os.path.join(root, archive.name) for archive in archives):
+        if _is_file(packed_file):
+            raise ValueError(f"{title} is still packed in {root!r}; {_how_to_extract(packed_file)}")
+    expected = " or ".join(archive.directory for archive in archives)
+    raise FileNotFoundError(errno.ENOENT, f"no {title} here: no {expected}", root)
+
+
+def _found(archive: Archive, directory: str, split: str) -> Found:
+    files = archive.splits[split]
+    needed = [*files, archive.names]
+    missing = [name for name in needed if not _is_file(os.path.join(directory, name))]
+    if missing:
+        what = f"{', '.join(missing)} missing; extract {archive.name} again"
+        raise FileNotFoundError(errno.ENOENT, what, directory)
+    path = os.path.join(directory, archive.names)
+    with open(path, "rb") as file, naming(path):
+        names = tuple(archive.class_names(file.read()))
+        if len(names) != archive.classes:
+            raise ValueError(f"it names {len(names)} classes, not {archive.classes}")
+    return Found(archive, directory, files, names)
+
+
+def _is_file(path: str) -> bool:
+    """As `os.path.isfile()`, but what cannot be looked at, or is too large, is an error."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISREG(status.st_mode) and status.st_size > _MOST_BYTES:
+        raise ValueError(f"{path!r}: no file of CIFAR has {status.st_size} bytes")
+    return stat.S_ISREG(status.st_mode)
+
+
+def _how_to_extract(packed: str) -> str:
+    folder = shlex.quote(os.path.dirname(packed) or ".")
+    return f"extract the archive first: tar xf {shlex.quote(packed)} -C {folder}"
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Put the path of a file before the text of every `ValueError` of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path!r}: {error}") from None
+
+
+def _pickled_records(key: str, content: HostBuffer) -> Records:
+    batch = parse(content.data)
+    rows, labels = batch.get("data"), batch.get(key)
+    if not isinstance(rows, Rows):
+        raise ValueError(f"'data' must be an array of n x {RECORD_BYTES} bytes")
+    if not isinstance(labels, list) or set(map(type, labels)) != {int}:
+        raise ValueError(f"{key!r} must be a list of integers")
+    if len(labels) != rows.count:
+        raise ValueError(f"there are {rows.count} images, but {len(labels)} {key}")
+    if rows.transposed:  # records lie across each other
+        part = content[rows.start :][: rows.count * RECORD_BYTES]
+        part[:] = part.reshape(RECORD_BYTES, rows.count).T.ravel()
+    return rows.start + RECORD_BYTES * np.arange(rows.count), np.array(labels)
+
+
+def _pickled_names(key: str, content: bytes) -> Sequence[str]:
+    names = parse(memoryview(content)).get(key)
+    if not isinstance(names, list) or set(map(type, names)) != {str}:
+        raise ValueError(f"{key!r} must be a list of names")
+    return names
+
+
+def _binary_records(label_bytes: int, content: HostBuffer) -> Records:
+    """Records, each behind its labels. The last one is taken: the fine one of CIFAR-100."""
+    step = label_bytes + RECORD_BYTES
+    if not content.size or content.size % step:
+        raise ValueError(
+            f"its {content.size} bytes are not a number of records of {step} bytes; the file is "
+            "truncated, or of another data set"
+        )
+    starts = np.arange(label_bytes, content.size, step)
+    return starts, content[starts - 1]
+
+
+def _names_in_lines(content: bytes) -> Sequence[str]:
+    return [name for line in content.decode().splitlines() if (name := line.strip())]
+
+
+def _python(classes: int, directory: str, names: str, labels: str, label_names: str) -> Archive:
+    return Archive(
+        f"cifar-{classes}-python.tar.gz",
+        directory,
+        _SPLITS[classes],
+        names,
+        classes,
+        partial(_pickled_records, labels),
+        partial(_pickled_names, label_names),
+    )
+
+
+def _binary(classes: int, directory: str, names: str, label_bytes: int) -> Archive:
+    return Archive(
+        f"cifar-{classes}-binary.tar.gz",
+        directory,
+        {split: [f"{name}.bin" for name in files] for split, files in _SPLITS[classes].items()},
+        names,
+        classes,
+        partial(_binary_records, label_bytes),
+        _names_in_lines,
+    )
+
+
+_SPLITS = {
+    10: {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
+    100: {"train": ["train"], "test": ["test"]},
+}
+# Those of Python first: most users have them, because torchvision takes no others.
+CIFAR10 = (
+    _python(10, "cifar-10-batches-py", "batches.meta", "labels", "label_names"),
+    _binary(10, "cifar-10-batches-bin", "batches.meta.txt", 1),
+)
+CIFAR100 = (
+    _python(100, "cifar-100-python", "meta", "fine_labels", "fine_label_names"),
+    _binary(100, "cifar-100-binary", "fine_label_names.txt", 2),
+)

@@ -1,0 +1,79 @@
+"""ImageNet: the images of the challenge ILSVRC2012."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Unpack, get_args
+
+from ... import readers
+from ...contract._types import PathLike
+from ..loop.loader import Loader
+from ..transforms import presets
+from .ilsvrc import Found, Split, find
+from .images import ImagePipeline
+from .settings import Options, Settings, takes_options
+
+# NVIDIA's values for the largest picture (DALI's ResNet-50 example for PyTorch): the decoder in the
+# GPU allocates its memory once.
+_LARGEST = {"preallocate_width_hint": 5980, "preallocate_height_hint": 6430}
+_CLASSES = 1000
+_IMAGES = {"train": 1_281_167, "val": 50_000}
+
+
+@takes_options
+def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader:
+    """Batches `(images, labels)` of ImageNet's training or validation images.
+
+    These layouts are known; no file need be moved:
+
+    * `root/train/n01440764/*.JPEG` and `root/val/n01440764/*.JPEG`;
+    * the same under `root/ILSVRC/Data/CLS-LOC`, as in Kaggle's archive;
+    * `val/*.JPEG` without class directories, labelled by `LOC_val_solution.csv` (Kaggle), or by
+      `imagenet_2012_validation_synset_labels.txt` or `synset_labels.txt` (TensorFlow; one synset a
+      line, in the order of the images' names). This file is looked for in `val`, beside it, and
+      in `root`.
+
+    A label is the index of the synset among the sorted synsets of `train`, as in torchvision; if
+    there is no `train`, among those of `val`. Fewer classes or images than ILSVRC's
+    1,000, 1,281,167 and 50,000 are fine; `repr(loader)` says what differs.
+
+    The images are torchvision's: by default those of `presets.IMAGENET_TRAIN` or `IMAGENET_EVAL`.
+
+    Args:
+        root: the directory.
+        split: "train" or "val".
+        **options: help(dali_storage.loaders.datasets.settings.Settings) explains them.
+
+    Returns:
+        The loader, as `image_folder()`; its `classes` are the synsets.
+
+    Raises:
+        ValueError: as `image_folder()`; or `val` does not have the synsets of `train`, a directory
+            is no synset, or a label is missing.
+        OSError: `split` or a file of labels is not found or cannot be read.
+        TypeError, BackendUnavailable: as `image_folder()`.
+    """
+    settings = Settings(**options)
+    if split not in get_args(Split):
+        raise ValueError(f"imagenet(): split must be 'train' or 'val', not {split!r}")
+    found = find(os.fsdecode(root), split)
+    return ImagePipeline(
+        read=partial(readers.file, **found.arguments),
+        settings=settings,
+        train=split == "train",
+        preset=presets.IMAGENET_TRAIN if split == "train" else presets.IMAGENET_EVAL,
+        check=found.check,
+        hints=_LARGEST,
+    ).loader(classes=lambda: found.classes, describe=lambda: _describe(split, found))
+
+
+def _describe(split: Split, found: Found) -> str:
+    """What there is, and where it differs from ILSVRC's."""
+    count = len(found.classes)
+    parts = [f"{count:,} classes" + ("" if count == _CLASSES else f" (ILSVRC: {_CLASSES:,})")]
+    if found.images is not None:
+        expected = _IMAGES[split]
+        differs = "" if found.images == expected else f" (ILSVRC: {expected:,})"
+        parts.append(f"{found.images:,} images{differs}")
+    return f"imagenet {split}: {', '.join(parts)}"

@@ -1,0 +1,163 @@
+"""Pipelines of images, and the loaders of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nvidia.dali import fn, types
+from nvidia.dali.backend import GetCUDADeviceCount
+from nvidia.dali.pipeline import Pipeline, pipeline_def
+
+from ...contract import registry
+from ...contract.catalog import Catalog
+from ...contract.errors import BackendUnavailable
+from ...dali import catalog
+from ...ranks import Shard
+from ..loop.loader import Loader
+from ..transforms import DataNode, Layout
+from ..transforms.presets import Preset
+from . import choice, compose
+from .settings import Settings
+
+READER = "Reader"
+"""The name of the reader in the pipelines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePipeline:
+    """Builds pipelines `(images, labels)`; what a `Loader` takes.
+
+    Attributes:
+        read: puts a reader into the current pipeline and returns its samples and labels. Its
+            arguments are `name`, `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch`,
+            `seed`, `random_shuffle`, `shuffle_after_epoch`, `shuffle_after_epoch_seed`, `backend`
+            and `backend_options`, as those of `readers.file`.
+        settings: the options of the user.
+        train: whether the images are for training; this decides what None means in the settings.
+        preset: what happens to the images if the settings do not say it.
+        decode: makes images, uint8 CHW with their layout, of the samples, which are on the
+            settings' device. None: the samples are encoded images (JPEG and so on).
+        square: the side of the decoded images, if all of them are squares of one size.
+        check: raises if something is wrong with the samples; called when a pipeline is built.
+        hints: further arguments of DALI's decoder on a GPU.
+    """
+
+    read: Callable[..., tuple[DataNode, DataNode]]
+    settings: Settings
+    train: bool
+    preset: Preset
+    decode: Callable[[DataNode], DataNode] | None = None
+    square: int | None = None
+    check: Callable[[Catalog], None] | None = None
+    hints: Mapping[str, Any] = field(default_factory=dict)
+
+    def loader(
+        self,
+        classes: Callable[[], tuple[str, ...]] | None = None,
+        describe: Callable[[], str] | None = None,
+        roots: Sequence[bytes] = (),
+    ) -> Loader:
+        """The loader of these images; the first arguments are those of `Loader`.
+
+        `roots` are paths and URLs that are read; they decide the default backend.
+
+        Raises:
+            ValueError, TypeError: a setting cannot be used.
+            BackendUnavailable: device="gpu", and there is no GPU; or the backend lacks a package.
+        """
+        settings = self.settings
+        choice.chosen(settings, self.preset)
+        registry.configure(registry.choose(settings.backend, roots), settings.backend_options or {})
+        if settings.device == "gpu":
+            _require_gpu(settings.device_id or 0)
+        return Loader(
+            self,
+            reader_name=READER,
+            last_batch=settings.last_batch or ("drop" if self.train else "partial"),
+            to=settings.to,
+            shard=settings.shard,
+            classes=classes,
+            describe=describe,
+        )
+
+    def __call__(
+        self, *, checkpoint: bytes | None = None, shard_id: int = 0, num_shards: int = 1
+    ) -> Pipeline:
+        """A pipeline of one shard."""
+        settings = self.settings
+        steps = compose.seeded(choice.chosen(settings, self.preset), settings.seed + shard_id)
+        define = pipeline_def(self._define, enable_conditionals=choice.conditional(steps))
+        pipeline = define(
+            steps,
+            self._order(shard_id, num_shards),
+            batch_size=settings.batch_size,
+            num_threads=settings.num_threads,
+            device_id=self._device_id(),
+            seed=settings.seed + shard_id,
+            prefetch_queue_depth=settings.prefetch_queue_depth,
+            exec_dynamic=True,
+            enable_checkpointing=True,
+            checkpoint=checkpoint,
+        )
+        if self.check:
+            self.check(catalog(pipeline, READER))
+        return pipeline
+
+    def _define(self, steps: compose.Steps, order: dict[str, Any]) -> tuple[DataNode, DataNode]:
+        samples, labels = self.read(**order)
+        labels = fn.cast(fn.squeeze(labels, axes=[0]), dtype=types.INT64)
+        settings, gpu = self.settings, self.settings.device == "gpu"
+        dtype = settings.dtype or ("float32" if choice.normalizes(steps) else "uint8")
+        layout: Layout = "CHW"
+        if self.decode is None:
+            images, steps = compose.decode(samples, steps, settings.device, self.hints)
+            layout = "HWC"
+        else:
+            images = self.decode(samples.gpu() if gpu else samples)
+        for step in compose.fused(steps, layout, settings.layout, dtype, self.square):
+            images = step(images)
+        return images, labels.gpu() if gpu else labels
+
+    def _device_id(self) -> int | None:
+        """The number of the GPU; None on the CPU. The shard may not be known before."""
+        settings = self.settings
+        if settings.device == "cpu":
+            return None
+        number = settings.device_id
+        if number is None:
+            number = (settings.shard or Shard.here()).local_rank
+        return _require_gpu(number)
+
+    def _order(self, shard_id: int, num_shards: int) -> dict[str, Any]:
+        """The arguments of the reader."""
+        settings = self.settings
+        shuffle = self.train if settings.shuffle is None else settings.shuffle
+        anew = shuffle in (True, "epoch")
+        return {
+            "name": READER,
+            "num_shards": num_shards,
+            "shard_id": shard_id,
+            "stick_to_shard": not (self.train or anew),
+            "pad_last_batch": True,
+            "seed": settings.seed,
+            "random_shuffle": shuffle == "window",
+            "shuffle_after_epoch": anew,
+            "shuffle_after_epoch_seed": settings.seed,
+            "backend": settings.backend,
+            "backend_options": settings.backend_options,
+        }
+
+
+def _require_gpu(number: int) -> int:
+    """`number`, if there is such a GPU."""
+    count = GetCUDADeviceCount()
+    if not count:
+        raise BackendUnavailable(
+            "device='gpu': CUDA finds no GPU here", "give device='cpu', or install NVIDIA's driver"
+        )
+    if number >= count:
+        raise BackendUnavailable(
+            f"device_id={number}: CUDA finds only {count} GPU(s)",
+            "start as many processes on this machine as it has GPUs, or give device_id",
+        )
+    return number

@@ -1,0 +1,150 @@
+"""The options that all loaders of images take; written once."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, ParamSpec, Required, TypeAlias, TypedDict, TypeVar, get_args
+
+from ...contract.options import require_integer
+from ...ranks import Shard
+from ..loop.epochs import LastBatch
+from ..loop.tensors import To
+from ..transforms import Layout, Transform
+from ..transforms.presets import Preset
+
+Device: TypeAlias = Literal["gpu", "cpu"]
+Dtype: TypeAlias = Literal["float32", "float16", "uint8"]
+Shuffle: TypeAlias = Literal["epoch", "window"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Options(TypedDict, total=False):
+    """The fields of `Settings`, as keyword arguments."""
+
+    batch_size: Required[int]
+    preset: Preset | None
+    transforms: Sequence[Transform] | None
+    shuffle: Shuffle | bool | None
+    last_batch: LastBatch | None
+    shard: Shard | None
+    device: Device
+    device_id: int | None
+    num_threads: int
+    prefetch_queue_depth: int
+    seed: int
+    dtype: Dtype | None
+    layout: Layout
+    to: To
+    backend: str | None
+    backend_options: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options that all loaders of images take.
+
+    Attributes:
+        batch_size: how many images a batch has.
+        preset: what happens to the images. None: the usual one for this data set.
+        transforms: what happens to the images instead of a preset, and nothing else: a list of
+            transforms of this package, functions of a DataNode (HWC, RGB; so must be what they
+            return, unless they are the last), and operators of
+            `nvidia.dali.experimental.torchvision`.
+        shuffle: "epoch" or True: the whole list is shuffled anew before every epoch. "window":
+            samples are drawn from a window that moves over the list, which moves them by a few
+            hundred places only. False: they keep their order. None: "epoch" for training, else
+            False.
+        last_batch: what becomes of a batch that is not full; see `Loader`. None: "drop" for
+            training, else "partial".
+        shard: which part of the data set this process reads. None: `Shard.here()`, asked when the
+            loader is first used.
+        device: where the images are decoded and delivered.
+        device_id: the number of the GPU. None: the shard's `local_rank`.
+        num_threads: DALI's threads in this process.
+        prefetch_queue_depth: how many batches DALI prepares ahead. Each takes memory: 256 images of
+            3x224x224 float32 are 154 MB.
+        seed: of the order, the same on all ranks, and of the random transforms, which differ from
+            rank to rank.
+        dtype: of the pixels. "uint8": from 0 to 255 and not normalised. None: "float32" if the
+            images are normalised, else "uint8".
+        layout: of the images: "CHW" or "HWC".
+        to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
+        backend: how the storage is read; see `readers.file`.
+        backend_options: keyword arguments of the backend.
+
+    Raises:
+        ValueError, TypeError: an option has a wrong value; names it.
+    """
+
+    batch_size: int
+    preset: Preset | None = None
+    transforms: Sequence[Transform] | None = None
+    shuffle: Shuffle | bool | None = None
+    last_batch: LastBatch | None = None
+    shard: Shard | None = None
+    device: Device = "gpu"
+    device_id: int | None = None
+    num_threads: int = 4
+    prefetch_queue_depth: int = 2
+    seed: int = 0
+    dtype: Dtype | None = None
+    layout: Layout = "CHW"
+    to: To = "torch"
+    backend: str | None = None
+    backend_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in _INTEGERS.items():
+            if (number := getattr(self, name)) is not None or name not in _OPTIONAL:
+                require_integer("loaders", name, number, known)
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"loaders: {name} must be one of {choices}, not {value!r}")
+        if self.preset is not None and self.transforms is not None:
+            raise ValueError(
+                "loaders: preset and transforms cannot both be given; transforms may contain those "
+                "of a preset: [*preset.transforms, ...]"
+            )
+        if not isinstance(self.preset, (Preset, NoneType)):
+            raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
+
+
+_OPTIONAL = ("device_id",)
+_POSITIVE, _NATURAL = range(1, 2**31), range(2**31)
+_INTEGERS = {
+    "batch_size": _POSITIVE,
+    "device_id": _NATURAL,
+    "num_threads": _POSITIVE,
+    "prefetch_queue_depth": _POSITIVE,
+    "seed": _NATURAL,
+}
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "device": get_args(Device),
+    "dtype": (*get_args(Dtype), None),
+    "layout": get_args(Layout),
+    "shuffle": (*get_args(Shuffle), True, False, None),
+}
+
+
+def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Show the options of a function with `**options` in its signature, and refuse all others."""
+    own = [
+        p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
+    ]
+    common = inspect.signature(Settings).parameters.values()
+    signature = inspect.signature(function).replace(parameters=[*own, *common])
+
+    @functools.wraps(function)
+    def checked(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}(): {error}") from None
+        return function(*arguments, **options)
+
+    checked.__signature__ = signature  # type: ignore[attr-defined]
+    return checked

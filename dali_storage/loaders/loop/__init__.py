@@ -1,0 +1,1 @@
+"""`Loader`: epochs of the batches of a pipeline, and its state."""

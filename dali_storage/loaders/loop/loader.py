@@ -1,0 +1,240 @@
+"""Epochs of a pipeline, for any training loop."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, Self
+
+from ...ranks import Shard
+from .epochs import LAST_BATCH, LastBatch
+from .pipeline_factory import Supply
+from .progress import Progress
+from .state import State
+from .stats import LoaderStats
+from .tensors import To, converter
+
+_OLD = (
+    "a newer iter() of this Loader has ended this epoch: a Loader has one epoch at a time; use two "
+    "Loaders for two loops at once"
+)
+_FAILED = "the pipeline has failed in this epoch: iterate over the Loader again for the next one"
+
+
+class Loader:
+    """The batches of one pipeline: every `iter()` is a new epoch, whatever was left of the last.
+
+    `for images, labels in loader`, as with torch's DataLoader. An epoch begins when its first batch
+    is asked for, and is complete when its last one has been given. If it is left early, the next
+    `iter()` drops the rest of it, and the older iterator raises RuntimeError.
+
+    `state_dict()` and `load_state_dict()` are what Lightning, Ignite's Checkpoint and torchdata
+    look for. The pipeline is closed by `close()`, by `with`, or when the Loader is dropped.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        *,
+        reader_name: str = "Reader",
+        last_batch: LastBatch = "partial",
+        to: To = "torch",
+        shard: Shard | None = None,
+        classes: Callable[[], tuple[str, ...]] | None = None,
+        describe: Callable[[], str] | None = None,
+    ) -> None:
+        """Open nothing yet: the pipeline is made at the first use.
+
+        Args:
+            make: is called as `make(checkpoint=None, shard_id=rank, num_shards=world)`, and returns
+                a new pipeline with enable_checkpointing=True and DALI's dynamic executor (the
+                default), and in it a `readers.file` with this shard, `reader_name` and
+                pad_last_batch=True. To restore a state, `checkpoint` is bytes for the pipeline.
+                All samples of an output have one shape. Other sources of the pipeline must not
+                end; only the reader is moved to another epoch.
+            reader_name: the name of the reader whose epochs these are.
+            last_batch: what becomes of the samples that do not fill a batch.
+                "partial": a smaller last batch; every sample is given once. A rank whose shard is
+                smaller may have a batch less.
+                "drop": only full batches, equally many on all ranks.
+                "pad": only full batches, equally many on all ranks; the last sample is repeated,
+                and `valid` counts the others. For static shapes (JAX) and collective operations.
+            to: whose tensors a batch consists of. A callable is given an object with
+                `__dlpack__()`; with "partial", what it returns must allow slices.
+            shard: by default `Shard.here()` at the first use.
+            classes: returns the names of the labels, for the attribute `classes`.
+            describe: returns a description of the data set, for `repr()`.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong.
+            BackendUnavailable: the framework of `to` is not installed.
+        """
+        if last_batch not in LAST_BATCH:
+            known = ", ".join(map(repr, LAST_BATCH))
+            raise ValueError(f"last_batch must be {known}, not {last_batch!r}")
+        if not callable(make):
+            raise TypeError(f"make must be callable, not {make!r}")
+        if not isinstance(shard, (Shard, type(None))):
+            raise TypeError(f"shard must be a Shard, not {shard!r}")
+        self._supply = Supply(make, reader_name, last_batch, converter(to), shard)
+        self._partial = last_batch == "partial"
+        self._classes = classes
+        self._describe = describe
+        self._progress = Progress()
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        self._supply.shard()  # refuses another one
+        self._progress.renew()
+        return _Epoch(self)
+
+    def __len__(self) -> int:
+        """How many batches the epoch under way has; else the coming one.
+
+        Those before a state that was loaded count, as if this Loader had given them.
+        """
+        place = self._progress.place
+        return self._supply.batches(*place).epochs.batches(place[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make this epoch the next one, as with torch's DistributedSampler.
+
+        If a state was loaded that is of this epoch, the epoch goes on from there. The order of the
+        samples is that of the epoch; random operators go on without a jump.
+        """
+        if type(epoch) is not int or epoch < 0:
+            raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
+        self._progress.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the epoch under way, and the states of the random operators.
+
+        Between `iter()` and the first batch, and after the last one, the place is the beginning of
+        the next epoch. Plain types only: JSON and torch.load(weights_only=True) take it.
+        """
+        batches = self._supply.at(*self._progress.place)
+        return State.save(batches.identity, batches.states(), batches.checkpoint())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state_dict()` was called; makes the pipeline anew.
+
+        The number of ranks and the batch size may be others. All ranks are then given the state of
+        one of them, and together each sample that was left of the epoch, once; later epochs are
+        those of the new number of ranks.
+
+        The state of another rank (Lightning saves only that of rank 0) is right for the samples.
+        The random operators then begin anew, and a warning says so: with their states restored,
+        both ranks would augment alike. So they do with other ranks or batches.
+
+        Raises:
+            ValueError, TypeError: the state is damaged, or of another data set, order,
+                `last_batch` or pipeline. The Loader goes on as if it had not been given.
+        """
+        saved = State.read(state)
+        batches = self._supply.restore(saved)
+        epoch, given = batches.place
+        self._progress.restore(epoch, given, batches.epochs.batches(epoch))
+        if differs := saved.differs(batches.identity):
+            warnings.warn(
+                f"the state is of {differs}: the samples go on from there, random operators begin "
+                "anew",
+                stacklevel=2,
+            )
+
+    def close(self) -> None:
+        """Close the pipeline's reader; the Loader cannot be used any more. Twice is fine."""
+        self._supply.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Loader: {self._describe()}>" if self._describe else super().__repr__()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Loader cannot be pickled or copied, because its pipeline is of this process: make "
+            "it in the process that uses it; state_dict() is what can be saved"
+        )
+
+    @property
+    def stats(self) -> LoaderStats:
+        """Times and waiting of the epoch under way, or else of the last one."""
+        return self._progress.stats
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch given last; after `iter()`, the one that it begins."""
+        progress = self._progress
+        return progress.start[0] if progress.turn is None else progress.epoch
+
+    @property
+    def valid(self) -> int:
+        """How many samples of the batch given last are not repeated ones; see "pad"."""
+        return self._progress.valid
+
+    @property
+    def pipeline(self) -> Any:
+        """The pipeline. It is another one after `load_state_dict()`, and after an error."""
+        return self._supply.batches().pipeline
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the labels 0, 1, 2 and so on; empty if they are not known."""
+        return self._classes() if self._classes else ()
+
+    def _begin(self, asked: float, turn: object) -> None:
+        """Begin the next epoch, whose first batch was asked for at this time."""
+        start = self._progress.start
+        length = self._supply.batches(*start).epochs.batches(start[0])
+        self._progress.begin(length, asked, turn)
+
+    def _next(self, asked: float) -> tuple[Any, ...]:
+        """The next batch of the epoch under way, which was asked for at this time."""
+        place = self._progress.place
+        batches = self._supply.at(*place)
+        storage = batches.storage_seconds
+        tensors = batches.take()
+        valid = batches.epochs.valid(*place)
+        if self._partial and valid < batches.identity.batch_size:
+            tensors = tuple([tensor[:valid] for tensor in tensors])
+        storage = batches.storage_seconds - storage
+        self._progress.give(valid, asked, time.perf_counter(), storage)
+        return tensors
+
+
+class _Epoch(Iterator[tuple[Any, ...]]):
+    """An epoch of a Loader; begins with the first batch."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._turn = object()  # not self, which would be a reference cycle
+        self._begun = self._complete = self._failed = False
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> tuple[Any, ...]:
+        asked = time.perf_counter()
+        loader, progress = self._loader, self._loader._progress
+        if not self._begun:
+            loader._begin(asked, self._turn)
+            self._begun = True
+        if not self._complete:
+            if self._failed or progress.turn is not self._turn:
+                raise RuntimeError(_FAILED if self._failed else _OLD)
+            self._complete = progress.given >= progress.length
+        if self._complete:
+            raise StopIteration
+        try:
+            batch = loader._next(asked)
+        except Exception as error:
+            self._failed = loader._supply.broken
+            if isinstance(error, StopIteration):  # DALI's, if others take batches of the pipeline
+                raise RuntimeError(
+                    "the pipeline has no batch; only the Loader may run it"
+                ) from error
+            raise
+        self._complete = progress.given >= progress.length
+        return batch

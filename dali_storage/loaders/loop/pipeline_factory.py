@@ -1,0 +1,173 @@
+"""The pipeline of a Loader: made at the first use; anew when it broke or a state is restored."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from nvidia.dali import Pipeline
+
+from ...ranks import Shard
+from .epochs import LastBatch
+from .pipeline_run import Batches
+from .state import Identity, State
+from .tensors import Convert
+
+
+class Supply:
+    """Makes the pipeline, closes it before it makes another one, and refuses to work in a fork."""
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        reader_name: str,
+        last_batch: LastBatch,
+        to: Convert,
+        shard: Shard | None,
+    ) -> None:
+        """The arguments are those of Loader. Makes no pipeline yet."""
+        self._make = make
+        self._reader_name = reader_name
+        self._last_batch: LastBatch = last_batch
+        self._to = to
+        self._shard = shard
+        self._process = os.getpid()
+        self._closed = False
+        self._batches: Batches | None = None
+        self._identity: Identity | None = None
+        self._checkpoint: bytes | None = None  # what the next pipeline is made from
+        self._resumed: State | None = None  # of the rest of an epoch that others have begun
+
+    @property
+    def broken(self) -> bool:
+        """Whether the pipeline must be made anew."""
+        return self._batches is not None and not self._batches.sound
+
+    def at(self, epoch: int, batch: int) -> Batches:
+        """The batches from this one on."""
+        batches = self.batches(epoch, batch)
+        batches.move(epoch, batch)
+        if not batches.sound:  # one that nobody asked for has failed
+            batches = self.batches()
+            batches.move(epoch, batch)
+        return batches
+
+    def restore(self, state: State) -> Batches:
+        """Make the pipeline from a state; if that fails, the next one is made as it was.
+
+        Raises:
+            ValueError: the state is of something else.
+        """
+        shard = self.shard()
+        state.require(self._last_batch)
+        checkpoint = state.checkpoint()
+        before = self._checkpoint
+        if self._batches and self._batches.sound:
+            before = self._batches.checkpoint()
+        own = (state.rank, state.world) == (shard.rank, shard.world)
+        try:
+            batches = self._renew(checkpoint if own else None, state)
+        except BaseException:
+            self._drop()
+            self._checkpoint = before
+            raise
+        # From now on, it goes with checkpoints of this pipeline.
+        self._resumed = replace(state, batch_size=batches.identity.batch_size)
+        return batches
+
+    def shard(self) -> Shard:
+        """The shard of this process.
+
+        Raises:
+            RuntimeError: it is not the one that the pipeline was made for.
+        """
+        self._refuse_unusable()
+        shard = self._shard or Shard.here()
+        made = self._identity
+        if made and (made.rank, made.world) != (shard.rank, shard.world):
+            raise RuntimeError(
+                f"this Loader was first used in rank {made.rank} of {made.world}, and the process "
+                f"is rank {shard.rank} of {shard.world} now: use it only after the process group "
+                "is initialised, or give it its shard"
+            )
+        return shard
+
+    def close(self) -> None:
+        """Close the pipeline's reader; it cannot be used any more. Twice is fine."""
+        if os.getpid() == self._process:
+            self._closed = True
+            self._drop()
+
+    def batches(self, epoch: int | None = None, batch: int = 0) -> Batches:
+        """The batches, wherever they are; makes the pipeline if there is no sound one.
+
+        And if it knows only the rest of an epoch, but this batch comes before it.
+        """
+        self._refuse_unusable()
+        batches = self._batches
+        if batches is None or not batches.sound:
+            batches = self._renew(self._checkpoint, self._resumed)
+        if epoch is not None and not batches.epochs.reaches(epoch, batch):
+            self._resumed = None
+            batches = self._renew(batches.checkpoint(), None)
+        return batches
+
+    def _refuse_unusable(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this Loader belongs to process {self._process}, and its pipeline does not work "
+                f"in the fork {os.getpid()}: make the Loader in the process that uses it"
+            )
+        if self._closed:
+            raise RuntimeError("this Loader is closed: make a new one")
+
+    def _renew(self, checkpoint: bytes | None, state: State | None) -> Batches:
+        """Close the pipeline, if there is one, and make it anew.
+
+        The checkpoint is for this rank, and left out if it is of other batches than the pipeline's.
+        """
+        self._drop()
+        shard = self.shard()
+        try:
+            pipeline = self._call_make(checkpoint, shard)
+            if checkpoint and state and state.batch_size != pipeline.max_batch_size:
+                del pipeline  # closes its readers
+                pipeline = self._call_make(None, shard)
+            pipeline.build()
+        except RuntimeError as error:
+            if checkpoint is None or "checkpoint" not in str(error):
+                raise
+            raise ValueError(
+                "the state does not fit the pipeline that make() returns: it was saved with other "
+                "operators or another version of DALI, or is damaged"
+            ) from error
+        readers = state.readers if state else None
+        batches = Batches(pipeline, self._reader_name, self._last_batch, shard, self._to, readers)
+        if self._identity not in (None, batches.identity):
+            batches.close()
+            raise RuntimeError(
+                "the pipeline was made anew, and make() returned another one: "
+                f"{batches.identity} instead of {self._identity}; make a new Loader"
+            )
+        self._identity = batches.identity
+        self._batches, self._checkpoint = batches, None
+        return batches
+
+    def _call_make(self, checkpoint: bytes | None, shard: Shard) -> Pipeline:
+        arguments = {"shard_id": shard.rank, "num_shards": shard.world}
+        try:
+            pipeline = self._make(checkpoint=checkpoint, **arguments)
+        except (AssertionError, TypeError) as error:  # DALI asserts that it knows an argument
+            error.add_note(
+                f"Loader calls make(checkpoint=None or bytes, {arguments}): checkpoint is for the "
+                "pipeline, the others are for readers.file"
+            )
+            raise
+        if not isinstance(pipeline, Pipeline):
+            raise TypeError(f"make() must return a pipeline of DALI, not {pipeline!r}")
+        return pipeline
+
+    def _drop(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches:
+            batches.close()

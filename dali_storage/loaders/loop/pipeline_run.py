@@ -1,0 +1,253 @@
+"""The batches of a pipeline, from any position on; uses only public calls of the pipeline."""
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ...dali import source
+from ...ranks import Shard
+from ...reading.source import Source
+from .epochs import Epochs, LastBatch
+from .state import Identity
+from .tensors import Convert, convert
+
+_NAMED = 256  # files that an error lists at most; DALI does not say which of a batch it was
+
+
+class Batches:
+    """The batches of one built pipeline.
+
+    Attributes:
+        pipeline: the pipeline.
+        epochs: which batches there are.
+        identity: what the pipeline delivers.
+        sound: False while a method works, and for good after it was interrupted or an operator
+            has failed. Then batches may be lost: close this, and make the pipeline anew.
+    """
+
+    def __init__(
+        self,
+        pipeline: Any,
+        reader_name: str,
+        last_batch: LastBatch,
+        shard: Shard,
+        to: Convert,
+        states: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Take over the pipeline, which is built; close its readers if it cannot be used.
+
+        `states` are those of its readers, to go on from; they may be of other ranks.
+
+        Raises:
+            ValueError: the pipeline cannot be used, or the states are not of these readers.
+        """
+        self.pipeline = pipeline
+        self.sound = True
+        self._to = to
+        self._sources = _sources(pipeline, reader_name)
+        self._source = self._sources[reader_name]
+        try:
+            _check(pipeline, reader_name, shard)
+            meta, batch_size = self._source.meta, pipeline.max_batch_size
+            catalog, _ = self._source.open()
+            self._resume(states)
+            self.epochs = Epochs(meta, batch_size, last_batch, self._source.rest)
+        except BaseException:
+            self.close()
+            raise
+        self.identity = Identity(
+            samples=meta["epoch_size"],
+            names=catalog.checksum(),
+            batch_size=batch_size,
+            world=shard.world,
+            rank=shard.rank,
+            last_batch=last_batch,
+        )
+        for each in self._sources.values():
+            each.successor = self.epochs.successor
+        self._ahead = deque[int]()  # positions of the batches that DALI works on
+        self._failed_read: Exception | None = None
+
+    def move(self, epoch: int, batch: int) -> None:
+        """Make this batch the next one; drop those that DALI works on, if others.
+
+        If one of these has failed, the pipeline is not sound.
+        """
+        position = self.epochs.position(epoch, batch)
+        if position == (self._ahead[0] if self._ahead else self._source.position):
+            return
+        self.sound = False
+        self._failed_read = None
+        for each in self._sources.values():
+            each.seek(position)
+        try:
+            while not self.pipeline.empty():
+                self.pipeline.share_outputs()
+                self.pipeline.release_outputs()
+        except Exception:  # an operator's; nobody has asked for its batch
+            return
+        self._ahead.clear()
+        self.sound = self._in_step()
+
+    def take(self) -> tuple[Any, ...]:
+        """The next batch, with padding; has DALI begin another one.
+
+        Raises:
+            OSError: a sample of the next batch cannot be read. The next call tries again, unless
+                the pipeline has other sources, of which DALI has then dropped a batch.
+            Exception: an operator has failed; a note names the files of the batch.
+        """
+        self.sound = False
+        self._fill()
+        if not self._ahead:
+            self.sound = self._in_step()
+            self._raise()
+        try:
+            outputs = self.pipeline.share_outputs()
+        except Exception as error:
+            error.add_note(self._describe(self._ahead[0]))
+            raise
+        self.pipeline.release_outputs()  # the dynamic executor leaves them intact
+        self._ahead.popleft()
+        self._fill()
+        self.sound = True
+        return convert(outputs, self._to)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The epoch of the next batch that DALI takes, and the number of that batch in it."""
+        return divmod(self._source.position, self.epochs.rounds)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """The states of the readers at the next batch."""
+        return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
+
+    @property
+    def storage_seconds(self) -> float:
+        """How long DALI has waited for the storage until now."""
+        return sum([each.statistics.wait_seconds for each in self._sources.values()])
+
+    def checkpoint(self) -> bytes:
+        """The states of the pipeline's random operators at the next batch."""
+        return self.pipeline.checkpoint()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the readers. The rest of the pipeline ends when nobody refers to it."""
+        for each in self._sources.values():
+            each.close()
+
+    def _resume(self, states: Mapping[str, Mapping[str, Any]] | None) -> None:
+        """Have the readers go on from states, or else with whole epochs."""
+        if states is not None and states.keys() != self._sources.keys():
+            raise ValueError(
+                f"the state is of readers named {', '.join(sorted(states))}, and the pipeline has "
+                f"{', '.join(sorted(self._sources))}: load it into a Loader of the same pipeline"
+            )
+        for name, each in self._sources.items():
+            each.rest = None  # what the checkpoint of the pipeline may have brought
+            if states is not None:
+                each.resume(states[name])
+
+    def _in_step(self) -> bool:
+        """Whether no failed read has put the readers and other sources out of step."""
+        return not any(each.ended for each in self._sources.values())
+
+    def _fill(self) -> None:
+        """Have DALI work on as many batches as its queue holds.
+
+        The first `schedule_run()` of a pipeline fills the queue, every other one adds a batch. A
+        failed read is kept until the batches before it have been given.
+        """
+        while not self._failed_read and len(self._ahead) < self.pipeline.prefetch_queue_depth:
+            position = begin = self._source.position
+            try:
+                self.pipeline.schedule_run()
+                if self._source.position == begin:
+                    raise RuntimeError(
+                        "another source of this pipeline has ended (StopIteration); a Loader needs "
+                        "sources without an end"
+                    )
+            except Exception as error:
+                # Without its traceback, whose frames would keep the pipeline alive.
+                self._failed_read = error.with_traceback(None)
+            while position != self._source.position:
+                self._ahead.append(position)
+                position = self.epochs.successor(position)
+
+    def _raise(self) -> None:
+        error, self._failed_read = self._failed_read, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def _describe(self, position: int) -> str:
+        names, places = [], []
+        for each in self._sources.values():
+            catalog, _ = each.open()
+            rows = catalog.pieces_of(each.samples(position)).tolist()
+            for row in dict.fromkeys(rows):  # padding repeats the last one
+                names.append(os.path.abspath(os.fsdecode(catalog.path(row))))
+                places.append(f" ({where})" if (where := catalog.where(row)) else "")
+        folder = os.path.commonpath([os.path.dirname(name) for name in names])
+        listed = list(zip(names, places, strict=True))[:_NAMED]
+        shown = [os.path.relpath(name, folder) + place for name, place in listed]
+        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"the files of the batch, in {folder}: {', '.join(shown)}{more}"
+
+
+def _sources(pipeline: Any, reader_name: str) -> dict[str, Source]:
+    """The readers of a pipeline by their names, the one of this name first."""
+    sources = {reader_name: source(pipeline, reader_name)}
+    try:
+        for name in pipeline.reader_meta():
+            sources[name] = source(pipeline, name)
+    except ValueError as error:
+        for each in sources.values():
+            each.close()
+        error.add_note(
+            "a Loader moves all readers of its pipeline to another epoch, and those of DALI cannot "
+            "be moved: take those of dali_storage.readers"
+        )
+        raise
+    return sources
+
+
+def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
+    """Refuse a pipeline that a Loader cannot use.
+
+    Raises:
+        ValueError: says which argument to change.
+    """
+    metas = pipeline.reader_meta()
+    meta = metas[reader_name]
+    for name, other in metas.items():
+        if other != meta:
+            raise ValueError(
+                f"the readers of the pipeline differ, and a Loader moves them together: "
+                f"{reader_name!r} has {meta}, {name!r} has {other}"
+            )
+    here, asked = (meta["shard_id"], meta["number_of_shards"]), (shard.rank, shard.world)
+    if here != asked:
+        raise ValueError(
+            f"reader {reader_name!r}: make() was called with shard_id={asked[0]}, num_shards="
+            f"{asked[1]}, and the reader has shard_id={here[0]}, num_shards={here[1]}: pass both "
+            "on to the reader"
+        )
+    if not meta["pad_last_batch"]:
+        raise ValueError(
+            f"reader {reader_name!r}: give it pad_last_batch=True; otherwise an epoch begins "
+            "within a batch"
+        )
+    if not pipeline.exec_dynamic:
+        raise ValueError(
+            "the pipeline does not use DALI's dynamic executor, and others overwrite tensors that "
+            "you still hold: remove exec_dynamic=False, exec_async=False, exec_pipelined=False, "
+            "and separate sizes of prefetch_queue_depth"
+        )
+    try:
+        pipeline.checkpoint()
+    except RuntimeError as error:
+        raise ValueError(f"make the pipeline with enable_checkpointing=True ({error})") from None

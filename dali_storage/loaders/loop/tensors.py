@@ -1,0 +1,70 @@
+"""Outputs of a pipeline as tensors of a framework."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ...contract.errors import BackendUnavailable
+
+Convert: TypeAlias = Callable[[Any], Any]
+To: TypeAlias = Literal["torch", "jax", "numpy"] | Convert
+
+
+def converter(to: To) -> Convert:
+    """What makes a tensor of an object with `__dlpack__()`; imports the framework.
+
+    Raises:
+        ValueError: the framework is not known.
+        BackendUnavailable: it is not installed; the remedy is the command that installs it.
+    """
+    if callable(to):
+        return to
+    if to not in _FRAMEWORKS:
+        raise ValueError(f"to must be {', '.join(map(repr, _FRAMEWORKS))} or callable, not {to!r}")
+    try:
+        return _FRAMEWORKS[to]()
+    except ModuleNotFoundError as error:
+        if error.name != to:
+            raise
+        reason = f"to={to!r} needs the package {to}, which is not installed"
+        raise BackendUnavailable(reason, f"pip install {to}, or take to='numpy'") from None
+
+
+def _torch() -> Convert:
+    import torch
+
+    return torch.from_dlpack  # type: ignore[no-any-return]
+
+
+def _jax() -> Convert:
+    import jax
+
+    return jax.dlpack.from_dlpack  # type: ignore[no-any-return]
+
+
+_FRAMEWORKS: dict[str, Callable[[], Convert]] = {
+    "torch": _torch,
+    "jax": _jax,
+    "numpy": lambda: np.from_dlpack,
+}
+
+
+def convert(outputs: Sequence[Any], to: Convert) -> tuple[Any, ...]:
+    """Tensors of a pipeline's outputs. They share its memory; DALI does not use it again.
+
+    Raises:
+        ValueError: the samples of an output differ in shape; names the output.
+    """
+    try:
+        return tuple([to(output.as_tensor()) for output in outputs])
+    except RuntimeError as error:
+        for number, output in enumerate(outputs):
+            shapes = sorted(set(output.shape()))
+            if len(shapes) > 1:
+                raise ValueError(
+                    f"output {number} of the pipeline has samples of different shapes, "
+                    f"{shapes[0]} and {shapes[-1]} among them, and a batch is one tensor: resize "
+                    "or crop them to one shape (fn.resize, fn.crop), or pad them (fn.pad)"
+                ) from error
+        raise

@@ -1,0 +1,152 @@
+"""Which part of a data set a process reads. Asks what is loaded already; imports nothing."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from ..contract.options import require_integer
+from .launchers import (
+    REMEDY,
+    STARTERS,
+    TORCH,
+    Place,
+    launched,
+    of_environment,
+    read,
+    refuse_different,
+    refuse_missing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A process among those that train together.
+
+    Attributes:
+        rank: the process, from 0 to `world` - 1, over all machines; or its rank in a group.
+        world: the number of processes, or of those in the group.
+        local_rank: the process among all those of its machine; the number of its GPU.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+    def __post_init__(self) -> None:
+        require_integer("Shard", "world", self.world, range(1, 2**31))
+        require_integer("Shard", "rank", self.rank, range(self.world))
+        require_integer("Shard", "local_rank", self.local_rank, range(2**31))
+
+    @classmethod
+    def here(cls, group: Any = None) -> "Shard":
+        """The shard of this process: what is known of it now.
+
+        1. `group`: a process group of torch, or one dimension of a DeviceMesh (`mesh["data"]`).
+           Needed if several ranks read the same samples, as with tensor or pipeline parallelism.
+        2. What is imported and initialised: torch.distributed, Ray Train, JAX. If no launcher has
+           set a local rank, this is the rank: right on a single machine.
+        3. RANK, WORLD_SIZE and LOCAL_RANK in the environment (torchrun and others). Lightning sets
+           no RANK; on its first machine (NODE_RANK=0), it is LOCAL_RANK.
+        4. The variables of MPI (mpirun), then of a step of Slurm (srun).
+        5. Otherwise process 0 of 1. That includes the first process of a Lightning script, until
+           `fit()` starts the others: ask after that.
+
+        Raises:
+            ValueError: a variable is missing, or its value is no rank; or the group is none.
+            RuntimeError: two of these disagree, or the rank is not known yet.
+        """
+        place = _find(group)
+        whole = place if group is None else _torch() or place
+        return cls(place.rank, place.world, _local_rank(whole))
+
+
+def shard(group: Any = None) -> dict[str, int]:
+    """The shard of this process as arguments of a reader: `readers.file(..., **shard())`.
+
+    The rules are those of `loaders.Shard.here(group)`, but for the local rank: it is not needed.
+
+    Returns:
+        `shard_id` and `num_shards`; 0 and 1 if nothing says that there are other processes.
+
+    Raises:
+        ValueError, RuntimeError: as by `Shard.here()`.
+    """
+    place = _find(group)
+    return {"shard_id": place.rank, "num_shards": place.world}
+
+
+def _find(group: Any) -> Place:
+    if group is not None:
+        return _of_group(group)
+    initialised = [place for place in (_torch(), _ray(), _jax()) if place]
+    if not initialised:
+        return launched()
+    first = initialised[0]
+    for other in initialised[1:]:
+        refuse_different(first, other)
+    for name, value in zip(TORCH, (first.rank, first.world), strict=False):
+        if name in os.environ and read(name, range(2**31)) != value:
+            raise RuntimeError(
+                f"{first}, the environment {name}={os.environ[name]}: pass init_process_group() "
+                f"what the launcher has set, {REMEDY}"
+            )
+    return first
+
+
+def _of_group(group: Any) -> Place:
+    """Of a ProcessGroup, which has a rank, or a DeviceMesh, which has one in each dimension."""
+    mesh = hasattr(group, "get_local_rank")
+    if mesh and group.ndim != 1:
+        names = group.mesh_dim_names or ()
+        raise ValueError(
+            f"group is a mesh of {group.ndim} dimensions {names}: give the one over which the data "
+            "is split, such as mesh['data']"
+        )
+    if not mesh and not hasattr(group, "rank"):  # new_group() returns a number to other ranks
+        raise ValueError(
+            f"group must be a process group that has this process, or a DeviceMesh, not {group!r}"
+        )
+    return Place("group", group.get_local_rank() if mesh else group.rank(), group.size())
+
+
+def _torch() -> Place | None:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if not distributed or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    return Place("torch's process group", rank, world)
+
+
+def _ray() -> Place | None:
+    train: Any = sys.modules.get("ray.train")
+    try:
+        context = train.get_context() if train else None
+    except (RuntimeError, DeprecationWarning):  # no worker of Ray Train; a trial of Ray Tune
+        return None
+    if context is None or context.get_world_rank() is None:
+        return None
+    ranks = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
+    return Place("Ray Train", *ranks)
+
+
+def _jax() -> Place | None:
+    # Asked for its process_index(), JAX would otherwise initialise its devices.
+    initialised = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
+    if not initialised or not initialised():
+        return None
+    jax: Any = sys.modules["jax"]
+    return Place("JAX", jax.process_index(), jax.process_count())
+
+
+def _local_rank(place: Place) -> int:
+    if "LOCAL_RANK" in os.environ:
+        return read("LOCAL_RANK", range(place.world))
+    # Of mpirun and srun only the same ranks: they may start one process a machine, which then
+    # starts those of the group.
+    for other in (place, *of_environment(STARTERS)):
+        if other.agrees(place) and other.local_rank is not None:
+            return other.local_rank
+    if place.variables:
+        refuse_missing(place.variables, place.variables)
+    return place.rank

@@ -1,0 +1,1 @@
+"""Reading ahead: buffers, lanes, the prefetcher, and the position in the stream of batches."""

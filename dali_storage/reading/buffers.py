@@ -1,0 +1,92 @@
+"""The pool of batch buffers.
+
+Every batch leases a buffer, which returns to the pool when the last array that refers to it dies.
+No iterations are counted, so this is right at every prefetch depth, with every executor of DALI,
+and for users who keep an output forever.
+"""
+
+import contextlib
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..contract._types import Buffer
+
+_GRANULE = 2 << 20  # bytes: a huge page
+
+
+Fence: TypeAlias = Callable[[], Callable[[], None]]
+"""Marks what has been queued to read a buffer; its result blocks until that is done."""
+
+
+class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """A leased buffer: 1-D uint8. Every slice of it keeps the lease alive.
+
+    It is a subclass because numpy collapses chains of views: the base of a slice of a slice is the
+    first array of *another type*. Slices of a plain view would refer to the arena, not the lease.
+    """
+
+
+class BufferPool:
+    """Buffers that are reused, because the page faults of a new one would cost every batch.
+
+    There are never more buffers than were leased at the same time. Each has room for the largest
+    batch so far; pages that no batch has touched take no memory.
+    """
+
+    def __init__(self, allocate: Callable[[int], Buffer], fence: Fence | None = None) -> None:
+        """`allocate(nbytes)` returns a new buffer: `Reader.allocate`.
+
+        A `fence` is for memory that a GPU may still read when its lease ends. It is called then, in
+        any thread, and its result before the buffer is leased again.
+        """
+        self._allocate = allocate
+        self._fence = fence
+        self._capacity = 0
+        # A deque, because its operations are atomic. A lock could deadlock: a lease may die in any
+        # thread, also in this one, when the garbage collector runs inside of the pool.
+        self._idle: deque[tuple[Buffer, Callable[[], None] | None]] = deque()
+
+    def lease(self, nbytes: int) -> Buffer:
+        """Lease at least `nbytes`. The buffer still contains bytes of an earlier batch."""
+        arena: Any = self._take(nbytes)
+        lease: Buffer = arena.view(Lease) if isinstance(arena, np.ndarray) else arena[:]
+        finalize: Any = weakref.finalize
+        if self._fence is None:
+            finalizer = finalize(lease, self._idle.append, (arena, None))
+        else:
+            finalizer = finalize(lease, _put_back, self._idle.append, arena, self._fence)
+        finalizer.atexit = False
+        return lease
+
+    def clear(self) -> None:
+        """Free the buffers that are not leased."""
+        self._idle.clear()
+
+    def _take(self, nbytes: int) -> Buffer:
+        while (idle := self._pop()) is not None:
+            arena, wait = idle
+            if arena.nbytes >= nbytes:  # drop buffers that are too small
+                if wait is not None:
+                    wait()
+                return arena
+        capacity = self._capacity  # read once: another lane may change it
+        if nbytes > capacity:
+            # An eighth more, so that a slightly larger batch does not replace all buffers again.
+            capacity = -(-(nbytes + nbytes // 8) // _GRANULE) * _GRANULE
+            self._capacity = capacity
+        return self._allocate(capacity)
+
+    def _pop(self) -> tuple[Buffer, Callable[[], None] | None] | None:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        return None
+
+
+def _put_back(append: Callable[[Any], None], arena: Buffer, fence: Fence) -> None:
+    # If no fence can be set, CUDA is shutting down or broken: the buffer is freed, which waits.
+    with contextlib.suppress(Exception):
+        append((arena, fence()))

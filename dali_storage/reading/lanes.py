@@ -1,0 +1,147 @@
+"""The threads that read: as many as keep the storage busy, but few at a time on a processor.
+
+A lane that copies out of the page cache occupies a whole processor. More such lanes than spare
+processors would not be faster: they would compete for the interpreter lock, and for the processors
+that DALI needs. A lane that blocks on a disk occupies none, so many of them are better. Hence the
+*turns*: only a lane that holds a turn may occupy a processor. It keeps its turn from batch to
+batch, in the same thread, and yields it before it blocks.
+"""
+
+import contextlib
+import heapq
+import operator
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from ..contract.processors import processors
+from ..contract.waiting import join
+
+Job = TypeVar("Job")
+
+
+def spare_processors(busy_threads: int) -> int:
+    """How many processors of this process `busy_threads` other threads leave over; at least 1."""
+    return max(processors() - busy_threads, 1)
+
+
+class Lanes(Generic[Job]):
+    """Works on jobs in `count` threads, numbered from 0. Jobs begin in the order of submission."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        turns: int,
+        begin: Callable[[Job], None],
+        work: Callable[[Job, int], None],
+    ) -> None:
+        """Start no thread yet; each is started when it is first needed.
+
+        At most `turns` lanes are at work that have not yielded their turn. `begin` is called with
+        one job at a time, in order; `work` with a job that has begun and the lane, concurrently.
+        Neither may raise.
+        """
+        self._begin = begin
+        self._work = work
+        self._lock = threading.Lock()
+        self._in_order = threading.Lock()  # held by the lane that takes and begins a job
+        self._jobs: deque[Job] = deque()
+        self._free_turns = turns
+        self._idle = list(range(count))  # a heap: the lowest number works first, it is warm
+        # Not semaphores: those are written in Python, and a Ctrl-C may leave one locked for good.
+        self._bells = [SimpleQueue[None]() for _ in range(count)]
+        self._threads: dict[int, threading.Thread] = {}
+        self._running = [threading.Lock() for _ in range(count)]  # held by the threads
+        self._mine = threading.local()
+        self._closed = False
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. If no thread can be started for it, drop it and raise `RuntimeError`."""
+        with self._lock:
+            self._jobs.append(job)
+            try:
+                self._ring()
+            except RuntimeError:
+                if len(self._idle) == len(self._bells):  # otherwise a lane at work will take it
+                    self._jobs.pop()
+                    raise
+
+    def yield_turn(self) -> None:
+        """Let another lane start. Does nothing in a thread that holds no turn."""
+        if getattr(self._mine, "has_turn", False):
+            self._mine.has_turn = False
+            # If no thread can be started, this lane takes the next job when it is done.
+            with self._lock, contextlib.suppress(RuntimeError):
+                self._free_turns += 1
+                self._ring()
+
+    def in_lane(self) -> bool:
+        """Whether the calling thread is one of the lanes."""
+        return hasattr(self._mine, "has_turn")
+
+    def close(self) -> None:
+        """Drop the jobs that have not begun, and wait for the others. A lane must not call it."""
+        with self._lock:
+            self._closed = True
+            self._jobs.clear()
+        for bell in self._bells:
+            bell.put(None)
+        for lane, thread in self._threads.items():
+            join(thread, self._running[lane])
+
+    def _ring(self) -> None:
+        """Give a free turn to an idle lane if there is a job for it. The lock is held."""
+        if self._free_turns and self._jobs and self._idle and not self._closed:
+            lane = self._idle[0]
+            if lane not in self._threads:
+                self._threads[lane] = self._start(lane)
+            steps: list[Callable[[], object]] = [
+                partial(heapq.heappop, self._idle),
+                partial(self._bells[lane].put, None),
+            ]
+            wake = map(operator.call, steps)
+            self._free_turns -= 1
+            deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
+
+    def _start(self, lane: int) -> threading.Thread:
+        # A daemon: at exit Python joins all other threads before it closes anything, and this one
+        # would wait for its bell.
+        name = f"dali_storage-{lane}"
+        thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self, lane: int) -> None:
+        self._mine.has_turn = False
+        with self._running[lane]:
+            # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
+            while not self._closed:
+                self._bells[lane].get()
+                self._mine.has_turn = True
+                while (job := self._next_job(lane)) is not None:
+                    self._work(job, lane)
+                    del job  # or it would keep its batch until the next one
+
+    def _next_job(self, lane: int) -> Job | None:
+        with self._in_order:
+            job = self._take_job(lane)
+            if job is not None:
+                self._begin(job)
+            return job
+
+    def _take_job(self, lane: int) -> Job | None:
+        """The next job, if there is one and this lane has or gets a turn; else it becomes idle."""
+        with self._lock:
+            if not self._mine.has_turn and self._free_turns:
+                self._free_turns -= 1
+                self._mine.has_turn = True
+            if self._mine.has_turn and self._jobs:
+                return self._jobs.popleft()
+            self._free_turns += self._mine.has_turn
+            self._mine.has_turn = False
+            heapq.heappush(self._idle, lane)
+            return None

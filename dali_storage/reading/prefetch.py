@@ -1,0 +1,293 @@
+"""Reading ahead: owns the threads, the memory and the lifetimes, so that backends need not."""
+
+import contextlib
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+import numpy as np
+
+from ..contract._types import Buffer, IntArray
+from ..contract.catalog import Catalog
+from ..contract.errors import SampleChangedError, SampleSizeChanged
+from ..contract.format import Contents, Format, parts, slices
+from ..contract.ranges import place
+from ..contract.reader import Batch, Reader
+from ..contract.waiting import take
+from ..order import Order
+from .buffers import BufferPool
+from .lanes import Lanes, spare_processors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedBatch:
+    """A batch that has been read. Its buffer is used again when nothing refers to it any more.
+
+    Attributes:
+        samples: int64[n], indices of delivered samples, see `Catalog`.
+        contents: the bytes of their pieces, as a `Format` gets them: slices of one leased buffer,
+            or one array: of host memory in the buffer, or a copy of small ranges.
+        nbytes: the sum of the pieces' sizes.
+        outputs: what the format makes of them, each with n samples.
+    """
+
+    samples: IntArray
+    contents: Contents
+    nbytes: int
+    outputs: Sequence[Contents]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """What a reader has given to DALI since its pipeline began to read.
+
+    Attributes:
+        batches: how many batches DALI took; those that it had to ask for twice count twice.
+        bytes: the sum of the sizes of their samples.
+        wait_seconds: how long, in all, the pipeline waited for the storage: from when DALI asked
+            for a batch until it had been read. DALI asks ahead of the user, so a wait delays the
+            training only when the pipeline's own queue runs empty.
+        depth: how many batches are read ahead.
+        ready: how many of these had been read when DALI asked for the next batch, on average: near
+            `depth`, the storage is fast enough; near 0, it is the bottleneck.
+    """
+
+    batches: int = 0
+    bytes: int = 0
+    wait_seconds: float = 0.0
+    depth: int = 0
+    ready: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A batch to be read: a lane sets the outcome, then it tells the caller that it is done.
+
+    Not a Future: that is written in Python, and a Ctrl-C may leave it locked for good.
+    """
+
+    index: int
+    wanted: bool = True
+    samples: IntArray | None = None
+    outcome: LoadedBatch | Exception | None = None
+    done: SimpleQueue[None] = field(default_factory=SimpleQueue)
+
+
+def next_index(index: int) -> int:
+    """The batch after a batch, unless batches are left out."""
+    return index + 1
+
+
+class Prefetcher:
+    """Reads batches ahead of the caller, in up to as many threads as the reader has lanes.
+
+    A caller that gets batch after batch has each of them read once, in order. Any other batch can
+    be had too; then the batches that were read ahead are dropped if they do not follow it.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        reader: Reader,
+        order: Order,
+        depth: int,
+        *,
+        pool: BufferPool | None = None,
+        dali_threads: int = 0,
+        fmt: Format | None = None,
+    ) -> None:
+        """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
+
+        `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
+        of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
+        they are the samples' bytes.
+        """
+        self._catalog = catalog
+        self._decode = (fmt or Format()).decode
+        self._reader = reader
+        self._order = order
+        self._depth = max(depth, reader.lanes)
+        self._pool = pool or BufferPool(reader.allocate)
+        self._ahead: dict[int, _Job] = {}
+        self._batches = self._bytes = self._ready = 0
+        self._wait_seconds = 0.0
+        self._lanes = Lanes(
+            reader.lanes,
+            turns=copying_lanes(reader, dali_threads),
+            begin=self._begin,
+            work=self._work,
+        )
+        reader.yield_turn = self._lanes.yield_turn
+
+    def get(self, index: int, successor: Callable[[int], int] = next_index) -> LoadedBatch:
+        """Batch `index`; blocks until it has been read. After an error, reads it again.
+
+        The batches that follow it by `successor` are read ahead.
+        """
+        ready = self._read_ahead(index, successor)
+        job = self._ahead[index]
+        asked = time.perf_counter()
+        try:
+            if job.outcome is None:
+                take(job.done)
+        finally:
+            self._wait_seconds += time.perf_counter() - asked
+        # Not after a Ctrl-C: the batch is still being read, and will be needed.
+        self._ahead.pop(index, None)  # a lane that closes clears it
+        if isinstance(job.outcome, Exception):
+            try:
+                raise job.outcome
+            finally:
+                del job  # the error keeps this frame, and the job the error
+        assert job.outcome is not None
+        self._ready += ready
+        self._bytes += job.outcome.nbytes
+        self._batches += 1
+        return job.outcome
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """Of the batches until now; also after `close()`."""
+        ready = self._ready / max(self._batches, 1)
+        return ReaderStatistics(self._batches, self._bytes, self._wait_seconds, self._depth, ready)
+
+    def close(self) -> None:
+        """Wait for running reads, end the threads, close the reader. Closing twice is fine.
+
+        A Ctrl-C ends the waiting, and the reader stays open for the reads; close again.
+        """
+        if self._lanes.in_lane():
+            # The garbage collector ran in a lane and collected the pipeline. A thread cannot join
+            # itself. At the end of the program no thread can be started, and none is needed.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self.close).start()
+            return
+        self._reader.cancel()
+        self._lanes.close()
+        self._reader.close()
+        # Break the reference cycle of reader and lanes: it would keep the buffers alive.
+        self._reader.yield_turn = Reader.yield_turn
+        self._ahead.clear()
+        self._pool.clear()
+
+    def _read_ahead(self, index: int, successor: Callable[[int], int]) -> int:
+        """Have the batches from `index` on read; returns how many of them had been read already."""
+        wanted = {index: None}  # in order
+        for _ in range(self._depth):
+            index = successor(index)
+            wanted[index] = None
+        for passed in self._ahead.keys() - wanted:
+            self._ahead.pop(passed).wanted = False
+        ready = sum([isinstance(job.outcome, LoadedBatch) for job in self._ahead.values()])
+        for new in (new for new in wanted if new not in self._ahead):
+            job = _Job(new)
+            self._lanes.submit(job)
+            self._ahead[new] = job
+        return ready
+
+    def _begin(self, job: _Job) -> None:
+        """Look up the samples of a batch. The order is cheap to compute in sequence only."""
+        if job.wanted:
+            try:
+                job.samples = self._order.batch(job.index)
+            except Exception as error:
+                _finish(job, error)
+                del job  # the error keeps this frame, and the job the error
+
+    def _work(self, job: _Job, lane: int) -> None:
+        if job.samples is None:
+            return
+        try:
+            _finish(job, self._read(job.samples, lane))
+        except Exception as error:
+            _clear_frames(error)
+            _finish(job, error)
+        finally:
+            del job
+
+    def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
+        pieces = self._catalog.pieces_of(samples)
+        batch = read_batch(self._reader, self._catalog, pieces, self._pool.lease, lane)
+        divide = slices if batch.spans is None else parts
+        contents = divide(batch.buffer, batch.offsets, batch.sizes)
+        outputs = self._decode(self._catalog, samples, contents)
+        return LoadedBatch(samples, contents, int(np.add.reduce(batch.sizes)), outputs)
+
+
+def read_batch(
+    reader: Reader,
+    catalog: Catalog,
+    samples: IntArray,
+    allocate: Callable[[int], Buffer],
+    lane: int = 0,
+) -> Batch:
+    """Read `samples` of a catalog into memory from `allocate`; twice, if a size changes meanwhile.
+
+    Raises:
+        SampleChangedError: a size changed again.
+        OSError: as `Reader.read()`.
+    """
+    try:
+        return _read_once(reader, catalog, samples, allocate, lane)
+    except SampleSizeChanged:
+        pass
+    try:
+        return _read_once(reader, catalog, samples, allocate, lane)
+    except SampleSizeChanged as changed:
+        raise SampleChangedError(catalog.path(int(changed.samples[0]))) from None
+
+
+def _read_once(
+    reader: Reader,
+    catalog: Catalog,
+    samples: IntArray,
+    allocate: Callable[[int], Buffer],
+    lane: int,
+) -> Batch:
+    batch = make_batch(reader, catalog, samples, allocate)
+    reader.read(batch, lane)
+    return batch
+
+
+def make_batch(
+    reader: Reader, catalog: Catalog, samples: IntArray, allocate: Callable[[int], Buffer]
+) -> Batch:
+    """A batch of `samples` of a catalog, laid out in memory from `allocate` and not read yet."""
+    if (ranges := catalog.ranges) is None:
+        sizes = reader.sizes(samples)
+        offsets, nbytes = layout(sizes, reader.alignment)
+        return Batch(samples, sizes, offsets, allocate(nbytes))
+    sizes = ranges.sizes[samples].astype(np.int64)
+    files, starts = ranges.files_of(samples), ranges.starts[samples]
+    offsets, nbytes, spans = place(files, starts, sizes, reader.alignment, reader.unit, reader.gap)
+    return Batch(samples, sizes, offsets, allocate(nbytes), spans)
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Clear the frames of an error and of those that led to it: locals keep the buffer alive."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:
+    job.outcome = outcome
+    job.done.put(None)
+
+
+def copying_lanes(reader: Reader, dali_threads: int) -> int:
+    """How many lanes may work at once without having yielded, beside the threads of DALI."""
+    if not reader.cooperative:
+        return reader.lanes
+    return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
+
+
+def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
+    """Where samples of `sizes` (int64[n], bytes) start in one buffer, and its length in bytes."""
+    ends = np.cumsum((sizes + (alignment - 1)) // alignment * alignment, dtype=np.int64)
+    offsets = np.zeros_like(ends)
+    offsets[1:] = ends[:-1]
+    return offsets, int(ends[-1]) if ends.size else 0

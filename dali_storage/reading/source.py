@@ -1,0 +1,245 @@
+"""The batches of one reader for one pipeline: opening and closing. No DALI here."""
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..contract import cuda
+from ..contract._types import HostBuffer, IntArray
+from ..contract.catalog import Catalog
+from ..contract.errors import BackendUnavailable, NotPageLocked
+from ..contract.format import Format
+from ..contract.reader import Reader
+from ..order import Order, OrderOptions, reader_meta
+from ..order.resume import RestOrder
+from .buffers import BufferPool
+from .position import Place
+from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
+
+
+class Source(Place):
+    """An endless stream of full batches.
+
+    `batch()` returns the same batch until `advance()` or `seek()` moves on. If one source of a
+    pipeline fails, DALI drops the batches of the others, which must then return them again.
+    Otherwise two readers of one pipeline would get out of step.
+
+    The reader, its files and its threads are closed by `close()`, or when the source is
+    garbage-collected.
+
+    Attributes:
+        fmt: what makes the outputs of a batch.
+        pinned: whether batches are in page-locked host memory; known after `start()`.
+        stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
+            again when these copies are done. None for batches in host memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        opener: Callable[[], tuple[Catalog, Reader]],
+        order: OrderOptions,
+        depth: int,
+        pinned: bool | None = None,
+        fmt: Format | None = None,
+        resume: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open nothing yet; `opener` finds the samples and opens the backend.
+
+        `name` is for error messages. `depth` is the number of batches to read ahead. `pinned` is
+        the option of `readers.file`. `fmt` makes the outputs, by default bytes and label. `resume`
+        is for `resume()`, which `configure()` then calls.
+        """
+        super().__init__(order, resume)
+        self._name = name
+        self._opener = opener
+        self._depth = depth
+        self._page_lock = pinned
+        self.fmt = fmt or Format()
+        self._process = os.getpid()
+        self.pinned = False
+        self.stream: cuda.Stream | None = None
+        self._make_order: Callable[[], Order] | None = None
+        self._ended: str | None = None
+        self._opened: tuple[Catalog, Reader] | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
+
+    def open(self) -> tuple[Catalog, Reader]:
+        """The samples and the open backend; opened by the first call, which raises its errors.
+
+        After `close()` the backend is closed.
+        """
+        if self._opened is None:
+            self._refuse_ended()
+            catalog, reader = self._opener()
+            self._close_when_collected(reader.close)
+            self._opened = catalog, reader
+        return self._opened
+
+    @property
+    def meta(self) -> dict[str, int]:
+        """What `pipe.reader_meta(name)` returns for this reader."""
+        catalog, _ = self.open()
+        return reader_meta(catalog.delivered, self._order)
+
+    def require_gpu(self, device_id: int | None) -> None:
+        """Open the backend; refuse a pipeline on this GPU, or on none, if it cannot serve it."""
+        _, reader = self.open()
+        if reader.gpu is not None and reader.gpu != device_id:
+            has = "no GPU" if device_id is None else f"GPU {device_id}"
+            raise ValueError(
+                f"{self}: the reader uses GPU {reader.gpu}, and the pipeline has {has}; give both "
+                "the same: 'gpu' in backend_options, device_id of the pipeline"
+            )
+        if self._page_lock and reader.device == "gpu":
+            raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
+        if self._page_lock and device_id is None:
+            raise ValueError(
+                f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
+            )
+
+    def start(self, *, num_threads: int, device_id: int | None) -> None:
+        """Open the backend, unless it is open; then `batch()` may be called.
+
+        The arguments are those of the pipeline.
+        """
+        self._refuse_fork()
+        self._refuse_ended()
+        self.require_gpu(device_id)
+        catalog, reader = self.open()
+        order = catalog.delivered, self._batch_size, self._order, catalog.containers
+        self._make_order = partial(Order, *order)
+        if self.rest is not None:
+            self._make_order = partial(RestOrder, *order, self.rest)
+        pool = self._make_pool(reader, device_id)
+        self._prefetcher = Prefetcher(
+            catalog,
+            reader,
+            self._make_order(),
+            self._depth,
+            pool=pool,
+            dali_threads=num_threads,
+            fmt=self.fmt,
+        )
+        self._close_when_collected(self._prefetcher.close)
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """See Place.
+
+        Raises:
+            RuntimeError: it has begun to read.
+        """
+        if self._prefetcher is not None:
+            raise RuntimeError(f"{self} has begun to read; resume it before the first batch")
+        super().resume(state)
+
+    def batch(self) -> LoadedBatch:
+        """The batch at `position`; blocks until it has been read. After an error, tries again."""
+        self._refuse_fork()
+        self._refuse_ended()
+        assert self._prefetcher is not None, "start() comes first"
+        return self._prefetcher.get(self.position, self.successor)
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """Of the batches until now, also after `close()`; zeros before `start()`."""
+        return ReaderStatistics() if self._prefetcher is None else self._prefetcher.statistics
+
+    def close(self) -> None:
+        """Wait for running reads; close the reader, its files and its threads. Twice is fine.
+
+        `meta`, `statistics`, `labels()` and `samples()` go on; `batch()` raises `RuntimeError`.
+        """
+        self._ended = self._ended or f"{self} is closed; make the pipeline anew to read again"
+        if self._finalizer is not None and (todo := self._finalizer.peek()):
+            _, close, arguments, _ = todo
+            close(*arguments)
+            self._finalizer.detach()  # not before: after a Ctrl-C there is more to close
+
+    @property
+    def ended(self) -> bool:
+        """Whether `batch()` refuses to go on: after `close()` or `end()`."""
+        return self._ended is not None
+
+    def end(self, error: Exception) -> None:
+        """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
+        self._ended = self._ended or (
+            f"{self}: a read failed ({type(error).__name__}: {error}), and DALI dropped a batch of "
+            "another source of this pipeline; make the pipeline anew, from a checkpoint to continue"
+        )
+
+    def samples(self, position: int) -> IntArray:
+        """int64[n], the delivered samples of any batch, for messages: a jump in a shuffle is slow.
+
+        Raises:
+            RuntimeError: `start()` has not been called, so the size of batches is not known.
+        """
+        if self._make_order is None:
+            raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
+        return self._make_order().batch(position)
+
+    def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
+        """int32[n], the labels of the batch's samples; owned by the caller."""
+        catalog, _ = self.open()
+        return catalog.labels[batch.samples]
+
+    def __repr__(self) -> str:
+        return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
+
+    def _make_pool(self, reader: Reader, gpu: int | None) -> BufferPool:
+        """The memory of the batches; also sets `pinned` and `stream`."""
+        if gpu is None:
+            return BufferPool(reader.allocate)
+        if reader.device == "gpu":
+            self.stream = cuda.Stream(gpu)
+            return BufferPool(reader.allocate, self.stream.fence)
+        self.pinned = reader.pinned
+        if reader.pinned or self._page_lock is False:
+            return BufferPool(reader.allocate)
+
+        def allocate(nbytes: int) -> HostBuffer:
+            memory: Any = reader.allocate(nbytes)
+            return cuda.page_lock(memory, gpu)
+
+        try:
+            allocate(1)  # CUDA may refuse this kind of memory
+        except (BackendUnavailable, MemoryError) as error:
+            if self._page_lock:
+                raise
+            what = f"{self}: its buffers are not page-locked, so DALI copies every sample"
+            remedy = "pinned=False silences this warning"
+            warnings.warn(f"{what} that goes to the GPU: {error}; {remedy}", NotPageLocked, 2)
+            return BufferPool(reader.allocate)
+        self.pinned = True
+        return BufferPool(allocate)
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RuntimeError(self._ended)
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self}: its files and threads belong to process {self._process}, not to its fork "
+                f"{os.getpid()}; make the reader in the process that runs it"
+            )
+
+    def _close_when_collected(self, close: Callable[[], None]) -> None:
+        before = self._finalizer
+        self._finalizer = weakref.finalize(self, _close_in, self._process, close)
+        if before is not None:
+            before.detach()  # not before: a Ctrl-C in between would leave nothing that closes
+
+
+def _close_in(process: int, close: Callable[[], None]) -> None:
+    """Skip a fork: it shares its files with the parent and has none of the threads."""
+    if os.getpid() == process:
+        close()

@@ -1,0 +1,1 @@
+"""The samples of a data set: DALI's rules for directories, lists, URLs and indexes."""

@@ -1,0 +1,361 @@
+"""Which samples `fn.readers.file` of DALI 2.4 finds, and their labels.
+
+The rules are those of DALI's loader/discover_files.cc (directories), file_label_loader.h (lists,
+and arguments that exclude each other) and filesystem.h (paths); `classes` has those of listings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any, TypeAlias, TypedDict, Unpack, cast
+
+import numpy as np
+
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog, CatalogBuilder, Tree, join_path
+from ..contract.errors import named
+from ..contract.objects import Remote, scheme
+from ..contract.options import dali_flag, dali_integer
+from .index_file import CatalogFile
+from .listing import choose_samples, select
+from .locations import file_names, is_index, local_path, location, require_known, require_urls
+from .patterns import PATH_TYPES, NameFilter, Patterns, as_list, compile_filters, path_bytes
+
+DEFAULT_FILE_FILTERS: tuple[str, ...] = (
+    *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
+    *("*.jp2", "*.webp", "*.flac", "*.ogg", "*.wav"),
+)
+"""The names that `fn.readers.file` accepts by default."""
+
+Labels: TypeAlias = int | float | str | Iterable[int | float | str]
+"""One label or several; text and fractions are converted by `int()`, as in DALI."""
+
+
+class Filters(TypedDict, total=False):
+    """The arguments of `fn.readers.file` that filter a directory; `from_tree()` describes them."""
+
+    file_filters: Patterns | None
+    dir_filters: Patterns | None
+    case_sensitive_filter: bool
+
+
+_LISTED = "s3", "gs", "az"  # web servers have no lists
+_LIST_LINE = re.compile(
+    rb"""(?=.{0,16383}\n?\Z)               # the buffer of DALI's getline() has 16 KiB
+         (?:([^\0]*[^\s\0])\s+([0-9]+))?  # name and label, or a blank line
+         \s*(?:\0.*)?                     # the NUL that ends a C string
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def discover(
+    tree: Tree | None = None,
+    remote: Remote | None = None,
+    *,
+    file_root: PathLike | None = None,
+    files: PathLike | Iterable[PathLike] | None = None,
+    labels: Labels | None = None,
+    file_list: PathLike | None = None,
+    **filters: Unpack[Filters],
+) -> Catalog:
+    """The samples that `fn.readers.file` finds with these arguments; None means not given.
+
+    Without file_root, files and file_list they are those of `tree`. `remote` lists objects.
+
+    Raises:
+        ValueError: the arguments exclude each other, or none of the three is given.
+        ValueError, OSError, TypeError: as from_files(), from_file_list(), from_tree() or
+            from_store().
+    """
+    if files is not None and file_list is not None:
+        raise ValueError("files and file_list cannot both be given")
+    if labels is not None and files is None:
+        raise ValueError("labels can be given only together with files")
+    if files is None and file_list is None:
+        if file_root is not None:
+            if is_index(file_root):
+                return from_index(file_root, **filters)
+            if scheme(path_bytes("file_root", file_root)):
+                return from_store(remote, file_root, **filters)
+            return from_directory(file_root, **filters)
+        if tree is None:
+            raise ValueError("one of file_root, files and file_list must be given")
+        return from_tree(tree, **filters)
+    # DALI does not use filters here, but checks them.
+    compile_filters("file_filters", filters.get("file_filters"), case_sensitive=True)
+    compile_filters("dir_filters", filters.get("dir_filters"), case_sensitive=True)
+    if file_root is not None and is_index(file_root):
+        what = f"file_root must be a directory with files or file_list, not {file_root!r}"
+        raise ValueError(f"{what}; an index has names and labels of its own")
+    if file_list is not None:
+        return from_file_list(file_list, file_root=file_root)
+    return from_files(cast("PathLike | Iterable[PathLike]", files), labels, file_root=file_root)
+
+
+def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
+    """The samples of `from_tree()` in the directory `file_root`.
+
+    Where a file system reports no types with the names, DALI takes every entry for a file; this
+    function looks the types up.
+
+    Raises:
+        OSError: file_root, one of its entries or a class cannot be accessed; names it.
+        ValueError: as from_tree(); or file_root is not a local path.
+    """
+    return from_tree(directory(file_root), **filters)
+
+
+def directory(file_root: PathLike) -> Tree:
+    """The directory as a tree, which is listed when it is asked.
+
+    Raises:
+        ValueError, TypeError: it is not a local path.
+    """
+    return _Directory(local_path("file_root", file_root))
+
+
+def from_tree(
+    tree: Tree,
+    *,
+    file_filters: Patterns | None = None,
+    dir_filters: Patterns | None = None,
+    case_sensitive_filter: bool = False,
+) -> Catalog:
+    """The samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() finds them.
+
+    A class is a directory, or a link to one, that passes `dir_filters`; hidden ones count. Its
+    label is its index among the classes in byte order, whether it has samples or not. A sample is a
+    regular file, or a link to anything, that passes `file_filters`; in byte order within its class.
+
+    Args:
+        tree: the directory.
+        file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
+            match; None is DEFAULT_FILE_FILTERS.
+        dir_filters: the same for classes; None lets all pass.
+        case_sensitive_filter: whether upper and lower case differ, for both.
+
+    Raises:
+        ValueError: there are no samples, or a list of filters is empty.
+    """
+    choose_files, choose_classes = _filters(file_filters, dir_filters, case_sensitive_filter)
+    classes = sorted(choose_classes(tree.directories()))
+    builder = CatalogBuilder()
+    for label, directory in enumerate(classes):
+        names = sorted(choose_files(tree.files(directory)))
+        builder.extend(names, array("q", [label]) * len(names), prefix=directory + b"/")
+    if not len(builder):
+        raise ValueError(
+            f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its directories "
+            f"pass dir_filters={dir_filters!r}, and no file directly in these passes "
+            f"file_filters={_file_filters(file_filters)!r}"
+        )
+    return builder.build(tree.root)
+
+
+def _file_filters(file_filters: Patterns | None) -> Patterns:
+    return DEFAULT_FILE_FILTERS if file_filters is None else file_filters
+
+
+def _filters(
+    file_filters: Patterns | None, dir_filters: Patterns | None, case_sensitive_filter: bool
+) -> tuple[NameFilter, NameFilter]:
+    """Those of files and of classes."""
+    with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
+    return (
+        compile_filters("file_filters", _file_filters(file_filters), case_sensitive=with_case),
+        compile_filters("dir_filters", dir_filters, case_sensitive=with_case),
+    )
+
+
+def from_store(
+    remote: Remote | None,
+    file_root: PathLike,
+    *,
+    file_filters: Patterns | None = None,
+    dir_filters: Patterns | None = None,
+    case_sensitive_filter: bool = False,
+) -> Catalog:
+    """The samples below a URL, as discover_files_s3.cc finds them in the list of its objects.
+
+    They are the objects `root/<class>/<file>` in the order of their keys' bytes. A class gets its
+    label when its first sample appears. An object directly in the root is a sample, too, of a class
+    of its own; in gs, as in DALI, it is none. So labels may differ from those of the same tree on
+    disk. The catalog has sizes and versions.
+
+    The filters are those of `from_tree()`. Other than in DALI, classes that do not pass are not
+    listed, the root may be a bucket, and the markers of directories are no samples.
+
+    Raises:
+        OSError: the store cannot be asked; names the URL.
+        ValueError: as from_tree(); or there is no store to list.
+    """
+    root = location("file_root", file_root)
+    choose_files, choose_classes = _filters(file_filters, dir_filters, case_sensitive_filter)
+    if scheme(root) not in _LISTED:
+        what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
+        raise ValueError(f"{what}; name them by files or file_list")
+    if remote is None:
+        what = f"file_root {os.fsdecode(root)!r}: the backend does not list objects"
+        raise ValueError(f"{what}; take object-store")
+    listing = remote.listing(root, choose_classes)
+    samples = choose_samples(listing, choose_classes, choose_files, alone=scheme(root) != "gs")
+    if not samples.objects.size:
+        raise ValueError(
+            f"no files found under {os.fsdecode(root)!r} as CLASS/FILE: "
+            f"{len(samples.classes)} classes pass "
+            f"dir_filters={dir_filters!r}, and none of the {len(listing.sizes)} objects in these, "
+            f"or in no class, passes file_filters={_file_filters(file_filters)!r}"
+        )
+    names, offsets = select(listing, samples.objects)
+    sizes, versions = listing.sizes[samples.objects], listing.versions[samples.objects]
+    return Catalog(root, names, offsets, samples.labels, sizes=sizes, versions=versions)
+
+
+def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
+    """The samples that an index lists, in its order; see `catalog_file`.
+
+    Args:
+        index: the file.
+        **filters: those of `from_tree()`, each by default or as the index was made.
+
+    Raises:
+        OSError: the index cannot be read.
+        ValueError: it is none or is damaged, or a filter is another one.
+    """
+    file = CatalogFile(index)
+    defaults = filters_as_text()
+    for name, value in filters_as_text(**filters).items():
+        if value not in (defaults[name], made := file.filters.get(name)):
+            what = f"{name}={value!r}, and index {file.path!r} was made with {name}={made!r}"
+            raise ValueError(f"{what}; leave {name} out, or make another index")
+    return file.catalog()
+
+
+def filters_as_text(
+    file_filters: Patterns | None = None,
+    dir_filters: Patterns | None = None,
+    case_sensitive_filter: bool = False,
+) -> dict[str, Any]:
+    """The filters of `from_tree()` as an index records them."""
+
+    def text(argument: str, patterns: Patterns) -> list[str]:
+        listed = as_list(argument, patterns, PATH_TYPES)
+        return [path_bytes(argument, each).decode("utf-8", "surrogateescape") for each in listed]
+
+    return {
+        "file_filters": text("file_filters", _file_filters(file_filters)),
+        "dir_filters": None if dir_filters is None else text("dir_filters", dir_filters),
+        "case_sensitive_filter": dali_flag("case_sensitive_filter", case_sensitive_filter),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The tree that the operating system lists."""
+
+    root: bytes
+
+    def directories(self) -> list[bytes]:
+        """As in DALI, an entry that cannot be accessed is an error."""
+        with named(), os.scandir(self.root) as entries:
+            return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
+
+    def files(self, directory: bytes) -> list[bytes]:
+        """Regular files and links."""
+        with named(), os.scandir(join_path(self.root, directory)) as entries:
+            return [e.name for e in entries if e.is_symlink() or e.is_file(follow_symlinks=False)]
+
+
+def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) -> Catalog:
+    """The samples that a text file lists: a name, white space and a label on each line.
+
+    As in PrepareMetadataImpl(): a NUL ends its line; blank lines and white space at the end of a
+    line are ignored; white space before and in a name belongs to it. A label is decimal digits,
+    2**63 - 1 at most, as for strtol(); its low 32 bits count. The files need not exist.
+
+    Args:
+        file_list: the text file.
+        file_root: the directory of relative names, or a URL. None is the part of `file_list` before
+            its last slash: without a slash, and for "/list.txt", that is the current directory.
+
+    Raises:
+        OSError: the list cannot be read.
+        ValueError: a line has another form or is longer than 16383 bytes; there are no samples; or
+            the names are no paths or URLs as from_files() takes them.
+    """
+    path = local_path("file_list", file_list)
+    root = path.rpartition(b"/")[0] if file_root is None else location("file_root", file_root)
+    builder, urls = CatalogBuilder(), 0
+    with open(os.fsdecode(path), "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            match = _LIST_LINE.fullmatch(line)
+            if match is None:
+                shown = "a URL alone" if b"://" in line else repr(line)
+                raise ValueError(
+                    f"file_list {os.fsdecode(path)!r}, line {number}: expected a file name, white "
+                    f"space and a label of decimal digits, 16383 bytes at most, not {shown}"
+                )
+            name, label = match.groups()
+            if name is not None:
+                if b"://" in name:
+                    urls += bool(require_known(f"line {number} of file_list", name))
+                # Like strtol(). int() would refuse thousands of digits.
+                builder.append(name, min(int(label.lstrip(b"0")[:20] or b"0"), 2**63 - 1))
+    if not len(builder):
+        raise ValueError(f"no files found in file_list {os.fsdecode(path)!r}")
+    if urls:
+        what = f"file_list {os.fsdecode(path)!r}"
+        require_urls(what, urls, len(builder), None if file_root is None else root)
+        root = b""
+    return builder.build(root)
+
+
+def from_files(
+    files: PathLike | Iterable[PathLike],
+    labels: Labels | None = None,
+    *,
+    file_root: PathLike | None = None,
+) -> Catalog:
+    """The samples of a list of names. The files need not exist.
+
+    Args:
+        files: n names, or one.
+        labels: n labels, or one; their low 32 bits count. None is 0 to n - 1.
+        file_root: the directory of relative names, or the URL. None is the current directory, or
+            the names are URLs.
+
+    Raises:
+        ValueError: there are no files, or not as many labels; a name is empty, has a NUL or is not
+            of a file that can be read; some names are URLs and others are not, or a root is given,
+            too; a label has more than 64 bits (DALI would drop all labels).
+        TypeError: a name is not a path, or a label not a number.
+    """
+    names = file_names("files", files)
+    numbers = array("q", range(len(names))) if labels is None else integers("labels", labels)
+    if len(numbers) != len(names):
+        raise ValueError(f"labels must match files: {len(numbers)} labels for {len(names)} files")
+    root = b"" if file_root is None else location("file_root", file_root)
+    if root and scheme(names[0]):
+        require_urls("files", len(names), len(names), root)
+    return Catalog.from_names(names, numbers, root)
+
+
+def integers(argument: str, values: Labels) -> array[int]:
+    """One number or several as int64, converted by `int()`.
+
+    Raises:
+        TypeError: one cannot be converted.
+        ValueError: one has more than 64 bits.
+    """
+    numbers = as_list(argument, values, (str, bytes, Number, np.bool_))
+    try:
+        return array("q", map(int, numbers))
+    except (TypeError, ValueError, OverflowError):  # converted one by one, to name the wrong one
+        return array("q", [dali_integer(argument, each) for each in numbers])
