@@ -12,7 +12,7 @@ from ..contract.errors import BackendUnavailable
 from ..contract.options import require_flag, require_integer
 from ..contract.reader import Batch
 from .extents.map import load_map
-from .extents.plan import Reads
+from .extents.plan import DeviceReads
 from .extents.reader import MappedReader
 from .extents.samples import Failures
 from .linux import aio
@@ -94,7 +94,7 @@ class BlockReader(MappedReader[DirectFile]):
     def read(self, batch: Batch, lane: int) -> None:
         self._samples.read(batch, lane, self._submit)
 
-    def _submit(self, reads: Reads) -> Failures:
+    def _submit(self, reads: DeviceReads) -> Failures:
         iovecs = np.empty((len(reads), 1), IOVEC)
         iovecs["base"][:, 0] = reads.memory
         iovecs["len"][:, 0] = reads.lengths

@@ -21,11 +21,11 @@ from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
-from .objects.pool import Requests
+from .objects.pool import RequestPool
 from .objects.remote import StoreRemote
 from .objects.status import origins
 from .objects.store import Stores
-from .objects.versions import Objects
+from .objects.versions import VersionedObjects
 
 if TYPE_CHECKING:
     from .objects.cache import Cache
@@ -127,8 +127,8 @@ class ObjectStoreReader(Reader):
             self.cooperative = True
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
-        self._requests = Requests(requests, retry=retry, hedge=hedge)
-        self._objects = Objects(catalog, self._stores, self._requests, check)
+        self._requests = RequestPool(requests, retry=retry, hedge=hedge)
+        self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
 
     def sizes(self, samples: IntArray) -> IntArray:
         return self._objects.sizes(samples, self.yield_turn)

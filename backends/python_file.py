@@ -19,7 +19,7 @@ from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
 from .files.spans import SpanReads
 from .linux import engines
 from .linux.libc import IOVEC
-from .linux.reads import Ranges, Reads, read_ranges
+from .linux.reads import FileRanges, Reads, read_ranges
 
 
 class PythonFileReader(Reader):
@@ -116,7 +116,7 @@ class PythonFileReader(Reader):
     def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""
         memory = address_of(batch.buffer) + spans.offsets
-        ranges = Ranges(fds, memory, spans.starts, spans.sizes, spans.needed)
+        ranges = FileRanges(fds, memory, spans.starts, spans.sizes, spans.needed)
         return read_ranges(
             self._read,
             ranges,

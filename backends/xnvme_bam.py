@@ -11,7 +11,7 @@ from ..contract.errors import BackendUnavailable
 from ..contract.options import require_flag, require_integer
 from ..contract.reader import Batch
 from .extents.map import load_map
-from .extents.plan import Reads
+from .extents.plan import DeviceReads
 from .extents.reader import MappedReader
 from .extents.samples import Failures
 from .gpu import layout, module
@@ -157,7 +157,9 @@ class XnvmeBamReader(MappedReader[Namespace]):
             queue.close()
         super().close()
 
-    def _submit(self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: Reads) -> Failures:
+    def _submit(
+        self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: DeviceReads
+    ) -> Failures:
         with _named(self._device.storage.path):
             return queue.read(reads.offsets, reads.memory, reads.lengths, arena, owner)
 

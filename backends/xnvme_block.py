@@ -13,7 +13,7 @@ from ..contract.errors import BackendUnavailable
 from ..contract.options import require_flag, require_integer
 from ..contract.reader import Batch
 from .extents.map import load_map
-from .extents.plan import Reads
+from .extents.plan import DeviceReads
 from .extents.reader import MappedReader
 from .extents.samples import Failures
 from .gpu.dmabuf import PeerMemory
@@ -156,7 +156,9 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         self.device = "gpu"
         return PeerMemory(gpu, address)
 
-    def _submit(self, lane: int, owner: Buffer, bus: BusMemory | None, reads: Reads) -> Failures:
+    def _submit(
+        self, lane: int, owner: Buffer, bus: BusMemory | None, reads: DeviceReads
+    ) -> Failures:
         columns = reads.offsets, reads.memory, reads.lengths
         return self._device.submit(lane, *columns, owner, bus)
 

@@ -15,7 +15,7 @@ from .files.opening import close_all
 from .files.samples import SampleFiles, require_file_options
 from .files.spans import SpanReads
 from .xnvme import availability
-from .xnvme.device import Device
+from .xnvme.device import XnvmeDevice
 from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, OpenReads, open_anonymous
 from .xnvme.library import load
 from .xnvme.queue import require_depth
@@ -70,7 +70,7 @@ class XnvmeFileReader(Reader):
         # The other implementations block inside a submission, where the turn cannot be yielded.
         self.cooperative = io in ("io_uring", "thrpool") and not direct
         self._queues: list[FileQueue] = []
-        self._allocator: Device | None = None
+        self._allocator: XnvmeDevice | None = None
         library = load()
         self._files = SampleFiles(catalog, direct=direct)
         self._spans = SpanReads(catalog, self._files, lanes)

@@ -11,7 +11,7 @@ from .console import BadInputError, print_files, print_message, printable, progr
 from .extent_map import ExtentMap, IntArray, csr_offsets
 from .format import save
 from .survey import survey
-from .walk import Folder, Tree
+from .walk import Folder, Walk
 
 
 def run(root: str, output: str, *, threads: int) -> int:
@@ -60,7 +60,7 @@ def _check_output(output: str) -> None:
         raise BadInputError(f"{output} cannot be written: no permission to create a file there")
 
 
-def _walk(root: bytes, output: bytes) -> Tree:
+def _walk(root: bytes, output: bytes) -> Walk:
     tree = walk.walk(root, without=output)
     if tree.unreadable:
         lines = (f"{printable(name)}/: {why}" for name, why in sorted(tree.unreadable.items()))

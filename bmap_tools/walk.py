@@ -45,7 +45,7 @@ class Folder:
 
 
 @dataclass(slots=True)
-class Tree:
+class Walk:
     """The files and directories below a root.
 
     Attributes:
@@ -60,7 +60,7 @@ class Tree:
     unreadable: dict[bytes, str] = field(default_factory=dict)
 
 
-def walk(root: bytes, *, without: bytes | None = None) -> Tree:
+def walk(root: bytes, *, without: bytes | None = None) -> Walk:
     """Find all files below a directory, except the one with the path `without`.
 
     Links to directories are followed, except in a cycle. A directory directly in the root is always
@@ -70,7 +70,7 @@ def walk(root: bytes, *, without: bytes | None = None) -> Tree:
     Raises:
         OSError: the root itself cannot be listed.
     """
-    tree = Tree()
+    tree = Walk()
     omitted = None if without is None else (_identity(os.path.dirname(without)), without)
     pending: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
     while pending:

@@ -18,7 +18,7 @@ import pytest
 from nvidia.dali import Pipeline
 
 from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
@@ -106,7 +106,7 @@ def sim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ramdisk(xnvme: _xnvme.Library) -> Iterator[Device]:
+def ramdisk(xnvme: _xnvme.Library) -> Iterator[XnvmeDevice]:
     """A namespace in memory."""
     with open_ramdisk(xnvme, "emu") as device:
         yield device

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dali_storage.lanes import spare_processors
 from nvidia.dali import fn
 
 import benchmark
@@ -35,6 +34,7 @@ from benchmarks import (
 from benchmarks.legs import LEGS, Backend, Leg
 from benchmarks.measure import Result, Round
 from benchmarks.workload import Settings, Workload
+from dali_storage.reading.lanes import spare_processors
 
 from .conftest import started
 from .pictures import IMAGES, make_pictures

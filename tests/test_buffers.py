@@ -142,7 +142,7 @@ def test_a_buffer_whose_fence_fails_is_an_error_and_not_leased(allocate: Allocat
 
 
 def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus: Cuda) -> None:
-    stream = cuda.Stream(0)
+    stream = cuda.CudaStream(0)
     pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
     copies: list[bytes] = []
     for value in range(20):
@@ -157,7 +157,7 @@ def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus: Cu
 
 
 def test_leases_that_die_in_a_fork_do_not_call_cuda(gpus: Cuda) -> None:
-    stream = cuda.Stream(0)
+    stream = cuda.CudaStream(0)
     pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
     leases = [pool.lease(1), pool.lease(1)]
     with warnings.catch_warnings():

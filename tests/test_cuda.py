@@ -48,7 +48,7 @@ NEEDS_CUDA: list[Callable[[], object]] = [
     lambda: cuda.require(),
     lambda: cuda.allocate(1, 0),
     lambda: cuda.page_lock(host_memory(), 0),
-    lambda: cuda.Stream(0),
+    lambda: cuda.CudaStream(0),
     lambda: cuda.current(0),
 ]
 
@@ -287,7 +287,7 @@ def test_a_driver_that_shuts_down_is_no_error(gpus: Cuda) -> None:
 
 def test_a_fence_waits_for_what_was_queued_before_it_only(gpus: Cuda) -> None:
     done: list[int] = []
-    stream = cuda.Stream(1)
+    stream = cuda.CudaStream(1)
     gpus.queue(stream.pointer, partial(done.append, 1))
     wait = stream.fence()
     gpus.queue(stream.pointer, partial(done.append, 2))
@@ -298,7 +298,7 @@ def test_a_fence_waits_for_what_was_queued_before_it_only(gpus: Cuda) -> None:
 
 
 def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
-    stream = cuda.Stream(0)
+    stream = cuda.CudaStream(0)
     gpus.may_run.clear()
     gpus.queue(stream.pointer, lambda: None)
     thread = threading.Thread(target=stream.fence())
@@ -311,7 +311,7 @@ def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
 
 def test_a_fork_never_calls_cuda(gpus: Cuda) -> None:
     """The machine ends a process that calls it in a fork."""
-    stream, locked = cuda.Stream(0), [cuda.page_lock(host_memory(), 0)]
+    stream, locked = cuda.CudaStream(0), [cuda.page_lock(host_memory(), 0)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()

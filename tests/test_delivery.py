@@ -36,7 +36,7 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group, hold
 from dali_storage.order import OrderOptions
 from dali_storage.reading.buffers import BufferPool
-from dali_storage.reading.source import Source
+from dali_storage.reading.source import BatchStream
 from dali_storage.samples.discovery import from_directory
 
 from .conftest import Tree
@@ -79,7 +79,7 @@ class Executor:
         self.labels: list[list[int]] = []
         self.pending: deque[Callable[[], None]] = deque()
         self.fails = False
-        self.own_stream = cuda.Stream(1).pointer
+        self.own_stream = cuda.CudaStream(1).pointer
 
     def SetExternalTLInput(  # noqa: N802
         self, name: str, tensors: Any, stream: Any, use_copy_kernel: bool
@@ -168,8 +168,8 @@ def make(
             reader = MemoryReader(catalog)
             return catalog, put_on_gpu(reader, 1) if device == "gpu" else reader
 
-        def source(name: str) -> Source:
-            return Source(name=name, opener=opener, order=OrderOptions(), depth=2)
+        def source(name: str) -> BatchStream:
+            return BatchStream(name=name, opener=opener, order=OrderOptions(), depth=2)
 
         reader = group.ReaderGroup("R", source, Format(), False, device)
         nodes = list(reader.add_outputs(Format(), with_index=False, preserve=False))
@@ -282,7 +282,7 @@ def test_outputs_on_a_stream_are_right_after_their_pipeline_was_dropped(
     gpus: Cuda, make: Callable[[str], Any]
 ) -> None:
     reader, pipeline = make("cpu")
-    user = cuda.Stream(1)
+    user = cuda.CudaStream(1)
     run(reader, pipeline)
     pipeline._pipe.Outputs(ctypes.c_void_p(user.pointer))
     delivered = pipeline._pipe.delivered
@@ -331,7 +331,7 @@ class Batch:
 @pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
 def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda, calls: set[int]) -> None:
     """At any bytecode instruction: a batch may be kept for too long."""
-    stream = cuda.Stream(0)
+    stream = cuda.CudaStream(0)
     for instruction in itertools.count():
         holding, done = hold.Hold(Executor(gpus), 0), list[int]()
         batches: list[Any] = [Batch() for _ in range(4)]
@@ -359,7 +359,7 @@ def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(
     contents = expected(make.root, 12)[0]  # type: ignore[attr-defined]
     for instruction in itertools.count():
         reader, pipeline = make("cpu")
-        executor, stream = pipeline._pipe, cuda.Stream(1)
+        executor, stream = pipeline._pipe, cuda.CudaStream(1)
         for _ in range(4):
             run(reader, pipeline)
         take = partial(executor.Outputs, ctypes.c_void_p(stream.pointer))
@@ -464,7 +464,7 @@ def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(
     reader, pipeline = make("cpu")
     for _ in range(2):
         run(reader, pipeline)
-    pipeline._pipe.Outputs(ctypes.c_void_p(cuda.Stream(1).pointer))
+    pipeline._pipe.Outputs(ctypes.c_void_p(cuda.CudaStream(1).pointer))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()

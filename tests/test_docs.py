@@ -414,8 +414,8 @@ def test_the_command_lines_that_make_indexes_are_accepted(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(os.path, "isdir", ["/data/train", "DIR"].__contains__)
-    monkeypatch.setattr(index.index_root, "main", lambda root, given: done.append("main") or 0)
-    monkeypatch.setattr(index.index_root, "verify", lambda files: done.append("verify") or 0)
+    monkeypatch.setattr(index.index_samples, "main", lambda root, given: done.append("main") or 0)
+    monkeypatch.setattr(index.index_samples, "verify", lambda files: done.append("verify") or 0)
     monkeypatch.setattr(index, "write", lambda *_: done.append("write"))
     assert make_indexes(words) == 0
     assert len(done) == 1

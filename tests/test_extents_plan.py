@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
-from dali_storage.backends.extents.plan import Extents, Reads
-from dali_storage.contract.ranges import place
+from dali_storage.backends.extents.plan import DeviceReads, Extents
+from dali_storage.contract.ranges import lay_out
 from dali_storage.contract.reader import Batch
 
 DEVICE_BLOCKS = 64
@@ -93,7 +93,7 @@ def expected(layout: Layout, file: int, disk: bytes) -> bytes:
     return bytes(content[:size])
 
 
-def perform(reads: Reads, disk: bytes, most: int) -> None:
+def perform(reads: DeviceReads, disk: bytes, most: int) -> None:
     for position, memory, length in zip(
         reads.offsets.tolist(), reads.memory.tolist(), reads.lengths.tolist(), strict=True
     ):
@@ -142,7 +142,7 @@ def test_any_ranges_of_any_layout_are_read_right(
         start = data.draw(st.integers(0, layout.files[file][0]))
         rows.append((file, start, data.draw(st.integers(0, layout.files[file][0] - start))))
     files, starts, sizes = np.array(rows, np.int64).reshape(-1, 3).T
-    offsets, nbytes, spans = place(files, starts, sizes, 4096, 4096)
+    offsets, nbytes, spans = lay_out(files, starts, sizes, 4096, 4096)
     memory = np.full(nbytes + 8192, 0xA5, np.uint8)
     memory = memory[-memory.ctypes.data % 4096 :][: nbytes + 4096]
     batch = Batch(np.arange(files.size), sizes, offsets, memory, spans)
@@ -159,11 +159,11 @@ def test_any_ranges_of_any_layout_are_read_right(
     assert (memory[nbytes:] == 0xA5).all()
 
 
-def columns(*rows: tuple[int, int, int]) -> Reads:
-    return Reads(*np.array(rows, np.int64).reshape(-1, 3).T)
+def columns(*rows: tuple[int, int, int]) -> DeviceReads:
+    return DeviceReads(*np.array(rows, np.int64).reshape(-1, 3).T)
 
 
-def rows(reads: Reads) -> list[tuple[int, ...]]:
+def rows(reads: DeviceReads) -> list[tuple[int, ...]]:
     return list(map(tuple, np.stack([reads.offsets, reads.memory, reads.lengths], 1).tolist()))
 
 

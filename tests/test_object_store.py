@@ -486,7 +486,7 @@ def test_ctrl_c_while_requests_are_under_way(server: FaultServer) -> None:
     assert_threads_end()
 
 
-def answers(pool: requests.Requests, ask: Callable[[int], int], count: int = 1) -> list[int]:
+def answers(pool: requests.RequestPool, ask: Callable[[int], int], count: int = 1) -> list[int]:
     """What `ask` returns for the numbers below `count`; of an error, the position is noted."""
     got: dict[int, int] = {}
 
@@ -498,14 +498,14 @@ def answers(pool: requests.Requests, ask: Callable[[int], int], count: int = 1) 
 
 
 @pytest.fixture
-def pool() -> Iterator[requests.Requests]:
-    with closing(requests.Requests(40, retry=30, hedge=None)) as pool:
+def pool() -> Iterator[requests.RequestPool]:
+    with closing(requests.RequestPool(40, retry=30, hedge=None)) as pool:
         yield pool
     assert_threads_end()
 
 
 def test_few_threads_are_enough_if_the_machine_has_no_more(
-    pool: requests.Requests, monkeypatch: pytest.MonkeyPatch
+    pool: requests.RequestPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, left = threading.Thread.start, 0
 
@@ -526,7 +526,7 @@ def test_few_threads_are_enough_if_the_machine_has_no_more(
     assert len(request_threads()) > 18
 
 
-def test_a_store_that_answers_at_once_gets_few_requests(pool: requests.Requests) -> None:
+def test_a_store_that_answers_at_once_gets_few_requests(pool: requests.RequestPool) -> None:
     for _ in range(10):
         assert answers(pool, abs, 60) == [*range(60)]
     assert len(request_threads()) <= 16
@@ -537,7 +537,7 @@ def slow(number: int) -> int:
     return number
 
 
-def test_threads_that_fail_leave_no_lane_waiting(pool: requests.Requests) -> None:
+def test_threads_that_fail_leave_no_lane_waiting(pool: requests.RequestPool) -> None:
     class Panic(BaseException):
         """As Rust's panics are: no Exception."""
 
@@ -555,7 +555,7 @@ def test_threads_that_fail_leave_no_lane_waiting(pool: requests.Requests) -> Non
     assert answers(pool, abs, 50) == [*range(50)]
 
 
-def test_what_cannot_be_taken_is_an_error_and_no_more(pool: requests.Requests) -> None:
+def test_what_cannot_be_taken_is_an_error_and_no_more(pool: requests.RequestPool) -> None:
     def take(position: int, answer: int) -> None:
         raise MemoryError
 
@@ -569,7 +569,7 @@ def test_what_cannot_be_taken_is_an_error_and_no_more(pool: requests.Requests) -
 
 
 def test_a_store_may_fail_for_hours(
-    pool: requests.Requests, monkeypatch: pytest.MonkeyPatch
+    pool: requests.RequestPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After 1,024 doublings a number is none any more."""
     monkeypatch.setattr(requests, "_FIRST_PAUSE", 1e-6)
@@ -585,7 +585,7 @@ def test_a_store_may_fail_for_hours(
     assert answers(pool, ask) == [0]
 
 
-def test_an_endpoint_that_never_answered_is_a_mistake(pool: requests.Requests) -> None:
+def test_an_endpoint_that_never_answered_is_a_mistake(pool: requests.RequestPool) -> None:
     tries = 0
 
     def ask(number: int) -> int:
@@ -603,7 +603,7 @@ def test_an_endpoint_that_never_answered_is_a_mistake(pool: requests.Requests) -
     assert tries == 2
 
 
-def test_it_may_be_closed_in_any_thread_and_at_once(pool: requests.Requests) -> None:
+def test_it_may_be_closed_in_any_thread_and_at_once(pool: requests.RequestPool) -> None:
     """By the garbage collector in one of its own threads, for example."""
     with pytest.raises(OSError, match="the reader was closed") as caught:
         answers(pool, lambda _: pool.close() or time.sleep(0.5) or 1, 30)

@@ -887,9 +887,9 @@ class TestSweeping:
     def test_it_is_done_once_a_day(
         self, full: StoreReader, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sweep, sweeps = room_module.Room._sweep, []
+        sweep, sweeps = room_module.Quota._sweep, []
         count = lambda room: sweeps.append(1) or sweep(room)  # noqa: E731
-        monkeypatch.setattr(room_module.Room, "_sweep", count)
+        monkeypatch.setattr(room_module.Quota, "_sweep", count)
         self.later(monkeypatch)
         for _ in range(3):
             use(full, np.array([7, 6]))

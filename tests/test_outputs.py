@@ -22,7 +22,7 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group
 from dali_storage.order import OrderOptions
 from dali_storage.reading.buffers import BufferPool
-from dali_storage.reading.source import Source
+from dali_storage.reading.source import BatchStream
 
 from .containers import write_numbered_tars
 
@@ -135,8 +135,8 @@ def make(tmp_path: Path) -> Callable[..., Pipeline]:
     catalog = Catalog(b"", named.names, named.offsets, labels, ranges)
 
     def make(batch_size: int = 5, *, checkpoint: str | None = None, **order: Any) -> Pipeline:
-        def source(name: str) -> Source:
-            return Source(
+        def source(name: str) -> BatchStream:
+            return BatchStream(
                 name=name,
                 opener=lambda: (catalog, MemoryReader(catalog)),
                 order=OrderOptions(**order),

@@ -164,7 +164,7 @@ def test_gpu_memory_is_read_by_queued_copies_before_it_is_overwritten(
     """The copies are done as late as possible: when a lane waits for them."""
     reader = Model(from_files(["x"]), lanes=lanes)
     put_on_gpu(reader)
-    stream, copies = cuda.Stream(0), list[list[bytes]]()
+    stream, copies = cuda.CudaStream(0), list[list[bytes]]()
     pool = BufferPool(reader.allocate, stream.fence)
     order = Order(SAMPLES, BATCH, OrderOptions())
     ahead = Prefetcher(from_files(["x"] * SAMPLES), reader, order, 3, pool=pool)
@@ -386,7 +386,7 @@ def test_lanes_of_a_cooperative_reader_that_have_not_yielded_are_limited(
 def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over(
     dali_threads: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dali_storage.lanes.processors", lambda: 4)
+    monkeypatch.setattr("dali_storage.reading.lanes.processors", lambda: 4)
     reader = Model(from_files(["x"]), lanes=3)
     reader.cooperative = True
     reader.go.clear()

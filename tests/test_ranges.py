@@ -16,7 +16,7 @@ from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.cuda import DeviceBuffer
 from dali_storage.contract.format import parts
-from dali_storage.contract.ranges import Ranges, Spans, place
+from dali_storage.contract.ranges import Ranges, Spans, lay_out
 from dali_storage.contract.reader import Batch
 from dali_storage.reading.prefetch import make_batch
 
@@ -45,7 +45,7 @@ def rows(draw: st.DrawFn) -> list[Range]:
 
 def placed(ranges: list[Range], alignment: int, unit: int) -> tuple[IntArray, int, Spans]:
     files, starts, sizes = np.array(ranges, np.int64).reshape(-1, 3).T.copy()
-    return place(files, starts, sizes, alignment, unit)
+    return lay_out(files, starts, sizes, alignment, unit)
 
 
 def span_of(spans: Spans, offset: int) -> int:

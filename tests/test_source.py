@@ -22,7 +22,7 @@ from dali_storage.contract.errors import BackendUnavailable, NotPageLocked
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Batch, Reader
 from dali_storage.order import OrderOptions
-from dali_storage.reading.source import Source
+from dali_storage.reading.source import BatchStream
 from dali_storage.samples.discovery import from_directory
 
 from .conftest import Tree, threads
@@ -64,8 +64,10 @@ def make(
     opener: Opener,
     pinned: bool | None = None,
     **order: int,
-) -> Source:
-    source = Source(name="R", opener=opener, order=OrderOptions(**order), depth=1, pinned=pinned)
+) -> BatchStream:
+    source = BatchStream(
+        name="R", opener=opener, order=OrderOptions(**order), depth=1, pinned=pinned
+    )
     source.configure(batch_size=4, seed=None, checkpointing=False)
     return source
 
@@ -108,7 +110,7 @@ def test_an_opening_that_fails_is_tried_again(opener: Opener) -> None:
 def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) -> None:
     def samples(seed: int, of_pipeline: int | None) -> list[int]:
         order = OrderOptions(random_shuffle=True, initial_fill=9, seed=seed)
-        source = Source(name="R", opener=opener, order=order, depth=1)
+        source = BatchStream(name="R", opener=opener, order=order, depth=1)
         source.configure(batch_size=10, seed=of_pipeline, checkpointing=False)
         source.start(**SETTINGS)
         return source.batch().samples.tolist()
@@ -116,7 +118,7 @@ def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) ->
     assert samples(7, None) == samples(1, 7) != samples(1, None)
 
 
-def take(source: Source, number: int, pending: int = 0) -> list[list[int]]:
+def take(source: BatchStream, number: int, pending: int = 0) -> list[list[int]]:
     """The samples of the next batches."""
     batches = []
     for _ in range(number):
@@ -281,7 +283,7 @@ def test_ctrl_c_in_close_leaves_something_to_close(opener: Opener, point: int) -
     before, source = threads(), make(opener)
     source.start(**SETTINGS)
     take(source, 2)
-    with contextlib.suppress(KeyboardInterrupt), interrupted(Source.close, point):
+    with contextlib.suppress(KeyboardInterrupt), interrupted(BatchStream.close, point):
         source.close()
     source.close()
     assert opener.closed
@@ -326,7 +328,7 @@ def test_samples_of_several_pieces_are_counted_once(tree: Tree) -> None:
     ranges = Ranges.of_columns(np.arange(6) // 2, np.zeros(6, np.int64), sizes)
     catalog = replace(files, ranges=ranges, pieces=2)
     with contextlib.closing(
-        Source(
+        BatchStream(
             name="R",
             opener=lambda: (catalog, MemoryReader(catalog)),
             order=OrderOptions(),
@@ -372,7 +374,7 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
 # GPUs
 
 
-def take_batches(source: Source, number: int = 20) -> None:
+def take_batches(source: BatchStream, number: int = 20) -> None:
     for _ in range(number):
         source.batch()
         source.advance(0)()

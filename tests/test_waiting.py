@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from dali_storage.backends.objects.pool import Requests
-from dali_storage.samples.discovery import from_files
-from dali_storage.reading.lanes import Lanes
-from dali_storage.reading.prefetch import Prefetcher
-from dali_storage.contract.reader import Batch
 
+from dali_storage.backends.objects.pool import RequestPool
+from dali_storage.contract.reader import Batch
 from dali_storage.formats.files import Files
 from dali_storage.order import Order, OrderOptions
+from dali_storage.reading.lanes import Lanes
+from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.samples.discovery import from_files
 
 from .test_prefetch import Model
 
@@ -49,11 +49,11 @@ def the_end_of_lanes(storage: Storage) -> None:
 
 
 def requests(storage: Storage) -> None:
-    asking = Requests(1, retry=0, hedge=None)
+    asking = RequestPool(1, retry=0, hedge=None)
     try:
         asking.run(lambda item: storage(), [0], lambda *_: None, lambda _, error: OSError())
     finally:
-        asking.cancel()
+        threading.Thread(target=asking.close).start()
 
 
 def indexes(storage: Storage) -> None:

@@ -20,7 +20,7 @@ import bmap_tools
 from dali_storage import readers
 from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme.abi import COMMAND
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
@@ -375,7 +375,7 @@ def test_a_bad_sector_is_reported_with_sample_extent_lba_and_status(
     contents = contents_of(catalog)
     logical, physical, length = bmap_tools.load(bmap).extents[1].tolist()
     if outcome == UNRECOVERED:  # such a status is NVMe's own; a loop device cannot have it
-        monkeypatch.setattr(Device, "io", "io_uring_cmd", raising=False)
+        monkeypatch.setattr(XnvmeDevice, "io", "io_uring_cmd", raising=False)
     bad = BadSector(physical + 2 * 4096 + 512, outcome)
     with XnvmeBlockReader(catalog, bmap=bmap, retries=retries) as reader:
         bad.install(monkeypatch)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.abi import GEOMETRY, OPTS
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
@@ -66,7 +66,7 @@ def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None
             device._check(b"uri", wanted, "io_uring")
 
 
-def test_the_geometry_of_a_device(ramdisk: Device) -> None:
+def test_the_geometry_of_a_device(ramdisk: XnvmeDevice) -> None:
     geometry = ramdisk.geometry()
     assert (geometry.kind, geometry.size, geometry.lba_bytes) == ("conventional", 1 << 30, 512)
     assert geometry.max_transfer == 1 << 20  # libxnvme's word for no limit
@@ -75,7 +75,7 @@ def test_the_geometry_of_a_device(ramdisk: Device) -> None:
 
 
 def test_a_device_without_a_geometry_is_refused(
-    ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zeros = np.zeros((), GEOMETRY)
     monkeypatch.setattr(
@@ -232,6 +232,6 @@ def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
     assert done.stdout.splitlines() == [refused, "[]", usable, everything]
 
 
-def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk: Device) -> None:
+def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk: XnvmeDevice) -> None:
     with pytest.raises(MemoryError, match=r"vm\.nr_hugepages"):
         ramdisk.allocate(1 << 60)

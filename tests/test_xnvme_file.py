@@ -12,7 +12,7 @@ import pytest
 
 from dali_storage import readers
 from dali_storage.backends.xnvme import file_queue
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
@@ -144,7 +144,7 @@ def test_what_is_not_offered_is_unavailable_and_never_replaced(
     assert XnvmeFileReader.unavailable() is None or "io_uring" not in offered
     others = [io for io in IOS if io in offered and io != "io_uring"]
 
-    def forbidden(device: Device, depth: int) -> Queue:
+    def forbidden(device: XnvmeDevice, depth: int) -> Queue:
         if device.io == "io_uring":
             raise PermissionError(errno.EPERM, "Operation not permitted")
         return Queue(device, depth)

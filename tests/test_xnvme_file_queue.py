@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.contract.errors import BackendUnavailable
@@ -117,6 +117,6 @@ def test_a_library_that_keeps_its_descriptors_elsewhere_is_refused(
     xnvme: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wrong in (0, 1 << 20):
-        monkeypatch.setattr(Device, "descriptor", wrong)
+        monkeypatch.setattr(XnvmeDevice, "descriptor", wrong)
         with pytest.raises(BackendUnavailable, match="descriptors"):
             FileQueue(xnvme, "emu", 4)

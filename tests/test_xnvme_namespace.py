@@ -14,7 +14,7 @@ import pytest
 from bmap_tools.file_system import SUPERBLOCK_BYTES
 from dali_storage.backends.xnvme import namespace as _namespace
 from dali_storage.backends.xnvme import pci
-from dali_storage.backends.xnvme.device import Device, Geometry
+from dali_storage.backends.xnvme.device import Geometry, XnvmeDevice
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.queue import Queue
@@ -113,7 +113,7 @@ def test_a_namespace_that_cannot_be_read_is_refused(
         "has_metadata": False,
         "max_transfer": 1 << 20,
     }
-    monkeypatch.setattr(Device, "geometry", lambda _: Geometry(**{**found, **changes}))
+    monkeypatch.setattr(XnvmeDevice, "geometry", lambda _: Geometry(**{**found, **changes}))
     before = open_files()
     with pytest.raises(error, match=message):
         XnvmeBlockReader(mapped[0], bmap=mapped[1])
@@ -124,7 +124,7 @@ def test_separate_metadata_is_no_matter_of_block_devices(
     xnvme: Library, mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Geometry("conventional", 320 << 20, 512, 1 << 20, False, metadata_bytes=8)
-    monkeypatch.setattr(Device, "geometry", lambda _: found)
+    monkeypatch.setattr(XnvmeDevice, "geometry", lambda _: found)
     XnvmeBlockReader(mapped[0], bmap=mapped[1]).close()
     monkeypatch.setattr(_namespace, "CHARACTER_DEVICE", _namespace.BLOCK_DEVICE)
     before = open_files()
@@ -246,7 +246,7 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
     if xnvme.version != "main":
         pytest.skip("only libxnvme's main branch reads from PCI addresses")
 
-    def refuse(*_: Any, **__: Any) -> Device:
+    def refuse(*_: Any, **__: Any) -> XnvmeDevice:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(_namespace, "Device", refuse)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dali_storage.backends.xnvme import bus as _bus
 from dali_storage.backends.xnvme import prp as _prp
 from dali_storage.backends.xnvme.bus import BusMap, BusMemory, paged
-from dali_storage.backends.xnvme.device import Device, Geometry
+from dali_storage.backends.xnvme.device import Geometry, XnvmeDevice
 from dali_storage.backends.xnvme.device_kinds import PCI_ADDRESS
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.prp import PrpLists, prps
@@ -131,7 +131,7 @@ def test_a_command_may_have_513_pages() -> None:
     assert PCI_ADDRESS.max_transfer(geometry, None) == MOST  # whatever the controller supports
 
 
-def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: Device) -> None:
+def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: XnvmeDevice) -> None:
     arena = Arena(1 << 40, [(page * 7 % 64 + 1) * PAGE for page in range(64)])
     ramdisk.geometry()
     passed = []
@@ -214,13 +214,13 @@ def test_memory_that_reaches_beyond_what_is_known_is_refused() -> None:
             known.find(part)
 
 
-def test_a_device_without_bus_addresses_is_an_error(ramdisk: Device) -> None:
+def test_a_device_without_bus_addresses_is_an_error(ramdisk: XnvmeDevice) -> None:
     with pytest.raises(OSError, match="libxnvme has no bus addresses of memory"):
         _bus.allocate(ramdisk, 3 * PAGE)
 
 
 def test_bus_addresses_of_dma_memory_are_asked_for_page_by_page(
-    ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def translate(device: int, address: int, result: int) -> int:
         assert device == ramdisk.pointer
@@ -242,7 +242,7 @@ def test_bus_addresses_of_dma_memory_are_asked_for_page_by_page(
 
 
 def test_the_lists_are_kept_with_the_memory_while_commands_are_under_way(
-    ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arena = Arena(1 << 40, [page * PAGE for page in range(9)])
     lists, owner, kept = lists_at(1)[0], object(), []

@@ -19,7 +19,7 @@ from dali_storage.backends.xnvme import device as _xnvme_devices
 from dali_storage.backends.xnvme import library as _xnvme
 from dali_storage.backends.xnvme import queue as _xnvme_queue
 from dali_storage.backends.xnvme.abi import COMMAND, MAX_BLOCKS
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
@@ -95,7 +95,7 @@ def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, secto
     content = np.random.default_rng(sector).integers(0, 256, (1000, sector), np.uint8)
     (tmp_path / "image").write_bytes(content.tobytes())
     with offered(xnvme, io), loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
-        with Device(xnvme, path.encode(), io=io, sync="block", direct=True) as device:
+        with XnvmeDevice(xnvme, path.encode(), io=io, sync="block", direct=True) as device:
             assert access_mode(device.descriptor) == os.O_RDONLY
             geometry = device.geometry()
             assert (geometry.kind, geometry.lba_bytes) == ("conventional", sector)
@@ -123,7 +123,7 @@ def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
         pytest.skip("libxnvme 0.7.5 finds it out by itself")
     (tmp_path / "image").write_bytes(bytes(1 << 20))
     with offered(xnvme, "io_uring"), loop_device(tmp_path / "image") as path:  # noqa: SIM117
-        with Device(xnvme, path.encode(), io="io_uring") as device:  # no sync="block"
+        with XnvmeDevice(xnvme, path.encode(), io="io_uring") as device:  # no sync="block"
             with pytest.raises(OSError, match="geometry"):
                 device.geometry()
 
@@ -177,14 +177,16 @@ def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme: Library) -> None
 
 
 @pytest.mark.parametrize("depth", [0, 3, 4096])
-def test_a_depth_that_libxnvme_does_not_support_is_an_error(ramdisk: Device, depth: int) -> None:
+def test_a_depth_that_libxnvme_does_not_support_is_an_error(
+    ramdisk: XnvmeDevice, depth: int
+) -> None:
     with pytest.raises(OSError) as caught:
         Queue(ramdisk, depth)
     assert caught.value.errno == errno.EINVAL
 
 
 def test_contexts_that_are_not_one_array_are_refused(
-    ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = iter([1 << 20, (1 << 20) + 256])
     monkeypatch.setattr(
@@ -373,7 +375,7 @@ def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
         assert memory.tobytes() == b"12345678"
 
 
-def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: Device) -> None:
+def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: XnvmeDevice) -> None:
     memory, turns = np.zeros((4, 512), np.uint8), itertools.cycle([True, False])
     with Queue(ramdisk, 128) as queue:
         poke = queue.poke
@@ -385,7 +387,7 @@ def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: Device) -
 
 
 def test_ctrl_c_does_not_end_a_queue_twice(
-    xnvme: Library, ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+    xnvme: Library, ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, end = [], xnvme.xnvme_queue_term
 
@@ -429,7 +431,7 @@ def test_a_device_that_another_driver_has_taken_over_is_not_touched(
     assert len(left_open) == 1
 
 
-def test_a_queue_that_is_closed_runs_nothing(ramdisk: Device) -> None:
+def test_a_queue_that_is_closed_runs_nothing(ramdisk: XnvmeDevice) -> None:
     memory = np.zeros((1, 512), np.uint8)
     queue = Queue(ramdisk, 4)
     work = Reads(queue, np.arange(1), 1, memory)
@@ -440,7 +442,7 @@ def test_a_queue_that_is_closed_runs_nothing(ramdisk: Device) -> None:
 
 
 def test_a_queue_that_cannot_be_polled_is_given_up(
-    ramdisk: Device, monkeypatch: pytest.MonkeyPatch
+    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", [])
     monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.abi import COMMAND
-from dali_storage.backends.xnvme.device import Device
+from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import FileQueue, FileReads, open_anonymous
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 
 
-def open_file(library: Library, path: object, **options: Any) -> Device:
+def open_file(library: Library, path: object, **options: Any) -> XnvmeDevice:
     options = {"io": "emu", "sync": "psync", "file": True} | options
-    return Device(library, os.fsencode(str(path)), **options)
+    return XnvmeDevice(library, os.fsencode(str(path)), **options)
 
 
-def open_ramdisk(library: Library, io: str) -> Device:
+def open_ramdisk(library: Library, io: str) -> XnvmeDevice:
     """A namespace in memory, which no process but this one sees."""
     main = {"nil": "ramdisk", "emu": "ramdisk_emu", "thrpool": "ramdisk_thrpool"}[io]
-    return Device(library, b"1GB", be=main if library.version == "main" else "ramdisk", io=io)
+    return XnvmeDevice(library, b"1GB", be=main if library.version == "main" else "ramdisk", io=io)
 
 
 def access_mode(fd: int) -> int:

@@ -17,7 +17,7 @@ from .map import LoadedMap
 _SECTOR = 512  # bytes; the unit of a block device's size
 
 
-class Source(Protocol):
+class MappedDevice(Protocol):
     """An open device or image."""
 
     @property
@@ -31,7 +31,7 @@ class Source(Protocol):
         """Close it."""
 
 
-Opened = TypeVar("Opened", bound=Source)
+Opened = TypeVar("Opened", bound=MappedDevice)
 
 
 def open_mapped(
@@ -56,7 +56,7 @@ def open_mapped(
     raise refusals.pop(0)  # a cycle of list and traceback would keep the device alive
 
 
-def locate(source: Source, loaded: LoadedMap) -> int:
+def locate(source: MappedDevice, loaded: LoadedMap) -> int:
     """Compare a device or image with the map; return where the file system starts on it (bytes)."""
     storage = source.storage
     start = storage.offset + _require_same_device(storage, loaded)

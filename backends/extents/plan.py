@@ -15,11 +15,11 @@ from bmap_tools.extent_map import ExtentMap, csr_offsets
 from ...contract._types import IntArray, address_of
 from ...contract.ranges import Spans, divide
 from ...contract.reader import Batch
-from .segments import Line, expand
+from .segments import SegmentIndex, expand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reads:
+class DeviceReads:
     """What to read, and where to.
 
     Attributes:
@@ -35,11 +35,11 @@ class Reads:
     def __len__(self) -> int:
         return self.lengths.size
 
-    def __getitem__(self, chosen: slice | IntArray) -> Reads:
+    def __getitem__(self, chosen: slice | IntArray) -> DeviceReads:
         """Some of them."""
-        return Reads(self.offsets[chosen], self.memory[chosen], self.lengths[chosen])
+        return DeviceReads(self.offsets[chosen], self.memory[chosen], self.lengths[chosen])
 
-    def coalesced(self) -> Reads:
+    def coalesced(self) -> DeviceReads:
         """The same with neighbours joined that are adjacent on the device and in memory."""
         ends = (self.offsets[:-1] + self.lengths[:-1], self.memory[:-1] + self.lengths[:-1])
         apart = (self.offsets[1:] != ends[0]) | (self.memory[1:] != ends[1])
@@ -47,17 +47,17 @@ class Reads:
             return self
         starts = np.flatnonzero(np.concatenate(([True], apart)))
         lengths = np.add.reduceat(self.lengths, starts)
-        return Reads(self.offsets[starts], self.memory[starts], lengths)
+        return DeviceReads(self.offsets[starts], self.memory[starts], lengths)
 
-    def split(self, max_bytes: int) -> Reads:
+    def split(self, max_bytes: int) -> DeviceReads:
         """The same in reads of at most `max_bytes`."""
         if not (self.lengths > max_bytes).any():
             return self
         whole, within = divide(self.lengths, max_bytes)
         lengths = np.minimum(self.lengths[whole] - within, max_bytes)
-        return Reads(self.offsets[whole] + within, self.memory[whole] + within, lengths)
+        return DeviceReads(self.offsets[whole] + within, self.memory[whole] + within, lengths)
 
-    def overlapping(self, others: Reads) -> IntArray:
+    def overlapping(self, others: DeviceReads) -> IntArray:
         """Indices of the reads that share bytes of the device with one of `others`."""
         starts, ends = self.offsets, self.offsets + self.lengths
         hit = np.zeros(starts.size, bool)
@@ -65,7 +65,7 @@ class Reads:
             hit |= (starts < start + length) & (ends > start)
         return np.flatnonzero(hit)
 
-    def within(self, read: Reads) -> IntArray:
+    def within(self, read: DeviceReads) -> IntArray:
         """Indices of the reads that write only to the memory of one other read."""
         start, end = read.memory, read.memory + read.lengths
         return np.flatnonzero((self.memory >= start) & (self.memory + self.lengths <= end))
@@ -103,11 +103,11 @@ class Extents:
         self._hole_start, self._hole_end, self._hole_first = self._holes(file)
         if ranges:
             line = csr_offsets(-(-extent_map.sizes // alignment) * alignment)
-            self._extent_line = Line(line, self._first, self._logical, self._length)
+            self._extent_line = SegmentIndex(line, self._first, self._logical, self._length)
             lengths = self._hole_end - self._hole_start
-            self._hole_line = Line(line, self._hole_first, self._hole_start, lengths)
+            self._hole_line = SegmentIndex(line, self._hole_first, self._hole_start, lengths)
 
-    def reads(self, batch: Batch, files: IntArray) -> tuple[Reads, IntArray]:
+    def reads(self, batch: Batch, files: IntArray) -> tuple[DeviceReads, IntArray]:
         """The k reads of a batch in its order, not coalesced, and whose they are (int64[k]).
 
         `files` is the file of each sample, int64[n], or of each span, if there are spans. The
@@ -118,14 +118,14 @@ class Extents:
         slots, extents = _members(self._first, files)
         logical = self._logical[extents]
         memory = logical + batch.addresses[slots]
-        return Reads(self._offset[extents], memory, self._length[extents]), slots
+        return DeviceReads(self._offset[extents], memory, self._length[extents]), slots
 
     def _reads_of_spans(
         self, batch: Batch, spans: Spans, files: IntArray
-    ) -> tuple[Reads, IntArray]:
+    ) -> tuple[DeviceReads, IntArray]:
         owners, extents, skipped, into, lengths = self._extent_line.cut(files, spans)
         memory = into + (address_of(batch.buffer) + spans.offsets)[owners]
-        return Reads(self._offset[extents] + skipped, memory, lengths), owners
+        return DeviceReads(self._offset[extents] + skipped, memory, lengths), owners
 
     def zero_holes(self, batch: Batch, files: IntArray) -> None:
         """Write the zeros of holes and unwritten extents; `files` as for `reads()`."""

@@ -19,7 +19,7 @@ from .containers import MappedContainers
 from .fallback import read_file
 from .freshness import Freshness
 from .map import LoadedMap, files_of
-from .plan import Extents, Reads
+from .plan import DeviceReads, Extents
 
 _PAGE = 4096  # bytes; smaller reads save nothing
 
@@ -27,7 +27,7 @@ _PAGE = 4096  # bytes; smaller reads save nothing
 Failures: TypeAlias = dict[int, tuple[int, str]]
 """Of each read that failed or was short, by its index: errno, what happened, and its bytes."""
 
-Submit: TypeAlias = Callable[[Reads], Failures]
+Submit: TypeAlias = Callable[[DeviceReads], Failures]
 """Makes reads; returns when none of them is under way any more."""
 
 
@@ -114,9 +114,9 @@ class MappedSamples:
     def _retry(
         self,
         batch: Batch,
-        planned: Reads,
+        planned: DeviceReads,
         owners: IntArray,
-        failed: Reads,
+        failed: DeviceReads,
         reasons: list[tuple[int, str]],
         submit: Submit,
     ) -> None:
@@ -138,7 +138,9 @@ class MappedSamples:
                 else:
                     self._fail(batch, owner, part, *failures[0])
 
-    def _fail(self, batch: Batch, owner: int, read: Reads, number: int, what: str) -> NoReturn:
+    def _fail(
+        self, batch: Batch, owner: int, read: DeviceReads, number: int, what: str
+    ) -> NoReturn:
         """Raise the OSError of a failed read (one) for a slot of the batch, or for a span."""
         lba = int(read.offsets[0]) // (self._storage.logical_block_size or self._storage.alignment)
         slot, start = owner, 0

@@ -10,7 +10,7 @@ from ...contract._types import IntArray
 from ...contract.ranges import Spans
 
 
-class Line:
+class SegmentIndex:
     """Parts of files that do not overlap, such as extents, with all files on one line."""
 
     def __init__(

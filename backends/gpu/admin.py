@@ -8,7 +8,7 @@ import errno
 import numpy as np
 
 from ..xnvme.abi import ADMIN_COMMAND, PHASE_BITS, SCT_AND_SC
-from ..xnvme.device import LIBRARY_LOCK, Device
+from ..xnvme.device import LIBRARY_LOCK, XnvmeDevice
 from ..xnvme.status import describe_status
 
 _GET_FEATURES = 10  # opcode
@@ -18,7 +18,7 @@ _NUMBER_OF_QUEUES = 7  # feature identifier
 class AdminCommand:
     """An admin command of a device. It keeps its completion even if a Ctrl-C interrupts `run()`."""
 
-    def __init__(self, device: Device, opcode: int, **fields: int) -> None:
+    def __init__(self, device: XnvmeDevice, opcode: int, **fields: int) -> None:
         """Prepare it; `fields` are those of ADMIN_COMMAND."""
         self._device = device
         self._context = np.zeros(1, ADMIN_COMMAND)
@@ -54,7 +54,7 @@ class AdminCommand:
         return self.status
 
 
-def count_granted(device: Device) -> int:
+def count_granted(device: XnvmeDevice) -> int:
     """How many I/O queue pairs the controller grants, those of libxnvme included."""
     command = AdminCommand(device, _GET_FEATURES, cdw10=_NUMBER_OF_QUEUES)
     if status := command.run():

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...contract._types import Buffer, IntArray, address_of
 from ..xnvme.abi import SCT_AND_SC
 from ..xnvme.bus import BusMemory
-from ..xnvme.device import Device
+from ..xnvme.device import XnvmeDevice
 from ..xnvme.status import describe_status
 from . import layout
 from .queue_pairs import COMPLETION_BYTES, QueuePairs
@@ -42,7 +42,7 @@ class Controller:
         timeout_s: seconds without any completion after which a queue pair is given up.
     """
 
-    device: Device
+    device: XnvmeDevice
     registers: Registers
     doorbells: int
     granted: int

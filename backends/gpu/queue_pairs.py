@@ -17,7 +17,7 @@ from ...contract._types import Buffer, IntArray
 from ...contract.errors import BackendUnavailable
 from ..xnvme import bus
 from ..xnvme.bus import BusMemory
-from ..xnvme.device import Device
+from ..xnvme.device import XnvmeDevice
 from . import layout
 from .admin import AdminCommand, refused
 
@@ -50,7 +50,7 @@ class QueuePairs:
 
     def __init__(
         self,
-        device: Device,
+        device: XnvmeDevice,
         count: int,
         depth: int,
         *,

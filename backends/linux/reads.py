@@ -15,7 +15,7 @@ Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, 
 """`preadv.read()`, or `aio.read()` of some depth."""
 
 
-class Ranges(NamedTuple):
+class FileRanges(NamedTuple):
     """Ranges of n open files; all int64[n].
 
     Attributes:
@@ -88,7 +88,7 @@ class Reads:
 
 def read_ranges(
     read: Read,
-    ranges: Ranges,
+    ranges: FileRanges,
     unit: int,
     *,
     cached_first: bool,

@@ -12,7 +12,7 @@ from google_crc32c import value as crc32c
 
 from ...contract.errors import named
 from ..files.opening import open_files
-from .quota import TEMPORARY, Room, occupied
+from .quota import TEMPORARY, Quota, occupied
 
 _LAYOUT = b"objects-1"  # another layout must have another name: old and new may share a directory
 _HINT = (
@@ -30,7 +30,7 @@ class Entries:
     """Names, writes and removes them. An entry is written under a temporary name, then renamed.
 
     When the directory is full, nothing more is added. An epoch uses every sample once, so no entry
-    is worth more than another. `Room` removes those that nobody uses any more.
+    is worth more than another. `Quota` removes those that nobody uses any more.
 
     Attributes:
         root: the directory of the cache.
@@ -46,7 +46,7 @@ class Entries:
             for path in (root, self.directory, *parts):
                 with suppress(FileExistsError):
                     os.mkdir(path, 0o700)  # the bytes of objects that others may not read
-            self._room = Room(self.directory, limit)
+            self._room = Quota(self.directory, limit)
 
     def digest(self, url: bytes, version: bytes, start: int, size: int) -> bytes:
         """What identifies bytes of an object: 16 bytes."""

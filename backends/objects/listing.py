@@ -42,7 +42,7 @@ Choose: TypeAlias = Callable[[list[bytes]], list[bytes]]
 Each: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
-class Piece(NamedTuple):
+class KeyRun(NamedTuple):
     """Objects of one class, or of none (""), that follow each other in the order of keys."""
 
     class_name: str
@@ -54,13 +54,13 @@ class Piece(NamedTuple):
     versions: Versions
 
 
-def _piece(class_name: str, objects: Sequence[_Object]) -> Piece:
+def _piece(class_name: str, objects: Sequence[_Object]) -> KeyRun:
     names = [name.encode() for name, _, _ in objects]
     lengths = np.fromiter(map(len, names), np.int64, len(names))
     sizes = np.fromiter((size for _, size, _ in objects), np.int64, len(names))
     versions = np.array([version for _, _, version in objects], np.bytes_)
     text = b"".join(names)
-    return Piece(class_name, names[0], names[-1], text, lengths, sizes, versions)
+    return KeyRun(class_name, names[0], names[-1], text, lengths, sizes, versions)
 
 
 class OddKeys(Exception):  # noqa: N818  (how the store lists)
@@ -78,7 +78,7 @@ class _Range:
 
     def __init__(self, store: Store, prefix: str, after: str, until: str) -> None:
         """`after` may be "", or a class and a slash."""
-        self.pieces, self.doubtful, self.ended = list[Piece](), set[str](), False
+        self.pieces, self.doubtful, self.ended = list[KeyRun](), set[str](), False
         self._store, self._prefix = store, prefix
         self._first, self._after, self._until = "", after, until
         self._stream: Iterator[Sequence[Any]] | None = None
@@ -163,7 +163,7 @@ def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> 
 
 def list_objects(
     store: Store, prefix: str, each: Each, choose: Choose, in_order: bool
-) -> list[Piece]:
+) -> list[KeyRun]:
     """The objects `prefix + file` and, of chosen classes, `prefix + class/file`, in order.
 
     Args:

@@ -64,7 +64,7 @@ class _Call(Generic[Item, Answer]):
 _Queue: TypeAlias = SimpleQueue[tuple[_Call[Any, Any], int] | None]
 
 
-class Requests:
+class RequestPool:
     """Asks for what several lanes need: first come, first served, `most` requests at once.
 
     Attributes:

@@ -25,7 +25,7 @@ def occupied(nbytes: int) -> int:
     return -(-nbytes // _BLOCK) * _BLOCK
 
 
-class Room:
+class Quota:
     """Grants bytes to write until the directory is full, see `occupied()`.
 
     The count is a file beside the directories with what is written, `<directory>/*/*`. A process

@@ -16,10 +16,10 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.objects import Listing, Versions
 from .errors import mapped
-from .listing import AT_ONCE, Choose, OddKeys, Piece, list_objects
-from .pool import Requests
+from .listing import AT_ONCE, Choose, KeyRun, OddKeys, list_objects
+from .pool import RequestPool
 from .store import Stores, split
-from .versions import Objects
+from .versions import VersionedObjects
 
 _IN_ORDER = "s3", "gs"  # can be asked for the keys past any other
 _PATH = re.compile(r'Path "(.*?)"(?: contained|:)', re.DOTALL)
@@ -57,7 +57,7 @@ class StoreRemote:
         """See `Remote`."""
         with self._requests() as requests:
             named = Catalog.from_names(urls, ())
-            objects = Objects(named, self._stores, requests, self._check)
+            objects = VersionedObjects(named, self._stores, requests, self._check)
             return objects.sizes(np.arange(len(urls))), objects.versions
 
     def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
@@ -73,11 +73,11 @@ class StoreRemote:
             content: bytes = self._each(requests, url, get, [key])[0]
             return content
 
-    def _requests(self) -> closing[Requests]:
-        return closing(Requests(AT_ONCE, retry=self._retry, hedge=None))
+    def _requests(self) -> closing[RequestPool]:
+        return closing(RequestPool(AT_ONCE, retry=self._retry, hedge=None))
 
     def _each(
-        self, requests: Requests, url: bytes, ask: Callable[[Any], Any], items: Sequence[Any]
+        self, requests: RequestPool, url: bytes, ask: Callable[[Any], Any], items: Sequence[Any]
     ) -> list[Any]:
         """What `ask` returns for each item; its errors become ours, for `url`."""
         answers = [None] * len(items)
@@ -96,7 +96,7 @@ def _mapped(error: BaseException, url: bytes) -> Exception:
     return ValueError(f"{name} {what}; rename it, or give the other objects by files or file_list")
 
 
-def _joined(root: bytes, pieces: list[Piece]) -> Listing:
+def _joined(root: bytes, pieces: list[KeyRun]) -> Listing:
     none = np.empty(0, np.int64)
     lengths = np.concatenate([[0], *(piece.lengths for piece in pieces)])
     return Listing(

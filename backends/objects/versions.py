@@ -15,14 +15,14 @@ from ...contract.catalog import Catalog
 from ...contract.objects import Versions
 from ..files.containers import outside_error
 from .errors import ShortBodyError, compare, mapped
-from .pool import Requests
+from .pool import RequestPool
 from .store import Store, Stores, head
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
 
 
-class Piece(NamedTuple):
+class ObjectPart(NamedTuple):
     """Bytes of an object.
 
     Attributes:
@@ -42,10 +42,12 @@ class Piece(NamedTuple):
     length: int
 
 
-class Objects:
+class VersionedObjects:
     """The objects of a catalog. Those without a listed version are asked for it at first use."""
 
-    def __init__(self, catalog: Catalog, stores: Stores, requests: Requests, check: bool) -> None:
+    def __init__(
+        self, catalog: Catalog, stores: Stores, requests: RequestPool, check: bool
+    ) -> None:
         """Ask for nothing yet. `check`: compare versions, not only sizes."""
         self._catalog, self._stores, self._requests = catalog, stores, requests
         self._check = check
@@ -87,7 +89,7 @@ class Objects:
         """What identifies the bytes of n files whose sizes are known; empty if nothing does."""
         return [version * is_strong(version) for version in self._versions[files].tolist()]
 
-    def pieces(self, files: IntArray, starts: IntArray, lengths: IntArray) -> list[Piece]:
+    def pieces(self, files: IntArray, starts: IntArray, lengths: IntArray) -> list[ObjectPart]:
         """The pieces of n files whose sizes are known.
 
         Raises:
@@ -96,9 +98,9 @@ class Objects:
         urls, count = self._catalog.file_paths(files), len(files)
         versions = self._versions[files].tolist() if self._check else [b""] * count
         numbers = self._sizes[files].tolist(), starts.tolist(), lengths.tolist()
-        return [*map(Piece, urls, map(self._stores.locate, urls), versions, *numbers)]
+        return [*map(ObjectPart, urls, map(self._stores.locate, urls), versions, *numbers)]
 
-    def read(self, pieces: list[Piece], take: Callable[[int, memoryview], None]) -> None:
+    def read(self, pieces: list[ObjectPart], take: Callable[[int, memoryview], None]) -> None:
         """Ask for n pieces at once. `take` gets the position of each, and its bytes.
 
         Raises:
@@ -136,7 +138,7 @@ class Objects:
             self._versions[files[new]] = column[new]
             self._sizes[files[new]] = np.array(sizes)[new]  # last: now they are known
 
-    def _get(self, piece: Piece) -> memoryview:
+    def _get(self, piece: ObjectPart) -> memoryview:
         if not piece.length:
             self._compare(piece, head(*piece.place))
             return memoryview(b"")
@@ -153,7 +155,7 @@ class Objects:
             raise _short(piece, body.nbytes)
         return body
 
-    def _compare(self, piece: Piece, meta: ObjectMeta) -> None:
+    def _compare(self, piece: ObjectPart, meta: ObjectMeta) -> None:
         """Refuse another version, also if the store ignores If-Match."""
         version, size = version_of(meta) if self._check else b"", int(meta["size"])
         if version == piece.version and is_strong(version) and piece.length == piece.size != size:
@@ -174,5 +176,5 @@ def is_strong(version: bytes) -> bool:
     return bool(version) and not version.startswith((b"W/", b"modified "))
 
 
-def _short(piece: Piece, got: int) -> ShortBodyError:
+def _short(piece: ObjectPart, got: int) -> ShortBodyError:
     return ShortBodyError(f"the store sent {got:,} bytes instead of {piece.length:,}; try again")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import Buffer, HostBuffer, IntArray, address_of
-from .device import Device
+from .device import XnvmeDevice
 
 BusAddresses: TypeAlias = npt.NDArray[np.uint64]
 
@@ -70,8 +70,8 @@ def paged(address: int, nbytes: int, pages: BusAddresses) -> BusMemory:
     return BusMemory(address, nbytes, starts[firsts], shift)
 
 
-def allocate(device: Device, nbytes: int) -> tuple[HostBuffer, BusMemory]:
-    """As `Device.allocate()`, with the bus addresses. Only for the backend "upcie".
+def allocate(device: XnvmeDevice, nbytes: int) -> tuple[HostBuffer, BusMemory]:
+    """As `XnvmeDevice.allocate()`, with the bus addresses. Only for the backend "upcie".
 
     Raises:
         MemoryError: there is no more memory for DMA.

@@ -51,7 +51,7 @@ class Geometry:
     metadata_bytes: int = 0
 
 
-class Device:
+class XnvmeDevice:
     """A device or file opened by libxnvme, always read-only.
 
     It is closed after `close()`, once its queues are closed and its memory is gone.
@@ -164,7 +164,7 @@ class Device:
         """Release it. Closing twice is fine."""
         self._handle = None
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> XnvmeDevice:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

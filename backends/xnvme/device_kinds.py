@@ -9,7 +9,7 @@ from ..linux.storage import Storage, no_permission, open_direct
 from . import nodes, pci
 from .abi import MAX_BLOCKS
 from .availability import limit_reached, not_offered
-from .device import Device, Geometry
+from .device import Geometry, XnvmeDevice
 from .file_queue import IOS
 from .library import Library
 
@@ -45,7 +45,7 @@ class DeviceKind:
     timeout_s: float | None = None
     max_queue_depth: int = 2048
     find: Callable[[str], Storage]
-    identify: Callable[[Device, Geometry, Storage], Storage]
+    identify: Callable[[XnvmeDevice, Geometry, Storage], Storage]
     max_transfer: Callable[[Geometry, Storage], int]
     needs: Callable[[str], str] | None = None
     take: Callable[[str], pci.Ownership] | None = None
@@ -90,14 +90,14 @@ def _find_image(path: str) -> Storage:
     return image.storage
 
 
-def _agrees_with_kernel(device: Device, geometry: Geometry, storage: Storage) -> Storage:
+def _agrees_with_kernel(device: XnvmeDevice, geometry: Geometry, storage: Storage) -> Storage:
     if geometry.lba_bytes != storage.alignment:
         what = f"logical blocks of {geometry.lba_bytes} bytes, the kernel of {storage.alignment}"
         raise BackendUnavailable(f"{device.library} cannot read {storage.path}: it sees {what}")
     return storage
 
 
-def _ask_controller(device: Device, geometry: Geometry, storage: Storage) -> Storage:
+def _ask_controller(device: XnvmeDevice, geometry: Geometry, storage: Storage) -> Storage:
     serial, wwids = pci.identify(device)
     size, block = geometry.size, geometry.lba_bytes
     known = replace(storage, size=size, alignment=block, logical_block_size=block)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
 from ..linux import libc
-from .device import Device
+from .device import XnvmeDevice
 from .library import Library
 from .queue import NOTHING_TO_DO, Commands, Queue
 from .status import describe_status
@@ -55,7 +55,7 @@ class FileQueue:
         # The files are open with O_NONBLOCK; before Linux 5.15, io_uring then fails with EAGAIN.
         self._clears_nonblock = io == "io_uring" and _kernel() < (5, 15)
         self._flags = os.O_DIRECT if direct else 0
-        self._handles: list[Device] = []
+        self._handles: list[XnvmeDevice] = []
         self._moved: set[int] = set()
         self._queue: Queue | None = None
         self._home = _anonymous_file(b"")
@@ -161,7 +161,7 @@ class FileQueue:
             )
 
 
-def open_anonymous(library: Library, io: str, home: int | None = None) -> Device:
+def open_anonymous(library: Library, io: str, home: int | None = None) -> XnvmeDevice:
     """A handle on an empty file without a name: on `home`, or on a new one.
 
     Raises `OSError` if libxnvme does not offer the asynchronous implementation `io`.
@@ -172,7 +172,7 @@ def open_anonymous(library: Library, io: str, home: int | None = None) -> Device
             return open_anonymous(library, io, home)
         finally:
             os.close(home)
-    return Device(library, b"/proc/self/fd/%d" % home, io=io, sync="psync", file=True)
+    return XnvmeDevice(library, b"/proc/self/fd/%d" % home, io=io, sync="psync", file=True)
 
 
 def _anonymous_file(content: bytes) -> int:
@@ -186,7 +186,7 @@ def _anonymous_file(content: bytes) -> int:
     return fd
 
 
-def _descriptor(handle: Device, home: int) -> int:
+def _descriptor(handle: XnvmeDevice, home: int) -> int:
     """The descriptor of a handle on `home`, if libxnvme keeps it where 0.7.5 and main do."""
     fd = handle.descriptor
     try:

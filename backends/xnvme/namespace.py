@@ -14,7 +14,7 @@ from ..linux.storage import Storage, mode_of, no_permission
 from . import pci
 from .abi import MAX_BLOCKS
 from .bus import BusMemory
-from .device import Device, Geometry
+from .device import Geometry, XnvmeDevice
 from .device_kinds import BLOCK_DEVICE, CHARACTER_DEVICE, IMAGE, PCI_ADDRESS, DeviceKind
 from .library import Library
 from .prp import PrpLists
@@ -37,7 +37,7 @@ class Namespace:
     """
 
     _kind: DeviceKind
-    _device: Device
+    _device: XnvmeDevice
     _queues: list[Queue]
     _lists: list[PrpLists]
     storage: Storage
@@ -45,7 +45,7 @@ class Namespace:
     max_transfer: int
 
     @property
-    def device(self) -> Device:
+    def device(self) -> XnvmeDevice:
         """The device that is read."""
         return self._device
 
@@ -106,7 +106,7 @@ class Namespace:
         return memory[:nbytes].tobytes()
 
     def allocate(self, nbytes: int) -> HostBuffer:
-        """Memory to read to, as `Device.allocate()`."""
+        """Memory to read to, as `XnvmeDevice.allocate()`."""
         return self._device.allocate(nbytes)
 
     def close(self) -> None:
@@ -171,13 +171,13 @@ def _kind_of(library: Library, uri: str, nsid: int) -> tuple[DeviceKind, str]:
 
 def _open_device(
     library: Library, kind: DeviceKind, path: str, async_impl: str | None, nsid: int
-) -> Device:
+) -> XnvmeDevice:
     name = os.fsencode(path)
     if len(name) > _MAX_URI:
         raise ValueError(f"uri {path!r} is longer than libxnvme supports, {_MAX_URI} bytes")
     ownership = kind.take(path) if kind.take else None
     with kind.explain_failures(library, path, async_impl):
-        device = Device(
+        device = XnvmeDevice(
             library,
             name,
             io=async_impl,
@@ -192,7 +192,7 @@ def _open_device(
     return device
 
 
-def _geometry(kind: DeviceKind, device: Device, path: str, nsid: int) -> Geometry:
+def _geometry(kind: DeviceKind, device: XnvmeDevice, path: str, nsid: int) -> Geometry:
     with kind.explain_failures(device.library, path, device.io):
         try:
             geometry = device.geometry()
@@ -214,7 +214,9 @@ def _geometry(kind: DeviceKind, device: Device, path: str, nsid: int) -> Geometr
     return geometry
 
 
-def _max_transfer(kind: DeviceKind, device: Device, geometry: Geometry, storage: Storage) -> int:
+def _max_transfer(
+    kind: DeviceKind, device: XnvmeDevice, geometry: Geometry, storage: Storage
+) -> int:
     """The bytes that one command can read: whole pages, or whole blocks if it is less than one."""
     limit = min(kind.max_transfer(geometry, storage), MAX_BLOCKS * geometry.lba_bytes)
     unit = max(geometry.lba_bytes, _PAGE) if limit >= _PAGE else geometry.lba_bytes

@@ -18,7 +18,7 @@ from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
 from ..linux.storage import sysfs_text
 from .abi import IDENTIFY_CONTROLLER, IDENTIFY_NAMESPACE, copy_structure
-from .device import LIBRARY_LOCK, Device
+from .device import LIBRARY_LOCK, XnvmeDevice
 
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """The kernel drivers that leave a controller to user space."""
@@ -191,7 +191,7 @@ def _binding(address: str) -> int | None:
         return None
 
 
-def identify(device: Device) -> tuple[str, tuple[str, ...]]:
+def identify(device: XnvmeDevice) -> tuple[str, tuple[str, ...]]:
     """The serial number of an open controller, and the world-wide names of the open namespace.
 
     The kernel uses one of these names, depending on what else it knows. A name by UUID (uuid.*) is

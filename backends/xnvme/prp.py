@@ -14,7 +14,7 @@ import numpy as np
 
 from ...contract._types import IntArray, address_of
 from .bus import PAGE_SHIFT, BusAddresses, BusMemory, allocate
-from .device import Device
+from .device import XnvmeDevice
 
 PAGE = 1 << PAGE_SHIFT  # bytes
 _LIST_ENTRIES = PAGE // 8  # with PRP1 enough for 2 MiB that begin in the middle of a page
@@ -59,7 +59,7 @@ class PrpLists:
     way. The memory must live as long as the queue.
     """
 
-    def __init__(self, device: Device, depth: int) -> None:
+    def __init__(self, device: XnvmeDevice, depth: int) -> None:
         """Allocate them for a queue of `depth` commands; raises as `bus.allocate()`."""
         memory, bus = allocate(device, depth * PAGE)
         self._entries = memory.view(np.uint64)

@@ -27,7 +27,7 @@ from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
 from ..linux import libc
 from .abi import CONTEXT, PHASE_BITS, SCT_AND_SC
-from .device import LIBRARY_LOCK, Device, foreign_memory
+from .device import LIBRARY_LOCK, XnvmeDevice, foreign_memory
 
 UNDER_WAY, NOTHING_TO_DO = 0, 1  # codes of a submission
 
@@ -95,7 +95,7 @@ class Queue:
     """
 
     def __init__(
-        self, device: Device, depth: int, *, spin: bool = False, timeout_s: float | None = None
+        self, device: XnvmeDevice, depth: int, *, spin: bool = False, timeout_s: float | None = None
     ) -> None:
         """Create a queue for `depth` commands at once, or raise an OSError.
 

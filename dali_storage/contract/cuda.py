@@ -230,7 +230,7 @@ def synchronize(gpu: int) -> None:
     require(gpu).cuda.Device(gpu).synchronize()
 
 
-class Stream:
+class CudaStream:
     """A stream on which DALI copies out of GPU memory.
 
     Attributes:

@@ -138,7 +138,7 @@ def divide(lengths: IntArray, max_bytes: int) -> tuple[IntArray, IntArray]:
     return whole, (np.arange(whole.size) - before) * max_bytes
 
 
-def place(
+def lay_out(
     files: IntArray, starts: IntArray, sizes: IntArray, alignment: int, unit: int, gap: int = GAP
 ) -> tuple[IntArray, int, Spans]:
     """Lay out n ranges in one buffer so that nothing has to be moved after it was read.

@@ -12,7 +12,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from ..contract.catalog import Catalog
 from ..contract.format import Format
-from ..reading.source import Source
+from ..reading.source import BatchStream
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
@@ -23,7 +23,7 @@ __all__ = ["DataNode", "add_reader", "catalog", "source", "state"]
 
 def add_reader(
     name: str | None,
-    make: Callable[[str], Source],
+    make: Callable[[str], BatchStream],
     *,
     fmt: Format | None = None,
     device: str = "cpu",
@@ -61,7 +61,7 @@ def add_reader(
     return nodes
 
 
-def source(pipeline: Pipeline, name: str) -> Source:
+def source(pipeline: Pipeline, name: str) -> BatchStream:
     """The batches of the reader `name` in `pipeline`, which is built if it has not been.
 
     Raises:

@@ -27,7 +27,7 @@ from ..contract import cuda
 from ..contract.format import Contents, Format, Output
 from ..reading.buffers import Lease
 from ..reading.prefetch import LoadedBatch
-from ..reading.source import Source
+from ..reading.source import BatchStream
 from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed
@@ -54,7 +54,7 @@ class ReaderGroup:
     def __init__(
         self,
         name: str,
-        make: Callable[[str], Source],
+        make: Callable[[str], BatchStream],
         fmt: Format,
         inherits_seed: bool,
         device: str,
@@ -64,9 +64,9 @@ class ReaderGroup:
         self.inherits_seed = inherits_seed
         self._device = device
         self._make = make
-        self._sources = weakref.WeakKeyDictionary[Pipeline, Source]()
+        self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Hold | None]]()
-        self._unclaimed: Source | None = None
+        self._unclaimed: BatchStream | None = None
         self._operators: list[Any] = []
         self._keys: list[int | str] = []
 
@@ -113,7 +113,7 @@ class ReaderGroup:
             for (output, key), name in zip(outputs, names, strict=True)
         )
 
-    def source(self, pipeline: Pipeline) -> Source:
+    def source(self, pipeline: Pipeline) -> BatchStream:
         """The source for `pipeline`, which is built."""
         source = self._sources.get(pipeline)
         if source is None:
@@ -176,7 +176,7 @@ class Delivery:
         self,
         pipeline: Pipeline,
         inputs: _Inputs,
-        source: Source,
+        source: BatchStream,
         batch: LoadedBatch,
         hold: Hold | None,
     ) -> None:
@@ -193,7 +193,7 @@ class Delivery:
         if hold is not None:
             self._steps.insert(0, partial(hold.add, batch.contents))
 
-    def _output(self, source: Source, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
+    def _output(self, source: BatchStream, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
         """DALI's list of an output, the stream to copy it on, and whether a kernel should copy."""
         if key == LABELS:
             return number_list(source.labels(batch)), None, False
@@ -209,7 +209,7 @@ class Delivery:
             deque(map(operator.call, self._steps), 0)
 
 
-def data_list(source: Source, contents: Contents) -> tuple[Any, Any, bool]:
+def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
     """DALI's list of the samples, the stream to copy it on, and whether a kernel should copy."""
     if source.stream is not None:
         gpu = source.stream.gpu

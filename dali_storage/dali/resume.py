@@ -18,7 +18,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy, _DaliBaseIterator
 
 from ..order.shards import rounds
-from ..reading.source import Source
+from ..reading.source import BatchStream
 from .group import readers_of
 
 _HELD = "_first_batch", "_peek"  # where an iterator keeps a batch for the user
@@ -91,7 +91,7 @@ def _leave_rest(iterator: Any) -> None:
         del iterator._rest_of_epoch
 
 
-def _positions(iterator: Any) -> dict[Source, int]:
+def _positions(iterator: Any) -> dict[BatchStream, int]:
     """The sources that give an iterator its epochs, and where it takes its next batch from each."""
     name, pipelines = iterator._reader_name, iterator._pipes
     sources = {it: readers_of(it)[name].source(it) for it in pipelines if name in readers_of(it)}
@@ -102,7 +102,7 @@ def _position(iterator: Any) -> int:
     return next(iter(_positions(iterator).values()))
 
 
-def _resumed(iterator: Any) -> list[Source]:
+def _resumed(iterator: Any) -> list[BatchStream]:
     """The sources that give an iterator its epochs, if they were resumed; else an empty list.
 
     Raises:
@@ -132,7 +132,7 @@ def _resumed(iterator: Any) -> list[Source]:
     return [*positions]
 
 
-def _skip_what_is_dropped(iterator: Any, sources: list[Source], whole: int) -> None:
+def _skip_what_is_dropped(iterator: Any, sources: list[BatchStream], whole: int) -> None:
     """Go on with the next epoch if no full batch is left, as the iterator before would have.
 
     Raises:

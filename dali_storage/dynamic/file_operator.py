@@ -6,10 +6,10 @@ from typing import Any
 
 from ..dali.group import data_list, number_list
 from ..reading.prefetch import LoadedBatch
-from ..reading.source import Source
+from ..reading.source import BatchStream
 
 
-class FileSource(Source):
+class FileSource(BatchStream):
     """The one source of a reader; the pipeline of a captured loop takes it over as it is.
 
     It may be closed while another thread waits for a batch, as torchdata's Prefetcher has them.
@@ -42,7 +42,7 @@ class FileSource(Source):
 class FileOperator:
     """What a reader uses of DALI's operator, with the names of nvidia.dali.backend_impl."""
 
-    def __init__(self, source: Source, batch_size: int) -> None:
+    def __init__(self, source: BatchStream, batch_size: int) -> None:
         self._source, self._batch_size = source, batch_size
 
     def GetReaderMeta(self) -> dict[str, int]:  # noqa: N802

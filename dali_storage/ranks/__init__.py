@@ -10,7 +10,7 @@ from .launchers import (
     REMEDY,
     STARTERS,
     TORCH,
-    Place,
+    Claim,
     launched,
     of_environment,
     read,
@@ -76,7 +76,7 @@ def shard(group: Any = None) -> dict[str, int]:
     return {"shard_id": place.rank, "num_shards": place.world}
 
 
-def _find(group: Any) -> Place:
+def _find(group: Any) -> Claim:
     if group is not None:
         return _of_group(group)
     initialised = [place for place in (_torch(), _ray(), _jax()) if place]
@@ -94,7 +94,7 @@ def _find(group: Any) -> Place:
     return first
 
 
-def _of_group(group: Any) -> Place:
+def _of_group(group: Any) -> Claim:
     """Of a ProcessGroup, which has a rank, or a DeviceMesh, which has one in each dimension."""
     mesh = hasattr(group, "get_local_rank")
     if mesh and group.ndim != 1:
@@ -107,18 +107,18 @@ def _of_group(group: Any) -> Place:
         raise ValueError(
             f"group must be a process group that has this process, or a DeviceMesh, not {group!r}"
         )
-    return Place("group", group.get_local_rank() if mesh else group.rank(), group.size())
+    return Claim("group", group.get_local_rank() if mesh else group.rank(), group.size())
 
 
-def _torch() -> Place | None:
+def _torch() -> Claim | None:
     distributed: Any = sys.modules.get("torch.distributed")
     if not distributed or not distributed.is_available() or not distributed.is_initialized():
         return None
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    return Place("torch's process group", rank, world)
+    return Claim("torch's process group", rank, world)
 
 
-def _ray() -> Place | None:
+def _ray() -> Claim | None:
     train: Any = sys.modules.get("ray.train")
     try:
         context = train.get_context() if train else None
@@ -127,19 +127,19 @@ def _ray() -> Place | None:
     if context is None or context.get_world_rank() is None:
         return None
     ranks = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
-    return Place("Ray Train", *ranks)
+    return Claim("Ray Train", *ranks)
 
 
-def _jax() -> Place | None:
+def _jax() -> Claim | None:
     # Asked for its process_index(), JAX would otherwise initialise its devices.
     initialised = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
     if not initialised or not initialised():
         return None
     jax: Any = sys.modules["jax"]
-    return Place("JAX", jax.process_index(), jax.process_count())
+    return Claim("JAX", jax.process_index(), jax.process_count())
 
 
-def _local_rank(place: Place) -> int:
+def _local_rank(place: Claim) -> int:
     if "LOCAL_RANK" in os.environ:
         return read("LOCAL_RANK", range(place.world))
     # Of mpirun and srun only the same ranks: they may start one process a machine, which then

@@ -27,7 +27,7 @@ REMEDY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Claim:
     """What one source says: its name, and the variables that it has in the environment."""
 
     source: str
@@ -36,7 +36,7 @@ class Place:
     local_rank: int | None = None
     variables: _Variables | None = None
 
-    def agrees(self, other: "Place") -> bool:
+    def agrees(self, other: "Claim") -> bool:
         """Whether both are one rank of as many."""
         return (self.rank, self.world) == (other.rank, other.world)
 
@@ -44,9 +44,9 @@ class Place:
         return f"{self.source} says rank {self.rank} of {self.world}"
 
 
-def launched() -> Place:
+def launched() -> Claim:
     """What the environment says: the launcher nearest to this process, if several are nested."""
-    place, *others = [*of_environment([TORCH, *STARTERS]), Place("nothing", 0, 1, 0)]
+    place, *others = [*of_environment([TORCH, *STARTERS]), Claim("nothing", 0, 1, 0)]
     if place.variables == TORCH and not os.environ.keys() & {*_NESTED}:
         for other in others[:-1]:
             if other.world >= place.world:  # not one process a machine, which starts some
@@ -59,7 +59,7 @@ def launched() -> Place:
     return place
 
 
-def of_environment(launchers: Sequence[_Variables]) -> Iterator[Place]:
+def of_environment(launchers: Sequence[_Variables]) -> Iterator[Claim]:
     """What those of these launchers say that have set their variables."""
     for variables in launchers:
         given = [name for name in variables if name in os.environ]
@@ -67,7 +67,7 @@ def of_environment(launchers: Sequence[_Variables]) -> Iterator[Place]:
             yield _of_variables(*variables)
 
 
-def _of_variables(rank: str, world: str, local_rank: str) -> Place:
+def _of_variables(rank: str, world: str, local_rank: str) -> Claim:
     variables = named = rank, world, local_rank
     if rank not in os.environ and {"NODE_RANK", local_rank} <= os.environ.keys():
         named = local_rank, world, local_rank  # Lightning's environment, see here()
@@ -82,7 +82,7 @@ def _of_variables(rank: str, world: str, local_rank: str) -> Place:
     size = read(world, range(1, 2**31))
     local = read(local_rank, range(size)) if local_rank in os.environ else None
     source = f"the environment ({named[0]}, {world})"
-    return Place(source, read(named[0], range(size)), size, local, variables)
+    return Claim(source, read(named[0], range(size)), size, local, variables)
 
 
 def refuse_missing(variables: _Variables, needed: _Variables) -> NoReturn:
@@ -95,7 +95,7 @@ def refuse_missing(variables: _Variables, needed: _Variables) -> NoReturn:
     )
 
 
-def refuse_different(one: Place, other: Place) -> None:
+def refuse_different(one: Claim, other: Claim) -> None:
     """Refuse two sources that disagree."""
     if not one.agrees(other):
         raise RuntimeError(f"{one}, and {other}: correct the wrong one, {REMEDY}")

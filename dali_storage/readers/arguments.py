@@ -13,10 +13,10 @@ from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
 from ..dali import DataNode, add_reader
 from ..order import OrderOptions, reader_meta
-from ..reading.source import Source
+from ..reading.source import BatchStream
 
 
-class Storage:
+class KnownStorage:
     """What a backend knows of its storage before it is opened."""
 
     def __init__(self, backend: type[Reader], options: Mapping[str, Any], remote: bool) -> None:
@@ -34,7 +34,7 @@ class Storage:
         return self._backend.remote(**self._options) if self._remote else None
 
 
-Find: TypeAlias = Callable[[Storage], Catalog]
+Find: TypeAlias = Callable[[KnownStorage], Catalog]
 """Finds the samples."""
 
 _NOT_GIVEN = "checkpointing", "by_container"  # of the pipeline, of the reader
@@ -75,7 +75,7 @@ def prepare(
     ordered = OrderOptions(**given, **order)
 
     def open_storage() -> tuple[Catalog, Reader]:
-        storage = Storage(reader, options, any(map(scheme, names)))
+        storage = KnownStorage(reader, options, any(map(scheme, names)))
         catalog = find(storage)
         reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
         if catalog.ranges is not None and not reader.reads_ranges:
@@ -96,8 +96,8 @@ def add(arguments: Mapping[str, Any], prepared: Prepared, fmt: Format) -> tuple[
     pinned = arguments["pinned"]
     locked = None if pinned is None else dali_flag("pinned", pinned)
 
-    def make(name: str) -> Source:
-        return Source(
+    def make(name: str) -> BatchStream:
+        return BatchStream(
             name=name,
             opener=prepared.opener,
             order=prepared.order,

@@ -11,7 +11,7 @@ from ..contract.format import Format
 from ..dali import DataNode
 from ..samples import discovery
 from ..samples.locations import file_names, locations
-from .arguments import Prepared, Storage, add, prepare
+from .arguments import KnownStorage, Prepared, add, prepare
 
 _SAMPLES = "file_root", "files", "file_list"
 _FILTERS = "labels", "file_filters", "dir_filters", "case_sensitive_filter"
@@ -195,7 +195,7 @@ def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
     names = locations(**samples)
     are_named = any(given is not None for given in samples.values())
 
-    def find(storage: Storage) -> Catalog:
+    def find(storage: KnownStorage) -> Catalog:
         tree = None if are_named else storage.tree
         return discovery.discover(tree, storage.remote, **samples, **filters)
 

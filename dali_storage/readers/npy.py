@@ -15,7 +15,7 @@ from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
-from .arguments import Storage, add, prepare
+from .arguments import KnownStorage, add, prepare
 from .containers import on_cpu, storage_options
 
 Integers: TypeAlias = int | Sequence[int] | None
@@ -121,7 +121,7 @@ def numpy(
     names = locations(file_root, given, file_list)
     arguments["backend_options"] = storage_options(arguments, names)
 
-    def find(storage: Storage) -> Catalog:
+    def find(storage: KnownStorage) -> Catalog:
         return header.find(file_root, file_list, given, file_filter, storage.remote)
 
     nodes = add(arguments, prepare(arguments, find, names=names), fmt)

@@ -11,7 +11,7 @@ from ..dali import DataNode
 from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import Storage, add, prepare
+from .arguments import KnownStorage, add, prepare
 from .containers import goes_by_container, on_cpu
 
 
@@ -89,7 +89,7 @@ def mxnet(
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
     by_container = goes_by_container(shuffle)
 
-    def find(storage: Storage) -> Catalog:
+    def find(storage: KnownStorage) -> Catalog:
         return recordio.find(paths, index, by_container=by_container, files=Files(storage.remote))
 
     prepared = prepare(arguments, find, names=paths, by_container=by_container)

@@ -13,7 +13,7 @@ from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import Storage, add, prepare
+from .arguments import KnownStorage, add, prepare
 
 
 class _Records(Format):
@@ -94,7 +94,7 @@ def records(
     arguments = {**locals(), "skip_cached_images": False}
     names = file_names("files", files)
 
-    def find(storage: Storage) -> Catalog:
+    def find(storage: KnownStorage) -> Catalog:
         return plain.find(names, offsets, sizes, file_ids, labels, Files(storage.remote))
 
     return add(arguments, prepare(arguments, find, names=names), _Records())

@@ -15,7 +15,7 @@ from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
-from .arguments import Storage, add, prepare
+from .arguments import KnownStorage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu, storage_options
 from .features import describe
 
@@ -117,7 +117,7 @@ def tfrecord(
     arguments["backend_options"] = storage_options(arguments, files)
     indexes = index_names("index_path", index_path, files)
 
-    def find(storage: Storage) -> Catalog:
+    def find(storage: KnownStorage) -> Catalog:
         return tfrecord_index.find(files, indexes, by_container, Files(storage.remote))
 
     prepared = prepare(arguments, find, names=files, by_container=by_container)

@@ -18,7 +18,7 @@ from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import Storage, add, prepare
+from .arguments import KnownStorage, add, prepare
 from .containers import goes_by_container, index_names, on_cpu
 
 _MISSING = "empty", "skip", "error"
@@ -118,7 +118,7 @@ def webdataset(
     case = case is None or dali_flag("case_sensitive_extensions", case)
     by_container = goes_by_container(shuffle)
 
-    def find(storage: Storage) -> Catalog:
+    def find(storage: KnownStorage) -> Catalog:
         selection = Selection(extensions, types, missing, case)
         missing_tars = storage.tree is not None  # the backend has a map
         return format_.find(

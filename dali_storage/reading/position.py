@@ -19,7 +19,7 @@ from .prefetch import next_index
 _HELD = 2  # batches that an iterator of DALI may have taken for itself
 
 
-class Place:
+class Position:
     """A place in the batches of a reader. Knows the reader by `open()` only.
 
     Attributes:

@@ -14,7 +14,7 @@ from ..contract._types import Buffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import SampleChangedError, SampleSizeChanged
 from ..contract.format import Contents, Format, parts, slices
-from ..contract.ranges import place
+from ..contract.ranges import lay_out
 from ..contract.reader import Batch, Reader
 from ..contract.waiting import take
 from ..order import Order
@@ -262,7 +262,9 @@ def make_batch(
         return Batch(samples, sizes, offsets, allocate(nbytes))
     sizes = ranges.sizes[samples].astype(np.int64)
     files, starts = ranges.files_of(samples), ranges.starts[samples]
-    offsets, nbytes, spans = place(files, starts, sizes, reader.alignment, reader.unit, reader.gap)
+    offsets, nbytes, spans = lay_out(
+        files, starts, sizes, reader.alignment, reader.unit, reader.gap
+    )
     return Batch(samples, sizes, offsets, allocate(nbytes), spans)
 
 

@@ -19,11 +19,11 @@ from ..contract.reader import Reader
 from ..order import Order, OrderOptions, reader_meta
 from ..order.resume import RestOrder
 from .buffers import BufferPool
-from .position import Place
+from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
 
 
-class Source(Place):
+class BatchStream(Position):
     """An endless stream of full batches.
 
     `batch()` returns the same batch until `advance()` or `seek()` moves on. If one source of a
@@ -65,7 +65,7 @@ class Source(Place):
         self.fmt = fmt or Format()
         self._process = os.getpid()
         self.pinned = False
-        self.stream: cuda.Stream | None = None
+        self.stream: cuda.CudaStream | None = None
         self._make_order: Callable[[], Order] | None = None
         self._ended: str | None = None
         self._opened: tuple[Catalog, Reader] | None = None
@@ -199,7 +199,7 @@ class Source(Place):
         if gpu is None:
             return BufferPool(reader.allocate)
         if reader.device == "gpu":
-            self.stream = cuda.Stream(gpu)
+            self.stream = cuda.CudaStream(gpu)
             return BufferPool(reader.allocate, self.stream.fence)
         self.pinned = reader.pinned
         if reader.pinned or self._page_lock is False:

@@ -21,7 +21,7 @@ from typing import TypeAlias
 BYTES, FLOATS, INTS = 10, 18, 26
 """The kinds of features: the tag of the list in `Feature`."""
 
-Found: TypeAlias = dict[bytes, tuple[int, list[memoryview]]]
+Field: TypeAlias = dict[bytes, tuple[int, list[memoryview]]]
 """The kind of each feature, and its values: strings, floats or varints; one item may have many."""
 
 MESSAGE = 10  # the tag of field 1, when it is a message, a string or packed
@@ -37,7 +37,7 @@ class MalformedError(ValueError):
     """The bytes are not a message; the text says what is wrong and where."""
 
 
-def find(message: memoryview, wanted: Container[bytes]) -> Found:
+def find(message: memoryview, wanted: Container[bytes]) -> Field:
     """The features of an Example that are in `wanted`, by name.
 
     The values are views of `message`, of which nothing is copied.
@@ -52,13 +52,13 @@ def find(message: memoryview, wanted: Container[bytes]) -> Found:
     return _find_any(message, wanted)
 
 
-def _find_common(b: memoryview, wanted: Container[bytes]) -> Found:
+def _find_common(b: memoryview, wanted: Container[bytes]) -> Field:
     """The same where the map is all there is, and in one piece, as TensorFlow writes it.
 
     Raises:
         IndexError, MalformedError: it is something else.
     """
-    found: Found = {}
+    found: Field = {}
     ahead, base, end = bytes(b[:_AHEAD]), 0, len(b)  # bytes are read faster than a view
     size, p = _varint(ahead, 1, 5)
     if ahead[0] != MESSAGE or p + size != end:
@@ -111,8 +111,8 @@ def _head(h: bytes) -> tuple[bytes, int, int, int]:
 _short_head = lru_cache(4096)(_head)  # what begins small features is the same in many records
 
 
-def _find_any(b: memoryview, wanted: Container[bytes]) -> Found:
-    found: Found = {}
+def _find_any(b: memoryview, wanted: Container[bytes]) -> Field:
+    found: Field = {}
     try:
         for tag, start, stop in _fields(b, 0, len(b), _NESTED):
             for inner, first, last in (

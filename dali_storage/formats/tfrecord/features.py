@@ -73,7 +73,7 @@ class TfRecord(Format):
         self, catalog: Catalog, delivered: IntArray, contents: Contents
     ) -> Sequence[Contents]:
         """An output for each feature: strings as a list, numbers of one shape as one array."""
-        records: list[example.Found] = []
+        records: list[example.Field] = []
         items: Sequence[Any] = contents  # type: ignore[assignment]
         try:
             for item in items:
@@ -109,7 +109,7 @@ class TfRecord(Format):
                     raise _WrongError(f"the checksum of its {what} is wrong; write the file anew")
         return message
 
-    def _output(self, key: bytes, feature: Feature, records: list[example.Found]) -> Contents:
+    def _output(self, key: bytes, feature: Feature, records: list[example.Field]) -> Contents:
         found = [record.get(key) for record in records]
         if feature.kind == example.BYTES:
             return [_string(key, slot, it) for slot, it in enumerate(found)]

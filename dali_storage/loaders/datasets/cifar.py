@@ -15,11 +15,11 @@ from ...contract.catalog import Catalog, CatalogBuilder
 from ...contract.reader import Reader
 from ...dali import DataNode, add_reader
 from ...order import OrderOptions
-from ...reading.source import Source
+from ...reading.source import BatchStream
 from ...samples.patterns import path_bytes
 from ..loop.loader import Loader
 from ..transforms.presets import CIFAR10_EVAL, CIFAR10_TRAIN, CIFAR100_EVAL, CIFAR100_TRAIN, Preset
-from .cifar_files import CIFAR10, CIFAR100, Archive, Found, find, naming
+from .cifar_files import CIFAR10, CIFAR100, Archive, CifarSplit, find, naming
 from .images import ImagePipeline
 from .in_memory import RecordsReader, read_whole
 from .pickles import RECORD_BYTES
@@ -91,7 +91,7 @@ def _loader(
 
 
 def _read(
-    found: Found,
+    found: CifarSplit,
     *,
     name: str,
     backend: str | None,
@@ -103,12 +103,14 @@ def _read(
     storage = partial(registry.configure(registry.choose(backend, ()), options), **options)
     opener, ordered = partial(_open, found, storage), OrderOptions(**order)
     data, labels = add_reader(
-        name, lambda name: Source(name=name, opener=opener, order=ordered, depth=1)
+        name, lambda name: BatchStream(name=name, opener=opener, order=ordered, depth=1)
     )
     return data, labels
 
 
-def _open(found: Found, open_reader: Callable[[Catalog], Reader]) -> tuple[Catalog, RecordsReader]:
+def _open(
+    found: CifarSplit, open_reader: Callable[[Catalog], Reader]
+) -> tuple[Catalog, RecordsReader]:
     """Read the files; the catalog of their records, and a reader of these."""
     names, root = list(map(os.fsencode, found.files)), os.fsencode(found.directory)
     files = Catalog.from_names(names, [0] * len(names), root)

@@ -49,7 +49,7 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CifarSplit:
     """A split of a data set on disk.
 
     Attributes:
@@ -65,7 +65,7 @@ class Found:
     classes: tuple[str, ...]
 
 
-def find(archives: Sequence[Archive], root: str, split: str) -> Found:
+def find(archives: Sequence[Archive], root: str, split: str) -> CifarSplit:
     """The split of the first of `archives` that is in `root`; the names of its classes are read.
 
     Raises:
@@ -93,7 +93,7 @@ def find(archives: Sequence[Archive], root: str, split: str) -> Found:
     raise FileNotFoundError(errno.ENOENT, f"no {title} here: no {expected}", root)
 
 
-def _found(archive: Archive, directory: str, split: str) -> Found:
+def _found(archive: Archive, directory: str, split: str) -> CifarSplit:
     files = archive.splits[split]
     needed = [*files, archive.names]
     missing = [name for name in needed if not _is_file(os.path.join(directory, name))]
@@ -105,7 +105,7 @@ def _found(archive: Archive, directory: str, split: str) -> Found:
         names = tuple(archive.class_names(file.read()))
         if len(names) != archive.classes:
             raise ValueError(f"it names {len(names)} classes, not {archive.classes}")
-    return Found(archive, directory, files, names)
+    return CifarSplit(archive, directory, files, names)
 
 
 def _is_file(path: str) -> bool:

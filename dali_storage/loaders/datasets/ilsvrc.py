@@ -32,7 +32,7 @@ _SYNSET = re.compile(r"n\d{8}")
 
 
 @dataclass(slots=True)
-class Found:
+class ImageNetSplit:
     """The images of a split.
 
     Attributes:
@@ -52,7 +52,7 @@ class Found:
             require_images(self.classes, catalog)
 
 
-def find(root: str, split: Split) -> Found:
+def find(root: str, split: Split) -> ImageNetSplit:
     """The images of a split and their labels; `imagenet()` describes layouts and errors."""
     base = _base(root, split)
     folder, train = os.path.join(base, split), os.path.join(base, "train")
@@ -64,7 +64,7 @@ def find(root: str, split: Split) -> Found:
             require_classes(
                 classes, synsets, f"class directories of {folder!r}, compared with train"
             )
-        return Found(classes, {"file_root": folder})
+        return ImageNetSplit(classes, {"file_root": folder})
     return _find_flat(folder, [folder, base, root], synsets)
 
 
@@ -103,7 +103,9 @@ def _refuse_loose_images(folder: str) -> None:
         )
 
 
-def _find_flat(folder: str, places: Sequence[str], synsets: tuple[str, ...] | None) -> Found:
+def _find_flat(
+    folder: str, places: Sequence[str], synsets: tuple[str, ...] | None
+) -> ImageNetSplit:
     """The images of a split without class directories."""
     images = _images(folder)
     if not images:
@@ -114,7 +116,9 @@ def _find_flat(folder: str, places: Sequence[str], synsets: tuple[str, ...] | No
     if extra := sorted(set(synset_of) - labels.keys()):
         raise ValueError(f"{path!r} has synsets that train does not have: {shown(extra)}")
     numbers = [labels[synset] for synset in synset_of]
-    return Found(classes, {"file_root": folder, "files": images, "labels": numbers}, len(images))
+    return ImageNetSplit(
+        classes, {"file_root": folder, "files": images, "labels": numbers}, len(images)
+    )
 
 
 def _read_labels(images: Sequence[bytes], places: Sequence[str]) -> tuple[str, list[str]]:

@@ -10,7 +10,7 @@ from ... import readers
 from ...contract._types import PathLike
 from ..loop.loader import Loader
 from ..transforms import presets
-from .ilsvrc import Found, Split, find
+from .ilsvrc import ImageNetSplit, Split, find
 from .images import ImagePipeline
 from .settings import Options, Settings, takes_options
 
@@ -68,7 +68,7 @@ def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader
     ).loader(classes=lambda: found.classes, describe=lambda: _describe(split, found))
 
 
-def _describe(split: Split, found: Found) -> str:
+def _describe(split: Split, found: ImageNetSplit) -> str:
     """What there is, and where it differs from ILSVRC's."""
     count = len(found.classes)
     parts = [f"{count:,} classes" + ("" if count == _CLASSES else f" (ILSVRC: {_CLASSES:,})")]

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Self
 
 from ...ranks import Shard
 from .epochs import LAST_BATCH, LastBatch
-from .pipeline_factory import Supply
+from .pipeline_factory import PipelineFactory
 from .progress import Progress
 from .state import State
 from .stats import LoaderStats
@@ -75,7 +75,7 @@ class Loader:
             raise TypeError(f"make must be callable, not {make!r}")
         if not isinstance(shard, (Shard, type(None))):
             raise TypeError(f"shard must be a Shard, not {shard!r}")
-        self._supply = Supply(make, reader_name, last_batch, converter(to), shard)
+        self._supply = PipelineFactory(make, reader_name, last_batch, converter(to), shard)
         self._partial = last_batch == "partial"
         self._classes = classes
         self._describe = describe

@@ -9,12 +9,12 @@ from nvidia.dali import Pipeline
 
 from ...ranks import Shard
 from .epochs import LastBatch
-from .pipeline_run import Batches
+from .pipeline_run import PipelineRun
 from .state import Identity, State
 from .tensors import Convert
 
 
-class Supply:
+class PipelineFactory:
     """Makes the pipeline, closes it before it makes another one, and refuses to work in a fork."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Supply:
         self._shard = shard
         self._process = os.getpid()
         self._closed = False
-        self._batches: Batches | None = None
+        self._batches: PipelineRun | None = None
         self._identity: Identity | None = None
         self._checkpoint: bytes | None = None  # what the next pipeline is made from
         self._resumed: State | None = None  # of the rest of an epoch that others have begun
@@ -43,7 +43,7 @@ class Supply:
         """Whether the pipeline must be made anew."""
         return self._batches is not None and not self._batches.sound
 
-    def at(self, epoch: int, batch: int) -> Batches:
+    def at(self, epoch: int, batch: int) -> PipelineRun:
         """The batches from this one on."""
         batches = self.batches(epoch, batch)
         batches.move(epoch, batch)
@@ -52,7 +52,7 @@ class Supply:
             batches.move(epoch, batch)
         return batches
 
-    def restore(self, state: State) -> Batches:
+    def restore(self, state: State) -> PipelineRun:
         """Make the pipeline from a state; if that fails, the next one is made as it was.
 
         Raises:
@@ -98,7 +98,7 @@ class Supply:
             self._closed = True
             self._drop()
 
-    def batches(self, epoch: int | None = None, batch: int = 0) -> Batches:
+    def batches(self, epoch: int | None = None, batch: int = 0) -> PipelineRun:
         """The batches, wherever they are; makes the pipeline if there is no sound one.
 
         And if it knows only the rest of an epoch, but this batch comes before it.
@@ -121,7 +121,7 @@ class Supply:
         if self._closed:
             raise RuntimeError("this Loader is closed: make a new one")
 
-    def _renew(self, checkpoint: bytes | None, state: State | None) -> Batches:
+    def _renew(self, checkpoint: bytes | None, state: State | None) -> PipelineRun:
         """Close the pipeline, if there is one, and make it anew.
 
         The checkpoint is for this rank, and left out if it is of other batches than the pipeline's.
@@ -142,7 +142,9 @@ class Supply:
                 "operators or another version of DALI, or is damaged"
             ) from error
         readers = state.readers if state else None
-        batches = Batches(pipeline, self._reader_name, self._last_batch, shard, self._to, readers)
+        batches = PipelineRun(
+            pipeline, self._reader_name, self._last_batch, shard, self._to, readers
+        )
         if self._identity not in (None, batches.identity):
             batches.close()
             raise RuntimeError(

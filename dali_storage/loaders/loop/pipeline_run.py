@@ -7,7 +7,7 @@ from typing import Any
 
 from ...dali import source
 from ...ranks import Shard
-from ...reading.source import Source
+from ...reading.source import BatchStream
 from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
@@ -15,7 +15,7 @@ from .tensors import Convert, convert
 _NAMED = 256  # files that an error lists at most; DALI does not say which of a batch it was
 
 
-class Batches:
+class PipelineRun:
     """The batches of one built pipeline.
 
     Attributes:
@@ -198,7 +198,7 @@ class Batches:
         return f"the files of the batch, in {folder}: {', '.join(shown)}{more}"
 
 
-def _sources(pipeline: Any, reader_name: str) -> dict[str, Source]:
+def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
     """The readers of a pipeline by their names, the one of this name first."""
     sources = {reader_name: source(pipeline, reader_name)}
     try:
