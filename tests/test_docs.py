@@ -6,6 +6,7 @@ import ast
 import inspect
 import io
 import os
+import pkgutil
 import re
 import shlex
 import sys
@@ -384,6 +385,32 @@ def test_every_figure_of_the_readme_was_measured() -> None:
     assert claims
     for claim in claims:
         assert re.search(rf"(?<![\d.,]){re.escape(claim)}(?![.,]?\d)", measured), claim
+
+
+# prefix/ begins the key of an object.
+PATHS = re.compile(r"`((?:\w+/)*\w+\.(?:py|cu|toml)|(?!prefix/)(?:\w+/)+)`")
+
+
+@pytest.mark.parametrize(
+    "document", ["CONTRIBUTING.md", *filter(re.compile("docs/").match, DOCUMENTS)]
+)
+def test_the_paths_of_the_documents_exist(document: str) -> None:
+    """Whole paths, and ends of paths."""
+    folders = "dali_storage", "backends", "bmap_tools", "benchmarks", "tests", "examples"
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    known = {f"/{path.relative_to(ROOT)}" for path in [*files, *ROOT.iterdir()]}
+    assert [
+        path
+        for path in PATHS.findall(prose_of(document))
+        if not any(name.endswith(f"/{path.rstrip('/')}") for name in known)
+    ] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_names_of_the_documents_exist(document: str) -> None:
+    for name in re.findall(r"\bdali_storage(?:\.\w+)+", prose_of(document)):
+        if name != "dali_storage.backends.x":
+            pkgutil.resolve_name(name)
 
 
 def tables(document: str) -> dict[str, list[list[str]]]:
