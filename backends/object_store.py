@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _NAME = "object-store"
 _SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
 _OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_options"})
-_PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]+)?")
 
 
 class ObjectStoreReader(Reader):
@@ -65,7 +63,7 @@ class ObjectStoreReader(Reader):
         lanes: int = 3,
         timeout: float = 30.0,
         retry: float = 120.0,
-        hedge: float | str | None = None,
+        hedge: float | None = None,
         check: bool = True,
         endpoint: str | None = None,
         region: str | None = None,
@@ -84,8 +82,8 @@ class ObjectStoreReader(Reader):
             timeout: seconds until a request is given up, from 0.001 to 3600.
             retry: seconds in which a request that failed is made again, 0 to 86400; 0: never.
             hedge: seconds (0.001 to 3600) without an answer after which a request is made once
-                more, and the faster answer is taken; or a percentile of what was seen, such as
-                "p95". At most a twentieth more requests. None: never.
+                more, and the faster answer is taken. At most a twentieth more requests. None:
+                never.
             check: compare the versions of objects, not only their sizes.
             endpoint: the URL of a server that speaks S3; None: as the environment says.
             region: of S3; None: as the environment says.
@@ -104,10 +102,7 @@ class ObjectStoreReader(Reader):
         """
         require_integer(_NAME, "requests", requests, range(1, 1025))
         require_integer(_NAME, "lanes", lanes, range(1, 65))
-        if isinstance(hedge, str):
-            if not _PERCENTILE.fullmatch(hedge):
-                raise ValueError(f"{_NAME}: hedge must be a percentile like 'p95', not {hedge!r}")
-        elif hedge is not None:
+        if hedge is not None:
             require_number(_NAME, "hedge", hedge, 0.001, 3600)
         _require_retries(retry, check)
         if cache is None and cache_bytes is not None:

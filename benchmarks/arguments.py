@@ -90,17 +90,10 @@ def _add_object_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", default=None, metavar="URL", help=text)
     text = "requests of object-store under way at once (default: the backend's)"
     parser.add_argument("--requests", type=_integer(1, 2**31 - 1), metavar="N", help=text)
-    text = "seconds, or a percentile such as p95, after which to ask once more (default: no leg)"
-    parser.add_argument("--hedge", type=_hedge, metavar="WHEN", help=text)
+    text = "seconds after which to ask once more (default: no leg)"
+    parser.add_argument("--hedge", type=float, metavar="SECONDS", help=text)
     text = "directory on local disk for the leg with a cache (default: no leg)"
     parser.add_argument("--cache", metavar="DIR", help=text)
-
-
-def _hedge(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text  # the backend checks it
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -42,7 +42,7 @@ class Settings:
     spin: bool = False
     url: str | None = None
     requests: int | None = None
-    hedge: str | float | None = None
+    hedge: float | None = None
     cache: str | None = None
 
 

@@ -42,7 +42,7 @@ def test_every_leg_reads_the_objects(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # --endpoint wins
     figures = data / "figures.json"
-    options = ("--requests", 7, "--hedge", "p90", "--cache", data.parent / "cache")
+    options = ("--requests", 7, "--hedge", 0.1, "--cache", data.parent / "cache")
     assert run(data, "--endpoint", server.url, "--verify", "--json", figures, *options) == 0
     found = json.loads(figures.read_text())
     assert [*found["legs"]] == NAMES

@@ -6,7 +6,6 @@ under way.
 
 import contextlib
 import errno
-import math
 import random
 import threading
 import time
@@ -24,12 +23,9 @@ Answer = TypeVar("Answer")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds between two tries; object_store's defaults, too
 _EXTRA = 0.05  # requests that hedging may add, as a part of all
-_SEEN = 1000  # durations that a percentile is taken of
-_FEWEST = 100  # durations, before there is a percentile
-_LEAST_HEDGE = 0.05  # seconds; what answers faster than this is not worth asking twice
 _FEW, _QUICK = 16, 0.01  # more do not help with a store that answers within so many seconds
 _TOGETHER = 16  # answers; a lane is not woken for each
-_LOOK = 0.1  # seconds in which the percentile is taken anew
+_LOOK = 0.1  # seconds between two looks for what is late, at most
 _CLOSING = 3.0  # seconds that close() waits for requests nobody needs any more
 
 
@@ -71,16 +67,15 @@ class RequestPool:
         hedged: how many requests were made once more.
     """
 
-    def __init__(self, most: int, *, retry: float, hedge: float | str | None) -> None:
+    def __init__(self, most: int, *, retry: float, hedge: float | None) -> None:
         """Start no thread yet.
 
         Args:
             most: requests under way at once; fewer while the store answers within 10 ms. Hedging
                 adds a twentieth, at least one.
             retry: seconds after the first request for an item in which it may be asked for again.
-            hedge: seconds without an answer after which an item is asked for once more; or a
-                percentile of what was seen, such as "p99", but at least 50 ms and three times the
-                median. None: never.
+            hedge: seconds without an answer after which an item is asked for once more. None:
+                never.
         """
         self._most, self._retry, self._hedge = most, retry, hedge
         self._queue, self._again = _Queue(), _Queue()
@@ -88,9 +83,7 @@ class RequestPool:
         self._threads: list[threading.Thread] = []
         self._twins: list[threading.Thread] = []  # those that hedge
         self._starting = threading.Lock()
-        self._seen: deque[float] = deque(maxlen=_SEEN)  # seconds
-        self._recent: deque[float] = deque(maxlen=_FEW)
-        self._after: tuple[float, float] = math.inf, 0.0  # what to wait for, and until when
+        self._recent: deque[float] = deque(maxlen=_FEW)  # seconds
         self._retrying: set[int] = set()  # threads
         self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
         self._reached = False  # whether there was ever an answer
@@ -181,8 +174,7 @@ class RequestPool:
             take(call.bell)
             return
         while True:
-            after = self._threshold()
-            late = time.monotonic() - after
+            late = time.monotonic() - self._hedge
             for position, began in call.started.copy().items():
                 most = max(self._asked * _EXTRA, 1)
                 if began <= late and self.hedged < most and not self._retrying:
@@ -190,21 +182,8 @@ class RequestPool:
                     self.hedged += 1
                     self._again.put((call, position))
             with contextlib.suppress(Empty):
-                call.bell.get(timeout=min(max(after / 4, 0.005), _LOOK))
+                call.bell.get(timeout=min(max(self._hedge / 4, 0.005), _LOOK))
                 return
-
-    def _threshold(self) -> float:
-        """Seconds without an answer after which an item is asked for once more."""
-        if not isinstance(self._hedge, str):
-            return self._hedge or math.inf
-        after, until = self._after
-        if (now := time.monotonic()) >= until:
-            seen = sorted(self._seen)
-            if len(seen) >= _FEWEST:
-                place = int(len(seen) * float(self._hedge[1:]) / 100)
-                after = max(seen[place], 3 * seen[len(seen) // 2], _LEAST_HEDGE)
-            self._after = after, now + _LOOK
-        return after
 
     def _start_threads(self, most: int) -> None:
         """For what is queued, until there are `most`. One is enough if the machine has no more."""
@@ -278,7 +257,6 @@ class RequestPool:
     def _note(self, seconds: float) -> None:
         """Remember how long an answer took. Another thread if they wait for it, not a processor."""
         self._reached = True
-        self._seen.append(seconds)
         self._recent.append(seconds)
         if len(self._threads) < self._most and self._queue.qsize():
             recent = sorted(self._recent.copy())
