@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
 
@@ -9,18 +10,18 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..contract.options import require_flag, require_integer
+from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.reader import Batch
 from .extents.map import load_map
 from .extents.plan import DeviceReads
-from .extents.reader import MappedReader
+from .extents.reader import TRANSFERS, Bmap, MappedReader
 from .extents.samples import Failures
 from .linux import aio
 from .linux.libc import IOVEC
 from .linux.storage import DirectFile, list_disks, open_direct
 
 _RETRIES = 1
-_PAGE = 4096  # bytes
+_NAME = "block"
 
 
 class BlockReader(MappedReader[DirectFile]):
@@ -32,32 +33,33 @@ class BlockReader(MappedReader[DirectFile]):
     was mapped is refused.
     """
 
+    @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
         *,
-        bmap: PathLike,
-        uri: PathLike | None = None,
-        check: bool = True,
-        queue_depth: int = 128,
-        lanes: int = 2,
-        max_transfer: int = 128 << 10,
+        bmap: Bmap,
+        uri: Annotated[PathLike | None, Option("a path")] = None,
+        check: Flag = True,
+        queue_depth: Annotated[int, Option(range(1, 4097))] = 128,
+        lanes: Lanes = 2,
+        max_transfer: Annotated[int, TRANSFERS] = 128 << 10,
     ) -> None:
         """Load the map, open the device and compare the two.
 
         Args:
             catalog: the samples; all of them must be in the map.
-            bmap: path of the map.
-            uri: the disk, partition, loop device or image file that holds the mapped file system.
+            bmap: the extent map.
+            uri: the disk, partition, loop device or image that holds the mapped file system.
                 None: the device it is mounted from, else the one that the map names.
             check: compare samples with the map while the file system is mounted: inode, size and
                 times at every read; the extents at every read if the file can be moved while it is
                 mounted, else when the reader is opened (8 us per file, 15 if its inode is not in
                 memory). Without the check, a file that has changed since it was mapped gives wrong
                 bytes.
-            queue_depth: reads under way at once in a lane, 1 to 4096.
-            lanes: batches read at once, 1 to 64.
-            max_transfer: bytes, the most that one read asks for; a multiple of 4096, up to 1 GiB.
+            queue_depth: reads under way at once in a lane.
+            lanes: batches read at once.
+            max_transfer: the most that one read asks for.
 
         Raises:
             ValueError, TypeError: an option is wrong.
@@ -68,10 +70,6 @@ class BlockReader(MappedReader[DirectFile]):
                 samples have to be read as files, and their file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
-        require_flag("block", "check", check)
-        require_integer("block", "queue_depth", queue_depth, range(1, 4097))
-        require_integer("block", "lanes", lanes, range(1, 65))
-        require_integer("block", "max_transfer", max_transfer, range(_PAGE, (1 << 30) + 1, _PAGE))
         self.lanes = lanes
         self._queue_depth = queue_depth
         loaded = load_map(bmap)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..contract._types import IntArray
+from ..contract._types import IntArray, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import Remote
-from ..contract.options import require_flag, require_integer, require_number
+from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
@@ -23,13 +23,14 @@ from .linux import engines
 from .objects.pool import RequestPool
 from .objects.remote import StoreRemote
 from .objects.status import origins
-from .objects.store import Stores
+from .objects.store import Stores, Timeout
 from .objects.versions import VersionedObjects
 
 if TYPE_CHECKING:
     from .objects.cache import Cache
 
 _NAME = "object-store"
+_Retry: TypeAlias = Annotated[float, Option((0.0, 86400), "s")]
 _SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
 _OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_options"})
 
@@ -55,56 +56,55 @@ class ObjectStoreReader(Reader):
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
 
+    @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
         *,
-        requests: int = 64,
-        lanes: int = 3,
-        timeout: float = 30.0,
-        retry: float = 120.0,
-        hedge: float | None = None,
-        check: bool = True,
-        endpoint: str | None = None,
-        region: str | None = None,
-        anonymous: bool = False,
-        client_options: Mapping[str, Any] | None = None,
-        cache: str | bytes | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
+        requests: Annotated[int, Option(range(1, 1025))] = 64,
+        lanes: Lanes = 3,
+        timeout: Timeout = 30.0,
+        retry: _Retry = 120.0,
+        hedge: Annotated[float | None, Option((0.001, 3600), "s")] = None,
+        check: Flag = True,
+        endpoint: Annotated[str | None, Option("a URL")] = None,
+        region: Annotated[str | None, Option("a name")] = None,
+        anonymous: Flag = False,
+        client_options: Annotated[Mapping[str, Any] | None, Option("a mapping")] = None,
+        cache: Annotated[PathLike | None, Option("a path")] = None,
+        cache_bytes: Annotated[int | None, Option(range(1, 1 << 62), "bytes")] = None,
     ) -> None:
         """Ask for nothing yet.
 
         Args:
             catalog: the samples.
-            requests: how many requests are under way at once, over all lanes, from 1 to 1024; at
-                most 16 while the store answers within 10 ms.
-            lanes: how many batches are read at once, from 1 to 64.
-            timeout: seconds until a request is given up, from 0.001 to 3600.
-            retry: seconds in which a request that failed is made again, 0 to 86400; 0: never.
-            hedge: seconds (0.001 to 3600) without an answer after which a request is made once
-                more, and the faster answer is taken. At most a twentieth more requests. None:
-                never.
-            check: compare the versions of objects, not only their sizes.
-            endpoint: the URL of a server that speaks S3; None: as the environment says.
-            region: of S3; None: as the environment says.
-            anonymous: make requests without credentials.
-            client_options: further ones of obstore's HTTP client.
+            requests: the most requests under way at once, over all lanes. Every rank has as many.
+                At most 16 while the median of the last 16 answers takes up to 10 ms: with such a
+                store, more would only compete for the processors.
+            lanes: batches read at once.
+            timeout: when a request is given up, if its whole answer has not arrived.
+            retry: until how long after the first request for an object it is made again if it
+                fails. 0: never.
+            hedge: when a request that has no answer yet is made once more; the faster answer is
+                taken. At most a twentieth more requests. None: never.
+            check: compare the versions of objects. Without it only their sizes are compared, and an
+                object that was replaced by one of the same size is delivered.
+            endpoint: the service. None: as the environment or the profile says.
+            region: of the buckets of S3. None: as the environment or the profile says.
+            anonymous: do not sign requests: public objects.
+            client_options: more options of obstore's HTTP client (`obstore.store.ClientConfig`),
+                such as `proxy_url`. No secrets.
             cache: a directory on a local disk, where samples are kept that were read, as far as
                 the disk keeps up. All processes of a user may share it. It is created if only its
-                last component is missing.
-            cache_bytes: how many bytes all samples there may take. When it is full, nothing is
-                added. None: it is full when less than a tenth of the file system is free.
+                last component is missing. Needs `check`.
+            cache_bytes: what the samples there may take. When it is full, nothing is added. None:
+                until less than a tenth of the file system is free.
 
         Raises:
             ValueError, TypeError: a wrong option.
             OSError: `cache` is no directory, or cannot be written to.
             BackendUnavailable: `cache` needs a package, or cannot be read on this machine.
         """
-        require_integer(_NAME, "requests", requests, range(1, 1025))
-        require_integer(_NAME, "lanes", lanes, range(1, 65))
-        if hedge is not None:
-            require_number(_NAME, "hedge", hedge, 0.001, 3600)
-        _require_retries(retry, check)
         if cache is None and cache_bytes is not None:
             raise ValueError(f"{_NAME}: cache_bytes needs cache, the directory")
         if cache is not None and not check:
@@ -154,8 +154,8 @@ class ObjectStoreReader(Reader):
             self._cache.close()
 
     @classmethod
-    def remote(cls, *, retry: float = 120.0, check: bool = True, **options: Any) -> Remote:
-        _require_retries(retry, check)
+    @check_options(_NAME)
+    def remote(cls, *, retry: _Retry = 120.0, check: Flag = True, **options: Any) -> Remote:
         of_stores = {name: value for name, value in options.items() if name in _OF_STORES}
         return StoreRemote(Stores(**of_stores), retry, check)
 
@@ -177,11 +177,6 @@ class ObjectStoreReader(Reader):
             memory[start : start + body.nbytes] = body
 
         self._objects.read(pieces, take)
-
-
-def _require_retries(retry: float, check: bool) -> None:
-    require_number(_NAME, "retry", retry, 0, 86400)
-    require_flag(_NAME, "check", check)
 
 
 def _cache_type() -> type[Cache]:

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from functools import partial
+from typing import Annotated, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +12,18 @@ import numpy.typing as npt
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
+from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from .files.opening import open_files
-from .files.samples import FILES_AT_ONCE, SampleFiles, require_file_options
+from .files.samples import FILES_AT_ONCE, SampleFiles
 from .files.spans import SpanReads
 from .linux import engines
 from .linux.libc import IOVEC
 from .linux.reads import FileRanges, Reads, read_ranges
+
+_NAME = "python-file"
 
 
 class PythonFileReader(Reader):
@@ -42,14 +46,15 @@ class PythonFileReader(Reader):
     cooperative = True
     reads_ranges = True
 
+    @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
         *,
-        direct: bool = False,
-        lanes: int = 3,
-        io: engines.Io | None = None,
-        copying_lanes: int | None = None,
+        direct: Flag = False,
+        lanes: Lanes = 3,
+        io: Annotated[engines.Io | None, Option(get_args(engines.Io))] = None,
+        copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
         """Open no file yet: files are opened when they are read.
 
@@ -58,24 +63,21 @@ class PythonFileReader(Reader):
             direct: read around the page cache (O_DIRECT): for data sets larger than memory, or if
                 the memory is needed elsewhere. It takes less CPU per byte, but every epoch reads
                 from the disk.
-            lanes: how many batches are read at once while they block on the disk, from 1 to 64.
+            lanes: batches read at once while they block on the disk.
             io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
                 one file after the other in each lane; it is slower, above all with `direct`, and
                 gains from more `lanes`. None: "aio" where it works, otherwise "preadv" with a
                 RuntimeWarning.
-            copying_lanes: how many lanes may copy out of the page cache at once, from 1 to 64.
-                None: of whole files, as many as DALI's threads leave processors over, at least one;
-                of ranges, as many as there are processors.
+            copying_lanes: lanes that may copy out of the page cache at once. None: of whole files,
+                as many as DALI's threads leave processors over, at least one; of ranges, as many as
+                there are processors.
 
         Raises:
             ValueError, TypeError: a wrong option.
             OSError: `direct` on a file system that does not support O_DIRECT.
             BackendUnavailable: `io` does not work on this machine.
         """
-        require_file_options("python-file", direct, lanes, copying_lanes)
-        if io not in (None, "aio", "preadv"):
-            raise ValueError(f"python-file: io must be one of aio, preadv, not {io!r}")
-        self.io, self._read = engines.choose("python-file", io, FILES_AT_ONCE)
+        self.io, self._read = engines.choose(_NAME, io, FILES_AT_ONCE)
         self.lanes = lanes
         if copying_lanes is None and catalog.ranges is not None:
             # These lanes seldom need the interpreter lock, and copy in the time in which DALI's

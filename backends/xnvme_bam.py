@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Annotated
 
-from ..contract._types import Buffer, PathLike
+from ..contract._types import Buffer
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..contract.options import require_flag, require_integer
+from ..contract.options import Flag, Option, check_options
 from ..contract.reader import Batch
 from .extents.map import load_map
 from .extents.plan import DeviceReads
-from .extents.reader import MappedReader
+from .extents.reader import Bmap, MappedReader, Retries
 from .extents.samples import Failures
 from .gpu import layout, module
 from .gpu.admin import count_granted
@@ -23,14 +24,14 @@ from .gpu.requirements import cuda_problem, list_gpus, submission_needs
 from .xnvme import bus, library, pci
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.library import Library
-from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.namespace import Namespace, Nsid, open_namespace
 
 _NAME = "xnvme-bam"
 _LANES = 2  # the batch of one is prepared while that of the other is read
-_MAX_QUEUES = 64
 _QUEUES_OF_LIBXNVME = 2  # one for synchronous commands, and that of the namespace
 _MAX_TRANSFER = 2 << 20  # bytes; a PRP list of one page holds one page more
-_MEMORIES = ("cpu", "gpu")
+_TRANSFERS = Option(range(layout.PAGE, _MAX_TRANSFER + 1, layout.PAGE), "bytes")
+_DEPTHS = Option(range(layout.MIN_DEPTH, layout.MAX_DEPTH + 1))
 
 TIMEOUT_S = 10.0
 """Without a completion for so long, a queue is given up. cudaFree() and others wait as long."""
@@ -44,34 +45,35 @@ class XnvmeBamReader(MappedReader[Namespace]):
     compared with the map as by the backend `block`.
     """
 
+    @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
         *,
-        bmap: PathLike,
-        uri: str,
-        mem: str = "cpu",
-        queues: int = 4,
-        queue_depth: int = 128,
-        max_transfer: int | None = None,
-        retries: int = 1,
-        gpu: int = 0,
-        nsid: int = 1,
-        check: bool = True,
+        bmap: Bmap,
+        uri: Annotated[str, Option("a PCI address")],
+        mem: Annotated[str, Option(("cpu", "gpu"))] = "cpu",
+        queues: Annotated[int, Option(range(1, 65))] = 4,
+        queue_depth: Annotated[int, _DEPTHS] = 128,
+        max_transfer: Annotated[int | None, _TRANSFERS] = None,
+        retries: Retries = 1,
+        gpu: Annotated[int, Option(range(1 << 16))] = 0,
+        nsid: Nsid = 1,
+        check: Flag = True,
     ) -> None:
         """Load the map and libxnvme, compile the kernel, open the controller, create the queues.
 
         Args:
             catalog: the samples; all of them must be in the map.
-            bmap: path of the map.
-            uri: the PCI address of an NVMe controller that is bound to uio_pci_generic.
+            bmap: the extent map.
+            uri: an NVMe controller (0000:3b:00.0) that is bound to uio_pci_generic.
             mem: where the buffers are: "cpu", page-locked memory of the host; or "gpu".
-            queues: queue pairs of the controller, 1 to 64. Two batches are read at once, each by
-                half of them; with one queue pair, one batch.
-            queue_depth: entries of a queue, 2 to 1024; one command less is under way in it.
-            max_transfer: bytes, the most that one command reads; a multiple of 4096. None: as much
-                as the controller supports, up to 2 MiB.
-            retries: how often a command that failed is submitted again, 0 to 100.
+            queues: queue pairs of the controller. Two batches are read at once, each by half of
+                them; with one queue pair, one batch.
+            queue_depth: entries of a queue; one command less is under way in it.
+            max_transfer: the most that one command reads. None: as much as the controller supports,
+                up to 2 MiB.
+            retries: how often a command that failed is submitted again.
             gpu: the number of the GPU that submits the commands.
             nsid: the number of the namespace.
             check: compare samples with the map at every read, as the backend `block` does.
@@ -85,18 +87,6 @@ class XnvmeBamReader(MappedReader[Namespace]):
                 machine does not let the GPU use the controller.
             OSError: the map or the controller cannot be opened.
         """
-        if mem not in _MEMORIES:
-            raise ValueError(f"{_NAME}: mem must be 'cpu' or 'gpu', not {mem!r}")
-        require_integer(_NAME, "queues", queues, range(1, _MAX_QUEUES + 1))
-        depths = range(layout.MIN_DEPTH, layout.MAX_DEPTH + 1)
-        require_integer(_NAME, "queue_depth", queue_depth, depths)
-        require_integer(_NAME, "retries", retries, range(101))
-        require_integer(_NAME, "gpu", gpu, range(1 << 16))
-        require_integer(_NAME, "nsid", nsid, range(1, 0xFFFFFFFF))
-        if max_transfer is not None:
-            transfers = range(layout.PAGE, _MAX_TRANSFER + 1, layout.PAGE)
-            require_integer(_NAME, "max_transfer", max_transfer, transfers)
-        require_flag(_NAME, "check", check)
         address = _address(uri)
         loaded = load_map(bmap)
         launcher, xnvme = module.Launcher(gpu), _library()

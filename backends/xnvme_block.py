@@ -4,30 +4,29 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
+from typing import Annotated
 
 from ..contract import cuda
 from ..contract._types import Buffer, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..contract.options import require_flag, require_integer
+from ..contract.options import Flag, Option, check_options
 from ..contract.reader import Batch
 from .extents.map import load_map
 from .extents.plan import DeviceReads
-from .extents.reader import MappedReader
+from .extents.reader import TRANSFERS, Bmap, MappedReader, Retries
 from .extents.samples import Failures
 from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import list_gpus
 from .xnvme import availability, library
 from .xnvme.bus import BusMemory
-from .xnvme.namespace import Namespace, open_namespace
+from .xnvme.namespace import Namespace, Nsid, open_namespace
 from .xnvme.nodes import list_nodes
 from .xnvme.pci import address_of, list_controllers, require_controller
-from .xnvme.queue import require_depth
+from .xnvme.queue import QueueDepth
 
 _NAME = "xnvme-block"
-_PAGE = 4096  # bytes
-_MOST_GPUS = 1024
 _DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
 
 
@@ -39,45 +38,46 @@ class XnvmeBlockReader(MappedReader[Namespace]):
     memory of a GPU that the controller writes to by peer-to-peer DMA.
     """
 
+    @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
         *,
-        bmap: PathLike,
-        uri: PathLike | None = None,
-        io: str | None = None,
-        queue_depth: int = 128,
-        queues: int = 2,
-        max_transfer: int | None = None,
-        retries: int = 1,
-        spin: bool = False,
-        mem: str = "cpu",
-        gpu: int | None = None,
-        nsid: int = 1,
-        check: bool = True,
+        bmap: Bmap,
+        uri: Annotated[PathLike | None, Option("a path or a PCI address")] = None,
+        io: Annotated[str | None, Option("see docs/xnvme.md")] = None,
+        queue_depth: QueueDepth = 128,
+        queues: Annotated[int, Option(range(1, 65))] = 2,
+        max_transfer: Annotated[int | None, TRANSFERS] = None,
+        retries: Retries = 1,
+        spin: Flag = False,
+        mem: Annotated[str, Option(("cpu", "pinned", "gpu"))] = "cpu",
+        gpu: Annotated[int | None, Option(range(1024))] = None,
+        nsid: Nsid = 1,
+        check: Flag = True,
     ) -> None:
         """Load the map and libxnvme, open the device and compare it with the map.
 
         Args:
             catalog: the samples; all of them must be in the map.
-            bmap: path of the map.
+            bmap: the extent map.
             uri: what holds the mapped file system: a block device; the character device of an NVMe
                 namespace (/dev/ng0n1); the PCI address of a controller that is bound to
                 uio_pci_generic or vfio-pci (0000:00:04.0; needs libxnvme's main branch); or an
                 image file. None: the block device it is mounted from, else the one that the map
                 names.
-            io: libxnvme's asynchronous implementation. Of a block device or image: "io_uring" (the
-                default), "libaio", "emu" or "thrpool"; of a character device: "io_uring_cmd"; of a
-                PCI address: there is no choice.
-            queue_depth: commands under way at once in a queue: a power of two from 1 to 2048; at a
-                PCI address up to 512.
-            queues: batches read at once, each by its own queue: 1 to 64.
-            max_transfer: bytes, the most that one command reads; a multiple of 4096, up to 1 GiB.
-                None: as much as the device supports, up to 1 MiB.
-            retries: how often a command that failed or was short is submitted again, 0 to 100.
+            io: the asynchronous implementation of libxnvme. Of a block device or image: "io_uring"
+                (the default), "libaio", "emu" or "thrpool"; of a character device: "io_uring_cmd";
+                of a PCI address: there is no choice.
+            queue_depth: commands under way at once in a queue; at a PCI address up to 512.
+            queues: batches read at once, each by its own queue.
+            max_transfer: the most that one command reads. None: as much as the device supports, up
+                to 1 MiB.
+            retries: how often a command that failed or was short is submitted again.
             spin: poll for completions without pauses; takes a whole processor per queue.
             mem: where the buffers are: "cpu"; "pinned", which is host memory that is page-locked
-                for GPUs; or "gpu", without a copy in host memory, which needs a PCI address.
+                for GPUs; or "gpu", without a copy in host memory, which needs a PCI address
+                (docs/gpu.md).
             gpu: the number of the GPU, for "pinned" and "gpu". None: 0.
             nsid: the number of the namespace, of a controller that is given by its PCI address.
             check: compare samples with the map at every read, as the backend `block` does.
@@ -92,16 +92,8 @@ class XnvmeBlockReader(MappedReader[Namespace]):
                 `mem`, such as CuPy or a GPU.
             OSError: the map or the device cannot be opened.
         """
-        require_depth(_NAME, queue_depth)
-        require_integer(_NAME, "queues", queues, range(1, 65))
-        require_integer(_NAME, "retries", retries, range(101))
-        require_integer(_NAME, "nsid", nsid, range(1, 0xFFFFFFFF))
-        if max_transfer is not None:
-            transfers = range(_PAGE, (1 << 30) + 1, _PAGE)
-            require_integer(_NAME, "max_transfer", max_transfer, transfers)
-        _require_memory(mem, gpu)
-        require_flag(_NAME, "spin", spin)
-        require_flag(_NAME, "check", check)
+        if gpu is not None and mem == "cpu":
+            raise ValueError(f"{_NAME}: gpu {gpu} is for mem='pinned' or 'gpu', not for 'cpu'")
         self.lanes = queues
         self._peer = self._use_gpu(mem, gpu or 0, uri) if mem != "cpu" else None
         loaded, xnvme = load_map(bmap), library.load()
@@ -161,12 +153,3 @@ class XnvmeBlockReader(MappedReader[Namespace]):
     ) -> Failures:
         columns = reads.offsets, reads.memory, reads.lengths
         return self._device.submit(lane, *columns, owner, bus)
-
-
-def _require_memory(mem: str, gpu: int | None) -> None:
-    if mem not in ("cpu", "pinned", "gpu"):
-        raise ValueError(f"{_NAME}: mem must be 'cpu', 'pinned' or 'gpu', not {mem!r}")
-    if gpu is not None:
-        require_integer(_NAME, "gpu", gpu, range(_MOST_GPUS))
-        if mem == "cpu":
-            raise ValueError(f"{_NAME}: gpu {gpu} is for mem='pinned' or 'gpu', not for 'cpu'")

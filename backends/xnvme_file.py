@@ -3,22 +3,26 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
 from ..contract._types import Buffer, IntArray, address_of
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
+from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from .files.opening import close_all
-from .files.samples import SampleFiles, require_file_options
+from .files.samples import SampleFiles
 from .files.spans import SpanReads
 from .xnvme import availability
 from .xnvme.device import XnvmeDevice
 from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, OpenReads, open_anonymous
 from .xnvme.library import load
-from .xnvme.queue import require_depth
+from .xnvme.queue import QueueDepth
+
+_NAME = "xnvme-file"
 
 
 class XnvmeFileReader(Reader):
@@ -30,41 +34,38 @@ class XnvmeFileReader(Reader):
 
     reads_ranges = True
 
+    @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
         *,
-        io: str = "io_uring",
-        queue_depth: int = 64,
-        direct: bool = False,
-        lanes: int = 3,
-        copying_lanes: int | None = None,
+        io: Annotated[str, Option(IOS)] = "io_uring",
+        queue_depth: QueueDepth = 64,
+        direct: Flag = False,
+        lanes: Lanes = 3,
+        copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
         """Load libxnvme and create the queues. Files are opened when they are read.
 
         Args:
             catalog: the samples.
-            io: libxnvme's asynchronous implementation. "io_uring" is the fastest, but many
+            io: the asynchronous implementation of libxnvme. "io_uring" is the fastest, but many
                 Docker containers forbid it. "libaio" is asynchronous with `direct` only. "thrpool"
                 has four threads per lane. "emu" reads one file after the other.
-            queue_depth: how many files a lane reads at once: a power of two from 1 to 2048.
+            queue_depth: files under way at once in a lane.
             direct: read around the page cache (O_DIRECT). Not for "emu" and "thrpool", which report
                 an error at the end of a file.
-            lanes: how many batches are read at once while they block on the disk, from 1 to 64.
-            copying_lanes: how many lanes may copy out of the page cache at once, from 1 to 64.
-                None: as many as DALI's threads leave processors over, at least one.
+            lanes: batches read at once while they block on the disk.
+            copying_lanes: lanes that may copy out of the page cache at once. None: as many as
+                DALI's threads leave processors over, at least one.
 
         Raises:
             ValueError, TypeError: a wrong option.
             OSError: `direct` on a file system that does not support O_DIRECT.
             BackendUnavailable: there is no libxnvme, or it does not offer `io` on this machine.
         """
-        if io not in IOS:
-            raise ValueError(f"xnvme-file: io must be one of {', '.join(IOS)}, not {io!r}")
-        require_file_options("xnvme-file", direct, lanes, copying_lanes)
         if direct and io not in ("io_uring", "libaio"):
             raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
-        require_depth("xnvme-file", queue_depth)
         self.lanes = lanes
         self.copying_lanes = copying_lanes
         # The other implementations block inside a submission, where the turn cannot be yielded.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import io
 import os
 import pkgutil
@@ -29,6 +28,8 @@ from dali_storage.contract import registry
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import ReaderTests
+
+from . import option_tables
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
@@ -413,28 +414,9 @@ def test_the_names_of_the_documents_exist(document: str) -> None:
             pkgutil.resolve_name(name)
 
 
-def tables(document: str) -> dict[str, list[list[str]]]:
-    """The rows of the table below each heading of level 2, cells as they are written."""
-    found = {}
-    for section in text_of(document).split("\n## ")[1:]:
-        title, _, body = section.partition("\n")
-        rows = [line.strip("|").split("|") for line in body.splitlines() if line.startswith("|")]
-        found[title] = [[cell.strip() for cell in row] for row in rows[2:]]
-    return found
-
-
-@pytest.mark.parametrize("backend", registry.names())
-def test_the_table_of_options_is_the_signature(backend: str) -> None:
-    parameters = inspect.signature(registry.load(backend)).parameters.values()
-    options = {
-        f"`{parameter.name}`": "required"
-        if parameter.default is parameter.empty
-        else f"`{parameter.default!r}`".replace("'", '"')
-        for parameter in parameters
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    table = tables("docs/backends.md")[backend]
-    assert {name: default for name, default, *_ in table} == options
+def test_the_tables_of_options_are_those_of_the_constructors() -> None:
+    same = option_tables.page() == option_tables.PAGE.read_text()
+    assert same, "docs/backends.md is out of date: run python -m tests.option_tables"
 
 
 def test_every_backend_is_in_the_first_table_of_the_backends_page() -> None:

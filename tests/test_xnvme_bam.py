@@ -28,7 +28,7 @@ def catalog(tmp_path: Path) -> Catalog:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mem": "pinned"}, "mem must be 'cpu' or 'gpu', not 'pinned'"),
+        ({"mem": "pinned"}, "mem must be one of cpu, gpu, not 'pinned'"),
         ({"queues": 0}, "queues must be an integer from 1 to 64, not 0"),
         ({"queues": 65}, "queues must be an integer from 1 to 64"),
         ({"queues": True}, "queues must be an integer"),

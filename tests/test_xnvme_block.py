@@ -253,7 +253,7 @@ def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(
         ({"nsid": 0}, ValueError, "nsid"),
         ({"max_transfer": 512}, ValueError, "max_transfer.*a multiple of 4096"),
         ({"max_transfer": "128k"}, ValueError, "max_transfer"),
-        ({"mem": "disk"}, ValueError, "mem must be 'cpu', 'pinned' or 'gpu', not 'disk'"),
+        ({"mem": "disk"}, ValueError, "mem must be one of cpu, pinned, gpu, not 'disk'"),
         ({"mem": "gpu"}, ValueError, "mem='gpu' needs the PCI address .*, not None; or take mem='"),
         ({"mem": "gpu", "uri": "/dev/ng0n1"}, ValueError, "needs the PCI address .* '/dev/ng0n1'"),
         ({"mem": "gpu", "uri": "0000:ff:1f.7"}, FileNotFoundError, "lspci -D"),

@@ -1,15 +1,20 @@
-"""What the readers of extents have in common, whatever reads them."""
+"""What the readers of extents have in common: options, opening, sizes."""
 
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Annotated, Any, Generic, TypeAlias
 
 from ...contract._types import IntArray, PathLike
 from ...contract.catalog import Catalog
+from ...contract.options import Option
 from ...contract.reader import Reader
 from .checks import directory_of
 from .device import Opened, open_mapped
 from .map import LoadedMap, MapTree, load_map
 from .samples import MappedSamples
+
+TRANSFERS = Option(range(4096, (1 << 30) + 1, 4096), "bytes")
+Bmap: TypeAlias = Annotated[PathLike, Option("a path")]
+Retries: TypeAlias = Annotated[int, Option(range(101))]
 
 
 class MappedReader(Reader, Generic[Opened]):

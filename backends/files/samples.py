@@ -11,7 +11,6 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import SampleSizeChanged, os_error
-from ...contract.options import require_flag, require_integer
 from ...contract.reader import Batch
 from .opening import close_all, is_local, open_cached, open_files, open_missing, regular_sizes
 
@@ -141,14 +140,6 @@ class SampleFiles:
 
     def _key(self) -> tuple[int, int]:
         return self._instance, threading.get_ident()
-
-
-def require_file_options(backend: str, direct: bool, lanes: int, copying_lanes: int | None) -> None:
-    """Refuse wrong values of the options that all backends for files have."""
-    require_flag(backend, "direct", direct)
-    require_integer(backend, "lanes", lanes, range(1, 65))
-    if copying_lanes is not None:
-        require_integer(backend, "copying_lanes", copying_lanes, range(1, 65))
 
 
 def close_all_kept() -> None:

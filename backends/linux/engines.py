@@ -35,7 +35,7 @@ def _choose(backend: str, io: Io | None, depth: int) -> Io:
         return io or "aio"
     if io is None and missing("preadv", depth) is None:
         what = f"{backend}: reading by preadv, which is slower: {reason}"
-        warnings.warn(what, RuntimeWarning, stacklevel=4)
+        warnings.warn(what, RuntimeWarning, stacklevel=5)  # the constructor's options are checked
         return "preadv"
     if io is None:
         raise reason

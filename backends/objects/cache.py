@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from ...contract._types import IntArray
+from ...contract._types import IntArray, PathLike
 from ...contract.catalog import Catalog
 from ...contract.errors import CacheNotUsed, os_error
-from ...contract.options import require_integer
 from ...contract.reader import Batch
 from ..files.opening import is_local, open_cached, open_each, open_files, statuses
 from ..files.samples import FILES_AT_ONCE
@@ -50,7 +49,7 @@ class Cache:
     def __init__(
         self,
         catalog: Catalog,
-        directory: str | bytes | os.PathLike[str],
+        directory: PathLike,
         limit: int | None,
         *,
         read: Read,
@@ -70,8 +69,6 @@ class Cache:
             ValueError, TypeError: a wrong option.
             OSError: it is no directory, or cannot be written to; names it and the option.
         """
-        if limit is not None:
-            require_integer("object-store", "cache_bytes", limit, range(1, 1 << 62))
         root = os.fsencode(directory) if isinstance(directory, str | bytes | os.PathLike) else b""
         if not root or b"\0" in root:
             what = f"object-store: cache must be the path of a directory, not {directory!r}"

@@ -8,19 +8,20 @@ import re
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from ...contract.objects import require_public
-from ...contract.options import require_flag, require_number
+from ...contract.options import Flag, Option, check_options
 from .credentials import Profile, signing
 from .errors import NO_CREDENTIALS, is_silent
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
+Timeout: TypeAlias = Annotated[float, Option((0.001, 3600), "s")]
 Store: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
 _ENDPOINTS = {
@@ -49,12 +50,13 @@ class Stores:
     it cannot be pickled.
     """
 
+    @check_options("object-store")
     def __init__(
         self,
         endpoint: str | None = None,
         region: str | None = None,
-        anonymous: bool = False,
-        timeout: float = 30.0,
+        anonymous: Flag = False,
+        timeout: Timeout = 30.0,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open nothing. The options are those of the backend.
@@ -63,8 +65,6 @@ class Stores:
             ValueError, TypeError: an option is wrong.
         """
         name, client = "object-store", client_options or {}
-        require_number(name, "timeout", timeout, 0.001, 3600)
-        require_flag(name, "anonymous", anonymous)
         if region and not (isinstance(region, str) and re.fullmatch(r"[\w-]+", region, re.A)):
             raise ValueError(f"{name}: region must be like us-east-1, not {region!r}")
         if not isinstance(client, Mapping):

@@ -5,11 +5,13 @@ import os
 import stat
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
 from ...contract._types import HostBuffer, IntArray
 from ...contract.errors import BackendUnavailable, os_error
+from ...contract.options import Option
 from ..linux.storage import Storage, mode_of, no_permission
 from . import pci
 from .abi import MAX_BLOCKS
@@ -20,6 +22,8 @@ from .library import Library
 from .prp import PrpLists
 from .queue import Queue
 from .read_commands import PeerReadCommands, ReadCommands
+
+Nsid: TypeAlias = Annotated[int, Option(range(1, 0xFFFFFFFF))]
 
 _PAGE = 4096  # bytes
 _FORMAT = "format it without (`nvme format`, which erases it)"

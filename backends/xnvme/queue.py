@@ -18,20 +18,23 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
+from ...contract.options import Option
 from ..linux import libc
 from .abi import CONTEXT, PHASE_BITS, SCT_AND_SC
 from .device import LIBRARY_LOCK, XnvmeDevice, foreign_memory
 
 UNDER_WAY, NOTHING_TO_DO = 0, 1  # codes of a submission
 
-_DEPTHS = tuple(1 << power for power in range(12))  # libxnvme wants a power of two below 4096
+QueueDepth: TypeAlias = Annotated[int, Option(tuple(1 << power for power in range(12)))]
+"""An option. libxnvme wants a power of two below 4096."""
+
 _STATE_BYTES = 8
 _FREE = 0xFF  # the state of a context without a command
 # With these, submitting only writes to memory; the others make system calls.
@@ -41,13 +44,6 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
 _FAILING_LIMIT = 2.0  # seconds of failing polls before the device is given up
 
 _leaked_on_purpose: list[Any] = []  # memory that a device may still write to, and its queue
-
-
-def require_depth(backend: str, depth: int) -> None:
-    """Refuse a queue depth that libxnvme does not support."""
-    if type(depth) is not int or depth not in _DEPTHS:
-        limits = f"from {_DEPTHS[0]} to {_DEPTHS[-1]}"
-        raise ValueError(f"{backend}: queue_depth must be a power of two {limits}, not {depth!r}")
 
 
 class Commands(ABC):

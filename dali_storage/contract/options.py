@@ -1,33 +1,106 @@
-"""Checks of option and argument values, with one form of message for all of them."""
+"""Options of backends in one form, and checks of values with one form of message for all."""
 
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-
-def require_integer(backend: str, option: str, value: int, known: range) -> None:
-    """Raise ValueError unless a backend's option is an integer in the range `known`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value not in known:
-        step = f", a multiple of {known.step}" if known.step > 1 else ""
-        raise ValueError(
-            f"{backend}: {option} must be an integer from {known[0]} to {known[-1]}{step}, "
-            f"not {value!r}"
-        )
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def require_number(backend: str, option: str, value: float, low: float, high: float) -> None:
-    """Raise ValueError unless a backend's option is a number from `low` to `high`."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(
-            f"{backend}: {option} must be a number from {low} to {high}, not {value!r}"
-        )
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The values of an option: `lanes: Annotated[int, Option(range(1, 65))] = 3`, or None if it is.
+
+    What the option does is said in the docstring, below "Args:".
+
+    Attributes:
+        within: integers; or a tuple of flags, of names, of powers of two, or of the least number,
+            a float, and the greatest; or words, if the backend itself checks the value.
+        unit: of numbers.
+        backend: its name; `check_options()` sets it, and the following attributes.
+        name: of the option.
+        default: `inspect.Parameter.empty` if the option is required.
+    """
+
+    within: range | tuple[Any, ...] | str
+    unit: str = ""
+    backend: str = ""
+    name: str = ""
+    default: Any = inspect.Parameter.empty
+
+    def __str__(self) -> str:
+        if isinstance(self.within, str):
+            return self.within
+        first, last, step = self.within[0], self.within[-1], getattr(self.within, "step", 0)
+        if isinstance(first, bool):
+            return "True or False"
+        if isinstance(first, str):
+            return f"one of {', '.join(map(str, self.within))}"
+        integer = {0: "a power of two", 1: "an integer"}.get(step, f"a multiple of {step}")
+        what = "a number" if isinstance(first, float) else integer
+        return f"{what} from {first} to {last} {self.unit}".rstrip()
+
+    def check(self, value: Any) -> None:
+        """Raise ValueError, or for a flag TypeError, if the option cannot have this value."""
+        if isinstance(self.within, str) or (value is None and self.default is None):
+            return
+        first, last, kind = self.within[0], self.within[-1], type(self.within[0])
+        good = isinstance(value, (kind, int)) and isinstance(value, bool) is (kind is bool)
+        if not (good and (first <= value <= last if kind is float else value in self.within)):
+            what = f"{self.backend}: {self.name} must be {self}, not {value!r}"
+            raise TypeError(what) if kind is bool else ValueError(what)
 
 
-def require_flag(backend: str, option: str, value: bool) -> None:
-    """Raise TypeError unless a backend's option is True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{backend}: {option} must be True or False, not {value!r}")
+Flag: TypeAlias = Annotated[bool, Option((True, False))]
+Lanes: TypeAlias = Annotated[int, Option(range(1, 65))]
+
+
+def check_options(backend: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Have a function check its annotated options, and show their values in its docstring."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        signature, plain = inspect.signature(function, eval_str=True), []
+        options, text = dict[str, Option](), function.__doc__ or ""
+        for it in signature.parameters.values():
+            for option in getattr(it.annotation, "__metadata__", ()):
+                known = {"backend": backend, "name": it.name, "default": it.default}
+                options[it.name] = replace(option, **known)
+                text = re.sub(rf"^( +{it.name}):", rf"\1 ({option}):", text, flags=re.MULTILINE)
+                it = it.replace(annotation=it.annotation.__origin__)
+            plain.append(it)
+
+        @functools.wraps(function)
+        def checked(*arguments: _P.args, **given: _P.kwargs) -> _R:
+            require_options(
+                checked, {**dict(zip(signature.parameters, arguments, strict=False)), **given}
+            )
+            return function(*arguments, **given)
+
+        shown: Any = checked
+        shown.__doc__, shown.__signature__ = text, signature.replace(parameters=plain)
+        shown.options = options
+        return checked
+
+    return decorate
+
+
+def require_options(function: Any, given: Mapping[str, Any]) -> None:
+    """Check values for the options of a function; it has none without `check_options()`."""
+    options: Mapping[str, Option] = getattr(function, "options", {})
+    for name in options.keys() & given.keys():
+        options[name].check(given[name])
+
+
+def require_integer(where: str, name: str, value: Any, known: range) -> None:
+    """Raise ValueError unless an argument is an integer in the range `known`."""
+    Option(known, backend=where, name=name).check(value)
 
 
 def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import BackendUnavailable
 from .objects import scheme
+from .options import require_options
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
@@ -83,6 +84,7 @@ def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
 
     Raises:
         TypeError: the backend has no such option, or a required one is missing; lists its options.
+        ValueError, TypeError: an option has a wrong value.
         Exception: as `load()`.
     """
     backend = load(name)
@@ -95,6 +97,7 @@ def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
     missing = [p.name for p in known.values() if p.default is p.empty and p.name not in options]
     if missing:
         raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
+    require_options(backend.__init__, options)
     return backend
 
 
