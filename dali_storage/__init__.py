@@ -6,7 +6,8 @@ Import `readers` explicitly (`from dali_storage import readers`): it needs DALI,
 from typing import Any
 
 from .contract._types import Buffer, IntArray
-from .contract.catalog import Catalog
+from .contract.catalog import Catalog, Tree
+from .contract.devices import DeviceStatus
 from .contract.errors import (
     BackendUnavailable,
     ContainerChangedError,
@@ -15,26 +16,35 @@ from .contract.errors import (
     SampleChangedError,
     SampleSizeChanged,
 )
+from .contract.format import Format, Output
+from .contract.objects import SCHEMES, Listing, Remote
 from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
 from .ranks import shard
 from .reading.prefetch import ReaderStatistics
 
 __all__ = [
+    "SCHEMES",
     "BackendUnavailable",
     "Batch",
     "Buffer",
     "Catalog",
     "ContainerChangedError",
+    "DeviceStatus",
+    "Format",
     "IntArray",
+    "Listing",
     "ObjectReplacedError",
+    "Output",
     "Ranges",
     "Reader",
     "ReaderStatistics",
     "RecordError",
+    "Remote",
     "SampleChangedError",
     "SampleSizeChanged",
     "Spans",
+    "Tree",
     "shard",
     "statistics",
 ]

@@ -115,9 +115,24 @@ def test_the_backend_of_the_contributing_page_has_at_most_40_lines() -> None:
     assert len(snippets("CONTRIBUTING.md", "python")[0].splitlines()) <= 40
 
 
+def test_the_backend_of_the_contributing_page_needs_no_packaging(data: Path) -> None:
+    backend, pipeline, _ = snippets("CONTRIBUTING.md", "python")
+    code = f"{backend}\n{pipeline}".replace("/data/train", str(data))
+    code = code.replace("batch_size=64", "batch_size=20")
+    paths = sorted(data.rglob("*.jpg"))
+    printed = run(f"{code}\nprint([bytes(data.at(i)) for i in range(20)], len(labels))")
+    assert printed == f"{[path.read_bytes() for path in paths]} 20\n"
+
+
+def test_the_contributing_page_names_no_inner_module() -> None:
+    assert not re.findall(
+        r"dali_storage\.(?:contract|reading|samples|order)\b", text_of("CONTRIBUTING.md")
+    )
+
+
 def test_the_tests_of_the_contributing_page_are_collected() -> None:
     names: dict[str, Any] = {"PreadReader": Reader}
-    exec(snippets("CONTRIBUTING.md", "python")[1], names)
+    exec(snippets("CONTRIBUTING.md", "python")[2], names)
     assert issubclass(names["TestPread"], ReaderTests)
 
 
@@ -166,7 +181,7 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
     assert {
         name: len(snippets(name, "python")) for name in DOCUMENTS if "```python" in text_of(name)
     } == {
-        "CONTRIBUTING.md": 2,
+        "CONTRIBUTING.md": 3,
         "README.md": 1,
         "docs/bmap.md": 1,
         "docs/containers.md": 3,

@@ -86,6 +86,9 @@ def test_anything_else_is_refused_with_the_range(option: str, value: Any, known:
     with pytest.raises(error) as caught:
         Example(Catalog.from_names([], []), **{option: value})
     assert str(caught.value) == f"example: {option} must be {known}, not {value!r}"
+    with pytest.raises(error) as caught:  # before anything is opened
+        registry.configure(Example, {option: value})
+    assert str(caught.value) == f"example: {option} must be {known}, not {value!r}"
 
 
 def test_a_value_that_is_given_by_position_is_checked() -> None:

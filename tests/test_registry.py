@@ -8,14 +8,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from dali_storage import Batch, Catalog, IntArray, Reader, readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.contract import registry
+from dali_storage.dynamic import readers as dynamic_readers
+from dali_storage.loaders import image_folder
+
+from .conftest import build
 
 ROOT = Path(registry.__file__).parents[2]
 
@@ -204,6 +211,74 @@ def test_options_are_checked_before_anything_is_opened() -> None:
         registry.configure("python-file", {"lane": 1})
     with pytest.raises(TypeError, match="'block' needs the option bmap; its options are bmap, uri"):
         registry.configure("block", {"lanes": 1})
+
+
+class Sizeless(Reader):
+    """Has no `sizes()`, and does not take options as it should."""
+
+    def __init__(self, catalog: Catalog, lanes: int = 1) -> None: ...
+
+    def read(self, batch: Batch, lane: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Loose(Sizeless):
+    def sizes(self, samples: IntArray) -> IntArray:
+        return samples
+
+
+def test_a_class_is_a_backend_without_a_name() -> None:
+    assert registry.choose(MemoryReader, [b"/x"]) is MemoryReader
+    assert registry.load(MemoryReader) is MemoryReader
+    assert registry.configure(PythonFileReader, {"lanes": 2}) is PythonFileReader
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "error", "message"),
+    [
+        (dict, {}, TypeError, "backend dict is not a subclass of dali_storage.Reader"),
+        (5, {}, TypeError, "backend 5 is not a subclass of dali_storage.Reader"),
+        (b"block", {}, TypeError, "backend b'block' is not a subclass of dali_storage.Reader"),
+        (Reader, {}, TypeError, "backend Reader does not implement __init__, close, read, sizes"),
+        (Sizeless, {}, TypeError, "backend Sizeless does not implement sizes"),
+        (Loose, {}, TypeError, "backend Loose must take its options as .* lanes: 'int' = 1"),
+        (BlockReader, {}, TypeError, "backend BlockReader needs the option bmap; its options are "),
+        (MemoryReader, {"x": 1}, TypeError, "backend MemoryReader has no option x; it has no opti"),
+        (PythonFileReader, {"lanes": 0}, ValueError, "lanes must be an integer from 1 to 64"),
+    ],
+)
+def test_a_wrong_class_is_refused_as_a_wrong_plugin_is(
+    backend: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    given: Any = {"backend": backend, "backend_options": options}
+    for refuse in (
+        lambda: registry.configure(backend, options),
+        lambda: readers.file(files=["x"], lazy_init=True, **given),
+        lambda: dynamic_readers.File(files=["x"], **given),
+    ):
+        with pytest.raises(error, match=message):
+            refuse()
+
+
+def test_a_class_that_does_not_read_urls_is_refused() -> None:
+    with pytest.raises(ValueError, match="backend MemoryReader cannot read 's3://data/x'; leave o"):
+        registry.choose(MemoryReader, [b"s3://data/x"])
+
+
+def test_a_class_is_read_with_in_pipelines_loaders_and_dynamic_mode(tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "class" / "a.jpg")
+    options: Any = {"backend": MemoryReader}
+    pipeline = build(readers.file, 1, file_root=str(tmp_path), **options)
+    content = (tmp_path / "class" / "a.jpg").read_bytes()
+    assert pipeline.run()[0].at(0).tobytes() == content
+    with dynamic_readers.File(file_root=str(tmp_path), **options) as reader:
+        ((data, _),) = reader.next_epoch(batch_size=1)
+        assert np.asarray(data.tensors[0]).tobytes() == content
+    with image_folder(str(tmp_path), train=False, batch_size=1, device="cpu", **options) as loader:
+        ((images, _),) = loader
+        assert len(images) == 1
 
 
 def test_it_is_typed() -> None:

@@ -1,4 +1,4 @@
-"""Backends by name: entry points of the group `dali_storage.backends`, name = "module:ReaderClass".
+"""Backends: a class, or the name of an entry point "module:ReaderClass" of `dali_storage.backends`.
 
 Ours are in pyproject.toml, which is read directly in a checkout that is not installed. What is
 installed while a process runs, it does not see.
@@ -33,31 +33,41 @@ def names() -> list[str]:
     return sorted({point.name for point in _entry_points()})
 
 
-def choose(backend: str | None, names: Iterable[bytes]) -> str:
+def choose(backend: str | type[Reader] | None, names: Iterable[bytes]) -> str | type[Reader]:
     """The backend for these paths and URLs: the given one or, with None, the default.
 
     Raises:
         ValueError: the given one does not read such URLs.
+        Exception: as `load()`.
     """
     url = next(filter(scheme, names), b"")
     if backend is None:
         return "object-store" if url else "python-file"
     if url and scheme(url) not in load(backend).schemes:
-        what = f"backend {backend!r} cannot read {os.fsdecode(url)!r}"
+        what = f"{shown(backend)} cannot read {os.fsdecode(url)!r}"
         raise ValueError(f"{what}; leave out backend, or take object-store")
     return backend
 
 
-def load(name: str) -> type[Reader]:
-    """Import the class of backend `name`.
+def shown(backend: object) -> str:
+    """A backend in messages: its name in quotes, or its class."""
+    return f"backend {getattr(backend, '__qualname__', repr(backend))}"
+
+
+def load(name: str | type[Reader]) -> type[Reader]:
+    """The class of a backend; of one with a name, it is imported.
 
     Raises:
         ValueError: no distribution offers this backend, or several do.
-        TypeError: the entry point is not a usable reader class.
+        TypeError: the class, or the entry point, is not a usable reader class.
         BackendUnavailable: the backend needs a package that is not installed; the remedy is the
             command that installs it.
         Exception: an error of the backend's own module, with a note that names the entry point.
     """
+    if not isinstance(name, str):
+        if fault := _fault(name):
+            raise TypeError(f"{shown(name)} {fault}")
+        return name
     offers = {point.value: point for point in _entry_points() if point.name == name}
     if not offers:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(names())}")
@@ -79,8 +89,8 @@ def load(name: str) -> type[Reader]:
     return backend  # type: ignore[no-any-return]
 
 
-def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
-    """The class of backend `name`, which takes `options`. Nothing is opened here.
+def configure(name: str | type[Reader], options: Mapping[str, Any]) -> type[Reader]:
+    """The class of a backend, which takes `options`. Nothing is opened here.
 
     Raises:
         TypeError: the backend has no such option, or a required one is missing; lists its options.
@@ -93,10 +103,10 @@ def configure(name: str, options: Mapping[str, Any]) -> type[Reader]:
     has = f"its options are {', '.join(known)}" if known else "it has no options"
     unknown = [str(option) for option in options if option not in known]
     if unknown:
-        raise TypeError(f"backend {name!r} has no option {', '.join(unknown)}; {has}")
+        raise TypeError(f"{shown(name)} has no option {', '.join(unknown)}; {has}")
     missing = [p.name for p in known.values() if p.default is p.empty and p.name not in options]
     if missing:
-        raise TypeError(f"backend {name!r} needs the option {', '.join(missing)}; {has}")
+        raise TypeError(f"{shown(name)} needs the option {', '.join(missing)}; {has}")
     require_options(backend.__init__, options)
     return backend
 

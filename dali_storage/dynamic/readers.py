@@ -15,6 +15,7 @@ import nvidia.dali.experimental.dynamic as ndd
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag, require_integer
+from ..contract.reader import Reader
 from ..dali import add_reader
 from ..order.state import read_checkpoint
 from ..readers.files import prepare_file
@@ -79,7 +80,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         stick_to_shard: bool = False,
         tensor_init_bytes: int = 1 << 20,
         enable_checkpointing: bool = False,
-        backend: str | None = None,
+        backend: str | type[Reader] | None = None,
         backend_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.

@@ -79,7 +79,7 @@ def prepare(
         catalog = find(storage)
         reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
         if catalog.ranges is not None and not reader.reads_ranges:
-            what = f"backend {backend!r} reads whole files only, no samples in containers"
+            what = f"{registry.shown(backend)} reads whole files only, no samples in containers"
             raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
         return catalog, _require_device(reader(catalog, **options), device, backend)
 
@@ -135,17 +135,17 @@ def _check(device: str | None, skip_cached_images: bool) -> str:
     return device or "cpu"
 
 
-def _require_device(reader: Reader, device: str, backend: str) -> Reader:
+def _require_device(reader: Reader, device: str, backend: str | type[Reader]) -> Reader:
     """The reader, if its memory is on this device; else it is closed."""
     if reader.device == device:
         return reader
     reader.close()
     if device == "cpu":
-        raise ValueError(f"backend {backend!r} reads into GPU memory: give device='gpu', too")
+        raise ValueError(f"{registry.shown(backend)} reads into GPU memory: give device='gpu', too")
     raise ValueError(
-        f"device='gpu': backend {backend!r} with these options reads into host memory. xnvme-block "
-        "and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; with any other, "
-        "take pinned=True and data.gpu()"
+        f"device='gpu': {registry.shown(backend)} with these options reads into host memory. "
+        "xnvme-block and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; with "
+        "any other, take pinned=True and data.gpu()"
     )
 
 

@@ -8,6 +8,7 @@ from nvidia.dali.pipeline import do_not_convert
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.format import Format
+from ..contract.reader import Reader
 from ..dali import DataNode
 from ..samples import discovery
 from ..samples.locations import file_names, locations
@@ -46,7 +47,7 @@ def file(
     skip_cached_images: bool = False,
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
-    backend: str | None = None,
+    backend: str | type[Reader] | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,
@@ -123,9 +124,9 @@ def file(
         skip_cached_images: must be False; the cache of DALI's image decoder is not accessible.
         stick_to_shard: read the same shard in every epoch, instead of the next one.
         tensor_init_bytes: ignored, as bytes_per_sample_hint.
-        backend: the name of the storage backend; `python -m dali_storage` lists them and says which
-            of them work on this machine. By default object-store for URLs, and python-file for
-            paths.
+        backend: the name of the storage backend, or its class, a `dali_storage.Reader`.
+            `python -m dali_storage` lists the names and says which of them work on this machine. By
+            default object-store for URLs, and python-file for paths.
         backend_options: keyword arguments for the backend, for example `{"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
         pinned: whether the buffers are page-locked host memory, which a GPU reads without a copy by

@@ -10,6 +10,7 @@ from nvidia.dali.pipeline import do_not_convert
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.options import dali_integer
+from ..contract.reader import Reader
 from ..dali import DataNode
 from ..formats.npy import header
 from ..formats.npy.region import Region
@@ -64,7 +65,7 @@ def numpy(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     use_o_direct: bool = False,
-    backend: str | None = None,
+    backend: str | type[Reader] | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,

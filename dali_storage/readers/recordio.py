@@ -7,6 +7,7 @@ from nvidia.dali.pipeline import do_not_convert
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
+from ..contract.reader import Reader
 from ..dali import DataNode
 from ..formats import recordio
 from ..formats.files import Files
@@ -40,7 +41,7 @@ def mxnet(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     shuffle: str = "dali",
-    backend: str | None = None,
+    backend: str | type[Reader] | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,

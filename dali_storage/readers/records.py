@@ -8,6 +8,7 @@ from nvidia.dali.pipeline import do_not_convert
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.format import Format
+from ..contract.reader import Reader
 from ..dali import DataNode
 from ..formats import plain
 from ..formats.columns import Column
@@ -43,7 +44,7 @@ def records(
     shuffle_after_epoch: bool = False,
     shuffle_after_epoch_seed: int | None = None,
     stick_to_shard: bool = False,
-    backend: str | None = None,
+    backend: str | type[Reader] | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,

@@ -10,6 +10,7 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.options import dali_flag
+from ..contract.reader import Reader
 from ..dali import DataNode
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
@@ -46,7 +47,7 @@ def tfrecord(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     use_o_direct: bool = False,
-    backend: str | None = None,
+    backend: str | type[Reader] | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,

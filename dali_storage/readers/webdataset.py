@@ -12,6 +12,7 @@ from nvidia.dali.types import DALIDataType, to_numpy_type
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.options import dali_flag
+from ..contract.reader import Reader
 from ..dali import DataNode
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
@@ -53,7 +54,7 @@ def webdataset(
     stick_to_shard: bool = False,
     tensor_init_bytes: int = 1 << 20,
     shuffle: str = "dali",
-    backend: str | None = None,
+    backend: str | type[Reader] | None = None,
     backend_options: Mapping[str, Any] | None = None,
     return_index: bool = False,
     pinned: bool | None = None,

@@ -94,7 +94,7 @@ def _read(
     found: CifarSplit,
     *,
     name: str,
-    backend: str | None,
+    backend: str | type[Reader] | None,
     backend_options: Mapping[str, Any] | None,
     **order: Any,
 ) -> tuple[DataNode, DataNode]:

@@ -120,7 +120,9 @@ def _class_names_of_map(settings: Settings) -> tuple[str, ...]:
     backend = registry.choose(settings.backend, ())
     tree = registry.configure(backend, options).tree(**options)
     if tree is None:
-        raise ValueError(f"root=None, and backend {backend!r} does not know its samples: give root")
+        raise ValueError(
+            f"root=None, and {registry.shown(backend)} does not know its samples: give root"
+        )
     return _names(tree, _shown_root(None))
 
 

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Required, TypeAlias, TypedDict, TypeVar, get_args
 
 from ...contract.options import require_integer
+from ...contract.reader import Reader
 from ...ranks import Shard
 from ..loop.epochs import LastBatch
 from ..loop.tensors import To
@@ -39,7 +40,7 @@ class Options(TypedDict, total=False):
     dtype: Dtype | None
     layout: Layout
     to: To
-    backend: str | None
+    backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
 
 
@@ -94,7 +95,7 @@ class Settings:
     dtype: Dtype | None = None
     layout: Layout = "CHW"
     to: To = "torch"
-    backend: str | None = None
+    backend: str | type[Reader] | None = None
     backend_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
