@@ -80,9 +80,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
 
         Raises:
             ValueError, TypeError: an option is wrong, or the controller does not grant it.
-            MapFormatError: the map is invalid or inconsistent.
-            StaleMapError: the device is not the mapped one; samples are not in the map, or have
-                changed since they were mapped.
+            MapFormatError, StaleMapError: as `BlockReader`.
             BackendUnavailable: no CuPy, no such GPU, no libxnvme of the main branch; or this
                 machine does not let the GPU use the controller.
             OSError: the map or the controller cannot be opened.

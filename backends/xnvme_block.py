@@ -84,9 +84,7 @@ class XnvmeBlockReader(MappedReader[Namespace]):
 
         Raises:
             ValueError, TypeError: an option is wrong, or the device cannot be read this way.
-            MapFormatError: the map is invalid or inconsistent.
-            StaleMapError: the device is not the mapped one; samples are not in the map, or have
-                changed since they were mapped.
+            MapFormatError, StaleMapError: as `BlockReader`.
             BackendUnavailable: no libxnvme; it cannot open the device here; samples have to be
                 read as files, and their file system is not mounted; or something is missing for
                 `mem`, such as CuPy or a GPU.

@@ -20,25 +20,20 @@ def choose(backend: str, io: Io | None, depth: int) -> tuple[Io, Read]:
     Raises:
         BackendUnavailable: it does not work on this machine.
     """
-    chosen = _choose(backend, io, depth)
+    chosen = io or "aio"
+    if (reason := missing(chosen, depth)) is not None:
+        if io is not None:
+            other = "aio" if io == "preadv" else "preadv"
+            remedy = f"{reason.remedy}; or use the python-file option io={other!r}"
+            raise BackendUnavailable(reason.reason, remedy)
+        if missing("preadv", depth) is not None:
+            raise reason
+        chosen, what = "preadv", f"{backend}: reading by preadv, which is slower: {reason}"
+        # 4: this, the constructor, the check of its options, and the caller.
+        warnings.warn(what, RuntimeWarning, stacklevel=4)
     return chosen, partial(aio.read, depth) if chosen == "aio" else preadv.read
 
 
 def missing(io: str, depth: int) -> BackendUnavailable | None:
     """Why `io` does not work here; None if it does."""
     return aio.unavailable(depth) if io == "aio" else preadv.unavailable()
-
-
-def _choose(backend: str, io: Io | None, depth: int) -> Io:
-    reason = missing(io or "aio", depth)
-    if reason is None:
-        return io or "aio"
-    if io is None and missing("preadv", depth) is None:
-        what = f"{backend}: reading by preadv, which is slower: {reason}"
-        warnings.warn(what, RuntimeWarning, stacklevel=5)  # the constructor's options are checked
-        return "preadv"
-    if io is None:
-        raise reason
-    other = "aio" if io == "preadv" else "preadv"
-    remedy = f"{reason.remedy}; or use the python-file option io={other!r}"
-    raise BackendUnavailable(reason.reason, remedy)

@@ -70,16 +70,16 @@ def check_options(backend: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]
         options, text = dict[str, Option](), function.__doc__ or ""
         for it in signature.parameters.values():
             for option in getattr(it.annotation, "__metadata__", ()):
-                known = {"backend": backend, "name": it.name, "default": it.default}
-                options[it.name] = replace(option, **known)
-                text = re.sub(rf"^( +{it.name}):", rf"\1 ({option}):", text, flags=re.MULTILINE)
+                option = replace(option, backend=backend, name=it.name, default=it.default)
+                text = re.sub(rf"(?m)^( +{it.name}):", rf"\1 ({option}):", text)
+                options[it.name] = option
                 it = it.replace(annotation=it.annotation.__origin__)
             plain.append(it)
 
         @functools.wraps(function)
         def checked(*arguments: _P.args, **given: _P.kwargs) -> _R:
             require_options(
-                checked, {**dict(zip(signature.parameters, arguments, strict=False)), **given}
+                checked, dict(zip(signature.parameters, arguments, strict=False)) | given
             )
             return function(*arguments, **given)
 
