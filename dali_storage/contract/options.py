@@ -16,15 +16,15 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The values of an option: `lanes: Annotated[int, Option(range(1, 65))] = 3`, or None if it is.
+    """The values of an option: `lanes: Annotated[int, Option(range(1, 65))] = 3`.
 
-    What the option does is said in the docstring, below "Args:".
+    None is one if it is the default. What the option does is said in the docstring, below "Args:".
 
     Attributes:
         within: integers; or a tuple of flags, of names, of powers of two, or of the least number,
             a float, and the greatest; or words, if the backend itself checks the value.
         unit: of numbers.
-        backend: its name; `check_options()` sets it, and the following attributes.
+        backend: its name; `check_options()` sets this, `name` and `default`.
         name: of the option.
         default: `inspect.Parameter.empty` if the option is required.
     """
@@ -94,7 +94,7 @@ def check_options(backend: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]
 def require_options(function: Any, given: Mapping[str, Any]) -> None:
     """Check values for the options of a function; it has none without `check_options()`."""
     options: Mapping[str, Option] = getattr(function, "options", {})
-    for name in options.keys() & given.keys():
+    for name in filter(options.__contains__, given):
         options[name].check(given[name])
 
 
