@@ -249,7 +249,7 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
     def refuse(*_: Any, **__: Any) -> XnvmeDevice:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(_namespace, "Device", refuse)
+    monkeypatch.setattr(_namespace, "XnvmeDevice", refuse)
     monkeypatch.setattr(pci, "require_user_space_driver", lambda _: None)
     for needs, remedy in ((["an IOMMU", "root"], "it needs an IOMMU; root"), ([], "another proc")):
         monkeypatch.setattr(pci, "needs", lambda _, needs=needs: needs)
