@@ -21,7 +21,8 @@ from .gpu.dmabuf import PeerMemory
 from .gpu.queue import Controller, GpuQueue
 from .gpu.registers import Registers
 from .gpu.requirements import cuda_problem, list_gpus, submission_needs
-from .xnvme import bus, library, pci
+from .linux import pci
+from .xnvme import bus, library
 from .xnvme.bus import BusMap, BusMemory
 from .xnvme.library import Library
 from .xnvme.namespace import Namespace, Nsid, open_namespace

@@ -19,11 +19,11 @@ from .extents.reader import TRANSFERS, Bmap, MappedReader, Retries
 from .extents.samples import Failures
 from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import list_gpus
+from .linux.pci import address_of, list_controllers, require_controller
 from .xnvme import availability, library
 from .xnvme.bus import BusMemory
 from .xnvme.namespace import Namespace, Nsid, open_namespace
 from .xnvme.nodes import list_nodes
-from .xnvme.pci import address_of, list_controllers, require_controller
 from .xnvme.queue import QueueDepth
 
 _NAME = "xnvme-block"

@@ -11,7 +11,7 @@ from nvidia.dali import fn
 
 from bmap_tools.console import Tick
 from dali_storage import BackendUnavailable, Reader, readers
-from dali_storage.backends.xnvme import pci
+from dali_storage.backends.linux import pci
 from dali_storage.contract import registry
 
 from .environment import available_memory_bytes

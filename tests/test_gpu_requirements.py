@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage.backends.gpu.requirements import list_gpus
-from dali_storage.backends.gpu.topology import bar1
-from dali_storage.backends.xnvme import pci
+from dali_storage.backends.linux import pci
+from dali_storage.backends.linux.pci import bar1
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.cli import doctor
 from dali_storage.contract import cuda

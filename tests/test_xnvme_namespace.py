@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bmap_tools.file_system import SUPERBLOCK_BYTES
-from dali_storage.backends.xnvme import pci
+from dali_storage.backends.linux import pci
 from dali_storage.backends.xnvme import namespace as _namespace
 from dali_storage.backends.xnvme.device import Geometry, XnvmeDevice
 from dali_storage.backends.xnvme.library import Library

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme import pci
-from dali_storage.backends.xnvme.pci import identify
+from dali_storage.backends.linux import pci
+from dali_storage.backends.xnvme import controller as controllers
+from dali_storage.backends.xnvme.controller import Ownership, identify
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
 
@@ -181,16 +182,16 @@ def test_a_device_that_is_not_a_controller_is_refused(tmp_path: Path) -> None:
 def test_a_controller_stays_ours_until_it_is_bound_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pci, "driver_of", lambda _: "vfio-pci")
+    monkeypatch.setattr(controllers, "driver_of", lambda _: "vfio-pci")
     inode = iter([1, 1, 2, 2, 2])
-    monkeypatch.setattr(pci.os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))
-    ours = pci.Ownership("0000:00:04.0")
+    monkeypatch.setattr(os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))
+    ours = Ownership("0000:00:04.0")
     ours.register()
     assert ours.is_ours()
     assert not ours.is_ours()
     with pytest.raises(BackendUnavailable, match="another driver took it over; restart the pro"):
-        pci.Ownership("0000:00:04.0")
-    pci.Ownership("0000:00:05.0")
+        Ownership("0000:00:04.0")
+    Ownership("0000:00:05.0")
     del ours
 
 

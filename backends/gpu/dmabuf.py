@@ -38,9 +38,9 @@ import numpy.typing as npt
 from ...contract import cuda
 from ...contract._types import Buffer
 from ...contract.errors import LIMITS, BackendUnavailable, named
+from ..linux.pci import FUNCTIONS, bar1, problem_of
 from ..xnvme.bus import PAGE_SHIFT, BusAddresses, BusMap, BusMemory, paged
-from ..xnvme.pci import FUNCTIONS, problem_of
-from . import driver, topology
+from . import driver
 from .requirements import LARGER_BAR1, MODULE, controller_needs
 
 _ATTACH, _DETACH, _GET_MAP = 0xC0087547, 0x40047548, 0xC0087549
@@ -70,7 +70,7 @@ class PeerMemory:
         # The descriptors of each attachment, by the identity of their list.
         self._attached: dict[int, list[int]] = {}
         self._module = Path(root) / MODULE
-        self._bar1 = topology.bar1(Path(root) / FUNCTIONS / address)
+        self._bar1 = bar1(Path(root) / FUNCTIONS / address)
         self._flushes = driver.attribute(gpu, driver.RDMA_ORDERING) < driver.OWNER
         self._require_export()
         if problem := problem_of(controller_needs(controller, root)):

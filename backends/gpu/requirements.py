@@ -14,10 +14,9 @@ from pathlib import Path
 from ...contract import cuda
 from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
+from ..linux import pci
+from ..linux.pci import FUNCTIONS, Need, problem_of
 from ..linux.storage import sysfs_text
-from ..xnvme import pci
-from ..xnvme.pci import FUNCTIONS, Need, problem_of
-from . import topology
 
 MODULE = "dev/dmabuf_import"
 """The device of the kernel module dmabuf_import, below the root directory."""
@@ -118,7 +117,7 @@ def _rows_of(
 ) -> Iterator[DeviceStatus]:
     information = sysfs_text(base / f"proc/driver/nvidia/gpus/{gpu.name}/information")
     model = re.search(r"^Model:\s*(\S.*)", information, re.MULTILINE)
-    name, window = model[1] if model else "NVIDIA GPU", topology.bar1(gpu)
+    name, window = model[1] if model else "NVIDIA GPU", pci.bar1(gpu)
     if problem is None and not information:
         remedy = f"bind {gpu.name} to the driver nvidia; in a container: --gpus all"
         problem = BackendUnavailable("NVIDIA's driver does not show this GPU", remedy)
@@ -127,10 +126,10 @@ def _rows_of(
     machine += pci.machine_needs(base)
     memory = [*_memory_needs(base, window)]
     controllers = [gpu.parent / status.name for status in pci.list_controllers(str(base))]
-    near = [(it, how_near) for it in controllers if (how_near := topology.nearness(gpu, it))]
+    near = [(it, how_near) for it in controllers if (how_near := pci.nearness(gpu, it))]
     for controller, how_near in near:
         pair = [*_access_needs(base, controller, gpu)]
-        if bridges := topology.redirecting(gpu, controller):
+        if bridges := pci.redirecting(gpu, controller):
             how = "; ".join(f"setpci -s {name} ECAP_ACS+6.w=0:1c" for name in bridges)
             pair.append(Need(f"no ACS redirection by {', '.join(bridges)}", how))
         place = f"{controller.name} ({how_near})"
@@ -140,7 +139,7 @@ def _rows_of(
             kind = f"{name}, submits reads into host memory to {place}"
             yield DeviceStatus(gpu.name, kind, problem_of([*machine, *pair]))
     if not near:
-        what = f"an NVMe controller below its root complex, {topology.root_complex(gpu)}"
+        what = f"an NVMe controller below its root complex, {pci.root_complex(gpu)}"
         far = Need(what, "put one beside the GPU: elsewhere P2P is slow or blocked")
         yield DeviceStatus(gpu.name, f"{name}, reads by P2P", problem_of([*machine, *memory, far]))
 

@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ...contract.errors import BackendUnavailable
+from ..linux import pci
 from ..linux.storage import Storage, no_permission, open_direct
-from . import nodes, pci
+from . import nodes
 from .abi import MAX_BLOCKS
 from .availability import limit_reached, not_offered
+from .controller import Ownership, identify
 from .device import Geometry, XnvmeDevice
 from .file_queue import IOS
 from .library import Library
@@ -48,7 +50,7 @@ class DeviceKind:
     identify: Callable[[XnvmeDevice, Geometry, Storage], Storage]
     max_transfer: Callable[[Geometry, Storage], int]
     needs: Callable[[str], str] | None = None
-    take: Callable[[str], pci.Ownership] | None = None
+    take: Callable[[str], Ownership] | None = None
 
     def choose_async_impl(self, io: str | None) -> str | None:
         """The asynchronous implementation for the option `io`."""
@@ -98,7 +100,7 @@ def _agrees_with_kernel(device: XnvmeDevice, geometry: Geometry, storage: Storag
 
 
 def _ask_controller(device: XnvmeDevice, geometry: Geometry, storage: Storage) -> Storage:
-    serial, wwids = pci.identify(device)
+    serial, wwids = identify(device)
     size, block = geometry.size, geometry.lba_bytes
     known = replace(storage, size=size, alignment=block, logical_block_size=block)
     return replace(known, serial=serial, wwids=wwids, may_have_uuid=True)
@@ -157,5 +159,5 @@ PCI_ADDRESS = DeviceKind(
     identify=_ask_controller,
     max_transfer=lambda geometry, _: min(geometry.max_transfer, 2 << 20),
     needs=_needs_of_controller,
-    take=pci.Ownership,
+    take=Ownership,
 )

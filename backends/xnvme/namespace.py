@@ -12,8 +12,8 @@ import numpy as np
 from ...contract._types import HostBuffer, IntArray
 from ...contract.errors import BackendUnavailable, os_error
 from ...contract.options import Option
+from ..linux.pci import address_of
 from ..linux.storage import Storage, mode_of, no_permission
-from . import pci
 from .abi import MAX_BLOCKS
 from .bus import BusMemory
 from .device import Geometry, XnvmeDevice
@@ -159,7 +159,7 @@ def open_namespace(
 
 
 def _kind_of(library: Library, uri: str, nsid: int) -> tuple[DeviceKind, str]:
-    if address := pci.address_of(uri):
+    if address := address_of(uri):
         if library.version != "main":
             remedy = "use a libxnvme of the main branch (with upcie), or give a block device as uri"
             raise BackendUnavailable(f"{library} cannot read from a PCI address", remedy)

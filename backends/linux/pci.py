@@ -1,24 +1,19 @@
-"""NVMe controllers by PCI address: which driver has one, whether it is still ours, what it is.
+"""PCI functions in sysfs: NVMe controllers, what user space needs to read them, and the PCI tree.
 
-Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci; <linux/pci_ids.h>; wwid_show() in
-drivers/nvme/host/sysfs.c.
+Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci; <linux/pci_ids.h>; PCI Express Base
+Specification 5.0, sections 7.6.3 and 7.7.8.
 """
-
-from __future__ import annotations
 
 import errno
 import os
 import re
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
-from ..linux.storage import sysfs_text
-from .abi import IDENTIFY_CONTROLLER, IDENTIFY_NAMESPACE, copy_structure
-from .device import LIBRARY_LOCK, XnvmeDevice
+from .storage import sysfs_text
 
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """The kernel drivers that leave a controller to user space."""
@@ -29,6 +24,9 @@ FUNCTIONS = "sys/bus/pci/devices"
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])", re.IGNORECASE)
 _NVME_CLASS = "0x010802"
 _HUGEPAGES = 512  # of 2 MiB: libxnvme's driver allocates 1 GiB
+_ACS = 0x000D  # the extended capability Access Control Services
+_REDIRECTS = 0b11100  # of its control register: request, completion redirect, upstream forwarding
+_FIRST, _MOST = 0x100, 480  # where the extended capabilities begin, and how many there can be
 
 
 class Need(NamedTuple):
@@ -149,62 +147,50 @@ def machine_needs(base: Path) -> Iterator[Need]:
         yield Need("root", "run as root")
 
 
-_registered: weakref.WeakSet[Ownership] = weakref.WeakSet()
+def bar1(gpu: Path) -> range:
+    """The bus addresses by which other devices reach the memory of a GPU.
 
-
-class Ownership:
-    """Our hold on a controller, which ends when it is unbound from its user-space driver.
-
-    libxnvme knows an open controller by its PCI address only. Once another driver has the
-    controller, its registers are no longer mapped in this process: to touch them is a SIGBUS.
-    libxnvme does so when it closes the device, and when it opens the same address again. Both can
-    happen late, because memory that is still alive, or a traceback, keeps a device open.
+    NVIDIA calls this window BAR1. It is the second BAR up to Ampere and the third from Hopper on,
+    whose first has 64 bits; and always the largest. Empty if there is no such function.
     """
-
-    def __init__(self, address: str) -> None:
-        """Prepare to open the controller at a PCI address."""
-        self._address: str = address
-        with LIBRARY_LOCK:
-            others = list(_registered)
-        if any(other._address == address and not other.is_ours() for other in others):
-            what = f"{address} was still open in this process when another driver took it over"
-            raise BackendUnavailable(what, "restart the process to open it again")
-        self._binding = _binding(address)
-
-    def register(self) -> None:
-        """Remember that the controller is open, for as long as something uses `is_ours`."""
-        with LIBRARY_LOCK:
-            _registered.add(self)
-
-    def is_ours(self) -> bool:
-        """Whether the controller can still be touched."""
-        return self._binding is not None and _binding(self._address) == self._binding
+    lines = sysfs_text(gpu / "resource").splitlines()[:6]
+    bars = [re.match("0x0([0-9a-f]{15}) 0x0([0-9a-f]{15}) ", line) for line in lines]
+    windows = [range(int(bar[1], 16), int(bar[2], 16) + 1) for bar in bars if bar]
+    return max((it for it in windows if it.stop > 1), key=len, default=range(0))
 
 
-def _binding(address: str) -> int | None:
-    """A number that identifies a binding to a user-space driver; None if it has another driver."""
-    if driver_of(address) not in USER_SPACE_DRIVERS:
-        return None
+def root_complex(function: Path) -> str:
+    """The name of what a function is below. A Volume Management Device is one of its own."""
+    return _route(function)[0]
+
+
+def nearness(one: Path, other: Path) -> str:
+    """What the routes of two functions share: "one switch", "one root complex" or nothing, ""."""
+    shared = {*_route(one)} & {*_route(other)}
+    return ("", "one root complex", "one switch")[min(len(shared), 2)]
+
+
+def redirecting(one: Path, other: Path) -> list[str]:
+    """The bridges between two functions that send what they exchange up to the root complex."""
+    between = {*_route(one)[1:-1]} ^ {*_route(other)[1:-1]}
+    return [name for name in sorted(between) if _redirects(one.parent / name)]
+
+
+def _route(function: Path) -> list[str]:
+    """The root complex of a function, the bridges on the way to it, and the function itself."""
+    match = re.search(r".*/(pci[0-9a-f]{4,}:[0-9a-f]{2}/.*)", str(function.resolve()))
+    return match[1].split("/") if match else [function.name]
+
+
+def _redirects(bridge: Path) -> bool:
+    """Whether ACS redirects. The kernel shows the extended capabilities to root only."""
     try:
-        return os.lstat(f"/{FUNCTIONS}/{address}/driver").st_ino
+        config, offset = (bridge / "config").read_bytes(), _FIRST
     except OSError:
-        return None
-
-
-def identify(device: XnvmeDevice) -> tuple[str, tuple[str, ...]]:
-    """The serial number of an open controller, and the world-wide names of the open namespace.
-
-    The kernel uses one of these names, depending on what else it knows. A name by UUID (uuid.*) is
-    not among them: it takes another command to read the UUID.
-    """
-    library = device.library
-    with LIBRARY_LOCK:  # may send commands to the device
-        address = library.xnvme_dev_get_ctrlr(device.pointer)
-        controller = copy_structure(address, IDENTIFY_CONTROLLER)
-        address = library.xnvme_dev_get_ns(device.pointer)
-        namespace = copy_structure(address, IDENTIFY_NAMESPACE)
-    serial, model = (controller[name].tobytes().rstrip(b" \0") for name in ("serial", "model"))
-    as_text = serial.split(b"\0")[0].decode("utf-8", "surrogateescape")  # as sysfs is read
-    unique = [namespace[name].tobytes() for name in ("nguid", "eui64")]
-    by_model = f"nvme.{controller['vendor']:04x}-{serial.hex()}-{model.hex()}-{device.nsid:08x}"
-    return as_text.strip(), (*(f"eui.{name.hex()}" for name in unique if any(name)), by_model)
+        return False
+    for _ in range(_MOST):
+        header = int.from_bytes(config[offset : offset + 4], "little")
+        if header & 0xFFFF == _ACS:
+            return any(register & _REDIRECTS for register in config[offset + 6 : offset + 7])
+        offset = header >> 20
+    return False
