@@ -187,9 +187,8 @@ class _SampleReads(FileReads):
         """Open the first k files, at least one if none is open; int64[k], their sizes in bytes."""
         samples, wait = self._samples[slots], not self._open
         fds: list[int] = []
-        opened = zip(slots, fds, strict=False)  # evaluated when it is used
         try:
             paths = self._files.open(fds, samples, self._yield_turn, wait=wait)
             return self._files.sizes_now(fds, paths)
         finally:
-            self._open |= opened  # one bytecode instruction: Ctrl-C cannot lose a descriptor here
+            self._open |= zip(slots, fds, strict=False)

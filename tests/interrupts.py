@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-
-import numpy as np
-
-from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.reader import Reader
-from dali_storage.testing import SnapshotReaderTests, read
 
 
 @contextmanager
@@ -64,13 +58,19 @@ def ends_at(instruction: int, module: object, call: Callable[[], object]) -> boo
     return False
 
 
-class LosesNoFiles(SnapshotReaderTests):
-    """A Ctrl-C leaves no file open, either. A plain `os.open()` cannot promise that."""
+def is_interrupted(call: Callable[[], None], seconds: float) -> bool:
+    """Whether a Ctrl-C `seconds` after the start of a call ends it.
 
-    def test_ctrl_c_leaves_nothing_under_way(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
-    ) -> None:
-        read(reader, np.arange(len(contents)), catalog)  # containers stay open
-        before = os.listdir("/proc/self/fd")
-        super().test_ctrl_c_leaves_nothing_under_way(reader, catalog, contents)
-        assert len(os.listdir("/proc/self/fd")) <= len(before)
+    A timer sends a signal that has the same effect.
+    """
+    handler, timer = signal.signal(signal.SIGALRM, signal.default_int_handler), (0.0, 0.0)
+    try:
+        timer = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    finally:  # the test itself may have a time limit that uses the same timer
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+    return False

@@ -20,7 +20,6 @@ from dali_storage.contract.reader import Reader
 from dali_storage.testing import MappedReaderTests, SnapshotRangeTests
 
 from .devices import Disk, disk
-from .interrupts import LosesNoFiles
 from .layouts import make_map
 
 NEEDS_ROOT = pytest.mark.skipif(
@@ -28,7 +27,7 @@ NEEDS_ROOT = pytest.mark.skipif(
 )
 
 
-class OnDisk(LosesNoFiles, SnapshotRangeTests, MappedReaderTests):
+class OnDisk(SnapshotRangeTests, MappedReaderTests):
     """The promises of `backend` on its own disk, opened by `uri()`."""
 
     backend: ClassVar[Callable[..., Reader]]

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -140,22 +141,6 @@ def test_the_error_of_an_unknown_machine_names_the_sandbox_as_well(
         AioContext(1)
 
 
-@pytest.mark.parametrize("point", range(6))
-def test_a_second_ctrl_c_leaves_no_read_under_way(
-    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch, point: int
-) -> None:
-    def interrupt(*_: object) -> int:
-        raise KeyboardInterrupt
-
-    memory = np.zeros(100_000, np.uint8)
-    iovecs = pieces(memory, np.array([0]), memory.size)
-    with closing(AioContext(4)) as context:
-        monkeypatch.setattr(context, "_reap", interrupt)
-        with pytest.raises(KeyboardInterrupt), interrupted(interrupt, point):
-            context.read([file[0]], iovecs, [0])
-        assert memory.tobytes() == file[1]
-
-
 def contexts() -> int:
     """How many contexts this process has: each has a ring that is mapped."""
     gc.collect()
@@ -188,14 +173,30 @@ def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(
     assert contexts() <= before + 8
 
 
-@pytest.mark.parametrize("point", range(0, 60, 3))
-def test_ctrl_c_leaves_no_context_behind(file: tuple[int, bytes], point: int) -> None:
+def test_an_error_leaves_no_read_under_way_and_no_context_behind(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = np.zeros(100_000, np.uint8)
+    iovecs = pieces(memory, np.array([0]), memory.size)
     read_one(file[0], 64)
     before = contexts()
-    with contextlib.suppress(KeyboardInterrupt), interrupted(aio.read, point):
-        read_one(file[0], 64)
+    with monkeypatch.context() as failing, pytest.raises(OSError, match="no events"):
+        failing.setattr(AioContext, "_reap", Mock(side_effect=OSError(errno.EIO, "no events")))
+        aio.read(64, [file[0]], iovecs, [0])
+    assert memory.tobytes() == file[1]
+    assert contexts() < before
     assert read_one(file[0], 64) == file[1][:100]
-    assert contexts() <= before
+
+
+@pytest.mark.parametrize("point", range(0, 40, 3))
+def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind(point: int) -> None:
+    assert aio.unavailable(64) is None
+    before = contexts()
+    with contextlib.suppress(KeyboardInterrupt), interrupted(aio.unavailable, point):
+        aio.unavailable(48)
+    while aio._close_an_idle_one():
+        pass
+    assert contexts() < before
 
 
 @pytest.fixture

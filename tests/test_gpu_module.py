@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,6 +16,7 @@ import pytest
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher, Launches
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.contract.lane import run_in_lane
 
 from . import fake_cuda
 from .nvme_sim import build
@@ -36,7 +35,6 @@ class Gpu(fake_cuda.Cuda):
         failure: what its compiler or driver raises.
         maps_registers: whether CUDA does.
         blocks: of the last launch.
-        is_interrupted: a Ctrl-C comes at the end of a launch.
     """
 
     def __init__(self, library: Path) -> None:
@@ -44,16 +42,14 @@ class Gpu(fake_cuda.Cuda):
         self.library = ctypes.CDLL(str(library))
         self.capability, self.maps_registers = "90", True
         self.failure: Exception | None = None
-        self.blocks, self.is_interrupted = 0, False
+        self.blocks = 0
         self.in_stream: list[int] = []
-        self.queries = 0
 
     def module(self) -> ModuleType:
         module: Any = super().module()
         module.RawModule = self.compile
         module.cuda.Device = partial(Device, self)
         module.cuda.Stream = partial(Stream, self)
-        module.cuda.runtime.eventQuery = self.query
         module.cuda.runtime.pointerGetAttributes = lambda address: SimpleNamespace(
             devicePointer=address
         )
@@ -85,14 +81,6 @@ class Gpu(fake_cuda.Cuda):
             self.library.submit_reads(ctypes.c_void_p(batch.ctypes.data), pairs, grid[0])
 
         self.queue(self.in_stream[-1], run)
-        if self.is_interrupted:
-            raise KeyboardInterrupt
-
-    def query(self, event: int) -> int:
-        """cudaEventQuery: cudaErrorNotReady at first."""
-        self.check()
-        self.queries += 1
-        return 600 if self.queries % 3 else 0
 
     def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802
         if flags == _REGISTERS and not self.maps_registers:
@@ -174,8 +162,7 @@ def some_reads(count: int, simulation: Simulation) -> Reads:
     return place(random, random.integers(1, 20, count), simulation.setup, IMAGE.size)[0]
 
 
-@pytest.mark.parametrize("in_main_thread", [True, False])
-def test_batches_are_read_right(gpu: Gpu, simulation: Simulation, in_main_thread: bool) -> None:
+def test_batches_are_read_right_in_a_lane(gpu: Gpu, simulation: Simulation) -> None:
     def run() -> None:
         launches = launches_of(simulation, 1)
         for count in (1, 500, 3):
@@ -188,26 +175,11 @@ def test_batches_are_read_right(gpu: Gpu, simulation: Simulation, in_main_thread
         launches.stop()
 
     with simulation:
-        if in_main_thread:
-            run()
-        else:
-            failures: list[BaseException] = []
-            thread = threading.Thread(target=lambda: failures.extend(caught(run)))
-            thread.start()
-            thread.join()
-            assert failures == []
-    assert bool(gpu.queries) == in_main_thread
+        run_in_lane(run)
     assert gpu.used == {1}  # no other GPU got a context
     assert gpu.blocks == simulation.setup.queues
     assert simulation.refused() == {}
     assert simulation.counters["commands"] == 504
-
-
-def caught(function: Any) -> Iterator[BaseException]:
-    try:
-        function()
-    except BaseException as error:
-        yield error
 
 
 def test_a_batch_that_is_larger_than_the_memory_for_columns(
@@ -257,17 +229,12 @@ def test_a_launch_tells_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: S
     assert (launches.pairs["in_flight"] > 0).tolist() == (launches.pairs["fault"] > 0).tolist()
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
-def test_a_stopped_launch_leaves_its_commands_in_flight(
-    gpu: Gpu, simulation: Simulation, is_interrupted: bool
-) -> None:
+def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Simulation) -> None:
     reads = some_reads(400, simulation)
     with simulation:
         simulation.fault(int(reads.slba[3]), NEVER)
         launches = launches_of(simulation)
-        gpu.is_interrupted = is_interrupted
-        with pytest.raises(KeyboardInterrupt) if is_interrupted else nullcontext():
-            start(launches, simulation, reads)
+        start(launches, simulation, reads)
         launches.stop()
         assert layout.STOPPED in launches.pairs["fault"]
         assert launches.pairs["in_flight"].sum() > 0

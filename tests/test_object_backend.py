@@ -64,7 +64,6 @@ class WebReader(Reader):
 
 class TestWebReader(ObjectTests):
     batches = 20
-    interrupts = 3
 
     @pytest.fixture(autouse=True)
     def bucket(self, server: FaultServer, directory: Path) -> None:

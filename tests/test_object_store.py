@@ -31,10 +31,10 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ObjectReplacedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
-from dali_storage.testing import ObjectTests, RangeTests, make_batch, read
-from dali_storage.testing.probes import is_interrupted
+from dali_storage.testing import ObjectTests, RangeTests, read
 
 from .conftest import build, started
+from .interrupts import is_interrupted
 from .objects.client import FaultServer
 from .objects.fault_server import ERRORS, FAULTS, Request
 from .objects.swift_client import Swift
@@ -466,23 +466,6 @@ def assert_threads_end() -> None:
 def request_threads() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("dali_storage-get")]
-
-
-def test_ctrl_c_while_requests_are_under_way(server: FaultServer) -> None:
-    catalog = put_all(server)
-    with ObjectStoreReader(catalog, requests=4) as reader:
-        batch = make_batch(reader, ALL, catalog)
-        server.fail("slow", 20, 1.0)
-        start = time.monotonic()
-        assert is_interrupted(lambda: reader.read(batch, 0), 0.1)
-        assert time.monotonic() - start < 0.9  # it does not wait for them
-        batch.buffer[:] = 7
-        time.sleep(1.1)
-        assert (np.asarray(batch.buffer) == 7).all()
-        assert len(server.log()) <= 6  # four, and a HEAD or two; no others any more
-        server.heal()
-        assert read(reader, ALL, catalog) == CONTENTS
-    assert_threads_end()
 
 
 def answers(pool: requests.RequestPool, ask: Callable[[int], int], count: int = 1) -> list[int]:

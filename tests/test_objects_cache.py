@@ -568,7 +568,6 @@ class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
 
     batches = 50
     openings = 2
-    interrupts = 10
     settling = ObjectTests.settling
 
     @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from dali_storage.samples.discovery import from_directory, from_files
 from dali_storage.testing import (
     RangeTests,
     ReaderTests,
+    fill,
     make_batch,
     make_known_batch,
     read,
@@ -30,11 +31,10 @@ from dali_storage.testing import (
 from dali_storage.testing.packing import packed_contents, write_packed
 
 from .conftest import Tree, build, take
-from .interrupts import LosesNoFiles
 from .sandbox import IO_SETUP, PREADV2, run_without
 
 
-class TestAio(LosesNoFiles, RangeTests, ReaderTests):
+class TestAio(RangeTests, ReaderTests):
     batches = 5_000
     openings = 500
 
@@ -42,24 +42,24 @@ class TestAio(LosesNoFiles, RangeTests, ReaderTests):
         return PythonFileReader(catalog)
 
 
-class TestOneLane(LosesNoFiles, RangeTests, ReaderTests):
+class TestOneLane(RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, lanes=1)
 
 
-class TestDirect(LosesNoFiles, RangeTests, ReaderTests):
+class TestDirect(RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, direct=True, lanes=3)
 
 
-class TestPreadv(LosesNoFiles, RangeTests, ReaderTests):
+class TestPreadv(RangeTests, ReaderTests):
     batches = 1_500
 
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv")
 
 
-class TestPreadvDirect(LosesNoFiles, RangeTests, ReaderTests):
+class TestPreadvDirect(RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv", direct=True)
 
@@ -134,7 +134,7 @@ def test_a_file_replaced_by_a_fifo_does_not_block(tmp_path: Path) -> None:
         os.unlink(tmp_path / "file")
         os.mkfifo(tmp_path / "file")
         with pytest.raises(SampleSizeChanged):
-            reader.read(batch, 0)
+            fill(reader, batch)
         with pytest.raises(OSError, match="not a regular file"):
             reader.sizes(np.array([0]))
 
@@ -186,7 +186,7 @@ import numpy as np
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.samples.discovery import from_files
 from dali_storage.contract.errors import BackendUnavailable
-from dali_storage.testing import read
+from dali_storage.testing import fill, read
 
 print(f"works: {PythonFileReader.unavailable() is None}")
 for io in (None, "aio", "preadv"):
@@ -281,7 +281,7 @@ def test_what_was_appended_and_is_not_cached_is_seen(
             file.write(content[old:])
         forget_pages(tmp_path / "file", -(-old // 4096) * 4096)
         with pytest.raises(SampleSizeChanged):
-            reader.read(batch, 0)
+            fill(reader, batch)
         assert read(reader, np.array([0])) == [content]
 
 
@@ -294,7 +294,7 @@ def test_a_file_larger_than_one_read_can_be(tmp_path: Path, io: Any, direct: boo
         file.write(b"right")
     with PythonFileReader(from_files([str(tmp_path / "file")]), direct=direct, io=io) as reader:
         batch = make_batch(reader, np.array([0]))
-        reader.read(batch, 0)
+        fill(reader, batch)
         assert batch.buffer[size - 5 : size].tobytes() == b"right"
         assert not batch.buffer[: 1 << 20].any()
 

@@ -31,7 +31,7 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory, from_tree
-from dali_storage.testing import make_batch, nothing_is_left, read
+from dali_storage.testing import fill, make_batch, nothing_is_left, read
 
 from .conftest import build, take
 from .devices import Disk, disk, drop_caches, run
@@ -55,7 +55,6 @@ class OfXnvmeBlock(OnDisk):
 
 class TestIoUringOnExt4(OfXnvmeBlock):
     batches = 5_000
-    interrupts = 200
 
 
 class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
@@ -231,8 +230,8 @@ def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(
         found, flush = lambda _: calls.append("find"), lambda: calls.append("flush")
         reader._peer = SimpleNamespace(find=found, flush=flush)
         monkeypatch.setattr(Queue, "run", lambda *given: (calls.append("run"), run(*given)))
-        reader.read(batch, 0)
-        reader.read(batch, 1)
+        fill(reader, batch)
+        fill(reader, batch, 1)
     assert calls == 2 * ["find", "run", "flush"]
 
 
@@ -293,7 +292,7 @@ def test_a_reader_that_is_closed_reads_nothing(
     batch = make_batch(reader, np.arange(3))
     reader.close()
     with pytest.raises(ValueError, match="closed"):
-        reader.read(batch, 0)
+        fill(reader, batch)
 
 
 def test_a_user_who_may_not_read_the_device(
@@ -494,7 +493,7 @@ def fail_at_the_end(made: Disk, bmap: Path, contents: list[bytes], io: str) -> N
         batch = make_batch(reader, np.arange(60))
         os.truncate(made.image, cut)
         with pytest.raises(OSError, match="cannot read"):
-            reader.read(batch, 0)
+            fill(reader, batch)
         batch.buffer[:] = 0x5A
         time.sleep(0.01)
         assert (batch.buffer == 0x5A).all()

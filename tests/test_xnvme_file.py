@@ -24,6 +24,7 @@ from dali_storage.samples.discovery import from_files
 from dali_storage.testing import (
     RangeTests,
     ReaderTests,
+    fill,
     make_batch,
     make_known_batch,
     nothing_is_left,
@@ -31,7 +32,6 @@ from dali_storage.testing import (
 )
 
 from .conftest import Tree, build, open_files, take
-from .interrupts import LosesNoFiles
 from .xnvme import offers
 
 DIRECT_IOS = ("io_uring", "libaio")
@@ -49,7 +49,7 @@ def open_reader(catalog: Catalog, offered: set[str], io: str, **options: Any) ->
     return XnvmeFileReader(catalog, io=io, **options)
 
 
-class XnvmeFileTests(LosesNoFiles, RangeTests, ReaderTests):
+class XnvmeFileTests(RangeTests, ReaderTests):
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture(autouse=True)
@@ -63,7 +63,6 @@ class XnvmeFileTests(LosesNoFiles, RangeTests, ReaderTests):
 class TestIoUring(XnvmeFileTests):
     options: ClassVar[dict[str, Any]] = {"io": "io_uring"}
     batches = 5_000
-    interrupts = 100
     openings = 500
 
 
@@ -241,7 +240,7 @@ def test_what_is_not_a_regular_file_is_named_and_not_waited_for(
         os.unlink(tmp_path / "file")
         os.mkfifo(tmp_path / "file")
         with pytest.raises(OSError, match="not a regular file") as caught:
-            reader.read(batch, 0)
+            fill(reader, batch)
         assert caught.value.filename == str(tmp_path / "file")
 
 
@@ -276,7 +275,7 @@ def test_a_file_larger_than_one_read_can_be(offered: set[str], tmp_path: Path) -
     with open_reader(catalog, offered, "io_uring", direct=True) as reader:
         batch = make_batch(reader, np.array([0]))
         batch.buffer[size - 5 : size] = 255
-        reader.read(batch, 0)
+        fill(reader, batch)
         assert batch.buffer[size - 5 : size].tobytes() == b"right"
         assert not batch.buffer[: 1 << 20].any()
 
@@ -298,7 +297,7 @@ def test_a_file_that_shrinks_under_the_read_is_no_error_and_no_sample(
             with pytest.raises(FileNotFoundError):
                 os.stat(tmp_path / "missing")
             with pytest.raises(SampleSizeChanged) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
         assert caught.value.samples.tolist() == [0]
         assert read(reader, np.array([0, 1])) == [bytes(left), b"other"]
 
@@ -324,7 +323,7 @@ def test_buffers_outlive_the_reader(xnvme: Library, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"bytes")
     with XnvmeFileReader(from_files([str(tmp_path / "file")]), io="emu") as reader:
         batch = make_batch(reader, np.array([0]))
-        reader.read(batch, 0)
+        fill(reader, batch)
     piece = batch.buffer[1:4]
     del batch
     assert piece.tobytes() == b"yte"

@@ -4,8 +4,6 @@ import errno
 import gc
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +25,6 @@ from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.contract.errors import BackendUnavailable
 
 from .devices import loop_device
-from .interrupts import interrupted
 from .xnvme import Descriptors, Reads, access_mode, offered, open_file, open_ramdisk
 
 ROOT = Path(_xnvme.__file__).resolve().parent.parent
@@ -238,13 +235,6 @@ def test_spinning_takes_a_processor(xnvme: Library, pipe: tuple[int, int]) -> No
         timer.join()
 
 
-class Tired(Descriptors):
-    """Raises while commands are under way."""
-
-    def will_wait(self) -> None:
-        raise RuntimeError("tired")
-
-
 @pytest.mark.parametrize("method", ["submit", "complete", "will_wait"])
 def test_an_error_waits_for_commands_under_way(
     xnvme: Library, pipe: tuple[int, int], file: Path, method: str, monkeypatch: pytest.MonkeyPatch
@@ -270,58 +260,6 @@ def test_an_error_waits_for_commands_under_way(
         os.write(pipe[1], b"abcdefgh")
         queue.run(Descriptors(queue, [pipe[0]], memory), memory)  # the queue is as good as new
         assert memory[0].tobytes() == b"abcdefgh"
-
-
-@pytest.mark.parametrize("point", range(10))
-def test_a_second_ctrl_c_does_not_end_the_waiting(
-    xnvme: Library, pipe: tuple[int, int], point: int
-) -> None:
-    memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
-        timer = write_later(pipe[1], 0.1)
-        with pytest.raises((RuntimeError, KeyboardInterrupt)), interrupted(Tired.will_wait, point):
-            queue.run(Tired(queue, [pipe[0]], memory), memory)
-        assert memory.tobytes() == b"12345678"
-        timer.join()
-        os.write(pipe[1], b"abcdefgh")
-        queue.run(Descriptors(queue, [pipe[0]], memory), memory)
-        assert memory.tobytes() == b"abcdefgh"
-
-
-INTERRUPT = """
-import os, signal, sys, threading, time
-import numpy as np
-from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.file_queue import FileQueue
-from tests.xnvme import Descriptors
-signal.signal(signal.SIGINT, signal.default_int_handler)
-reader, writer = os.pipe()
-memory = np.zeros((1, 8), np.uint8)
-queue = FileQueue(_xnvme.load(), "io_uring", 8)
-def interrupt():
-    for _ in range(3):
-        time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGINT)
-    os.write(writer, b"12345678")
-threading.Thread(target=interrupt).start()
-try:
-    queue.run(Descriptors(queue, [reader], memory), memory)
-except KeyboardInterrupt:
-    print("interrupted", memory.tobytes())
-queue.close()
-"""
-
-
-def test_repeated_ctrl_c_waits_for_commands_under_way(xnvme: Library) -> None:
-    with offered(xnvme, "io_uring"):
-        run = subprocess.run(
-            [sys.executable, "-c", INTERRUPT],
-            env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert run.stdout == "interrupted b'12345678'\n", run.stderr
 
 
 def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(

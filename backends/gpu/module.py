@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +17,6 @@ from ...contract.errors import BackendUnavailable
 from . import layout
 
 _CAPABILITY = 70  # Volta: __nanosleep, and atomics and fences of the whole system
-_NOT_READY = 600  # cudaErrorNotReady
-_PAUSE = 1e-4  # seconds between polls of the main thread, so that it sees a Ctrl-C
 _STATUS = np.dtype("<u4")
 
 Statuses = npt.NDArray[np.uint32]
@@ -126,7 +122,7 @@ class Launches:
     def start(self, batch: npt.NDArray[np.void], **columns: npt.NDArray[Any]) -> None:
         """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
 
-        If that is interrupted, call `stop()`.
+        If that fails, call `stop()`.
 
         Raises:
             OSError: the GPU has failed.
@@ -165,11 +161,7 @@ class Launches:
         Raises:
             OSError: the GPU has failed.
         """
-        runtime = self._cupy.cuda.runtime
         with self._on_gpu():
-            if threading.current_thread() is threading.main_thread():
-                while runtime.eventQuery(self._event.ptr) == _NOT_READY:
-                    time.sleep(_PAUSE)
             self._event.synchronize()
         return self._host[self._status].view(_STATUS).copy()
 

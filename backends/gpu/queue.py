@@ -55,9 +55,8 @@ class Controller:
 class GpuQueue:
     """Some queue pairs of a controller, for one thread at a time. `close()` deletes them.
 
-    If commands are left in flight, by a Ctrl-C or because the controller does not complete them,
-    the queue pairs are deleted: the controller then no longer writes to the memory. The next read
-    creates new ones.
+    If the controller does not complete commands, the queue pairs are deleted: it then no longer
+    writes to the memory. The next read creates new ones.
     """
 
     def __init__(self, controller: Controller, pairs: int, depth: int) -> None:
@@ -105,10 +104,7 @@ class GpuQueue:
             self._require_no_fault()
             self._memory = []
         except BaseException:
-            try:
-                self._give_up()
-            finally:  # a second Ctrl-C can arrive between two iterations of it: run it again
-                self._give_up()
+            self._give_up()
             raise
         failed = np.flatnonzero(statuses & SCT_AND_SC)
         return {
@@ -124,14 +120,10 @@ class GpuQueue:
         self._controller = None  # its registers need not be mapped any more
 
     def create(self) -> None:
-        """Create the queue pairs; raises as `QueuePairs.create()` and `read()`.
-
-        After a Ctrl-C, `close()` deletes those that exist.
-        """
+        """Create the queue pairs; raises as `QueuePairs.create()` and `read()`."""
         controller, count = self._usable(), self._count
         device, launcher = controller.device, controller.launcher
         completions = controller.completions and controller.completions(count * COMPLETION_BYTES)
-        self._delete()  # if a Ctrl-C has interrupted that
         self._pairs = made = QueuePairs(
             device, count, self._depth, granted=controller.granted, completions=completions
         )
@@ -203,27 +195,22 @@ class GpuQueue:
             raise OSError(number, f"{layout.FAULTS[fault]}; {left}")
 
     def _give_up(self) -> None:
-        """Have the kernel return, and delete the queue pairs if they cannot be used any more.
-
-        A Ctrl-C does not end it. One between two iterations can: then it goes on when called again.
-        """
-        while self._memory:
-            try:
-                try:
-                    self._launches.stop()
-                    is_sound = not self._launches.pairs["fault"].any()
-                except Exception:  # CUDA has failed, and with it the kernel
-                    is_sound = False
-                if not is_sound and not self._delete():
-                    _leaked_on_purpose.append(self._memory)
-                self._memory = []
-            except BaseException:  # another Ctrl-C
-                pass
+        """Have the kernel return, and delete the queue pairs if they cannot be used any more."""
+        if not self._memory:
+            return
+        try:
+            self._launches.stop()
+            is_sound = not self._launches.pairs["fault"].any()
+        except Exception:  # CUDA has failed, and with it the kernel
+            is_sound = False
+        if not is_sound and not self._delete():
+            _leaked_on_purpose.append(self._memory)
+        self._memory = []
 
     def _delete(self) -> bool:
         """Delete the queue pairs; return whether the controller no longer uses any memory.
 
-        A Ctrl-C can interrupt it: then it goes on when called again.
+        After a Ctrl-C in `close()`, it goes on when called again.
         """
         self._launches = None
         deleted = self._pairs is None or self._pairs.close()

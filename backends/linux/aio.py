@@ -17,8 +17,7 @@ import os
 import platform
 import time
 import weakref
-from collections import defaultdict, deque
-from itertools import chain
+from collections import defaultdict
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +154,7 @@ class AioContext:
     ) -> IntArray:
         """Read n ranges of files; return when no read is under way.
 
-        An exception (Ctrl-C, outside a lane) closes the context, which waits for the reads first.
+        An exception closes the context, which waits for the reads first.
 
         Args:
             fds: int[n], the open files, or one for all.
@@ -178,23 +177,12 @@ class AioContext:
         try:
             return self._run(_addresses(iocbs), bool(rw_flags & os.RWF_NOWAIT))
         except BaseException:
-            try:
-                self._drain()
-            finally:  # a second Ctrl-C can arrive between two iterations of _drain(): run it again
-                self._drain()
+            self.close()
             raise
 
     def close(self) -> None:
         """Destroy the context, after the reads that are under way. Closing twice is fine."""
         _destroy(self.id, self._process)
-
-    def _drain(self) -> None:
-        """Close the context; Ctrl-C does not end the wait for the reads under way."""
-        while self.id.value:
-            try:  # noqa: SIM105  (contextlib.suppress() is Python code, which Ctrl-C interrupts)
-                self.close()
-            except KeyboardInterrupt:
-                pass
 
     def _run(self, iocbs: npt.NDArray[np.uint64], at_once: bool) -> IntArray:
         """Submit iocbs, by their addresses, and return their results.
@@ -249,12 +237,11 @@ def _addresses(rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
 def _destroy(context: ctypes.c_ulong, process: int) -> None:
     if not context.value or os.getpid() != process:
         return
-    # One bytecode instruction. If a Ctrl-C could come between these calls, the context would be
-    # destroyed again, and another thread may have a new one of the same id by then.
-    forget = map(_open.pop, (context.value,), (None,))
-    destroy = map(libc.syscall, (_DESTROY,), (context,))
-    clear = map(ctypes.memset, (ctypes.addressof(context),), (0,), (ctypes.sizeof(context),))
-    deque(chain(forget, destroy, clear), maxlen=0)
+    _open.pop(context.value, None)
+    # Cleared first: after a Ctrl-C in between, it stays until the process ends. Destroyed twice, it
+    # could be a new context of another thread, with the same id.
+    number, context.value = context.value, 0
+    libc.syscall(_DESTROY, ctypes.c_ulong(number))
 
 
 def _refusal(number: int) -> BackendUnavailable:

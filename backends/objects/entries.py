@@ -91,7 +91,7 @@ class Entries:
         trailer = np.array([(np.frombuffer(digest, "<u8"), crc32c(content))], TRAILER)
         with open_files() as fds:
             try:
-                fds += map(os.open, [temporary], [_WRITE], [0o600])  # one bytecode instruction
+                fds.append(os.open(temporary, _WRITE, 0o600))
             except FileExistsError:
                 _remove_crashed(temporary)
                 return False

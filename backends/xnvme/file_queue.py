@@ -8,6 +8,7 @@ import os
 import platform
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
+from ...contract.lane import run_in_lane
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library
@@ -148,7 +150,7 @@ class FileQueue:
         try:
             fds += map(_anonymous_file, contents)
             trial = OpenReads(self, fds, addresses, np.array([8, 8]))
-            self.run(trial, memory)
+            run_in_lane(partial(self.run, trial, memory))
         finally:
             for fd in fds:
                 os.close(fd)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...contract._types import HostBuffer, IntArray
 from ...contract.errors import BackendUnavailable, os_error
+from ...contract.lane import run_in_lane
 from ...contract.options import Option
 from ..linux.pci import address_of
 from ..linux.storage import Storage, mode_of, no_permission
@@ -100,8 +101,8 @@ class Namespace:
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read some bytes, at most `max_transfer`, by the first queue."""
         memory = self.allocate(nbytes)
-        columns = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
-        if failures := self.submit(0, columns[0], columns[1], columns[2], memory):
+        start, address, length = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
+        if failures := run_in_lane(lambda: self.submit(0, start, address, length, memory)):
             number, what = failures[0]
             if number in (errno.EACCES, errno.EPERM):
                 raise no_permission(self.storage.path)

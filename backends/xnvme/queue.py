@@ -3,14 +3,15 @@
 A queue has as many command contexts as it is deep, 128 bytes each and one after the other. They are
 taken once, used again and again, and written and read as numpy columns. libxnvme reports a
 completion to a callback only; that is all that every implementation promises (some never write a
-result). A callback into Python would cost as much as the command and swallow a Ctrl-C. So the
-callback is bzero(3) of the C library, which has a fitting signature: called with the context and
-the number 8, it clears the first 8 bytes of the command. These are opcode, flags, identifier and
-namespace, never all zero while the command is under way.
+result). A callback into Python would cost as much as the command. So the callback is bzero(3) of
+the C library, which has a fitting signature: called with the context and the number 8, it clears
+the first 8 bytes of the command. These are opcode, flags, identifier and namespace, never all zero
+while the command is under way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -137,7 +138,6 @@ class Queue:
             RuntimeError: it was created in another process, from which this one was forked.
         """
         self.require_usable()
-        self._drain()
         ctypes.set_errno(0)  # "emu" takes it for the errno of a short read
         self._memory = [memory]
         try:
@@ -145,10 +145,7 @@ class Queue:
             self._run(commands)
             self._memory = []
         except BaseException:
-            try:
-                self._drain()
-            finally:  # a second Ctrl-C can arrive between two iterations of _drain(): run it again
-                self._drain()
+            self._drain()
             raise
 
     def poll(self) -> int:
@@ -266,27 +263,19 @@ class Queue:
         self._backoff.sleep()
 
     def _drain(self) -> None:
-        """Wait until no command is under way, or give the device up and leak the memory.
-
-        A Ctrl-C does not end the wait. One between two iterations can: then `_memory` is kept until
-        the next call.
-        """
-        while self._memory:
-            try:  # contextlib.suppress() is Python code, which Ctrl-C can interrupt
-                self._progress = time.monotonic()
-                self._wait_for_outstanding()
-                if self.device.is_gone:
-                    _leaked_on_purpose.append((*self._memory, self))
-                else:
-                    self._reset()
-                self._memory = []
-            except BaseException:  # another Ctrl-C, or the device was given up just now
-                pass
-
-    def _wait_for_outstanding(self) -> None:
-        while not self.device.is_gone and self._outstanding(self._pointer):
-            if not self.poll():
-                self._wait(errno.ETIMEDOUT, self._progress, self._timeout_s)
+        """Wait until no command is under way, or give the device up and leak the memory."""
+        if not self._memory:
+            return
+        self._progress = time.monotonic()
+        with contextlib.suppress(OSError):  # the device is given up just now
+            while not self.device.is_gone and self._outstanding(self._pointer):
+                if not self.poll():
+                    self._wait(errno.ETIMEDOUT, self._progress, self._timeout_s)
+        if self.device.is_gone:
+            _leaked_on_purpose.append((*self._memory, self))
+        else:
+            self._reset()
+        self._memory = []
 
 
 class _Backoff:

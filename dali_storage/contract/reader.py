@@ -9,10 +9,11 @@ For implementers:
 * **Opening.** `__init__(self, catalog, *, option=default, ...)` opens everything or raises and
   leaves nothing open. Options are keyword-only. Unknown options are refused before the class is
   called.
-* **Threads.** Up to `lanes` threads call `sizes()` and `read()` at the same time. Each `read()` has
-  a lane number that no other running `read()` has, so whatever belongs to a lane needs no lock.
-  After `close()` neither is called, and `close()` is never called while one of them runs;
-  `cancel()` may be.
+* **Threads.** `sizes()` and `read()` are only called in lanes: threads that are never the main
+  thread, so that no Ctrl-C interrupts them. Up to `lanes` threads call them at the same time. Each
+  `read()` has a lane number that no other running `read()` has, so whatever belongs to a lane needs
+  no lock. After `close()` neither is called, and `close()` is never called while one of them runs;
+  `cancel()` may be. The constructor and `close()` usually run in the main thread.
 * **Memory.** When `read()` returns or raises, nothing may write to the buffer any more: the next
   batch may use it at once.
 * **Blocking.** A call that blocks must release the interpreter lock.

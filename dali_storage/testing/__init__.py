@@ -19,7 +19,7 @@ from .objects import ObjectTests
 from .packing import SIZES
 from .probes import nothing_is_left
 from .ranges import RangeTests, SnapshotRangeTests
-from .reading import make_batch, make_known_batch, read
+from .reading import fill, make_batch, make_known_batch, read
 
 __all__ = [
     "SIZES",
@@ -29,6 +29,7 @@ __all__ = [
     "ReaderTests",
     "SnapshotRangeTests",
     "SnapshotReaderTests",
+    "fill",
     "make_batch",
     "make_known_batch",
     "nothing_is_left",

@@ -2,11 +2,10 @@
 
 import os
 import threading
-import time
-import timeit
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -20,8 +19,8 @@ from ..contract.errors import BackendUnavailable, SampleSizeChanged
 from ..contract.reader import Reader
 from ..samples.discovery import from_directory
 from .packing import SIZES, packed_contents, write_packed
-from .probes import is_interrupted, nothing_is_left, opened_for_writing
-from .reading import in_other_files, make_batch, make_known_batch, names_path, read
+from .probes import nothing_is_left, opened_for_writing, require_lanes
+from .reading import fill, in_lane, in_other_files, make_batch, make_known_batch, names_path, read
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
 _GUARD = 0xA5  # fills memory that must not change
@@ -50,7 +49,6 @@ class SnapshotReaderTests:
         connections: how many it may keep then, with a thread for each, if it talks to a server.
         settling: seconds in which others, such as threads of a library, may close their things.
         openings: how many readers are opened and closed in that test.
-        interrupts: how many reads are interrupted, at random moments.
     """
 
     packings: ClassVar[tuple[str, ...]] = ("files",)
@@ -58,7 +56,6 @@ class SnapshotReaderTests:
     connections: ClassVar[int] = 0
     settling: ClassVar[float] = 0.0
     openings: ClassVar[int] = 3
-    interrupts: ClassVar[int] = 20
 
     def open(self, catalog: Catalog) -> Reader:
         """Open the backend under test on `catalog`; every subclass overrides this."""
@@ -119,7 +116,7 @@ class SnapshotReaderTests:
     @only("files")
     def test_sizes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
         samples = np.arange(len(contents))[::-1]
-        sizes = reader.sizes(samples)
+        sizes = in_lane(partial(reader.sizes, samples))
         assert sizes.dtype == np.int64
         assert sizes.tolist() == [len(content) for content in contents[::-1]]
 
@@ -163,7 +160,7 @@ class SnapshotReaderTests:
         samples = np.arange(len(contents))
         batch = make_batch(reader, samples, catalog, gap=3 * reader.alignment)
         batch.buffer[:] = _GUARD
-        reader.read(batch, 0)
+        fill(reader, batch)
         outside = np.ones(batch.buffer.nbytes, np.bool_)
         pieces = batch if batch.spans is None else batch.spans
         room = -(-pieces.sizes // reader.alignment) * reader.alignment
@@ -237,24 +234,13 @@ class SnapshotReaderTests:
         with nothing_is_left(0, self.settling):
             run(self.openings, np.arange(8))
 
-    # If an interrupt hits a destructor, Python only reports it.
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_ctrl_c_leaves_nothing_under_way(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    def test_nothing_is_read_in_the_main_thread(
+        self, catalog: Catalog, contents: list[bytes], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        samples = np.tile(np.arange(12), 4)
-        expected = [contents[sample] for sample in samples]
-        batch = make_batch(reader, samples, catalog)
-        seconds = min(timeit.repeat(lambda: reader.read(batch, 0), number=1, repeat=3))
-        interrupted = 0
-        for moment in np.random.default_rng(9).uniform(0, seconds, self.interrupts):
-            if is_interrupted(lambda: reader.read(batch, 0), moment):
-                interrupted += 1
-                batch.buffer[:] = _GUARD
-                time.sleep(0.001)
-                assert is_guarded(batch.buffer)
-            assert read(reader, samples, catalog) == expected
-        assert interrupted
+        with self.open(catalog) as reader:
+            require_lanes(monkeypatch, type(reader))
+        with self.open(catalog) as reader:
+            assert read(reader, np.arange(len(contents)), catalog) == contents
 
     def test_files_are_opened_for_reading_only(self, catalog: Catalog) -> None:
         with opened_for_writing(os.fsencode(self.file(catalog, 0).parent)) as was_opened:
@@ -319,7 +305,7 @@ class ReaderTests(SnapshotReaderTests):
             batch = make_known_batch(reader, np.array([2, 4, 6]))
             os.unlink(self.file(catalog, 4))
             with pytest.raises(OSError) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert names_path(caught.value, catalog.path(4))
             self.others_are_right(reader, catalog, contents, broken=4)
 
@@ -330,7 +316,7 @@ class ReaderTests(SnapshotReaderTests):
             os.unlink(self.file(catalog, 9))
             os.unlink(self.file(catalog, 4))
             with pytest.raises(OSError) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert names_path(caught.value, catalog.path(9))
 
     @only("files")
@@ -340,7 +326,7 @@ class ReaderTests(SnapshotReaderTests):
             os.unlink(self.file(catalog, 4))
             os.mkdir(self.file(catalog, 4))
             with pytest.raises(self.directory_error) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert names_path(caught.value, catalog.path(4))
             self.others_are_right(reader, catalog, contents, broken=4)
 
@@ -355,7 +341,7 @@ class ReaderTests(SnapshotReaderTests):
             content = bytes(range(1, 252)) * 300
             self.file(catalog, changed).write_bytes(content[:new_size])
             with pytest.raises(SampleSizeChanged) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert caught.value.samples.tolist() == [changed]
             expected = [contents[2], content[:new_size], contents[4]]
             assert read(reader, np.array([2, changed, 4]), catalog) == expected

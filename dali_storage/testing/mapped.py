@@ -12,7 +12,7 @@ from ..contract.errors import StaleMapError
 from ..contract.reader import Reader
 from ..samples.discovery import from_directory
 from .contract import SnapshotReaderTests, only
-from .reading import in_other_files, make_batch, names_path, read
+from .reading import fill, in_other_files, make_batch, names_path, read
 
 
 def _rewrite(path: Path) -> None:
@@ -72,7 +72,7 @@ class MappedReaderTests(SnapshotReaderTests):
             batch = make_batch(reader, np.array([2, 6, 4]), catalog)
             _append(Path(os.fsdecode(catalog.path(6))))
             with pytest.raises(StaleMapError) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert names_path(caught.value, catalog.path(6))
 
     def test_the_first_changed_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:

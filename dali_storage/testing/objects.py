@@ -11,7 +11,7 @@ import pytest
 from ..contract.catalog import Catalog
 from ..contract.errors import ObjectReplacedError
 from .contract import ReaderTests, only
-from .reading import make_batch, make_known_batch, names_path, read
+from .reading import fill, make_batch, make_known_batch, names_path, read
 
 
 class ObjectTests(ReaderTests):
@@ -42,7 +42,7 @@ class ObjectTests(ReaderTests):
             self.file(catalog, changed).write_bytes(replaced)
             for _ in range(2):  # the second time, too
                 with pytest.raises(ObjectReplacedError) as caught:
-                    reader.read(batch, 0)
+                    fill(reader, batch)
                 assert names_path(caught.value, catalog.path(changed))
             self.others_are_right(reader, catalog, contents, broken=changed)
 
@@ -67,5 +67,5 @@ class ObjectTests(ReaderTests):
             for changed in (4, 10):
                 self.file(catalog, changed).write_bytes(b"other")
             with pytest.raises(ObjectReplacedError) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert names_path(caught.value, catalog.path(10))

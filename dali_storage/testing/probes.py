@@ -1,17 +1,23 @@
-"""Leaks, interrupted calls and files opened for writing, as the operating system reports them."""
+"""Leaks, and files opened for writing, as the operating system reports them."""
 
 import contextlib
 import ctypes
+import functools
 import gc
 import mmap
 import os
-import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import gt
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..contract.reader import Reader
 
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file opened to write
 # Bytes of growth that are no leak: allocators keep some memory for later, and the kernel may turn
@@ -38,22 +44,19 @@ def nothing_is_left(connections: int = 0, seconds: float = 0.0) -> Iterator[None
     assert memory_after - memory < _GROWTH, "memory is not freed"
 
 
-def is_interrupted(call: Callable[[], None], seconds: float) -> bool:
-    """Whether a Ctrl-C `seconds` after the start of a call ends it.
+def require_lanes(monkeypatch: pytest.MonkeyPatch, backend: type[Reader]) -> None:
+    """Have `sizes()` and `read()` of a backend fail in the main thread."""
 
-    A timer sends a signal that has the same effect.
-    """
-    handler, timer = signal.signal(signal.SIGALRM, signal.default_int_handler), (0.0, 0.0)
-    try:
-        timer = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
-        call()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:
-        return True
-    finally:  # the test itself may have a time limit that uses the same timer
-        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-    return False
+    def checked(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any) -> Any:
+            assert threading.current_thread() is not threading.main_thread(), method
+            return method(*arguments)
+
+        return call
+
+    for name in ("sizes", "read"):
+        monkeypatch.setattr(backend, name, checked(getattr(backend, name)))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError, StaleMapError
 from .contract import SnapshotReaderTests, only
-from .reading import make_batch, names_path, read
+from .reading import fill, make_batch, names_path, read
 
 
 class SnapshotRangeTests(SnapshotReaderTests):
@@ -115,7 +115,7 @@ class RangeTests(SnapshotRangeTests):
             batch = make_batch(reader, np.array([4, 6, 10]), catalog)
             _rewrite(self.file(catalog, 6))
             with pytest.raises(ContainerChangedError) as caught:
-                reader.read(batch, 0)
+                fill(reader, batch)
             assert names_path(caught.value, catalog.path(6))
 
     @only("ranges")

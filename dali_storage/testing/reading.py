@@ -1,7 +1,12 @@
-"""Batches of test samples, laid out as the prefetcher does it."""
+"""Batches of test samples, laid out and read as the prefetcher does it: in a lane."""
 
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +16,19 @@ from ..contract.reader import Batch, Reader
 from ..reading import prefetch
 
 _WHOLE_FILES = Catalog.from_names((), ())
+_Result = TypeVar("_Result")
+
+
+def in_lane(call: Callable[[], _Result]) -> _Result:
+    """What `call` returns, in a thread that is the same each time; in this one if it is a lane."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    return _lane(os.getpid()).submit(call).result()
+
+
+@cache
+def _lane(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1)
 
 
 def in_other_files(catalog: Catalog, broken: int) -> IntArray:
@@ -38,7 +56,7 @@ def make_batch(
         room = nbytes
         return np.empty(0, np.uint8)
 
-    batch = prefetch.make_batch(reader, catalog, samples, note)
+    batch = in_lane(partial(prefetch.make_batch, reader, catalog, samples, note))
     starts = batch.offsets if batch.spans is None else batch.spans.offsets
     shifts: IntArray = gap * np.arange(1, starts.size + 1)
     memory = reader.allocate(room + gap * (starts.size + 1)) if buffer is None else buffer
@@ -48,6 +66,11 @@ def make_batch(
     moved = np.append(shifts, 0)[np.searchsorted(starts, batch.offsets, "right") - 1]
     spans = replace(batch.spans, offsets=starts + shifts)
     return replace(batch, offsets=batch.offsets + moved, buffer=memory, spans=spans)
+
+
+def fill(reader: Reader, batch: Batch, lane: int = 0) -> None:
+    """Read a batch."""
+    in_lane(partial(reader.read, batch, lane))
 
 
 def make_known_batch(reader: Reader, samples: IntArray, catalog: Catalog = _WHOLE_FILES) -> Batch:
@@ -66,7 +89,7 @@ def read(
 ) -> list[bytes]:
     """The bytes of `samples`; a catalog of ranges must be given."""
     batch = make_batch(reader, samples, catalog, buffer=buffer)
-    reader.read(batch, lane)
+    fill(reader, batch, lane)
     ends = batch.offsets + batch.sizes
     pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)
     return [batch.buffer[start:end].tobytes() for start, end in pieces]

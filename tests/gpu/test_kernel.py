@@ -98,7 +98,6 @@ def test_a_kernel_is_stopped(trial: GpuTrial, measured: Measured) -> None:
 
 
 def test_the_latency_of_a_launch(trial: GpuTrial, measured: Measured) -> None:
-    """In a thread, as batches are read: the main thread polls, because a Ctrl-C may come there."""
     with (
         trial.simulate(Setup(max_bytes=layout.PAGE, delay=0), small_reads(1)[1]) as simulation,
         ThreadPoolExecutor(1) as lane,

@@ -43,7 +43,7 @@ def test_xnvme_reads_right_reports_failures_and_survives_the_removal_of_controll
     directory = mapped.directory
     taken_out = [disk(serial, sparse(directory / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
     others = (*empty_disks(directory), *unusual_disks(directory), mapped.break_sectors(BROKEN))
-    modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_interrupt", "xnvme_namespaces")
+    modules = ("xnvme", "xnvme_pci", "xnvme_faults", "xnvme_namespaces")
     last = ("xnvme_gpu", "xnvme_left", "xnvme_removal")
     command = guest_tests(*modules, *last, XNVME_LIBRARY_PATH=xnvme.path)
     ways = 4 if xnvme.version == "main" else 2  # not by the PCI address

@@ -7,12 +7,14 @@ blocks, in every epoch; the whole file is read with the largest reads there are,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from ...contract._types import HostBuffer, IntArray
 from ...contract.catalog import Catalog
 from ...contract.format import windows
+from ...contract.lane import run_in_lane
 from ...contract.reader import Batch, Reader
 from ...reading.prefetch import read_batch
 
@@ -38,7 +40,8 @@ def read_whole(
                 f"{type(reader).__name__} reads into GPU memory with these options, and records "
                 "are gathered by the processor: have it read into host memory (mem='cpu')"
             )
-        batch = read_batch(reader, files, np.arange(len(files)), reader.allocate)
+        samples = np.arange(len(files))
+        batch = run_in_lane(partial(read_batch, reader, files, samples, reader.allocate))
     memory: HostBuffer = batch.buffer  # type: ignore[assignment]  # by its device
     ends = batch.offsets + batch.sizes
     return memory, list(map(slice, batch.offsets.tolist(), ends.tolist()))

@@ -30,7 +30,7 @@ pytestmark = [
 
 class TestPromises(DiskPromises):
     serial, way = plan.EMPTY[4096], staticmethod(ways.address)
-    batches, interrupts = 100, 10
+    batches = 100
 
     def open(self, catalog: Catalog) -> Reader:
         return XnvmeBamReader(catalog, bmap=self.bmap, uri=self.function)

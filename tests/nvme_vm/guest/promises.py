@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory
-from dali_storage.testing import SIZES, SnapshotReaderTests, make_batch
+from dali_storage.testing import SIZES, SnapshotReaderTests
 from dali_storage.testing.packing import packed_contents, write_packed
 
 from ...devices import make_file_system, mounted
@@ -63,17 +58,3 @@ class DiskPromises(SnapshotReaderTests):
     @pytest.fixture
     def catalog(self, packing: str) -> Catalog:
         return self.catalogs[packing]
-
-
-def require_nothing_is_written_after_ctrl_c(reader: Reader, samples: int) -> None:
-    """Press Ctrl-C at several moments of reads of all samples."""
-    batch = make_batch(reader, np.arange(samples))
-    for number in range(8):
-        press = threading.Timer(0.02 + 0.007 * number, os.kill, (os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            press.start()
-            while True:
-                reader.read(batch, 0)
-        batch.buffer[:] = GUARD
-        time.sleep(0.05)
-        assert batch.buffer.tobytes() == bytes([GUARD]) * batch.buffer.nbytes

@@ -24,7 +24,7 @@ pytestmark = [
 
 class TestPromises(DiskPromises):
     serial, way = plan.TWO_NAMESPACES, staticmethod(ways.gpu)
-    batches, interrupts = 100, 8
+    batches = 100
 
     @pytest.mark.parametrize("depth", [1, 3])
     def test_batches_are_read_ahead(
