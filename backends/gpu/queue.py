@@ -106,10 +106,11 @@ class GpuQueue:
         except BaseException:
             self._give_up()
             raise
-        failed = np.flatnonzero(statuses & SCT_AND_SC)
-        return {
-            index: _reason(int(statuses[index]), int(lengths[index])) for index in failed.tolist()
-        }
+        failures = {}
+        for index in np.flatnonzero(statuses & SCT_AND_SC).tolist():
+            number, what = describe_status(int(statuses[index] & SCT_AND_SC), "upcie")
+            failures[index] = number, f"{what}: cannot read {lengths[index]} bytes"
+        return failures
 
     def close(self) -> None:
         """Delete the queue pairs. Closing twice is fine. In a forked process nothing is done."""
@@ -216,8 +217,3 @@ class GpuQueue:
         deleted = self._pairs is None or self._pairs.close()
         self._pairs = None
         return deleted
-
-
-def _reason(status: int, nbytes: int) -> tuple[int, str]:
-    number, what = describe_status(status & int(SCT_AND_SC), "upcie")
-    return number, f"{what}: cannot read {nbytes} bytes"

@@ -207,22 +207,9 @@ def _close(process: int, closer: Any, pointer: int, is_ours: Callable[[], bool] 
         _leaked_on_purpose.append(is_ours)
 
 
-class _Memory:
-    """Foreign memory as numpy sees it; arrays of it, and slices of those, keep this alive."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        data = address, False  # not read-only
-        self.__array_interface__ = {
-            "data": data,
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-
 def foreign_memory(address: int, nbytes: int) -> HostBuffer:
     """Foreign memory as an array; its `.base` is an object that lives as long as any slice."""
-    return np.asarray(_Memory(address, nbytes))
+    return np.asarray((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 def _free(library: Library, handle: _Handle, address: int) -> None:

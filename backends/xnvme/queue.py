@@ -238,20 +238,18 @@ class Queue:
 
     def _reap(self, commands: Commands) -> list[int]:
         self.poll()
-        done = (self._states == 0).nonzero()[0]
-        again = self._complete(commands, done) if done.size else []
+        done, again = (self._states == 0).nonzero()[0], list[int]()
+        if done.size:
+            self._states[done] = _FREE
+            self._free += done.tolist()
+            self._progress = time.monotonic()
+            statuses = self._statuses[done] >> PHASE_BITS & SCT_AND_SC
+            again = commands.complete(self._owners[done], self._results[done], statuses)
         is_busy = self._backoff.adapt(done.size)
         if not is_busy and len(self._free) < len(self.pointers):
             commands.will_wait()
             self._wait(errno.ETIMEDOUT, self._progress, self._timeout_s)
         return again
-
-    def _complete(self, commands: Commands, done: IntArray) -> list[int]:
-        self._states[done] = _FREE
-        self._free += done.tolist()
-        self._progress = time.monotonic()
-        statuses = self._statuses[done] >> PHASE_BITS & SCT_AND_SC
-        return commands.complete(self._owners[done], self._results[done], statuses)
 
     def _wait(self, error: int, since: float, limit: float | None) -> None:
         """Pause after a poll in vain; give the device up if that has taken too many seconds."""
