@@ -115,14 +115,7 @@ class PeerReadCommands(ReadCommands):
     ) -> None:
         """Prepare the commands, as `ReadCommands`; at most 2 MiB each.
 
-        Args:
-            queue: runs them.
-            offsets: as for `ReadCommands`.
-            memory: int64[n], addresses in the memory of `bus`.
-            lengths: as for `ReadCommands`.
-            lba_bytes: as for `ReadCommands`.
-            bus: the memory to read to.
-            lists: those of the queue.
+        `bus` is the memory that they read to, and `lists` are those of the queue.
         """
         super().__init__(queue, offsets, memory, lengths, lba_bytes=lba_bytes, reports_length=False)
         self._prps, self._lists = prps(bus, memory, lengths), lists
