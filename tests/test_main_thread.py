@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,14 @@ import pytest
 from nvidia.dali import Pipeline
 
 from dali_storage import readers
+from dali_storage.backends.linux import aio
+from dali_storage.backends.linux.aio import AioContext
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.backends.xnvme.file_queue import FileQueue
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.namespace import open_namespace
+from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.contract.reader import Reader
 from dali_storage.dynamic.readers import File
 from dali_storage.loaders import Loader, cifar10
@@ -22,6 +30,7 @@ from dali_storage.testing.probes import require_lanes
 
 from .cifar_archive import write_cifar10
 from .containers import write_numbered_recordios, write_numbered_tars, write_numbered_tfrecords
+from .xnvme import offered
 
 SAMPLES = 9
 COUNTS = [4, 5]  # of two containers
@@ -79,7 +88,7 @@ def lanes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """All readers of the product fail in the main thread."""
     for backend in backends_of(Reader):
         if backend.__module__.startswith("dali_storage."):
-            require_lanes(monkeypatch, backend)
+            require_lanes(monkeypatch, backend, "sizes", "read")
 
 
 def test_every_reader_is_here() -> None:
@@ -130,6 +139,22 @@ def test_a_loader_of_cifar(tmp_path: Path) -> None:
     options: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy"}
     with cifar10(tmp_path, "train", batch_size=8, **options) as loader:
         assert sum(len(labels) for _, labels in loader) == 40
+
+
+def test_the_engines_while_readers_are_opened(
+    xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_lanes(monkeypatch, Queue, "run")
+    require_lanes(monkeypatch, AioContext, "read")
+    (tmp_path / "image").write_bytes(content := os.urandom(1 << 20))
+    with offered(xnvme, "emu"):
+        FileQueue(xnvme, "emu", 4).close()
+    opened = open_namespace(
+        xnvme, str(tmp_path / "image"), io="emu", nsid=1, queues=1, queue_depth=2, spin=False
+    )
+    with closing(opened) as namespace:
+        assert namespace.read(4096, 8192) == content[4096:12288]
+    assert aio.unavailable(48) is None
 
 
 def test_the_dynamic_mode(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ class SnapshotReaderTests:
         self, catalog: Catalog, contents: list[bytes], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with self.open(catalog) as reader:
-            require_lanes(monkeypatch, type(reader))
+            require_lanes(monkeypatch, type(reader), "sizes", "read")
         with self.open(catalog) as reader:
             assert read(reader, np.arange(len(contents)), catalog) == contents
 

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from ..contract.reader import Reader
-
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file opened to write
 # Bytes of growth that are no leak: allocators keep some memory for later, and the kernel may turn
 # memory in use into a huge page of 2 MiB. A lost buffer is as large.
@@ -44,8 +42,8 @@ def nothing_is_left(connections: int = 0, seconds: float = 0.0) -> Iterator[None
     assert memory_after - memory < _GROWTH, "memory is not freed"
 
 
-def require_lanes(monkeypatch: pytest.MonkeyPatch, backend: type[Reader]) -> None:
-    """Have `sizes()` and `read()` of a backend fail in the main thread."""
+def require_lanes(monkeypatch: pytest.MonkeyPatch, owner: type, *names: str) -> None:
+    """Have methods of a class, such as `read()` of a backend, fail in the main thread."""
 
     def checked(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -55,8 +53,8 @@ def require_lanes(monkeypatch: pytest.MonkeyPatch, backend: type[Reader]) -> Non
 
         return call
 
-    for name in ("sizes", "read"):
-        monkeypatch.setattr(backend, name, checked(getattr(backend, name)))
+    for name in names:
+        monkeypatch.setattr(owner, name, checked(getattr(owner, name)))
 
 
 @contextmanager
