@@ -59,6 +59,7 @@ class ObjectStoreReader(Reader):
     def __init__(
         self,
         catalog: Catalog,
+        remote: StoreRemote | None = None,
         *,
         requests: Annotated[int, Option(range(1, 1025))] = 64,
         lanes: Lanes = 3,
@@ -77,6 +78,7 @@ class ObjectStoreReader(Reader):
 
         Args:
             catalog: the samples.
+            remote: what found the samples, made with the same options; its stores are used again.
             requests: the most requests under way at once, over all lanes. Every rank has as many.
                 At most 16 while the median of the last 16 answers takes up to 10 ms: with such a
                 store, more would only compete for the processors.
@@ -111,7 +113,8 @@ class ObjectStoreReader(Reader):
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
-        self._stores = Stores(endpoint, region, anonymous, timeout, client_options)
+        options = endpoint, region, anonymous, timeout, client_options
+        self._stores = Stores(*options) if remote is None else remote.stores
         self._cache: Cache | None = None
         if cache is not None:
             make = _cache_type()
@@ -151,6 +154,11 @@ class ObjectStoreReader(Reader):
         self._stores.close()
         if self._cache is not None:
             self._cache.close()
+
+    @classmethod
+    def open(cls, catalog: Catalog, remote: Remote | None, **options: Any) -> ObjectStoreReader:
+        assert remote is None or isinstance(remote, StoreRemote)  # it is of remote()
+        return cls(catalog, remote, **options)
 
     @classmethod
     @check_options(_NAME)

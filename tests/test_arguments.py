@@ -5,6 +5,9 @@ The oracle is the real fn.readers.file with the same value.
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,33 @@ def both(tree: Tree, **arguments: Any) -> tuple[Any, Any]:
 def test_a_value_means_what_it_means_to_dali(tree: Tree, argument: str, value: Any) -> None:
     ours, real = both(tree, **NEIGHBOURS[argument], **{argument: value})
     assert ours == real
+
+
+@pytest.mark.parametrize("reader", ["file", "mxnet", "numpy", "records", "tfrecord", "webdataset"])
+def test_an_unknown_argument_is_refused_in_the_words_of_python(reader: str) -> None:
+    operator = getattr(readers, reader)
+    parameters = inspect.signature(operator).parameters.values()
+    assert {parameter.kind for parameter in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    required = {it.name: "x" for it in parameters if it.default is it.empty}
+    words = rf"^{reader}\(\) got an unexpected keyword argument 'seeds'$"
+    with pytest.raises(TypeError, match=words):
+        operator(**required, seeds=1)
+    with pytest.raises(TypeError, match=rf"^{reader}\(\) takes 0 positional arguments"):
+        operator("x", **required)
+
+
+def test_a_wrong_call_is_seen_by_a_type_checker(tmp_path: Path) -> None:
+    script = tmp_path / "calls.py"
+    script.write_text("from dali_storage.readers import file\nfile(seeds=1)\nfile(seed='1')\n")
+    root = Path(readers.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", script],
+        capture_output=True,
+        text=True,
+        cwd=root,
+    )
+    assert 'Unexpected keyword argument "seeds" for "file"' in done.stdout
+    assert 'Argument "seed" to "file" has incompatible type "str"' in done.stdout
 
 
 @pytest.mark.parametrize("argument", NEIGHBOURS)

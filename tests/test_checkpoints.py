@@ -121,14 +121,16 @@ def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(
 
     def make(**more: Any) -> Pipeline:
         pipeline = build(readers.file, 4, file_root=root, name="R", pipeline=options | more)
-        source(pipeline, "R").successor = lambda index: index + 3 if index % 6 == 3 else index + 1
+        source(pipeline, "R").position.successor = lambda index: (
+            index + 3 if index % 6 == 3 else index + 1
+        )
         return pipeline
 
     pipeline = make()
     real = take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), 30)
-    source(pipeline, "R").seek(7)
+    source(pipeline, "R").position.seek(7)
     assert take(pipeline, 1) == real[7 * 4 : 8 * 4]
-    source(pipeline, "R").seek(12)
+    source(pipeline, "R").position.seek(12)
     prefetched = [8, 9][: depth - 1]
     order = [*prefetched, 12, 13, 14, 15, 18, 19, 20, 21, 24, 25, 26, 27]
     expected = [sample for index in order for sample in real[4 * index : 4 * index + 4]]

@@ -109,8 +109,8 @@ class Shelf:
     def heads(self, urls: Any) -> Any:
         raise AssertionError(urls)
 
-    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
-        raise AssertionError(url)
+    def contents(self, parts: Any) -> Any:
+        raise AssertionError(parts)
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,8 @@ def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
     assert taken.open()[0] is readers.catalog(pipeline, "R")
     seen = take(pipeline, 2)
     assert seen == real[: 2 * 4]
-    prefetched = taken.position - 2
-    taken.seek(7)  # 25 samples of a shard are 7 batches
+    prefetched = taken.position.next - 2
+    taken.position.seek(7)  # 25 samples of a shard are 7 batches
     assert take(pipeline, prefetched + 14)[prefetched * 4 :] == real[7 * 4 :]
     with pytest.raises(IndexError):  # the positions of what was delivered are forgotten
         taken.checkpoint(prefetched + 5)
@@ -132,7 +132,7 @@ def test_the_statistics_of_a_pipeline(tree: Tree, monkeypatch: pytest.MonkeyPatc
     begin = time.perf_counter()
     take(pipeline, 10)
     counted = statistics(pipeline, "R")
-    taken = source(pipeline, "R").position
+    taken = source(pipeline, "R").position.next
     assert 10 <= taken == counted.batches
     assert counted.bytes == taken * sum(file.stat().st_size for file in files)
     # For the first batch it waits in any case; for the others, if nothing else is slow.

@@ -31,12 +31,11 @@ from nvidia.dali.tensors import TensorGPU
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import cuda
-from dali_storage.contract.format import Format
+from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group, hold
-from dali_storage.order import OrderOptions
 from dali_storage.reading.buffers import BufferPool
-from dali_storage.reading.source import BatchStream
+from dali_storage.reading.opening import Opening
 from dali_storage.samples.discovery import from_directory
 
 from .conftest import Tree
@@ -159,20 +158,23 @@ def make(
     root = tree(10, sizes=sizes)
 
     def make(device: str) -> tuple[group.ReaderGroup, FakePipeline]:
-        def opener() -> Any:
+        def find(tree: object, remote: object) -> Catalog:
             catalog = from_directory(root)
             if as_ranges:
                 lengths = [os.stat(path).st_size for path in catalog.paths(np.arange(10))]
                 columns = np.arange(10), np.zeros(10, np.int64), np.array(lengths)
                 catalog = replace(catalog, ranges=Ranges.of_columns(*columns))
-            reader = MemoryReader(catalog)
-            return catalog, put_on_gpu(reader, 1) if device == "gpu" else reader
+            return catalog
 
-        def source(name: str) -> BatchStream:
-            return BatchStream(name=name, opener=opener, order=OrderOptions(), depth=2)
+        class OnDevice(MemoryReader):
+            def __init__(self, catalog: Catalog) -> None:
+                super().__init__(catalog)
+                if device == "gpu":
+                    put_on_gpu(self, 1)
 
-        reader = group.ReaderGroup("R", source, Format(), False, device)
-        nodes = list(reader.add_outputs(Format(), with_index=False, preserve=False))
+        opening = Opening(find=find, reader=OnDevice, device=device, depth=2)
+        reader = group.ReaderGroup("R", opening)
+        nodes = list(reader.add_outputs(with_index=False, preserve=False))
         assert [node.device for node in nodes] == [device, "cpu"]
         return reader, FakePipeline(gpus, reader, nodes)
 

@@ -5,17 +5,11 @@ A catalog is compared with that of the same files on disk, made without objects.
 
 from __future__ import annotations
 
-import _thread
-import gc
 import re
-import signal
 import struct
 import tarfile
-import threading
-import time
 import urllib.parse
 import urllib.request
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +25,7 @@ from nvidia.dali import fn, tfrecord
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
-from dali_storage.contract.objects import Versions
+from dali_storage.contract.objects import Part, Versions
 from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
 from dali_storage.formats.tar import webdataset
@@ -58,6 +52,7 @@ class HttpRemote:
     def __init__(self, server: FaultServer | None) -> None:
         self._url = server.url if server else ""
         self.asked: list[int] = []  # how many objects by each heads()
+        self.read: list[int] = []  # and how many parts by each contents()
 
     def _open(self, url: bytes, method: str = "GET", **headers: str) -> Any:
         target = f"{self._url}/{urllib.parse.quote(url.removeprefix(b's3://'))}"
@@ -72,11 +67,14 @@ class HttpRemote:
         sizes, versions = zip(*found, strict=True)
         return np.array(sizes, np.int64), np.array(versions, np.bytes_)
 
-    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
-        end = "" if size is None else str(start + size - 1)
-        with self._open(url, Range=f"bytes={start}-{end}") as response:
-            found: bytes = response.read()
-            return found
+    def contents(self, parts: Sequence[Part]) -> list[bytes]:
+        self.read.append(len(parts))
+        found: list[bytes] = []
+        for url, start, size in parts:
+            end = "" if size is None else str(start + size - 1)
+            with self._open(url, Range=f"bytes={start}-{end}") as response:
+                found.append(response.read())
+        return found
 
     def listing(self, root: bytes, choose: Any) -> Any:
         raise NotImplementedError
@@ -241,69 +239,11 @@ def test_of_several_wrong_indexes_the_first_is_named(server: FaultServer, tmp_pa
             find_tars(urls, indexes, Files(HttpRemote(server)))
 
 
-def test_a_ctrl_c_does_not_wait_for_a_store_that_hangs() -> None:
-    hangs = threading.Event()
-    main = threading.main_thread().ident
-    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        Files(HttpRemote(None)).each(hangs.wait, [60.0] * 40)
-    assert time.monotonic() - start < 5
-    hangs.set()
-
-
-def test_objects_are_asked_at_once_by_threads_that_do_not_hold_up_the_exit() -> None:
-    barrier = threading.Barrier(32, timeout=30)
-
-    def double(number: int) -> int:
-        barrier.wait()
-        assert threading.current_thread().daemon
-        return 2 * number
-
-    assert Files(HttpRemote(None)).each(double, range(64)) == [*range(0, 128, 2)]
-
-
-def ask_until(stop: Callable[[], object], asked: list[int]) -> BaseException:
-    """Why each() ends; the fourth of many objects stops it. Only the caller keeps the error."""
-
-    def ask(number: int) -> None:
-        asked.append(number)
-        if number == 3:
-            stop()
-        time.sleep(0.005)
-
-    try:
-        Files(HttpRemote(None)).each(ask, range(10_000))
-    except BaseException as error:
-        return error
-    raise AssertionError("nothing stopped it")
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_when_it_fails_no_more_objects_are_asked(error: type[BaseException]) -> None:
-    asked: list[int] = []
-    stop = _thread.interrupt_main if error is KeyboardInterrupt else partial(int, "no number")
-    assert type(ask_until(stop, asked)) is error
-    time.sleep(0.1)  # for those under way
-    before = len(asked)
-    time.sleep(0.1)
-    assert len(asked) == before < 5_000
-
-
-def test_an_error_is_freed_without_the_garbage_collector() -> None:
-    def fail(number: int) -> None:
-        raise error_type(number)
-
-    error_type = type("Failed", (Exception,), {})  # may be referred to weakly
-    gc.disable()
-    try:
-        try:
-            Files(HttpRemote(None)).each(fail, [1])
-        except Exception as error:
-            kept = weakref.ref(error)
-        assert kept() is None
-    finally:
-        gc.enable()
+def test_indexes_and_headers_are_asked_for_at_once(server: FaultServer, tmp_path: Path) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
+    urls, remote = put(server, paths), HttpRemote(server)
+    find_tars(urls, put(server, indexes), Files(remote))
+    assert (remote.asked, remote.read) == ([40], [40, 40])
 
 
 # --- the readers, beside DALI's -----------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -21,6 +25,7 @@ from PIL import Image
 from dali_storage import ObjectReplacedError, readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import listing as listing_module
+from dali_storage.backends.objects import store
 from dali_storage.cli import index
 from dali_storage.contract.objects import Listing
 from dali_storage.loaders import image_folder
@@ -334,14 +339,47 @@ def test_no_thread_is_left(server: FaultServer) -> None:
     assert {*threads()} <= {*before}
 
 
-def test_an_interrupt_ends_a_listing(server: FaultServer) -> None:
+def contents(*keys: str) -> list[bytes]:
+    remote = ObjectStoreReader.remote()
+    assert remote is not None
+    return remote.contents([(f"s3://data/train/{key}".encode(), 0, None) for key in keys])
+
+
+@pytest.mark.parametrize(
+    "ask", [partial(listing, "s3://data/train"), partial(contents, *["a/1", "b/1"] * 20)]
+)
+def test_an_interrupt_ends_what_waits(server: FaultServer, ask: Callable[[], object]) -> None:
     fill(server, ["a/1", "b/1"])
-    server.fail("slow", FOR_EVER, 20, on="LIST", skip=1)
+    for kind in ("LIST", "GET"):
+        server.fail("slow", FOR_EVER, 20, on=kind, skip=1)
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
+    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        listing("s3://data/train")
+        ask()
+    assert time.monotonic() - began < 10
     timer.join()
+
+
+def test_after_a_failure_no_more_objects_are_asked_for(server: FaultServer) -> None:
+    fill(server, ["a"])
+    server.set(latency=0.05)
+    server.log(clear=True)
+    with pytest.raises(FileNotFoundError) as caught:
+        contents(*["a"] * 3, "no", *["a"] * 500)
+    assert caught.value.filename == "s3://data/train/no"
+    assert len(server.log()) < 300
+
+
+def test_an_error_is_freed_without_the_garbage_collector(server: FaultServer) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            contents("no")
+        assert not [each for each in gc.get_objects() if type(each) is FileNotFoundError]
+    finally:
+        gc.enable()
 
 
 def test_objects_replaced_after_they_were_listed(server: FaultServer) -> None:
@@ -351,6 +389,30 @@ def test_objects_replaced_after_they_were_listed(server: FaultServer) -> None:
     with pytest.raises(ObjectReplacedError, match="was replaced") as caught:
         take(pipeline, 1)
     assert caught.value.filename == "s3://data/train/a/1.jpg"
+
+
+@pytest.mark.parametrize("files", [None, ["s3://data/train/a/1.jpg"]])
+def test_credentials_are_looked_up_once_for_a_reader(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, files: list[str] | None
+) -> None:
+    fill(server, ["a/1.jpg", "b/1.jpg"])
+    made, looked_up = Counter[type](), Counter[str]()
+    make, signing = store.Stores.__init__, store.signing
+
+    def counted(self: store.Stores, *options: Any, **more: Any) -> None:
+        made[type(self)] += 1
+        make(self, *options, **more)
+
+    def counted_signing(profile: Any, anonymous: bool) -> dict[str, Any]:
+        looked_up[profile.name] += 1
+        return signing(profile, anonymous)
+
+    monkeypatch.setattr(store.Stores, "__init__", counted)
+    monkeypatch.setattr(store, "signing", counted_signing)
+    root = None if files else "s3://data/train"
+    pipeline = build(readers.file, 2, {}, files=files, file_root=root)
+    take(pipeline, 1)
+    assert (made.total(), looked_up.total()) == (1, 1)
 
 
 def test_heads_and_contents(server: FaultServer) -> None:
@@ -365,16 +427,17 @@ def test_heads_and_contents(server: FaultServer) -> None:
     assert sizes.tolist() == [*range(100)]
     hashes = [f'"{hashlib.md5(b"x" * number).hexdigest()}"'.encode() for number in range(100)]
     assert versions.tolist() == hashes
+    assert 16 <= max(request.under_way for request in server.log(clear=True)) <= 32
+    assert remote.contents([(url, 0, None) for url in urls]) == [b"x" * n for n in range(100)]
     assert 16 <= max(request.under_way for request in server.log()) <= 32
     server.put("data/index", b"0123456789")
-    assert remote.content(b"s3://data/index") == b"0123456789"
-    assert remote.content(b"s3://data/index", 3) == b"3456789"
-    assert remote.content(b"s3://data/index", 3, 4) == b"3456"
-    assert remote.content(b"s3://data/index", 0, 4) == b"0123"
-    assert remote.content(b"s3://data/index", 8, 40) == b"89"
+    parts: list[tuple[int, int | None]] = [(0, None), (3, None), (3, 4), (0, 4), (8, 40)]
+    assert remote.contents([(b"s3://data/index", *part) for part in parts]) == [
+        *(b"0123456789", b"3456789", b"3456", b"0123", b"89")
+    ]
     for ask in (
         lambda: remote.heads([urls[0], b"s3://data/no"]),
-        lambda: remote.content(b"s3://data/no"),
+        lambda: remote.contents([(url, 0, None) for url in (urls[0], b"s3://data/no")]),
     ):
         with pytest.raises(FileNotFoundError) as caught:
             ask()

@@ -22,7 +22,7 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group
 from dali_storage.order import OrderOptions
 from dali_storage.reading.buffers import BufferPool
-from dali_storage.reading.source import BatchStream
+from dali_storage.reading.opening import Opening
 
 from .containers import write_numbered_tars
 
@@ -135,21 +135,19 @@ def make(tmp_path: Path) -> Callable[..., Pipeline]:
     catalog = Catalog(b"", named.names, named.offsets, labels, ranges)
 
     def make(batch_size: int = 5, *, checkpoint: str | None = None, **order: Any) -> Pipeline:
-        def source(name: str) -> BatchStream:
-            return BatchStream(
-                name=name,
-                opener=lambda: (catalog, MemoryReader(catalog)),
-                order=OrderOptions(**order),
-                depth=2,
-                fmt=Numbers(),
-            )
-
+        opening = Opening(
+            find=lambda tree, remote: catalog,
+            reader=MemoryReader,
+            order=OrderOptions(**order),
+            depth=2,
+            fmt=Numbers(),
+        )
         pipeline = Pipeline(
             batch_size, 1, None, enable_checkpointing=True, checkpoint=checkpoint,
             prefetch_queue_depth=1,
         )  # fmt: skip
         with pipeline:
-            pipeline.set_outputs(*dali.add_reader("R", source, fmt=Numbers(), with_index=True))
+            pipeline.set_outputs(*dali.add_reader("R", opening, with_index=True))
         return pipeline
 
     return make

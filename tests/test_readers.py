@@ -331,6 +331,15 @@ def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_
     assert take(lazy, 1) == [(b"a", 0)] * 4
 
 
+def test_the_traceback_of_a_missing_root_is_short(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        build(readers.file, file_root=str(tmp_path / "missing"))
+    ours = Path(readers.__file__).parents[1]
+    frames = [f"{Path(it.path).name}: {it.name}" for it in caught.traceback]
+    depth = sum(Path(it.path).is_relative_to(ours) for it in caught.traceback)
+    assert depth <= 8, frames  # it was 12 when five callables opened each other
+
+
 def remove(path: Path) -> None:
     path.unlink()
 

@@ -22,6 +22,7 @@ from dali_storage.contract.errors import BackendUnavailable, NotPageLocked
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Batch, Reader
 from dali_storage.order import OrderOptions
+from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
 from dali_storage.samples.discovery import from_directory
 
@@ -38,21 +39,25 @@ class Opener:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.change: Callable[[Reader], object] = lambda reader: None
+        self.device = "cpu"
         self.opened = 0
         self.closed = 0
 
-    def __call__(self) -> tuple[Catalog, Reader]:
-        self.opened += 1
-        catalog = from_directory(self.root)
-
+    def opening(self, **settings: Any) -> Opening:
         class Counted(MemoryReader):
+            def __init__(reader, catalog: Catalog) -> None:  # noqa: N805
+                super().__init__(catalog)
+                self.change(reader)
+
             def close(reader) -> None:  # noqa: N805
                 self.closed += 1
                 super().close()
 
-        reader = Counted(catalog)
-        self.change(reader)
-        return catalog, reader
+        return Opening(find=self._find, reader=Counted, device=self.device, **settings)
+
+    def _find(self, tree: object, remote: object) -> Catalog:
+        self.opened += 1
+        return from_directory(self.root)
 
 
 @pytest.fixture
@@ -65,9 +70,7 @@ def make(
     pinned: bool | None = None,
     **order: int,
 ) -> BatchStream:
-    source = BatchStream(
-        name="R", opener=opener, order=OrderOptions(**order), depth=1, pinned=pinned
-    )
+    source = BatchStream("R", opener.opening(order=OrderOptions(**order), pinned=pinned))
     source.configure(batch_size=4, seed=None, checkpointing=False)
     return source
 
@@ -82,7 +85,7 @@ def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
         seen += batch.samples.tolist()
         assert source.labels(batch).tolist() == [int(sample >= 5) for sample in batch.samples]
         assert source.labels(batch).dtype == np.int32
-        source.advance(0)()
+        source.position.advance(0)()
     assert seen == [sample % 10 for sample in range(24)]
 
 
@@ -110,7 +113,7 @@ def test_an_opening_that_fails_is_tried_again(opener: Opener) -> None:
 def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) -> None:
     def samples(seed: int, of_pipeline: int | None) -> list[int]:
         order = OrderOptions(random_shuffle=True, initial_fill=9, seed=seed)
-        source = BatchStream(name="R", opener=opener, order=order, depth=1)
+        source = BatchStream("R", opener.opening(order=order))
         source.configure(batch_size=10, seed=of_pipeline, checkpointing=False)
         source.start(**SETTINGS)
         return source.batch().samples.tolist()
@@ -123,7 +126,7 @@ def take(source: BatchStream, number: int, pending: int = 0) -> list[list[int]]:
     batches = []
     for _ in range(number):
         batches.append(source.batch().samples.tolist())
-        source.advance(pending)()
+        source.position.advance(pending)()
     return batches
 
 
@@ -133,13 +136,13 @@ def batch_of_list(position: int) -> list[int]:
 
 def test_after_a_seek_its_batch_is_the_next(opener: Opener) -> None:
     source = make(opener)
-    source.seek(3)  # also before it is opened
+    source.position.seek(3)  # also before it is opened
     assert opener.opened == 0
     source.start(**SETTINGS)
     seen, wanted = [], list[int]()
     for target in (3, 0, 7, 8, 8, 100_000, 0):
-        source.seek(target)
-        assert source.position == target
+        source.position.seek(target)
+        assert source.position.next == target
         source.batch()  # asking does not move on
         seen += take(source, 3)
         wanted += [target, target + 1, target + 2]
@@ -151,10 +154,10 @@ def test_a_seek_to_no_position_is_refused(
     opener: Opener, position: Any, error: type[Exception]
 ) -> None:
     source = make(opener)
-    source.seek(2)
+    source.position.seek(2)
     with pytest.raises(error):
-        source.seek(position)
-    assert source.position == 2
+        source.position.seek(position)
+    assert source.position.next == 2
 
 
 def test_batches_that_are_left_out_are_not_read(opener: Opener) -> None:
@@ -173,9 +176,9 @@ def test_batches_that_are_left_out_are_not_read(opener: Opener) -> None:
     opener.change = change
     source = make(opener)
     source.start(**SETTINGS)
-    source.successor = lambda position: position + 3 if position % 5 == 2 else position + 1
+    source.position.successor = lambda position: position + 3 if position % 5 == 2 else position + 1
     assert take(source, 5) == list(map(batch_of_list, (0, 1, 2, 5, 6)))
-    source.seek(22)
+    source.position.seek(22)
     assert take(source, 3) == list(map(batch_of_list, (22, 25, 26)))
     source.close()
     left_out = [batch_of_list(position) for position in (3, 4)]
@@ -190,11 +193,11 @@ def test_a_successor_that_fails_loses_no_batch(opener: Opener) -> None:
     source = make(opener)
     source.start(**SETTINGS)
     take(source, 2)
-    before, source.successor = source.successor, fails
+    before, source.position.successor = source.position.successor, fails
     for _ in range(2):
         with pytest.raises(ArithmeticError):
             take(source, 1)
-    source.successor = before
+    source.position.successor = before
     assert take(source, 2) == list(map(batch_of_list, (2, 3)))
 
 
@@ -204,14 +207,14 @@ def test_a_state_is_of_the_first_batch_not_delivered_also_after_seeks(
 ) -> None:
     source = make(opener)
     source.start(**SETTINGS)
-    source.successor = lambda position: position + 10
+    source.position.successor = lambda position: position + 10
     taken = []
     for target in (5, 40, 2):
-        source.seek(target)
+        source.position.seek(target)
         for _ in range(2):
-            taken.append(source.position)
+            taken.append(source.position.next)
             take(source, 1, pending)
-    expected = [*taken, source.position][-1 - pending]
+    expected = [*taken, source.position.next][-1 - pending]
     assert source.checkpoint(pending)["batches"] == expected
 
 
@@ -244,7 +247,7 @@ def test_the_samples_of_any_batch(opener: Opener, order: dict[str, int]) -> None
         samples = source.samples(position)
         assert samples.dtype == np.int64
         assert samples.tolist() == batches[position]
-    assert source.position == 12
+    assert source.position.next == 12
 
 
 @pytest.mark.parametrize("batches", [None, 0, 3])
@@ -316,7 +319,7 @@ def test_a_restored_source_goes_on_with_the_first_batch_not_delivered(
     batches = []
     for _ in range(taken + 1):
         batches.append(first.batch().samples.tolist())
-        first.advance(pending)()
+        first.position.advance(pending)()
     second.restore(first.checkpoint(1 + pending))
     second.start(**SETTINGS)
     assert second.batch().samples.tolist() == batches[taken - pending]
@@ -328,12 +331,7 @@ def test_samples_of_several_pieces_are_counted_once(tree: Tree) -> None:
     ranges = Ranges.of_columns(np.arange(6) // 2, np.zeros(6, np.int64), sizes)
     catalog = replace(files, ranges=ranges, pieces=2)
     with contextlib.closing(
-        BatchStream(
-            name="R",
-            opener=lambda: (catalog, MemoryReader(catalog)),
-            order=OrderOptions(),
-            depth=1,
-        )
+        BatchStream("R", Opening(find=lambda tree, remote: catalog, reader=MemoryReader))
     ) as source:
         source.configure(batch_size=4, seed=None, checkpointing=False)
         source.start(**SETTINGS)
@@ -377,7 +375,7 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
 def take_batches(source: BatchStream, number: int = 20) -> None:
     for _ in range(number):
         source.batch()
-        source.advance(0)()
+        source.position.advance(0)()
 
 
 @pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])
@@ -491,7 +489,7 @@ def test_a_reader_of_page_locked_memory_is_left_alone(
 
 
 def test_batches_in_gpu_memory_come_with_a_stream(opener: Opener, gpus: Cuda) -> None:
-    opener.change = lambda reader: put_on_gpu(reader, 1)
+    opener.device, opener.change = "gpu", lambda reader: put_on_gpu(reader, 1)
     source = make(opener)
     source.start(**SETTINGS | {"device_id": 1})
     contents: list[Buffer] = [*source.batch().contents]
@@ -510,6 +508,7 @@ def test_batches_in_gpu_memory_come_with_a_stream(opener: Opener, gpus: Cuda) ->
 def test_another_gpu_than_that_of_the_pipeline_is_refused(
     opener: Opener, gpus: Cuda, device_id: int | None, named: str, on_gpu: bool
 ) -> None:
+    opener.device = "gpu" if on_gpu else "cpu"
     opener.change = lambda reader: put_on_gpu(reader, 1) if on_gpu else setattr(reader, "gpu", 1)
     source = make(opener)
     with pytest.raises(ValueError, match=rf"'R'.*uses GPU 1.*has {named}.*device_id"):

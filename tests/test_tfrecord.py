@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import inspect
+import io
 import os
 import sys
 import tempfile
@@ -416,7 +417,7 @@ def test_indexes_are_read_as_dali_reads_them(tmp_path: Path) -> None:
     for seed in range(80):
         text = "0 4\n" + some_text(Random(seed))
         index.write_text(text)
-        starts, sizes = tfrecord_index.read_index(os.fsencode(index))
+        starts, sizes = tfrecord_index.read_index(b"index", io.BytesIO(text.encode()))
         arguments = {"path": str(data), "index_path": str(index), "features": {"n": NUMBER}}
         dali = build(fn.readers.tfrecord, 1, name="x", **arguments)
         assert len(starts) == len(sizes) == dali.reader_meta("x")["epoch_size"], repr(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import os
 import re
 import resource
@@ -405,7 +406,7 @@ def test_blocks_of_lines_are_what_the_lines_say(
     done = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar_index, "_BYTES", at_once)
-        for block in tar_index.blocks(os.fsencode(path)):
+        for block in tar_index.blocks(b"index", io.BytesIO(path.read_bytes())):
             for extensions, which, places in block.groups:
                 for sample, place in zip(which.tolist(), places.tolist(), strict=True):
                     row = [(e.decode(), *p) for e, p in zip(extensions, place, strict=True)]
@@ -417,14 +418,14 @@ def test_blocks_of_lines_are_what_the_lines_say(
 def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.idx"
     path.write_text("v1.1 3\na 512 1 b 1024 2\na 1536 3\nb 2048 4 a 2560 5 b 3072 6\n")
-    [block] = tar_index.blocks(os.fsencode(path))
+    [block] = tar_index.blocks(b"index", io.BytesIO(path.read_bytes()))
     assert {group.extensions for group in block.groups} == {
         *((b"a", b"b"), (b"a",), (b"b", b"a", b"b"))
     }
     line = "a 512 1 n b 512 1 n"
     path.write_text("\n".join(["v1.2 4", line, "a 512 1", "b 512 1 n", f"{line} n {line}"]))
     with pytest.raises(ValueError, match=r"line 3: expected extension, offset, size and name"):
-        next(tar_index.blocks(os.fsencode(path)))
+        next(tar_index.blocks(b"index", io.BytesIO(path.read_bytes())))
 
 
 # --- where DALI dies or lies ---------------------------------------------------------------------

@@ -14,7 +14,7 @@ from obstore.exceptions import InvalidPathError
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
-from ...contract.objects import Listing, Versions
+from ...contract.objects import Listing, Part, Versions
 from .errors import mapped
 from .listing import AT_ONCE, Choose, KeyRun, OddKeys, list_objects
 from .pool import RequestPool
@@ -26,11 +26,15 @@ _PATH = re.compile(r'Path "(.*?)"(?: contained|:)', re.DOTALL)
 
 
 class StoreRemote:
-    """The `Remote` of object stores and web servers."""
+    """The `Remote` of object stores and web servers.
+
+    Attributes:
+        stores: those that were asked.
+    """
 
     def __init__(self, stores: Stores, retry: float, check: bool) -> None:
         """Ask for nothing yet. `retry` and `check` are those of the backend."""
-        self._stores, self._retry, self._check = stores, retry, check
+        self.stores, self._retry, self._check = stores, retry, check
 
     def listing(self, root: bytes, choose: Choose) -> Listing:
         """See `Remote`.
@@ -41,8 +45,8 @@ class StoreRemote:
         """
         scheme, bucket, prefix = split(root)
         if prefix := prefix.removesuffix("/"):
-            self._stores.locate(root.removesuffix(b"/"))  # refuses odd ones
-        store = self._stores.bucket(scheme, bucket, root)
+            self.stores.locate(root.removesuffix(b"/"))  # refuses odd ones
+        store = self.stores.bucket(scheme, bucket, root)
         # Directory buckets of S3 Express One Zone have no order.
         in_order = scheme in _IN_ORDER and not bucket.endswith("--x-s3")
         with self._requests() as requests:
@@ -57,21 +61,20 @@ class StoreRemote:
         """See `Remote`."""
         with self._requests() as requests:
             named = Catalog.from_names(urls, ())
-            objects = VersionedObjects(named, self._stores, requests, self._check)
+            objects = VersionedObjects(named, self.stores, requests, self._check)
             return objects.sizes(np.arange(len(urls))), objects.versions
 
-    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
+    def contents(self, parts: Sequence[Part]) -> list[bytes]:
         """See `Remote`."""
-        store, key = self._stores.locate(url)
-        part: Any = {"offset": start} if size is None else (start, start + size)
-        options: Any = {"range": part} if start or size is not None else {}
+        places = [(*self.stores.locate(url), start, size) for url, start, size in parts]
+        answers = [b""] * len(parts)
 
-        def get(key: str) -> bytes:
-            return bytes(obstore.get(store, key, options=options).bytes())
+        def explain(position: int, error: BaseException) -> Exception:
+            return _mapped(error, parts[position][0])
 
         with self._requests() as requests:
-            content: bytes = self._each(requests, url, get, [key])[0]
-            return content
+            requests.run(_get, places, answers.__setitem__, explain)
+        return answers
 
     def _requests(self) -> closing[RequestPool]:
         return closing(RequestPool(AT_ONCE, retry=self._retry, hedge=None))
@@ -83,6 +86,13 @@ class StoreRemote:
         answers = [None] * len(items)
         requests.run(ask, items, answers.__setitem__, lambda _, error: _mapped(error, url))
         return answers
+
+
+def _get(place: tuple[Any, str, int, int | None]) -> bytes:
+    store, key, start, size = place
+    part: Any = {"offset": start} if size is None else (start, start + size)
+    options: Any = {"range": part} if start or size is not None else {}
+    return bytes(obstore.get(store, key, options=options).bytes())
 
 
 def _mapped(error: BaseException, url: bytes) -> Exception:

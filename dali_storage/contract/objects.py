@@ -22,6 +22,9 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 Versions: TypeAlias = npt.NDArray[np.bytes_]
 """bytes[n] (numpy's S): what identifies the bytes of each object, usually its ETag."""
 
+Part: TypeAlias = tuple[bytes, int, int | None]
+"""The URL of an object, a position in it, and at most how many bytes from there; None: all."""
+
 _URL = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
 _KEYED = "s3", "gs", "az"  # a "?" is part of the key
 _PASSWORD = re.compile(rb"[^/]*://([^/]*@|[^/\[]*:(?!\d*(/|$)))")  # or one with a slash in it
@@ -66,7 +69,7 @@ class Listing:
 
 
 class Remote(Protocol):
-    """What a store can tell of its objects. Each call opens what it needs, and closes it again."""
+    """What a store can tell of its objects. Connections may stay open between calls."""
 
     def listing(self, root: bytes, choose: Callable[[list[bytes]], list[bytes]]) -> Listing:
         """The objects `root/<file>` and `root/<class>/<file>`, neither higher nor deeper.
@@ -83,11 +86,9 @@ class Remote(Protocol):
             OSError: there is no such object, or it cannot be asked; names it.
         """
 
-    def content(self, url: bytes, start: int = 0, size: int | None = None) -> bytes:
-        """The whole of a small object, such as an index, or at most `size` bytes from `start`.
-
-        Several threads may call it at a time.
+    def contents(self, parts: Sequence[Part]) -> list[bytes]:
+        """The bytes of small objects, such as indexes, or of parts of objects; asked for at once.
 
         Raises:
-            OSError: it cannot be read; names it.
+            OSError: one cannot be read; names the first.
         """

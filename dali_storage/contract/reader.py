@@ -126,6 +126,14 @@ class Reader(ABC):
     @abstractmethod
     def __init__(self, catalog: Catalog) -> None: ...
 
+    @classmethod
+    def open(cls, catalog: Catalog, remote: Remote | None, **options: Any) -> Reader:
+        """Open the catalog that `remote` has found, if there is one: calls the constructor.
+
+        A class whose `remote()` has connections may override it, to use them further.
+        """
+        return cls(catalog, **options)
+
     @abstractmethod
     def sizes(self, samples: IntArray) -> IntArray:
         """The exact sizes in bytes, int64[n], of `samples`, int64[n].

@@ -4,14 +4,13 @@ Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, 
 `iterators` and `hold` serve it, and `executor` adds metadata and checkpoints to pipelines.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from nvidia.dali.ops import _OpCounter
 from nvidia.dali.pipeline import Pipeline
 
 from ..contract.catalog import Catalog
-from ..contract.format import Format
+from ..reading.opening import Opening
 from ..reading.source import BatchStream
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
@@ -23,10 +22,9 @@ __all__ = ["DataNode", "add_reader", "catalog", "source", "state"]
 
 def add_reader(
     name: str | None,
-    make: Callable[[str], BatchStream],
+    opening: Opening,
     *,
-    fmt: Format | None = None,
-    device: str = "cpu",
+    stream: BatchStream | None = None,
     inherits_seed: bool = False,
     preserve: bool = False,
     lazy: bool = False,
@@ -34,15 +32,13 @@ def add_reader(
 ) -> tuple[DataNode, ...]:
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 
-    `make` is called once for each of them, with the reader's name, which is generated if None. The
-    samples' bytes are on `device`, "cpu" or "gpu"; `fmt` makes the outputs of them. A `lazy` reader
-    is not opened before a pipeline needs it.
+    The name is generated if it is None. Each pipeline has a stream of its own, the first one
+    `stream` if it is given. A `lazy` reader is not opened before a pipeline needs it.
     """
     pipeline = Pipeline.current()
-    fmt = fmt or Format()
     if getattr(pipeline, "_debug_on", False):
         # Its definition runs once per batch, and every run would open the files again.
-        what = f"dali_storage.readers.{fmt.operator}"
+        what = f"dali_storage.readers.{opening.fmt.operator}"
         raise RuntimeError(f"{what} does not work in a pipeline with debug=True")
     if preserve and pipeline is None:
         Pipeline._raise_pipeline_required("Operators with side-effects ")
@@ -51,11 +47,14 @@ def add_reader(
     extend_pipelines()
     extend_iterators()
     extend_iterators_to_resume()
-    name = _generated_name(fmt.schema) if name is None else name
-    group = ReaderGroup(name, make, fmt, inherits_seed, device)
+    name = _generated_name(opening.fmt.schema) if name is None else name
     if not lazy:
-        group.open(pipeline)
-    nodes = group.add_outputs(fmt, with_index=with_index, preserve=preserve)
+        stream = BatchStream(name, opening)
+        stream.open()
+    group = ReaderGroup(name, opening, inherits_seed, stream)
+    if not lazy and pipeline is not None:
+        group.claim(pipeline).require_gpu(pipeline.device_id)
+    nodes = group.add_outputs(with_index=with_index, preserve=preserve)
     for node in nodes if preserve else ():
         pipeline.add_sink(node)
     return nodes

@@ -24,8 +24,9 @@ from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListG
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
 from ..contract import cuda
-from ..contract.format import Contents, Format, Output
+from ..contract.format import Contents, Output
 from ..reading.buffers import Lease
+from ..reading.opening import Opening
 from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
 from .hold import Hold
@@ -54,35 +55,30 @@ class ReaderGroup:
     def __init__(
         self,
         name: str,
-        make: Callable[[str], BatchStream],
-        fmt: Format,
-        inherits_seed: bool,
-        device: str,
+        opening: Opening,
+        inherits_seed: bool = False,
+        stream: BatchStream | None = None,
     ) -> None:
+        """`stream` is for the first pipeline that uses the nodes; others make their own."""
         self.name = name
-        self.operator = fmt.operator
+        self.operator = opening.fmt.operator
         self.inherits_seed = inherits_seed
-        self._device = device
-        self._make = make
+        self._opening = opening
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Hold | None]]()
-        self._unclaimed: BatchStream | None = None
+        self._unclaimed = stream
         self._operators: list[Any] = []
         self._keys: list[int | str] = []
 
-    def open(self, pipeline: Pipeline | None) -> None:
-        """Open the source for `pipeline`; without one, for the first that uses the nodes."""
-        source = self._make(self.name)
-        source.open()
-        if pipeline is None:
-            self._unclaimed = source
-        else:
-            source.require_gpu(pipeline.device_id)
-            self._sources[pipeline] = source
+    def claim(self, pipeline: Pipeline) -> BatchStream:
+        """The source for `pipeline`, which has none yet."""
+        source, self._unclaimed = self._unclaimed or BatchStream(self.name, self._opening), None
+        self._sources[pipeline] = source
+        return source
 
     def add_output(self, output: Output, key: int | str, name: str, preserve: bool) -> DataNode:
         """The node of the next output."""
-        device = self._device if isinstance(key, int) else "cpu"
+        device = self._opening.device if isinstance(key, int) else "cpu"
         node = fn.external_source(
             self,
             name=name,
@@ -100,8 +96,9 @@ class ReaderGroup:
         self._keys.append(key)
         return node
 
-    def add_outputs(self, fmt: Format, *, with_index: bool, preserve: bool) -> tuple[DataNode, ...]:
+    def add_outputs(self, *, with_index: bool, preserve: bool) -> tuple[DataNode, ...]:
         """The nodes of all outputs, named as by DALI: those of the format, the label, the index."""
+        fmt = self._opening.fmt
         outputs: list[tuple[Output, int | str]] = [(it, i) for i, it in enumerate(fmt.outputs)]
         outputs += [(_LABEL, LABELS)] if fmt.labels else []
         outputs += [(_INDEX, INDEX)] if with_index else []
@@ -115,10 +112,7 @@ class ReaderGroup:
 
     def source(self, pipeline: Pipeline) -> BatchStream:
         """The source for `pipeline`, which is built."""
-        source = self._sources.get(pipeline)
-        if source is None:
-            source, self._unclaimed = self._unclaimed or self._make(self.name), None
-            self._sources[pipeline] = source
+        source = self._sources.get(pipeline) or self.claim(pipeline)
         if not source.configured:
             seed, shared = inherited_seed(pipeline, self) if self.inherits_seed else (None, True)
             source.configure(
@@ -189,7 +183,7 @@ class Delivery:
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
         ]
-        self._steps.append(source.advance(pipeline._batches_to_consume))
+        self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
             self._steps.insert(0, partial(hold.add, batch.contents))
 

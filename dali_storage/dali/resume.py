@@ -95,7 +95,9 @@ def _positions(iterator: Any) -> dict[BatchStream, int]:
     """The sources that give an iterator its epochs, and where it takes its next batch from each."""
     name, pipelines = iterator._reader_name, iterator._pipes
     sources = {it: readers_of(it)[name].source(it) for it in pipelines if name in readers_of(it)}
-    return {source: source.delivered(it._batches_to_consume) for it, source in sources.items()}
+    return {
+        source: source.position.delivered(it._batches_to_consume) for it, source in sources.items()
+    }
 
 
 def _position(iterator: Any) -> int:
@@ -146,11 +148,11 @@ def _skip_what_is_dropped(iterator: Any, sources: list[BatchStream], whole: int)
             f"shards and batches of {batch_size}, an iterator of DALI leaves a batch of each epoch "
             "to the next one, so it cannot be resumed: take PARTIAL or FILL"
         )
-    position, rest = sources[0].position, sources[0].rest
+    position, rest = sources[0].position.next, sources[0].rest
     epoch, batch = divmod(position, whole)
     left = size // shards - batch * batch_size
     if rest is not None and position < rest.stop:
         left = int(rest.shares().min()) - (position - rest.start) * batch_size
     if left < batch_size and position == _position(iterator):
         for source in sources:
-            source.seek((epoch + 1) * whole)
+            source.position.seek((epoch + 1) * whole)

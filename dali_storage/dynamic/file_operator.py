@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 from ..dali.group import data_list, number_list
+from ..reading.opening import Opening
 from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
 
@@ -15,8 +16,8 @@ class FileSource(BatchStream):
     It may be closed while another thread waits for a batch, as torchdata's Prefetcher has them.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, name: str, opening: Opening) -> None:
+        super().__init__(name, opening)
         self._lock = threading.RLock()
 
     def start(self, **settings: Any) -> None:
@@ -26,12 +27,12 @@ class FileSource(BatchStream):
                 super().start(**settings)
 
     def batch(self) -> LoadedBatch:
-        """See Source."""
+        """See BatchStream."""
         with self._lock:
             return super().batch()
 
     def close(self) -> None:
-        """See Source; waits for `start()` and `batch()`."""
+        """See BatchStream; waits for `start()` and `batch()`."""
         with self._lock:
             super().close()
 
@@ -59,7 +60,7 @@ class FileOperator:
         batch = self._source.batch()
         workspace.AddOutput(data_list(self._source, batch.contents)[0])
         workspace.AddOutput(number_list(self._source.labels(batch)))
-        self._source.seek(self._source.position + 1)
+        self._source.position.seek(self._source.position.next + 1)
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
         """What `get_state()` returns, before it is made text."""

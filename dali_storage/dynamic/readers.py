@@ -1,28 +1,30 @@
 """The drop-in reader of DALI's dynamic mode.
 
 `ndd.readers.File` of DALI 2.4 drives an operator: it gives it a workspace for every batch, asks it
-for metadata and checkpoints. `File` inherits all of that, and puts a `Source` where DALI's operator
-would be. So epochs, samples, shards, states and errors are DALI's own.
+for metadata and checkpoints. `File` inherits all of that, and puts a `BatchStream` where DALI's
+operator would be. So epochs, samples, shards, states and errors are DALI's own.
 """
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 
-from ..contract._types import PathLike
 from ..contract.options import dali_flag, require_integer
-from ..contract.reader import Reader
 from ..dali import add_reader
 from ..order.state import read_checkpoint
-from ..readers.files import prepare_file
+from ..readers.arguments import IgnoredArguments, ReadingArguments, complete, takes_arguments
+from ..readers.files import SampleArguments, prepare_file
 from ..samples import discovery
 from .file_operator import FileOperator, FileSource
 
 __all__ = ["File"]
+
+
+class _Arguments(SampleArguments, ReadingArguments, IgnoredArguments, total=False):
+    """The arguments that `File` shares with `readers.file`."""
 
 
 class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
@@ -51,37 +53,15 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
     _op_backend: Any
     _pending_state: bytes | None
 
+    @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
     def __init__(
         self,
         max_batch_size: int | None = None,
         name: str | None = None,
         device: Any = "cpu",
         *,
-        case_sensitive_filter: bool = False,
-        dir_filters: str | Sequence[str] | None = None,
-        dont_use_mmap: bool = False,
-        file_filters: str | Sequence[str] = discovery.DEFAULT_FILE_FILTERS,
-        file_list: PathLike | None = None,
-        file_root: PathLike | None = None,
-        files: PathLike | Sequence[PathLike] | None = None,
-        initial_fill: int = 1024,
-        labels: int | Sequence[int] | None = None,
-        lazy_init: bool = False,
-        num_shards: int = 1,
-        pad_last_batch: bool = False,
-        prefetch_queue_depth: int = 1,
-        random_shuffle: bool = False,
-        read_ahead: bool = False,
-        seed: int | None = None,
-        shard_id: int = 0,
-        shuffle_after_epoch: bool = False,
-        shuffle_after_epoch_seed: int | None = None,
-        skip_cached_images: bool = False,
-        stick_to_shard: bool = False,
-        tensor_init_bytes: int = 1 << 20,
         enable_checkpointing: bool = False,
-        backend: str | type[Reader] | None = None,
-        backend_options: Mapping[str, Any] | None = None,
+        **given: Unpack[_Arguments],
     ) -> None:
         """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.
 
@@ -106,9 +86,10 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
             )
         if max_batch_size is not None:
             max_batch_size = _integer("File", "max_batch_size", max_batch_size)
-        dali_flag("lazy_init", lazy_init)
-        prepared = prepare_file(locals())
-        order = prepared.order
+        arguments = complete(File.__init__, given)
+        dali_flag("lazy_init", arguments["lazy_init"])
+        opening = prepare_file({**arguments, "device": device})
+        order = opening.order
         super().__init__(
             max_batch_size,
             name,
@@ -117,12 +98,8 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
             stick_to_shard=order.stick_to_shard,
             enable_checkpointing=dali_flag("enable_checkpointing", enable_checkpointing),
         )
-        self._source = FileSource(
-            name=self._name,
-            opener=prepared.opener,
-            order=order,
-            depth=prepared.depth,
-        )
+        self._opening = opening
+        self._source = FileSource(self._name, opening)
 
     def set_state(self, state: Any) -> None:
         """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
@@ -183,16 +160,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
 
     def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
         """With `capture=True`, go on in the pipeline that DALI makes of the loop's body."""
-        reading = self._source
-        return add_reader(
-            self._name,
-            lambda name: reading,
-            device="cpu",
-            inherits_seed=False,
-            preserve=False,
-            lazy=True,
-            with_index=False,
-        )
+        return add_reader(self._name, self._opening, stream=self._source, lazy=True)
 
     def _transfer_into(self, pipe: Any) -> bool:
         self._transferred = True

@@ -45,8 +45,8 @@ def find(
     with named():
         sizes = [os.stat(path).st_size for path in paths] if found.sizes is None else found.sizes
     stops = np.cumsum(sizes, dtype=np.int64)
-    with files.open(index) as file:
-        offsets = _parse_index(index, file.read(), int(stops[-1]))
+    with files.opened([index]) as opened:
+        offsets = _parse_index(index, next(opened).read(), int(stops[-1]))
     ends = np.append(offsets[1:], stops[-1])
     some = ends > offsets
     if not some.any():

@@ -1,4 +1,4 @@
-"""Saved places in plain types, which JSON takes, and what they are places of.
+"""Saved positions in plain types, which JSON takes, and what they are positions of.
 
 A *checkpoint* is what a rank puts into that of DALI: it goes on with everything as it was. A
 *state* is one for all ranks, and goes on with any number of them.
@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from . import OrderOptions
+from ..contract.catalog import Catalog
+from .options import OrderOptions
+from .resume import Rest
+from .shards import rounds
 
 VERSION = 1
 
@@ -48,11 +51,102 @@ _WORDS = {
 }
 
 
-def identity(samples: int, names: int, options: OrderOptions) -> dict[str, Any]:
-    """What the order of a data set depends on; what makes no difference is set to a default.
+class SavedPositions:
+    """Positions in one stream of batches, as checkpoints and states."""
 
-    `samples` is their number, `names` is `Catalog.checksum()`.
-    """
+    def __init__(
+        self,
+        reader: str,
+        catalog: Catalog,
+        order: OrderOptions,
+        batch_size: int,
+        shared_seed: bool,
+    ) -> None:
+        """`reader` begins the messages. `shared_seed`: all ranks have the seed of `order`."""
+        self._reader, self._order, self._batch_size = reader, order, batch_size
+        self._shared_seed = shared_seed or order.num_shards == 1 or not order.random_shuffle
+        self._identity = _identity(catalog, order)
+
+    def checkpoint(
+        self, position: int, rest: Rest | None, state: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Of the batch at a position; `state` is the one that `rest` was resumed from."""
+        # At its end, too: there an iterator still has the numbers of the rest.
+        resumed = rest is not None and position <= rest.stop
+        return {
+            **self._identity,
+            "batch_size": self._batch_size,
+            "batches": position,
+            "resumed": dict(state or {}) if resumed else None,
+        }
+
+    def read_checkpoint(self, checkpoint: Any) -> tuple[int, dict[str, Any] | None]:
+        """The position, and the state that its rest was resumed from.
+
+        Raises:
+            ValueError: it is something else, or of another data set or order; names it.
+        """
+        saved = read_checkpoint(
+            f"{self._reader}: this is no checkpoint of such a reader", checkpoint
+        )
+        here = self._identity | {"batch_size": self._batch_size}
+        _require_same(f"{self._reader}: the checkpoint", saved, here)
+        return saved["batches"], saved["resumed"]
+
+    def state(self, position: int, rest: Rest | None) -> dict[str, Any]:
+        """Of the batch at a position; its seed is None if every rank may have another one.
+
+        Raises:
+            ValueError: the reader does not pad its last batches.
+        """
+        self._require_padding("a state")
+        world = self._order.num_shards
+        if rest is not None and rest.start <= position < rest.stop:
+            epoch, given, world = rest.epoch, rest.given_at(position), rest.began.num_shards
+        else:
+            size = self._identity["samples"]
+            epoch, batches = divmod(position, rounds(size, world, self._batch_size))
+            given = batches * self._batch_size * world
+        values = self._identity | {"epoch": epoch, "given": given, "num_shards": world}
+        values |= {} if self._shared_seed else {"seed": None}
+        return {name: values[name] for name in _STATE}
+
+    def read_state(self, state: Any) -> tuple[int, Rest | None, dict[str, Any]]:
+        """The position, what is left of its epoch if others began it, and the state itself.
+
+        Raises:
+            TypeError, ValueError: it is damaged, or of another data set or order; names it.
+        """
+        saved = _read_state(f"{self._reader}: resume is no state of readers.state()", state)
+        self._require_padding("resume")
+        rest = Rest(
+            size=saved["samples"],
+            began=_began(saved),
+            epoch=saved["epoch"],
+            given=saved["given"],
+            world=self._order.num_shards,
+            batch_size=self._batch_size,
+        )
+        same = rest.same
+        here = self._identity | {"num_shards": saved["num_shards"]}
+        here |= {"seed": None} if saved["seed"] is None else {}
+        _require_same(f"{self._reader}: the state to resume from", saved, here)
+        if saved["seed"] is None and same is None:
+            raise ValueError(
+                f"{self._reader}: when the state was saved, every rank may have had another seed, "
+                f"that of its pipeline: go on with {rest.began.num_shards} shards and the same "
+                "batch size; for the next time, give the reader seed="
+            )
+        return (rest.start, rest, saved) if same is None else (same, None, saved)
+
+    def _require_padding(self, what: str) -> None:
+        if not self._order.pad_last_batch:
+            otherwise = "otherwise an epoch begins within a batch"
+            raise ValueError(f"{self._reader}: {what} needs pad_last_batch=True; {otherwise}")
+
+
+def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
+    """What the order of a data set depends on; what makes no difference is set to a default."""
     window, reshuffled = options.random_shuffle, options.shuffle_after_epoch
     seed = options.shuffle_after_epoch_seed
     order = replace(
@@ -62,21 +156,12 @@ def identity(samples: int, names: int, options: OrderOptions) -> dict[str, Any]:
         shuffle_after_epoch_seed=(524287 if seed is None else seed) if reshuffled else 0,
         checkpointing=options.checkpointing and reshuffled and not options.by_container,
     )
-    return {"version": VERSION, "samples": samples, "names": names} | asdict(order)
+    data = {"version": VERSION, "samples": catalog.delivered, "names": catalog.checksum()}
+    return data | asdict(order)
 
 
-def make_state(here: Mapping[str, Any], **place: Any) -> dict[str, Any]:
-    """The state of an `epoch`, of which so many samples were `given`; `here` is an identity."""
-    values = {**here, **place}
-    return {name: values[name] for name in _STATE}
-
-
-def read_state(what: str, state: Any) -> dict[str, Any]:
-    """Check what `make_state()` returned; `what` begins the message of an error.
-
-    Raises:
-        TypeError, ValueError: it is something else; says what.
-    """
+def _read_state(what: str, state: Any) -> dict[str, Any]:
+    """Check a state; `what` begins the message of an error."""
     if not isinstance(state, Mapping):
         raise TypeError(f"{what}: it is {state!r}")
     read = _read(what, state, _STATE)
@@ -84,14 +169,14 @@ def read_state(what: str, state: Any) -> dict[str, Any]:
         if read[name] > most:
             raise ValueError(f"{what}: {name} is {read[name]}")
     try:
-        began(read)
+        _began(read)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     return read
 
 
 def read_checkpoint(what: str, checkpoint: Any) -> dict[str, Any]:
-    """Check what `Source.checkpoint()` returned; `what` begins the message of an error.
+    """Check a checkpoint; `what` begins the message of an error.
 
     Raises:
         ValueError: it is something else; says what.
@@ -99,18 +184,14 @@ def read_checkpoint(what: str, checkpoint: Any) -> dict[str, Any]:
     return _read(what, checkpoint, _CHECKPOINT)
 
 
-def began(state: Mapping[str, Any]) -> OrderOptions:
+def _began(state: Mapping[str, Any]) -> OrderOptions:
     """The order of the ranks that began the epoch of a state."""
     order = {name: state[name] for name in _STATE if name in _ORDER}
     return OrderOptions(**order, pad_last_batch=True)
 
 
-def require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse a place of something else; compares what both have.
-
-    Raises:
-        ValueError: names what differs.
-    """
+def _require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuse a position of something else; compares the entries that both have."""
     both = saved.keys() & here.keys()
     differs = [name for name in saved if name in both and saved[name] != here[name]]
     if differs:

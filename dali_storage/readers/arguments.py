@@ -1,9 +1,11 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any, TypeAlias
+from dataclasses import fields
+from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
+
+from nvidia.dali.pipeline import do_not_convert
 
 from ..contract import registry
 from ..contract.catalog import Catalog, Tree
@@ -11,118 +13,177 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import DataNode, add_reader
-from ..order import OrderOptions, reader_meta
-from ..reading.source import BatchStream
-
-
-class KnownStorage:
-    """What a backend knows of its storage before it is opened."""
-
-    def __init__(self, backend: type[Reader], options: Mapping[str, Any], remote: bool) -> None:
-        """`options` are those of the backend. `remote`: the samples are objects."""
-        self._backend, self._options, self._remote = backend, options, remote
-
-    @cached_property  # until the reader is open: it may be made from the same loaded map
-    def tree(self) -> Tree | None:
-        """The samples that the backend knows."""
-        return self._backend.tree(**self._options)
-
-    @cached_property
-    def remote(self) -> Remote | None:
-        """What lists objects and reads indexes; None for files."""
-        return self._backend.remote(**self._options) if self._remote else None
-
-
-Find: TypeAlias = Callable[[KnownStorage], Catalog]
-"""Finds the samples."""
+from ..order import OrderOptions
+from ..reading.opening import Opening
 
 _NOT_GIVEN = "checkpointing", "by_container"  # of the pipeline, of the reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """How a reader reads, from checked arguments.
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-    Attributes:
-        opener: finds the samples and opens the backend.
-        order: the order of the samples.
-        depth: how many batches are read ahead.
+
+class ReadingArguments(TypedDict, total=False):
+    """Arguments of all readers and of `dynamic.readers.File`; `readers.file` describes them."""
+
+    initial_fill: int
+    lazy_init: bool
+    num_shards: int
+    pad_last_batch: bool
+    prefetch_queue_depth: int
+    random_shuffle: bool
+    seed: int | None
+    shard_id: int
+    shuffle_after_epoch: bool
+    shuffle_after_epoch_seed: int | None
+    stick_to_shard: bool
+    backend: str | type[Reader] | None
+    backend_options: Mapping[str, Any] | None
+
+
+class ReaderArguments(ReadingArguments, total=False):
+    """Arguments of all readers; `readers.file` describes them."""
+
+    device: str | None
+    name: str | None
+    preserve: bool
+    return_index: bool
+    pinned: bool | None
+    resume: Mapping[str, Any] | None
+
+
+class IgnoredArguments(TypedDict, total=False):
+    """Arguments of DALI's readers that make no difference here; `readers.file` says why."""
+
+    dont_use_mmap: bool
+    read_ahead: bool
+    skip_cached_images: bool
+    tensor_init_bytes: int
+
+
+class DaliArguments(ReaderArguments, IgnoredArguments, total=False):
+    """The arguments that all of DALI's readers have."""
+
+    bytes_per_sample_hint: int | Sequence[int]
+
+
+_DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is None
+    "bytes_per_sample_hint": 0,
+    "initial_fill": 1024,
+    "num_shards": 1,
+    "prefetch_queue_depth": 1,
+    "shard_id": 0,
+    "tensor_init_bytes": 1 << 20,
+}
+
+
+def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
+    """Show a reader's `**given: Unpack[...]` as arguments, with their defaults.
+
+    And keep DALI's AutoGraph from rewriting the reader.
     """
 
-    opener: Callable[[], tuple[Catalog, Reader]]
-    order: OrderOptions
-    depth: int
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        *own, given = signature.parameters.values()
+        shown = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=(_DEFAULTS | defaults).get(name, False if hint is bool else None),
+                annotation=hint,
+            )
+            for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
+        ]
+        reader: Any = do_not_convert(function)
+        reader.__signature__ = signature.replace(parameters=[*own, *shown])
+        reader.defaults = {each.name: each.default for each in shown}
+        return reader  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def complete(reader: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given to a reader, and the defaults of what is not.
+
+    Raises:
+        TypeError: the reader has no such argument.
+    """
+    for name in given.keys() - reader.defaults.keys():
+        what = f"{reader.__qualname__}() got an unexpected keyword argument {name!r}"
+        raise TypeError(what)
+    return {**reader.defaults, **given}
 
 
 def prepare(
-    arguments: Mapping[str, Any], find: Find, *, names: Sequence[bytes] = (), **order: Any
-) -> Prepared:
-    """Check the arguments that all readers have; `order` has further ones of `OrderOptions`.
+    arguments: Mapping[str, Any],
+    find: Callable[[Tree | None, Remote | None], Catalog],
+    fmt: Format,
+    *,
+    names: Sequence[bytes] = (),
+    by_container: bool = False,
+) -> Opening:
+    """Check the arguments that all readers have; nothing is opened.
 
     `names` are the paths and URLs that other arguments give. If one is a URL, object-store is the
-    default backend.
+    default backend. `find` and `fmt` are those of the `Opening`.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
-    device = _check(arguments["device"], arguments["skip_cached_images"])
-    backend = registry.choose(arguments["backend"], names)
-    options = _options(arguments["backend_options"])
-    reader = registry.configure(backend, options)
-    given = {name: arguments[name] for name in _ORDER if name in arguments}
-    ordered = OrderOptions(**given, **order)
-
-    def open_storage() -> tuple[Catalog, Reader]:
-        storage = KnownStorage(reader, options, any(map(scheme, names)))
-        catalog = find(storage)
-        reader_meta(catalog.delivered, ordered)  # refuses more shards than samples
-        if catalog.ranges is not None and not reader.reads_ranges:
-            what = f"{registry.shown(backend)} reads whole files only, no samples in containers"
-            raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
-        return catalog, _require_device(reader(catalog, **options), device, backend)
-
-    return Prepared(open_storage, ordered, _depth(arguments["prefetch_queue_depth"]))
-
-
-def add(arguments: Mapping[str, Any], prepared: Prepared, fmt: Format) -> tuple[DataNode, ...]:
-    """Put the reader into the current pipeline; returns the nodes of its outputs.
-
-    Raises:
-        ValueError, TypeError: an argument is wrong; the message has its name and value.
-        OSError, BackendUnavailable: opening has failed, unless lazy_init puts it off.
-    """
-    pinned = arguments["pinned"]
-    locked = None if pinned is None else dali_flag("pinned", pinned)
-
-    def make(name: str) -> BatchStream:
-        return BatchStream(
-            name=name,
-            opener=prepared.opener,
-            order=prepared.order,
-            depth=prepared.depth,
-            pinned=locked,
-            fmt=fmt,
-            resume=arguments["resume"],
-        )
-
-    return add_reader(
-        arguments["name"],
-        make,
+    device = _check(arguments["device"], arguments.get("skip_cached_images", False))
+    backend, reader, options = _storage(arguments, names)
+    pinned = arguments.get("pinned")
+    return Opening(
+        find=find,
+        reader=reader,
+        options=options,
+        backend=backend,
+        remote=any(map(scheme, names)),
+        device=device,
+        order=OrderOptions(**{name: arguments[name] for name in _ORDER}, by_container=by_container),
+        depth=_depth(arguments["prefetch_queue_depth"]),
+        pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
-        device=arguments["device"] or "cpu",
-        inherits_seed=arguments["seed"] is None,
-        preserve=dali_flag("preserve", arguments["preserve"]),
-        lazy=dali_flag("lazy_init", arguments["lazy_init"]),
-        with_index=dali_flag("return_index", arguments["return_index"]),
+        resume=arguments.get("resume"),
     )
 
 
-def _options(backend_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not isinstance(backend_options or {}, Mapping):
-        raise TypeError(f"backend_options must be a mapping, not {backend_options!r}")
-    return dict(backend_options or {})
+def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `dali.add_reader()` that say how the reader is part of the pipeline.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+    """
+    return {
+        "name": arguments["name"],
+        "inherits_seed": arguments["seed"] is None,
+        "preserve": dali_flag("preserve", arguments["preserve"]),
+        "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
+        "with_index": dali_flag("return_index", arguments["return_index"]),
+    }
+
+
+def _storage(
+    arguments: Mapping[str, Any], names: Sequence[bytes]
+) -> tuple[str, type[Reader], dict[str, Any]]:
+    """The backend in messages, its class and its options; `use_o_direct` is one of them."""
+    given = arguments["backend_options"] or {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"backend_options must be a mapping, not {given!r}")
+    backend, options = registry.choose(arguments["backend"], names), dict(given)
+    direct = dali_flag("use_o_direct", arguments.get("use_o_direct", False))
+    if direct and not options.setdefault("direct", True):
+        raise ValueError(
+            "use_o_direct=True and backend_options={'direct': False} exclude each other"
+        )
+    try:
+        return registry.shown(backend), registry.configure(backend, options), options
+    except TypeError as error:
+        if not direct:
+            raise
+        what = "use_o_direct=True is backend_options={'direct': True}, and"
+        raise TypeError(f"{what} {error}; leave out use_o_direct, or take python-file") from None
 
 
 def _check(device: str | None, skip_cached_images: bool) -> str:
@@ -133,20 +194,6 @@ def _check(device: str | None, skip_cached_images: bool) -> str:
             "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
         )
     return device or "cpu"
-
-
-def _require_device(reader: Reader, device: str, backend: str | type[Reader]) -> Reader:
-    """The reader, if its memory is on this device; else it is closed."""
-    if reader.device == device:
-        return reader
-    reader.close()
-    if device == "cpu":
-        raise ValueError(f"{registry.shown(backend)} reads into GPU memory: give device='gpu', too")
-    raise ValueError(
-        f"device='gpu': {registry.shown(backend)} with these options reads into host memory. "
-        "xnvme-block and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; with "
-        "any other, take pinned=True and data.gpu()"
-    )
 
 
 def _depth(prefetch_queue_depth: int | None) -> int:

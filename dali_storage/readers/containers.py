@@ -1,13 +1,18 @@
 """Arguments that several readers have beside those of `arguments`."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ..contract import registry
 from ..contract.objects import scheme
-from ..contract.options import dali_flag
 from ..samples.locations import file_names
+from .arguments import DaliArguments
+
+
+class DirectArguments(DaliArguments, total=False):
+    """The arguments of DALI's readers that may read past the page cache."""
+
+    use_o_direct: bool
 
 
 def on_cpu(device: str | None, why: str) -> None:
@@ -51,29 +56,3 @@ def goes_by_container(shuffle: str) -> bool:
     if shuffle not in ("dali", "samples"):
         raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
     return shuffle == "dali"
-
-
-def storage_options(
-    arguments: Mapping[str, Any], names: Iterable[bytes] = ()
-) -> Mapping[str, Any] | None:
-    """`backend_options`; with `use_o_direct`, with the option direct=True of the backend.
-
-    `names` are those of `prepare()`, which choose the backend.
-
-    Raises:
-        ValueError, TypeError: the options say direct=False, or the backend has no such option.
-    """
-    options: Mapping[str, Any] | None = arguments["backend_options"]
-    if not dali_flag("use_o_direct", arguments["use_o_direct"]):
-        return options
-    if not (options or {}).get("direct", True):
-        raise ValueError(
-            "use_o_direct=True and backend_options={'direct': False} exclude each other"
-        )
-    options = {**(options or {}), "direct": True}
-    try:
-        registry.configure(registry.choose(arguments["backend"], names), options)
-    except TypeError as error:
-        what = "use_o_direct=True is backend_options={'direct': True}, and"
-        raise TypeError(f"{what} {error}; leave out use_o_direct, or take python-file") from None
-    return options

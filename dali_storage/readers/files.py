@@ -1,58 +1,33 @@
 """`readers.file`: samples that are files."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from nvidia.dali.pipeline import do_not_convert
+from functools import partial
+from typing import Any, Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
 from ..contract.format import Format
-from ..contract.reader import Reader
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
+from ..reading.opening import Opening
 from ..samples import discovery
 from ..samples.locations import file_names, locations
-from .arguments import KnownStorage, Prepared, add, prepare
-
-_SAMPLES = "file_root", "files", "file_list"
-_FILTERS = "labels", "file_filters", "dir_filters", "case_sensitive_filter"
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 
 
-@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
-def file(
-    *,
-    device: str | None = None,
-    name: str | None = None,
-    bytes_per_sample_hint: int | Sequence[int] = 0,
-    case_sensitive_filter: bool = False,
-    dir_filters: str | Sequence[str] | None = None,
-    dont_use_mmap: bool = False,
-    file_filters: str | Sequence[str] = discovery.DEFAULT_FILE_FILTERS,
-    file_list: PathLike | None = None,
-    file_root: PathLike | None = None,
-    files: PathLike | Sequence[PathLike] | None = None,
-    initial_fill: int = 1024,
-    labels: int | Sequence[int] | None = None,
-    lazy_init: bool = False,
-    num_shards: int = 1,
-    pad_last_batch: bool = False,
-    prefetch_queue_depth: int = 1,
-    preserve: bool = False,
-    random_shuffle: bool = False,
-    read_ahead: bool = False,
-    seed: int | None = None,
-    shard_id: int = 0,
-    shuffle_after_epoch: bool = False,
-    shuffle_after_epoch_seed: int | None = None,
-    skip_cached_images: bool = False,
-    stick_to_shard: bool = False,
-    tensor_init_bytes: int = 1 << 20,
-    backend: str | type[Reader] | None = None,
-    backend_options: Mapping[str, Any] | None = None,
-    return_index: bool = False,
-    pinned: bool | None = None,
-    resume: Mapping[str, Any] | None = None,
-) -> tuple[DataNode, ...]:
+class SampleArguments(discovery.Filters, total=False):
+    """The arguments that say which files are samples."""
+
+    file_list: PathLike | None
+    file_root: PathLike | None
+    files: PathLike | Sequence[PathLike] | None
+    labels: int | Sequence[int] | None
+
+
+class FileArguments(SampleArguments, DaliArguments, total=False):
+    """The arguments of `file`."""
+
+
+@takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
+def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     """`fn.readers.file` of DALI 2.4, with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
@@ -180,24 +155,18 @@ def file(
 
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
-    return add(locals(), prepare_file(locals()), Format())
+    arguments = complete(file, given)
+    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
 
 
-def prepare_file(arguments: Mapping[str, Any]) -> Prepared:
-    """What `file` reads and how, from its arguments by name; others are ignored.
+def prepare_file(arguments: Mapping[str, Any]) -> Opening:
+    """What `file` opens, from its arguments by name; others are ignored.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
-    samples = {name: arguments[name] for name in _SAMPLES}
-    filters = {name: arguments[name] for name in _FILTERS}
+    samples = {name: arguments[name] for name in SampleArguments.__annotations__}
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
-    names = locations(**samples)
-    are_named = any(given is not None for given in samples.values())
-
-    def find(storage: KnownStorage) -> Catalog:
-        tree = None if are_named else storage.tree
-        return discovery.discover(tree, storage.remote, **samples, **filters)
-
-    return prepare(arguments, find, names=names)
+    names = locations(samples["file_root"], samples["files"], samples["file_list"])
+    return prepare(arguments, partial(discovery.discover, **samples), Format(), names=names)

@@ -2,22 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from nvidia.dali.data_node import DataNode as Tensor
-from nvidia.dali.pipeline import do_not_convert
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, Tree
+from ..contract.objects import Remote
 from ..contract.options import dali_integer
-from ..contract.reader import Reader
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
-from .arguments import KnownStorage, add, prepare
-from .containers import on_cpu, storage_options
+from .arguments import complete, in_graph, prepare, takes_arguments
+from .containers import DirectArguments, on_cpu
 
 Integers: TypeAlias = int | Sequence[int] | None
 Fractions: TypeAlias = float | Sequence[float] | None
@@ -27,50 +26,34 @@ _ENDS = "roi_end", "rel_roi_end", "roi_shape", "rel_roi_shape"
 _PAD = "pad", "constant", "const", "fill"  # what DALI takes for it, in any case
 
 
-@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
-def numpy(
-    *,
-    device: str | None = None,
-    name: str | None = None,
-    bytes_per_sample_hint: int | Sequence[int] = 0,
-    cache_header_information: bool = False,
-    dont_use_mmap: bool = False,
-    file_filter: PathLike = "*.npy",
-    file_list: PathLike | None = None,
-    file_root: PathLike | None = None,
-    files: PathLike | Sequence[PathLike] | None = None,
-    fill_value: float = 0.0,
-    initial_fill: int = 1024,
-    lazy_init: bool = False,
-    num_shards: int = 1,
-    out_of_bounds_policy: str = "error",
-    pad_last_batch: bool = False,
-    prefetch_queue_depth: int = 1,
-    preserve: bool = False,
-    random_shuffle: bool = False,
-    read_ahead: bool = False,
-    register_buffers: bool = True,
-    rel_roi_end: Fractions = None,
-    rel_roi_shape: Fractions = None,
-    rel_roi_start: Fractions = None,
-    roi_axes: Integers = (),
-    roi_end: Integers = None,
-    roi_shape: Integers = None,
-    roi_start: Integers = None,
-    seed: int | None = None,
-    shard_id: int = 0,
-    shuffle_after_epoch: bool = False,
-    shuffle_after_epoch_seed: int | None = None,
-    skip_cached_images: bool = False,
-    stick_to_shard: bool = False,
-    tensor_init_bytes: int = 1 << 20,
-    use_o_direct: bool = False,
-    backend: str | type[Reader] | None = None,
-    backend_options: Mapping[str, Any] | None = None,
-    return_index: bool = False,
-    pinned: bool | None = None,
-    resume: Mapping[str, Any] | None = None,
-) -> DataNode | tuple[DataNode, ...]:
+class NumpyArguments(DirectArguments, total=False):
+    """The arguments of `numpy`."""
+
+    cache_header_information: bool
+    file_filter: PathLike
+    file_list: PathLike | None
+    file_root: PathLike | None
+    files: PathLike | Sequence[PathLike] | None
+    fill_value: float
+    out_of_bounds_policy: str
+    register_buffers: bool
+    rel_roi_end: Fractions
+    rel_roi_shape: Fractions
+    rel_roi_start: Fractions
+    roi_axes: Integers
+    roi_end: Integers
+    roi_shape: Integers
+    roi_start: Integers
+
+
+@takes_arguments(
+    file_filter="*.npy",
+    fill_value=0.0,
+    out_of_bounds_policy="error",
+    register_buffers=True,
+    roi_axes=(),
+)
+def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.numpy` of DALI 2.4, with a choice of how the bytes are read.
 
     The arguments are the same, and so are the arrays, their order, shards and epochs, bit for bit.
@@ -115,17 +98,17 @@ def numpy(
           that of the first batch, and DALI lets no Python source change them. `filename` is the
           path of the file.
     """
-    arguments = dict(locals())
-    on_cpu(device, "headers are parsed on the CPU")
+    arguments = complete(numpy, given)
+    on_cpu(arguments["device"], "headers are parsed on the CPU")
     fmt = header.Npy(_region(arguments))
-    given = None if files is None else file_names("files", files)
-    names = locations(file_root, given, file_list)
-    arguments["backend_options"] = storage_options(arguments, names)
+    file_root, file_list, files = map(arguments.get, ("file_root", "file_list", "files"))
+    files = None if files is None else file_names("files", files)
+    names = locations(file_root, files, file_list)
 
-    def find(storage: KnownStorage) -> Catalog:
-        return header.find(file_root, file_list, given, file_filter, storage.remote)
+    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
+        return header.find(file_root, file_list, files, arguments["file_filter"], remote)
 
-    nodes = add(arguments, prepare(arguments, find, names=names), fmt)
+    nodes = add_reader(opening=prepare(arguments, find, fmt, names=names), **in_graph(arguments))
     return nodes if len(nodes) > 1 else nodes[0]
 
 

@@ -1,51 +1,26 @@
 """`readers.mxnet`: samples that are records of RecordIO files."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from nvidia.dali.pipeline import do_not_convert
+from collections.abc import Sequence
+from typing import Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
-from ..contract.reader import Reader
-from ..dali import DataNode
+from ..contract.catalog import Catalog, Tree
+from ..contract.objects import Remote
+from ..dali import DataNode, add_reader
 from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import KnownStorage, add, prepare
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import goes_by_container, on_cpu
 
 
-@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
+@takes_arguments()
 def mxnet(
     *,
     path: PathLike | Sequence[PathLike],
     index_path: PathLike | Sequence[PathLike],
-    device: str | None = None,
-    name: str | None = None,
-    bytes_per_sample_hint: int | Sequence[int] = 0,
-    dont_use_mmap: bool = False,
-    initial_fill: int = 1024,
-    lazy_init: bool = False,
-    num_shards: int = 1,
-    pad_last_batch: bool = False,
-    prefetch_queue_depth: int = 1,
-    preserve: bool = False,
-    random_shuffle: bool = False,
-    read_ahead: bool = False,
-    seed: int | None = None,
-    shard_id: int = 0,
-    shuffle_after_epoch: bool = False,
-    shuffle_after_epoch_seed: int | None = None,
-    skip_cached_images: bool = False,
-    stick_to_shard: bool = False,
-    tensor_init_bytes: int = 1 << 20,
     shuffle: str = "dali",
-    backend: str | type[Reader] | None = None,
-    backend_options: Mapping[str, Any] | None = None,
-    return_index: bool = False,
-    pinned: bool | None = None,
-    resume: Mapping[str, Any] | None = None,
+    **given: Unpack[DaliArguments],
 ) -> tuple[DataNode, ...]:
     """`fn.readers.mxnet` of DALI 2.4, with a choice of how the bytes are read.
 
@@ -82,16 +57,17 @@ def mxnet(
         * RecordError: at an offset of the index there is no record of an image, or a damaged one.
           `filename` is the path of the file.
     """
-    arguments = dict(locals())
-    on_cpu(device, "records are parsed on the CPU")
+    arguments = complete(mxnet, given)
+    on_cpu(arguments["device"], "records are parsed on the CPU")
     paths = file_names("path", path)
     index, *more = file_names("index_path", index_path)
     if more:
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
     by_container = goes_by_container(shuffle)
 
-    def find(storage: KnownStorage) -> Catalog:
-        return recordio.find(paths, index, by_container=by_container, files=Files(storage.remote))
+    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
+        return recordio.find(paths, index, by_container=by_container, files=Files(remote))
 
-    prepared = prepare(arguments, find, names=paths, by_container=by_container)
-    return add(arguments, prepared, recordio.RecordIO())
+    fmt = recordio.RecordIO()
+    opening = prepare(arguments, find, fmt, names=paths, by_container=by_container)
+    return add_reader(opening=opening, **in_graph(arguments))

@@ -1,20 +1,18 @@
 """`readers.records`: samples that are byte ranges of files."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from nvidia.dali.pipeline import do_not_convert
+from collections.abc import Sequence
+from typing import Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
-from ..contract.reader import Reader
-from ..dali import DataNode
+from ..contract.objects import Remote
+from ..dali import DataNode, add_reader
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import KnownStorage, add, prepare
+from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
 
 
 class _Records(Format):
@@ -22,7 +20,7 @@ class _Records(Format):
     schema = "Records"
 
 
-@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
+@takes_arguments()
 def records(
     *,
     files: PathLike | Sequence[PathLike],
@@ -30,25 +28,7 @@ def records(
     sizes: Column | int,
     file_ids: Column | None = None,
     labels: Column | None = None,
-    device: str | None = None,
-    name: str | None = None,
-    initial_fill: int = 1024,
-    lazy_init: bool = False,
-    num_shards: int = 1,
-    pad_last_batch: bool = False,
-    prefetch_queue_depth: int = 1,
-    preserve: bool = False,
-    random_shuffle: bool = False,
-    seed: int | None = None,
-    shard_id: int = 0,
-    shuffle_after_epoch: bool = False,
-    shuffle_after_epoch_seed: int | None = None,
-    stick_to_shard: bool = False,
-    backend: str | type[Reader] | None = None,
-    backend_options: Mapping[str, Any] | None = None,
-    return_index: bool = False,
-    pinned: bool | None = None,
-    resume: Mapping[str, Any] | None = None,
+    **given: Unpack[ReaderArguments],
 ) -> tuple[DataNode, ...]:
     """Samples that are byte ranges of files, in the order of `readers.file`.
 
@@ -92,10 +72,11 @@ def records(
         * ContainerChangedError, StaleMapError: a file is too short for a sample, or has changed
           since the reader first read from it. No byte of it is delivered.
     """
-    arguments = {**locals(), "skip_cached_images": False}
+    arguments = complete(records, given)
     names = file_names("files", files)
 
-    def find(storage: KnownStorage) -> Catalog:
-        return plain.find(names, offsets, sizes, file_ids, labels, Files(storage.remote))
+    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
+        return plain.find(names, offsets, sizes, file_ids, labels, Files(remote))
 
-    return add(arguments, prepare(arguments, find, names=names), _Records())
+    opening = prepare(arguments, find, _Records(), names=names)
+    return add_reader(opening=opening, **in_graph(arguments))

@@ -2,58 +2,32 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from nvidia.dali.pipeline import do_not_convert
+from typing import Any, Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, Tree
 from ..contract.errors import BackendUnavailable
+from ..contract.objects import Remote
 from ..contract.options import dali_flag
-from ..contract.reader import Reader
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
-from .arguments import KnownStorage, add, prepare
-from .containers import goes_by_container, index_names, on_cpu, storage_options
+from .arguments import complete, in_graph, prepare, takes_arguments
+from .containers import DirectArguments, goes_by_container, index_names, on_cpu
 from .features import describe
 
 
-@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
+@takes_arguments()
 def tfrecord(
     *,
     path: PathLike | Sequence[PathLike],
     features: Mapping[str, Any],
     index_path: PathLike | Sequence[PathLike] | None = None,
-    device: str | None = None,
-    name: str | None = None,
-    bytes_per_sample_hint: int | Sequence[int] = 0,
-    dont_use_mmap: bool = False,
-    initial_fill: int = 1024,
-    lazy_init: bool = False,
-    num_shards: int = 1,
-    pad_last_batch: bool = False,
-    prefetch_queue_depth: int = 1,
-    preserve: bool = False,
-    random_shuffle: bool = False,
-    read_ahead: bool = False,
-    seed: int | None = None,
-    shard_id: int = 0,
-    shuffle_after_epoch: bool = False,
-    shuffle_after_epoch_seed: int | None = None,
-    skip_cached_images: bool = False,
-    stick_to_shard: bool = False,
-    tensor_init_bytes: int = 1 << 20,
-    use_o_direct: bool = False,
-    backend: str | type[Reader] | None = None,
-    backend_options: Mapping[str, Any] | None = None,
-    return_index: bool = False,
-    pinned: bool | None = None,
-    resume: Mapping[str, Any] | None = None,
     shuffle: str = "dali",
     verify: bool = False,
+    **given: Unpack[DirectArguments],
 ) -> dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]:
     """`fn.readers.tfrecord` of DALI 2.4, with a choice of how the bytes are read.
 
@@ -110,21 +84,21 @@ def tfrecord(
           message names the record.
         * ContainerChangedError: a file has changed or become shorter since it was opened.
     """
-    arguments = dict(locals())
-    on_cpu(device, "records are parsed on the CPU")
+    arguments = complete(tfrecord, given)
+    on_cpu(arguments["device"], "records are parsed on the CPU")
     by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None
     files = file_names("path", path)
-    arguments["backend_options"] = storage_options(arguments, files)
     indexes = index_names("index_path", index_path, files)
 
-    def find(storage: KnownStorage) -> Catalog:
-        return tfrecord_index.find(files, indexes, by_container, Files(storage.remote))
+    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
+        return tfrecord_index.find(files, indexes, by_container, Files(remote))
 
-    prepared = prepare(arguments, find, names=files, by_container=by_container)
-    nodes = add(arguments, prepared, TfRecord(described := describe(features), checksum))
+    fmt = TfRecord(described := describe(features), checksum)
+    opening = prepare(arguments, find, fmt, names=files, by_container=by_container)
+    nodes = add_reader(opening=opening, **in_graph(arguments))
     outputs = dict(zip(described, nodes, strict=False))
-    return (outputs, nodes[-1]) if dali_flag("return_index", return_index) else outputs
+    return (outputs, nodes[-1]) if dali_flag("return_index", arguments["return_index"]) else outputs
 
 
 def _checksum() -> Checksum:

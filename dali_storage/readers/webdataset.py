@@ -2,63 +2,39 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import numpy as np
-from nvidia.dali.pipeline import do_not_convert
 from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, Tree
+from ..contract.objects import Remote
 from ..contract.options import dali_flag
-from ..contract.reader import Reader
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import KnownStorage, add, prepare
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import goes_by_container, index_names, on_cpu
 
 _MISSING = "empty", "skip", "error"
 
 
-@do_not_convert  # type: ignore[untyped-decorator]  # AutoGraph has nothing to rewrite
+@takes_arguments()
 def webdataset(
     *,
     paths: PathLike | Sequence[PathLike],
     ext: str | bytes | Sequence[str | bytes],
     index_paths: PathLike | Sequence[PathLike] | None = None,
-    device: str | None = None,
-    name: str | None = None,
-    bytes_per_sample_hint: int | Sequence[int] = 0,
     case_sensitive_extensions: bool = True,
-    dont_use_mmap: bool = False,
     dtypes: Any = None,
-    initial_fill: int = 1024,
-    lazy_init: bool = False,
     missing_component_behavior: str | None = "",
-    num_shards: int = 1,
-    pad_last_batch: bool = False,
-    prefetch_queue_depth: int = 1,
-    preserve: bool = False,
-    random_shuffle: bool = False,
-    read_ahead: bool = False,
-    seed: int | None = None,
-    shard_id: int = 0,
-    shuffle_after_epoch: bool = False,
-    shuffle_after_epoch_seed: int | None = None,
-    skip_cached_images: bool = False,
-    stick_to_shard: bool = False,
-    tensor_init_bytes: int = 1 << 20,
     shuffle: str = "dali",
-    backend: str | type[Reader] | None = None,
-    backend_options: Mapping[str, Any] | None = None,
-    return_index: bool = False,
-    pinned: bool | None = None,
-    resume: Mapping[str, Any] | None = None,
+    **given: Unpack[DaliArguments],
 ) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.webdataset` of DALI 2.4, with a choice of how the bytes are read.
 
@@ -105,34 +81,34 @@ def webdataset(
     While it runs, the pipeline raises what it does with `readers.file`; and ContainerChangedError,
     for a tar that has changed since it was opened.
     """
-    arguments = {**locals()}
-    on_cpu(device, "samples are in host memory")
+    arguments = complete(webdataset, given)
+    on_cpu(arguments["device"], "samples are in host memory")
     tars = file_names("paths", paths)
     indexes = index_names("index_paths", index_paths, tars)
     extensions = _extensions(ext)
     types = _dtypes(dtypes, len(extensions))
     missing = str(missing_component_behavior or "empty").lower()
     if missing not in _MISSING:
-        known, given = ", ".join(map(repr, _MISSING)), missing_component_behavior
-        raise ValueError(f"missing_component_behavior must be {known}, not {given!r}")
+        what = f"must be {', '.join(map(repr, _MISSING))}, not {missing_component_behavior!r}"
+        raise ValueError(f"missing_component_behavior {what}")
     case = case_sensitive_extensions
     case = case is None or dali_flag("case_sensitive_extensions", case)
     by_container = goes_by_container(shuffle)
 
-    def find(storage: KnownStorage) -> Catalog:
+    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
         selection = Selection(extensions, types, missing, case)
-        missing_tars = storage.tree is not None  # the backend has a map
         return format_.find(
             tars,
             indexes,
             selection,
             by_container=by_container,
-            may_be_missing=missing_tars,
-            files=Files(storage.remote),
+            may_be_missing=tree is not None,  # the backend has a map
+            files=Files(remote),
         )
 
-    prepared = prepare(arguments, find, names=tars, by_container=by_container)
-    nodes = add(arguments, prepared, format_.WebDataset(types))
+    fmt = format_.WebDataset(types)
+    opening = prepare(arguments, find, fmt, names=tars, by_container=by_container)
+    nodes = add_reader(opening=opening, **in_graph(arguments))
     return nodes if len(nodes) > 1 else nodes[0]
 
 

@@ -20,6 +20,7 @@ from ..contract.waiting import take
 from ..order import Order
 from .buffers import BufferPool
 from .lanes import Lanes, spare_processors
+from .position import next_index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,11 +75,6 @@ class _Job:
     samples: IntArray | None = None
     outcome: LoadedBatch | Exception | None = None
     done: SimpleQueue[None] = field(default_factory=SimpleQueue)
-
-
-def next_index(index: int) -> int:
-    """The batch after a batch, unless batches are left out."""
-    return index + 1
 
 
 class Prefetcher:

@@ -4,7 +4,8 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,20 @@ from ..contract import cuda
 from ..contract._types import HostBuffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable, NotPageLocked
-from ..contract.format import Format
 from ..contract.reader import Reader
-from ..order import Order, OrderOptions, reader_meta
-from ..order.resume import RestOrder
+from ..order import Order, reader_meta
+from ..order.resume import Rest, RestOrder
+from ..order.state import SavedPositions
 from .buffers import BufferPool
+from .opening import Opening
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
 
 
-class BatchStream(Position):
+class BatchStream:
     """An endless stream of full batches.
 
-    `batch()` returns the same batch until `advance()` or `seek()` moves on. If one source of a
+    `batch()` returns the same batch until `position` moves on. If one source of a
     pipeline fails, DALI drops the batches of the others, which must then return them again.
     Otherwise two readers of one pipeline would get out of step.
 
@@ -34,35 +36,27 @@ class BatchStream(Position):
     garbage-collected.
 
     Attributes:
-        fmt: what makes the outputs of a batch.
+        position: where it is.
+        resumed: whether `resume()` has moved it.
+        rest: what is left of the epoch that it was moved into, if others began it; else None.
+        fmt: makes the outputs of a batch.
         pinned: whether batches are in page-locked host memory; known after `start()`.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
             again when these copies are done. None for batches in host memory.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        opener: Callable[[], tuple[Catalog, Reader]],
-        order: OrderOptions,
-        depth: int,
-        pinned: bool | None = None,
-        fmt: Format | None = None,
-        resume: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Open nothing yet; `opener` finds the samples and opens the backend.
-
-        `name` is for error messages. `depth` is the number of batches to read ahead. `pinned` is
-        the option of `readers.file`. `fmt` makes the outputs, by default bytes and label. `resume`
-        is for `resume()`, which `configure()` then calls.
-        """
-        super().__init__(order, resume)
+    def __init__(self, name: str, opening: Opening) -> None:
+        """Open nothing yet. `name` is for error messages."""
         self._name = name
-        self._opener = opener
-        self._depth = depth
-        self._page_lock = pinned
-        self.fmt = fmt or Format()
+        self._opening = opening
+        self.position = Position()
+        self.resumed = False
+        self.rest: Rest | None = None
+        self._order = opening.order
+        self._resume = opening.resume
+        self._batch_size = 0  # until configure()
+        self._shared_seed = True
+        self.fmt = opening.fmt
         self._process = os.getpid()
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
@@ -79,10 +73,32 @@ class BatchStream(Position):
         """
         if self._opened is None:
             self._refuse_ended()
-            catalog, reader = self._opener()
+            catalog, reader = self._opening.open()
             self._close_when_collected(reader.close)
             self._opened = catalog, reader
         return self._opened
+
+    @property
+    def configured(self) -> bool:
+        """Whether `configure()` has succeeded."""
+        return self._batch_size > 0 and (self._resume is None or self.resumed)
+
+    def configure(
+        self, *, batch_size: int, seed: int | None, checkpointing: bool, shared_seed: bool = True
+    ) -> None:
+        """Take what the pipeline decides about the order; before `start()`, states and checkpoints.
+
+        A `seed` replaces the reader's own. `shared_seed` says that it is the same on all ranks.
+
+        Raises:
+            TypeError, ValueError: see `resume()`.
+        """
+        seed = self._order.seed if seed is None else seed
+        self._order = replace(self._order, seed=seed, checkpointing=checkpointing)
+        self._batch_size, self._shared_seed = batch_size, shared_seed
+        vars(self).pop("_saved", None)  # of other settings
+        if self._resume is not None:
+            self.resume(self._resume)
 
     @property
     def meta(self) -> dict[str, int]:
@@ -99,9 +115,9 @@ class BatchStream(Position):
                 f"{self}: the reader uses GPU {reader.gpu}, and the pipeline has {has}; give both "
                 "the same: 'gpu' in backend_options, device_id of the pipeline"
             )
-        if self._page_lock and reader.device == "gpu":
+        if self._opening.pinned and reader.device == "gpu":
             raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
-        if self._page_lock and device_id is None:
+        if self._opening.pinned and device_id is None:
             raise ValueError(
                 f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
             )
@@ -124,29 +140,71 @@ class BatchStream(Position):
             catalog,
             reader,
             self._make_order(),
-            self._depth,
+            self._opening.depth,
             pool=pool,
             dali_threads=num_threads,
             fmt=self.fmt,
         )
         self._close_when_collected(self._prefetcher.close)
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """See Place.
+    def checkpoint(self, pending: int) -> dict[str, Any]:
+        """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
+        return self._saved.checkpoint(self.position.delivered(pending), self.rest, self._resume)
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Move to the position of a checkpoint.
 
         Raises:
+            ValueError: it is damaged, or of another data set or order, or the reader was given
+                `resume`, too.
+        """
+        if self._resume is not None:
+            either = "give the pipeline checkpoint=, or the reader resume="
+            raise ValueError(f"{self}: it cannot begin at two places: {either}")
+        batches, resumed = self._saved.read_checkpoint(checkpoint)
+        if resumed is not None:
+            self.resume(resumed)
+        self.position.seek(batches)
+
+    def state(self, pending: int) -> dict[str, Any]:
+        """For `resume()`; the same on all ranks that have been given equally many batches.
+
+        Its seed is None if every rank may have another one.
+
+        Raises:
+            ValueError: the reader does not pad its last batches.
+        """
+        return self._saved.state(self.position.delivered(pending), self.rest)
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state()` was called, with any number of ranks and batch size.
+
+        After `configure()` and before `start()`. Each sample of the epoch that is left is given
+        once, by one of the ranks; then whole epochs follow. `rest` says which batches these are.
+
+        Raises:
+            TypeError, ValueError: it is damaged, or of another data set or order; names it.
             RuntimeError: it has begun to read.
         """
         if self._prefetcher is not None:
             raise RuntimeError(f"{self} has begun to read; resume it before the first batch")
-        super().resume(state)
+        position, self.rest, self._resume = self._saved.read_state(state)
+        self.resumed = True
+        self.position.seek(position)
+
+    @cached_property
+    def _saved(self) -> SavedPositions:
+        """After `configure()`."""
+        catalog, _ = self.open()
+        settings = self._order, self._batch_size, self._shared_seed
+        return SavedPositions(repr(self), catalog, *settings)
 
     def batch(self) -> LoadedBatch:
-        """The batch at `position`; blocks until it has been read. After an error, tries again."""
+        """The batch at the position; blocks until it has been read. After an error, tries again."""
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
-        return self._prefetcher.get(self.position, self.successor)
+        return self._prefetcher.get(self.position.next, self.position.successor)
 
     @property
     def statistics(self) -> ReaderStatistics:
@@ -202,7 +260,7 @@ class BatchStream(Position):
             self.stream = cuda.CudaStream(gpu)
             return BufferPool(reader.allocate, self.stream.fence)
         self.pinned = reader.pinned
-        if reader.pinned or self._page_lock is False:
+        if reader.pinned or self._opening.pinned is False:
             return BufferPool(reader.allocate)
 
         def allocate(nbytes: int) -> HostBuffer:
@@ -212,7 +270,7 @@ class BatchStream(Position):
         try:
             allocate(1)  # CUDA may refuse this kind of memory
         except (BackendUnavailable, MemoryError) as error:
-            if self._page_lock:
+            if self._opening.pinned:
                 raise
             what = f"{self}: its buffers are not page-locked, so DALI copies every sample"
             remedy = "pinned=False silences this warning"

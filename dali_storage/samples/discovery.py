@@ -84,7 +84,7 @@ def discover(
                 return from_index(file_root, **filters)
             if scheme(path_bytes("file_root", file_root)):
                 return from_store(remote, file_root, **filters)
-            return from_directory(file_root, **filters)
+            return from_tree(directory(file_root), **filters)
         if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(tree, **filters)

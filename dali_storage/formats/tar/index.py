@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 import numpy as np
 
-from ..files import LOCAL, Files, ReadAt
 from .archive import BLOCK, REGULAR, Member, header, matches, members
 from .components import Block, Group, grouped, samples
 
@@ -27,8 +27,8 @@ _PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they
 _NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
 
 
-def blocks(path: bytes, files: Files = LOCAL) -> Iterator[Block]:
-    """The samples of an index.
+def blocks(path: bytes, file: BinaryIO) -> Iterator[Block]:
+    """The samples of an index, which is open at its start.
 
     Lines with the same extensions, as in most blocks, are parsed as columns: 0.7 us a line.
 
@@ -37,25 +37,22 @@ def blocks(path: bytes, files: Files = LOCAL) -> Iterator[Block]:
             another form, or a place that no tar has; names the line.
         OSError: it cannot be read.
     """
-    with files.open(path) as file:
-        width, count = _head(path, file.readline(_LINE))
-        done = 0
-        while done < count:
-            lines = file.readlines(_BYTES)[: count - done]
-            if not lines:
-                raise line_error(
-                    path, done, f"there is no such line: line 1 says {count:,} samples"
-                )
-            block = _columns(lines, width) or grouped(_words(path, lines, done, width))
-            for _, which, places in block.groups:
-                for what, wrong in (
-                    (f"an offset is no multiple of {BLOCK}", places[:, :, :1] % BLOCK != 0),
-                    ("an offset or a size is negative", places < 0),
-                ):
-                    for sample in which[wrong.any(axis=(1, 2))][:1].tolist():
-                        raise line_error(path, done + sample, what)
-            yield block._replace(probes=[*_probes(lines, done, width)])
-            done += len(lines)
+    width, count = _head(path, file.readline(_LINE))
+    done = 0
+    while done < count:
+        lines = file.readlines(_BYTES)[: count - done]
+        if not lines:
+            raise line_error(path, done, f"there is no such line: line 1 says {count:,} samples")
+        block = _columns(lines, width) or grouped(_words(path, lines, done, width))
+        for _, which, places in block.groups:
+            for what, wrong in (
+                (f"an offset is no multiple of {BLOCK}", places[:, :, :1] % BLOCK != 0),
+                ("an offset or a size is negative", places < 0),
+            ):
+                for sample in which[wrong.any(axis=(1, 2))][:1].tolist():
+                    raise line_error(path, done + sample, what)
+        yield block._replace(probes=[*_probes(lines, done, width)])
+        done += len(lines)
 
 
 def _probes(lines: list[bytes], done: int, width: int) -> Iterator[tuple[int, Member]]:
@@ -155,14 +152,19 @@ def _words(
         yield tuple(words[::width]), [*map(int, numbers)]
 
 
-def contradiction(read: ReadAt, member: Member) -> str | None:
-    """What the header before a file's data says otherwise than an index; None if nothing.
+def before(member: Member) -> tuple[int, int]:
+    """Where in its tar the header of a file is, and what may change it: position and length."""
+    start = max(member.offset - _BEFORE, 0)
+    return start, member.offset - start
+
+
+def contradiction(before: bytes, member: Member) -> str | None:
+    """What the header of a file says otherwise than an index; None if nothing.
 
     An index by wds2idx of a file with a long GNU name gives the place of the name.
-    `member.name` may be empty; it is not compared if a record before the header changes it.
+    `before` has the bytes at `before()`. `member.name` may be empty; it is not compared if a record
+    before the header changes it.
     """
-    first = max(member.offset - _BEFORE, 0)
-    before = read(first, member.offset - first)
     if len(before) < BLOCK:
         return "no header of a tar is there"
     try:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
-from ...contract.errors import ContainerChangedError
+from ...contract.errors import ContainerChangedError, named
 from ...contract.format import Contents, Format, Output, packed
 from ...contract.ranges import Ranges
-from ..files import LOCAL, Files, ReadAt
+from ..files import LOCAL, Files
 from . import index as tar_index
 from .archive import Member, members
 from .components import Block, Selection, grouped, samples
@@ -84,19 +84,17 @@ def find(
     """
     tars = files.catalog(paths)
 
-    def places(container: int) -> tuple[IntArray, IntArray]:
-        if indexes is None:
-            path = paths[container]
-            rows, _, _ = _choose(_scan(path), selection, partial(_where, path))
-        else:
-            index = indexes[container]
-            lines = tar_index.blocks(index, files)
-            chosen = _choose(lines, selection, partial(tar_index.line, index))
-            _compare(files, tars, container, index, chosen, may_be_missing)
-            rows = chosen[0]
-        return rows[:, :, 0].ravel(), rows[:, :, 1].ravel()
-
-    pieces = files.each(places, range(len(paths)))
+    if indexes is None:
+        rows = [_choose(_scan(path), selection, partial(_where, path))[0] for path in paths]
+    else:
+        with files.opened(indexes) as opened:
+            chosen = [
+                _choose(tar_index.blocks(index, file), selection, partial(tar_index.line, index))
+                for index, file in zip(indexes, opened, strict=True)
+            ]
+        _compare(files, tars, indexes, chosen, may_be_missing)
+        rows = [each for each, _, _ in chosen]
+    pieces = [(each[:, :, 0].ravel(), each[:, :, 1].ravel()) for each in rows]
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
     selection.refuse_nothing(int(counts.sum()))
@@ -133,35 +131,44 @@ def _choose(blocks: Iterator[Block], selection: Selection, where: Callable[[int]
 
 
 def _compare(
-    files: Files, tars: Catalog, container: int, index: bytes, chosen: _Chosen, may_be_missing: bool
+    files: Files,
+    tars: Catalog,
+    indexes: Sequence[bytes],
+    chosen: Sequence[_Chosen],
+    may_be_missing: bool,
 ) -> None:
-    """Compare what an index says with its tar, if that is there."""
-    try:
-        with files.reading(tars, container) as (read, end):
-            wrong = _contradiction(read, end, chosen, each=tars.sizes is None)
-    except FileNotFoundError:
-        if not may_be_missing:
-            raise
-        return
-    for sample, (offset, size), what in wrong:
-        what = f"{size:,} bytes at {offset:,}, but {what}"
-        what = str(tar_index.line_error(index, sample, what))
+    """Compare what indexes say with their tars, if those are there.
+
+    Of an object, only one file of a sample is compared: the one with the longest name, which may be
+    in the wrong place (`index.contradiction()`).
+    """
+
+    def refuse(container: int, sample: int, place: Sequence[int], what: str) -> NoReturn:
+        what = f"{place[1]:,} bytes at {place[0]:,}, but {what}"
+        what = str(tar_index.line_error(indexes[container], sample, what))
         raise ContainerChangedError(tars.file_path(container), what)
 
+    probes: list[tuple[int, int, Member]] = []  # container, sample, file
+    for container, (rows, kept, some) in enumerate(chosen):
+        try:
+            end = _size(tars, container)
+        except FileNotFoundError:
+            if may_be_missing:
+                continue
+            raise
+        for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
+            refuse(container, int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")
+        if tars.sizes is not None:
+            some = [*dict(sorted(some, key=lambda probe: len(probe[1].name))).items()]
+        probes += [(container, *probe) for probe in some]
+    places = [(container, *tar_index.before(file)) for container, _, file in probes]
+    for (container, sample, file), head in zip(probes, files.parts(tars, places), strict=True):
+        if (what := tar_index.contradiction(head, file)) is not None:
+            refuse(container, sample, file[1:], what)
 
-def _contradiction(
-    read: ReadAt, end: int, chosen: _Chosen, each: bool
-) -> list[tuple[int, Sequence[int], str]]:
-    """The first wrong sample, its place, and what is there instead; empty if none is found.
 
-    `each`: whether all files of a sample are compared, or only the one with the longest name, which
-    may be in the wrong place (`wds_index.contradiction()`).
-    """
-    rows, kept, probes = chosen
-    for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
-        return [(int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")]
-    one = dict(sorted(probes, key=lambda probe: len(probe[1].name)))  # the last one, if equal
-    for sample, file in probes if each else one.items():
-        if (what := tar_index.contradiction(read, file)) is not None:
-            return [(sample, file[1:], what)]
-    return []
+def _size(tars: Catalog, container: int) -> int:
+    if tars.sizes is not None:
+        return int(tars.sizes[container])
+    with named(path := tars.file_path(container)):
+        return os.stat(path).st_size

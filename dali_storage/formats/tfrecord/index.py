@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from itertools import takewhile
+from typing import BinaryIO
 
 import numpy as np
 
@@ -52,7 +52,11 @@ def find(
             columns = list(pool.map(scan, paths))
     else:
         ends = [*map(_end, paths)] if found.sizes is None else found.sizes.tolist()
-        columns = files.each(partial(_within, files), paths, ends, index_paths)
+        with files.opened(index_paths) as opened:
+            columns = [
+                _within(path, end, index, read_index(index, next(opened)))
+                for path, end, index in zip(paths, ends, index_paths, strict=True)
+            ]
     counts = np.array([len(starts) for starts, _ in columns], np.int64)
     if not counts.any():
         what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
@@ -73,8 +77,8 @@ def _end(path: bytes) -> int:
             return _MOST
 
 
-def _within(files: Files, path: bytes, end: int, index_path: bytes) -> _Columns:
-    starts, sizes = read_index(index_path, files)
+def _within(path: bytes, end: int, index_path: bytes, columns: _Columns) -> _Columns:
+    starts, sizes = columns
     wrong = (starts < 0) | (sizes < 0) | (starts > end - sizes)
     for record in np.flatnonzero(wrong)[:1].tolist():
         has = f"{sizes[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
@@ -86,12 +90,12 @@ def _within(files: Files, path: bytes, end: int, index_path: bytes) -> _Columns:
     return starts, sizes
 
 
-def read_index(path: bytes, files: Files = LOCAL) -> _Columns:
+def read_index(path: bytes, file: BinaryIO) -> _Columns:
     """The pairs of an index file: offset and size, separated by white space.
 
     As in DALI, it ends at the first word that is no int64, and an odd number at the end is ignored.
     """
-    with named(path), files.open(path) as file:
+    with named(path):
         text = file.read()
     numbers = _parse(text)[: len(text)]
     pairs = numbers[: numbers.size // 2 * 2].reshape(-1, 2)

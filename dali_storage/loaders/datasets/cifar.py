@@ -1,7 +1,8 @@
 """Loaders of CIFAR-10 and CIFAR-100."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -15,7 +16,7 @@ from ...contract.catalog import Catalog, CatalogBuilder
 from ...contract.reader import Reader
 from ...dali import DataNode, add_reader
 from ...order import OrderOptions
-from ...reading.source import BatchStream
+from ...reading.opening import Opening
 from ...samples.patterns import path_bytes
 from ..loop.loader import Loader
 from ..transforms.presets import CIFAR10_EVAL, CIFAR10_TRAIN, CIFAR100_EVAL, CIFAR100_TRAIN, Preset
@@ -100,34 +101,42 @@ def _read(
 ) -> tuple[DataNode, DataNode]:
     """The records and labels in the current pipeline; the arguments are those of `readers.file`."""
     options = dict(backend_options or {})
-    storage = partial(registry.configure(registry.choose(backend, ()), options), **options)
-    opener, ordered = partial(_open, found, storage), OrderOptions(**order)
-    data, labels = add_reader(
-        name, lambda name: BatchStream(name=name, opener=opener, order=ordered, depth=1)
+    names = list(map(os.fsencode, found.files))
+    files = Catalog.from_names(names, [0] * len(names), os.fsencode(found.directory))
+    opening = _CifarOpening(
+        find=lambda tree, remote: files,
+        reader=registry.configure(registry.choose(backend, ()), options),
+        options=options,
+        order=OrderOptions(**order),
+        found=found,
     )
+    data, labels = add_reader(name, opening)
     return data, labels
 
 
-def _open(
-    found: CifarSplit, open_reader: Callable[[Catalog], Reader]
-) -> tuple[Catalog, RecordsReader]:
-    """Read the files; the catalog of their records, and a reader of these."""
-    names, root = list(map(os.fsencode, found.files)), os.fsencode(found.directory)
-    files = Catalog.from_names(names, [0] * len(names), root)
-    memory, places = read_whole(files, open_reader)
-    builder, starts = CatalogBuilder(), []
-    for file, (name, place) in enumerate(zip(names, places, strict=True)):
-        with naming(os.fsdecode(files.path(file))):
-            first, labels = found.archive.records(memory[place])
-            _require_labels(labels, len(found.classes))
-        digits = len(str(labels.size - 1))
-        numbers = [b"#%0*d" % (digits, record) for record in range(labels.size)]
-        builder.extend(numbers, labels.tolist(), prefix=name)
-        starts.append(place.start + first)
-    catalog = builder.build(root)
-    return catalog, RecordsReader(
-        catalog, memory=memory, starts=np.concatenate(starts), size_bytes=RECORD_BYTES
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CifarOpening(Opening):
+    """Has the backend read the files whole; the samples are the records in them."""
+
+    found: CifarSplit
+
+    def open(self) -> tuple[Catalog, RecordsReader]:
+        """The catalog of the records, and a reader of these."""
+        files = self.find(None, None)
+        memory, places = read_whole(files, partial(self.reader, **self.options))
+        builder, starts = CatalogBuilder(), []
+        for file, place in enumerate(places):
+            with naming(os.fsdecode(files.path(file))):
+                first, labels = self.found.archive.records(memory[place])
+                _require_labels(labels, len(self.found.classes))
+            digits = len(str(labels.size - 1))
+            numbers = [b"#%0*d" % (digits, record) for record in range(labels.size)]
+            builder.extend(numbers, labels.tolist(), prefix=files.name(file))
+            starts.append(place.start + first)
+        catalog = builder.build(files.root)
+        return catalog, RecordsReader(
+            catalog, memory=memory, starts=np.concatenate(starts), size_bytes=RECORD_BYTES
+        )
 
 
 def _require_labels(labels: NDArray[np.integer], classes: int) -> None:

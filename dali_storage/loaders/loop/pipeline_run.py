@@ -65,7 +65,7 @@ class PipelineRun:
             last_batch=last_batch,
         )
         for each in self._sources.values():
-            each.successor = self.epochs.successor
+            each.position.successor = self.epochs.successor
         self._ahead = deque[int]()  # positions of the batches that DALI works on
         self._failed_read: Exception | None = None
 
@@ -75,12 +75,12 @@ class PipelineRun:
         If one of these has failed, the pipeline is not sound.
         """
         position = self.epochs.position(epoch, batch)
-        if position == (self._ahead[0] if self._ahead else self._source.position):
+        if position == (self._ahead[0] if self._ahead else self._source.position.next):
             return
         self.sound = False
         self._failed_read = None
         for each in self._sources.values():
-            each.seek(position)
+            each.position.seek(position)
         try:
             while not self.pipeline.empty():
                 self.pipeline.share_outputs()
@@ -117,7 +117,7 @@ class PipelineRun:
     @property
     def place(self) -> tuple[int, int]:
         """The epoch of the next batch that DALI takes, and the number of that batch in it."""
-        return divmod(self._source.position, self.epochs.rounds)
+        return divmod(self._source.position.next, self.epochs.rounds)
 
     def states(self) -> dict[str, dict[str, Any]]:
         """The states of the readers at the next batch."""
@@ -160,10 +160,10 @@ class PipelineRun:
         failed read is kept until the batches before it have been given.
         """
         while not self._failed_read and len(self._ahead) < self.pipeline.prefetch_queue_depth:
-            position = begin = self._source.position
+            position = begin = self._source.position.next
             try:
                 self.pipeline.schedule_run()
-                if self._source.position == begin:
+                if self._source.position.next == begin:
                     raise RuntimeError(
                         "another source of this pipeline has ended (StopIteration); a Loader needs "
                         "sources without an end"
@@ -171,7 +171,7 @@ class PipelineRun:
             except Exception as error:
                 # Without its traceback, whose frames would keep the pipeline alive.
                 self._failed_read = error.with_traceback(None)
-            while position != self._source.position:
+            while position != self._source.position.next:
                 self._ahead.append(position)
                 position = self.epochs.successor(position)
 

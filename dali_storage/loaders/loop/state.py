@@ -34,8 +34,8 @@ class State:
     """Where the epochs of a Loader are.
 
     Attributes:
-        readers: the state of each reader by its name, see `Source.state()`; the same on all ranks
-            that have been given equally many batches.
+        readers: the state of each reader by its name, see `BatchStream.state()`; the same on all
+            ranks that have been given equally many batches.
         batch_size, world, rank, last_batch: of the Loader that saved it, see Identity.
         pipeline: the checkpoint of its pipeline, in base64.
         version: of this format.

@@ -1,0 +1,71 @@
+"""How the samples of a reader are found, and its backend is opened."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..contract.catalog import Catalog, Tree
+from ..contract.format import Format
+from ..contract.objects import Remote
+from ..contract.reader import Reader
+from ..order import OrderOptions, reader_meta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a reader opens, and how it reads, from checked arguments.
+
+    Attributes:
+        find: finds the samples, given those that the backend knows, if any, and what lists objects
+            and reads indexes; None for files.
+        reader: the class of the backend.
+        options: of the backend.
+        backend: the backend in messages, see `registry.shown()`.
+        remote: whether the samples are objects.
+        device: where the samples' bytes are delivered, "cpu" or "gpu".
+        order: the order of the samples.
+        depth: how many batches are read ahead.
+        pinned: the option of `readers.file`.
+        fmt: makes the outputs of a batch.
+        resume: a state to go on from; see `BatchStream.resume()`.
+    """
+
+    find: Callable[[Tree | None, Remote | None], Catalog]
+    reader: type[Reader]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backend: str = ""
+    remote: bool = False
+    device: str = "cpu"
+    order: OrderOptions = field(default_factory=OrderOptions)
+    depth: int = 1
+    pinned: bool | None = None
+    fmt: Format = field(default_factory=Format)
+    resume: Mapping[str, Any] | None = None
+
+    def open(self) -> tuple[Catalog, Reader]:
+        """Find the samples and open the backend, which the caller closes.
+
+        Raises:
+            ValueError: there are more shards than samples, or the backend does not read such
+                samples, or not into the memory of this device.
+            Exception: as `find` and the backend.
+        """
+        tree = self.reader.tree(**self.options)  # lives until the reader has its loaded map, too
+        remote = self.reader.remote(**self.options) if self.remote else None
+        catalog = self.find(tree, remote)
+        reader_meta(catalog.delivered, self.order)  # refuses more shards than samples
+        if catalog.ranges is not None and not self.reader.reads_ranges:
+            what = f"{self.backend} reads whole files only, no samples in containers"
+            raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
+        reader = self.reader.open(catalog, remote, **self.options)
+        if reader.device == self.device:
+            return catalog, reader
+        reader.close()
+        if self.device == "cpu":
+            what = f"{self.backend} reads into GPU memory"
+            raise ValueError(f"{what}: give device='gpu', too")
+        raise ValueError(
+            f"device='gpu': {self.backend} with these options reads into host memory. "
+            "xnvme-block and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; "
+            "with any other, take pinned=True and data.gpu()"
+        )
