@@ -26,7 +26,7 @@ from .objects.store import Stores, Timeout
 from .objects.versions import VersionedObjects
 
 if TYPE_CHECKING:
-    from .objects.cache import Cache
+    from .objects.cache.samples import Cache
 
 _NAME = "object-store"
 _Retry: TypeAlias = Annotated[float, Option((0.0, 86400), "s")]
@@ -188,7 +188,7 @@ class ObjectStoreReader(Reader):
 
 def _cache_type() -> type[Cache]:
     try:
-        from .objects.cache import Cache
+        from .objects.cache.samples import Cache
     except ModuleNotFoundError as error:
         if error.name != "google_crc32c":
             raise

@@ -24,10 +24,10 @@ import pytest
 from dali_storage import Batch, Catalog, IntArray, Reader
 from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
-from dali_storage.backends.objects import cache as cache_module
-from dali_storage.backends.objects import entries as entries_module
-from dali_storage.backends.objects import quota as room_module
-from dali_storage.backends.objects.cache import Cache
+from dali_storage.backends.objects.cache import entries as entries_module
+from dali_storage.backends.objects.cache import quota as room_module
+from dali_storage.backends.objects.cache import samples as cache_module
+from dali_storage.backends.objects.cache.samples import Cache
 from dali_storage.contract.errors import BackendUnavailable, CacheNotUsed, ObjectReplacedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReaderTests
@@ -536,7 +536,7 @@ class TestOpening:
         directory.parent.chmod(0o755)
         script = """if 1:
             import os
-            from dali_storage.backends.objects.entries import Entries
+            from dali_storage.backends.objects.cache.entries import Entries
             os.setuid(65534)
             os.mkdir("cache/mine")
             try:
@@ -730,8 +730,8 @@ class TestReader:
         self, listed: Catalog, store: Store, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "google_crc32c", None)
-        for name in ("cache", "entries"):
-            monkeypatch.delitem(sys.modules, f"dali_storage.backends.objects.{name}")
+        for name in ("samples", "entries"):
+            monkeypatch.delitem(sys.modules, f"dali_storage.backends.objects.cache.{name}")
         with ObjectStoreReader(listed) as reader:
             assert read(reader, ALL, listed) == store.contents
         with nothing_is_left(), pytest.raises(BackendUnavailable, match="google-crc32c") as caught:
@@ -1053,7 +1053,7 @@ def occupied_by(size: int) -> int:
 
 _FILL = """if 1:
     import os, signal, sys, numpy as np
-    from dali_storage.backends.objects.entries import Entries
+    from dali_storage.backends.objects.cache.entries import Entries
     directory, limit, seed, rename = sys.argv[1:]
     if rename == "dies":
         os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

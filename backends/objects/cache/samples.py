@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from ...contract._types import IntArray, PathLike
-from ...contract.catalog import Catalog
-from ...contract.errors import CacheNotUsed, os_error
-from ...contract.reader import Batch
-from ..files.opening import is_local, open_cached, open_each, open_files, statuses
-from ..files.samples import FILES_AT_ONCE
-from ..linux.libc import IOVEC
-from ..linux.reads import Read, Reads
+from ....contract._types import IntArray, PathLike
+from ....contract.catalog import Catalog
+from ....contract.errors import CacheNotUsed, os_error
+from ....contract.reader import Batch
+from ...files.opening import is_local, open_cached, open_each, open_files, statuses
+from ...files.samples import FILES_AT_ONCE
+from ...linux.libc import IOVEC
+from ...linux.reads import Read, Reads
 from .entries import TRAILER, Entries
 
 _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK

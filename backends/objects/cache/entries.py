@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from ...contract.errors import named
-from ..files.opening import open_files
+from ....contract.errors import named
+from ...files.opening import open_files
 from .quota import TEMPORARY, Quota, occupied
 
 _LAYOUT = b"objects-1"  # another layout must have another name: old and new may share a directory
