@@ -80,7 +80,6 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", metavar="map", help="the map")
     add("name", metavar="path", nargs="?", help="show only this file, by its path from the root")
-    add("--plot", metavar="FILE", help="plot where on the device the files are (needs matplotlib)")
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`python -m bmap_tools show`: describe a map, or one of its files, and plot it."""
+"""`python -m bmap_tools show`: describe a map, or one of its files."""
 
 import os
 from collections.abc import Iterator
@@ -13,23 +13,19 @@ _BAR = 40  # characters
 _EXAMPLES = 3
 
 
-def run(path: str, *, name: str | None = None, plot: str | None = None) -> int:
-    """Print a summary of a map, or the extents of the file `name`, and plot the map to an image.
+def run(path: str, *, name: str | None = None) -> int:
+    """Print a summary of a map, or the extents of the file `name`.
 
     Returns the exit status, 0.
 
     Raises:
-        BadInputError: there is no such file in the map, or matplotlib is missing.
-        MapFormatError, OSError: the map cannot be read, or the plot not written.
+        BadInputError: there is no such file in the map.
+        MapFormatError, OSError: the map cannot be read.
     """
     extent_map = load(path)
     lines = _summary(extent_map) if name is None else _file(extent_map, path, os.fsencode(name))
     for line in lines:
         print_result(line)
-    if plot is not None:
-        from .plot import draw
-
-        draw(extent_map, plot)
     return 0
 
 
