@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeAlias
 
 Tick: TypeAlias = Callable[[int], None]
-"""Called with the number of files that are done."""
+"""Called with how much is done: the number of files or bytes since the beginning."""
 
 _LISTED = 20
 BAR_SECONDS = 0.25
@@ -61,10 +61,9 @@ def reason(error: OSError) -> str:
 def progress(step: str, total: int) -> Iterator[Tick]:
     """Show the progress of a step of `total` files; call the result with the number done.
 
-    It is a bar if standard error is a terminal and rich is installed, else a line now and then. It
-    is drawn by the caller's thread, and rarely, because it holds the interpreter lock.
+    It is a `bar()` where that can be drawn, else a line now and then.
     """
-    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
+    if _draws_bars():
         with bar(step, total) as tick:
             yield tick
     else:
@@ -74,15 +73,27 @@ def progress(step: str, total: int) -> Iterator[Tick]:
         )
 
 
-@contextmanager
-def bar(step: str, total: int) -> Iterator[Tick]:
-    """Show the progress of a step of `total` files as a bar; needs rich."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+def _draws_bars() -> bool:
+    return sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
 
+
+@contextmanager
+def bar(step: str, total: int, *, of_bytes: bool = False) -> Iterator[Tick]:
+    """Show the progress of a step of `total` files or bytes; call the result with what is done.
+
+    It is shown if standard error is a terminal and rich is installed. The caller's thread draws it,
+    and rarely, because drawing holds the interpreter lock.
+    """
+    if not _draws_bars():
+        yield lambda done: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    count = rich.DownloadColumn() if of_bytes else rich.MofNCompleteColumn()
+    columns = ("{task.description}", rich.BarColumn(), count, rich.TimeRemainingColumn())
     console = Console(stderr=True)
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
+    with rich.Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
         task = bar.add_task(step, total=total)
         yield _seldom(BAR_SECONDS, lambda done: bar.update(task, completed=done, refresh=True))
 

@@ -4,13 +4,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from .atomic import replacing
 from .bmap_json import MapFormatError, Members, OtherLayout, read_document, read_lines, to_text
 from .checks import check
 from .columns import COLUMNS, Columns, as_array, lines, path_checks
@@ -55,13 +55,13 @@ def save(extent_map: ExtentMap, path: PathLike) -> None:
     header = _KNOWN | {"created": extent_map.created, "creator": "bmap_tools"}
     header |= _described(extent_map) | {"digest": digest(extent_map)}
     members = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in header.items()]
-    with _replacing(os.path.realpath(os.fsdecode(path))) as file:
-        file.write("{\n" + "".join(members) + '"files": [')
+    with replacing(os.path.realpath(os.fsdecode(path))) as file:
+        file.write(("{\n" + "".join(members) + '"files": [').encode("ascii"))
         separator = "\n"
         for line in lines(extent_map):
-            file.write(separator + line)
+            file.write((separator + line).encode("ascii"))
             separator = ",\n"
-        file.write("\n]\n}\n")
+        file.write(b"\n]\n}\n")
 
 
 def digest(extent_map: ExtentMap) -> str:
@@ -99,25 +99,6 @@ def _described(extent_map: ExtentMap) -> dict[str, Any]:
         "device": dataclasses.asdict(extent_map.device),
         "directories": to_text(extent_map.directories),
     }
-
-
-@contextmanager
-def _replacing(path: str) -> Iterator[TextIO]:
-    """An ASCII file that replaces `path` if the block succeeds, and is removed if not.
-
-    It is created beside `path`, with the permissions of any new file.
-    """
-    temporary = os.path.join(os.path.dirname(path), f".bmap-{secrets.token_hex(8)}.tmp")
-    file = open(temporary, "x", encoding="ascii")  # noqa: SIM115 - the next `with` closes it
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # or a crash could leave the new name without the contents
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _read(header: dict[str, Any], groups: Iterable[list[Any]]) -> ExtentMap:

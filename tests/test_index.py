@@ -9,10 +9,12 @@ import gzip
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import pytest
 import wds2idx
 from nvidia.dali import Pipeline, fn
 
+from bmap_tools import console
 from dali_storage.cli import doctor, index
 from dali_storage.contract.errors import os_error
 from dali_storage.formats.tar import archive
@@ -206,7 +209,7 @@ def test_an_index_that_is_interrupted_leaves_nothing(
     (tmp_path / "a.idx").write_text("before")
     (tmp_path / "a.idx.part").write_text("of the user")
 
-    def lines(path: bytes, progress: index.Progress) -> Iterator[bytes]:
+    def lines(path: bytes, progress: console.Tick) -> Iterator[bytes]:
         yield b"v1.2 4\n"
         raise KeyboardInterrupt
 
@@ -222,7 +225,7 @@ def test_two_programs_may_write_one_index(
 ) -> None:
     """As when every rank of a job makes it: each writes a file of its own, the last one stays."""
 
-    def lines(path: bytes, progress: index.Progress) -> Iterator[bytes]:
+    def lines(path: bytes, progress: console.Tick) -> Iterator[bytes]:
         yield b"the whole"
         command = [sys.executable, "-m", "dali_storage", "index", str(tar)]
         assert subprocess.run(command).returncode == 0
@@ -263,12 +266,14 @@ def test_the_command_is_found_in_the_help(capsys: pytest.CaptureFixture[str]) ->
 def test_the_progress_is_in_bytes_of_all_files(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_STEP", 1)
-    steps: list[int] = []
-    index.write(str(tar), str(tmp_path / "a.idx"), steps.append)
-    assert sum(steps) == tar.stat().st_size
-    assert min(steps) >= 0
-    assert len(steps) == len(MEMBERS)
+    shown: list[int] = []
+    monkeypatch.setattr(console, "bar", lambda *_, of_bytes: nullcontext(shown.append))
+    other = shutil.copy(tar, tmp_path / "other.tar")
+    assert index.main([str(tar), str(other)]) == 0
+    size, each = tar.stat().st_size, len(shown) // 2
+    assert each >= len(MEMBERS)
+    assert shown[0] == 0 < shown[each - 1] < size
+    assert shown == sorted(shown[:each]) + [size + position for position in shown[:each]]
 
 
 def test_it_works_without_rich(

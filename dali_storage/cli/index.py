@@ -10,23 +10,21 @@ is 0 if every file has an index now, else 1.
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from bmap_tools import console
+from bmap_tools.atomic import replacing
+from bmap_tools.console import Tick
 
 from ..formats.tar import archive
 from ..formats.tar import index as tar_index
 from ..formats.tfrecord import index as tfrecord_index
-from ..samples.index_file import replacing
 from . import index_samples
 
-Progress: TypeAlias = Callable[[int], object]
-"""Called with how many bytes of a container have been read, as often as one likes."""
-
 _HEAD = 512  # bytes of a container, which show its kind
-_STEP = 1 << 20  # bytes; to draw a bar costs more than to read a header
 
 
 class Kind(NamedTuple):
@@ -35,7 +33,7 @@ class Kind(NamedTuple):
     name: str
     extensions: tuple[str, ...]  # which ".idx" replaces
     matches: Callable[[bytes], bool]  # whether a file begins with 512 bytes of one
-    lines: Callable[[bytes, Progress], Iterable[bytes]]  # of the index of the file at a path
+    lines: Callable[[bytes, Tick], Iterable[bytes]]  # of the index of the file at a path
 
 
 KINDS = (
@@ -58,14 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if file != targets.setdefault(target := _target(file, given.output), file):
             what = f"{targets[target]!r} and {file!r} have one index, {target!r}"
             parser.error(f"{what}; index them one by one, with -o")
-    failed = 0
-    with _bar(sum(map(_size, targets.values()))) as advance:
+    failed = done = 0
+    with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
         for target, file in targets.items():
             try:
-                write(file, target, advance)
+                write(file, target, tick, done)
             except (OSError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1
+            done += _size(file)
     return 1 if failed else 0
 
 
@@ -97,27 +96,16 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argpars
     return given, parser
 
 
-def write(file: str, target: str, advance: Progress) -> None:
-    """Write the index of `file` to the path `target`.
-
-    `advance` is called with numbers of bytes, which add up to the size of the file.
+def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
+    """Write the index of `file` to the path `target`; `tick` gets `done` and the bytes of it read.
 
     Raises:
         ValueError: the file is no container of a known kind, or is damaged.
         OSError: it cannot be read, or the index cannot be written.
     """
-    done = 0
-
-    def progress(position: int) -> None:
-        nonlocal done
-        if position - done >= _STEP:
-            advance(position - done)
-            done = position
-
     kind = _kind(file)
     with replacing(target) as index:  # opened first: an index may take minutes
-        index.writelines(kind.lines(os.fsencode(file), progress))
-    advance(_size(file) - done)
+        index.writelines(kind.lines(os.fsencode(file), lambda position: tick(done + position)))
 
 
 def _kind(file: str) -> Kind:
@@ -144,18 +132,3 @@ def _size(file: str) -> int:
     with contextlib.suppress(OSError):
         return os.stat(file).st_size
     return 0
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Progress]:
-    """A progress bar on stderr, if that is a terminal and rich is installed."""
-    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-    columns = BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)

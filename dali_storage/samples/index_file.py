@@ -33,18 +33,18 @@ an error of Python. Only a file that is cut short in place while it is mapped ki
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
-import secrets
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from bmap_tools.atomic import replacing
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
@@ -197,22 +197,6 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
         for column in columns.values():
             file.write(bytes(-file.tell() % _ALIGNMENT))
             file.write(column.data)
-
-
-@contextlib.contextmanager
-def replacing(target: str) -> Iterator[BinaryIO]:
-    """A file that becomes the one at the path `target` at the end of the block, unless it fails."""
-    # Random, because other machines and containers have processes of the same number.
-    part = f"{target}.{secrets.token_hex(8)}.part"
-    try:
-        with open(part, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # a power cut must not leave a name without its bytes
-        os.replace(part, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
 
 
 def _map(path: str) -> memoryview:
