@@ -1,33 +1,38 @@
 """Samples in memory: the model of a backend, and the upper limit in a benchmark."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..contract._types import IntArray
+from ..contract._types import HostBuffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError
+from ..contract.format import SMALL, windows
 from ..contract.ranges import Ranges
 from ..contract.reader import Batch, Reader
 
 
 class MemoryReader(Reader):
-    """Reads every file when it is opened, and copies from memory afterwards.
+    """Reads every file when it is opened, if it has not got its bytes, and copies from memory.
 
     For data sets that fit in memory several times. Later changes to the files are not noticed.
     """
 
     reads_ranges = True
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Read all files of `catalog`.
+    def __init__(self, catalog: Catalog, *, contents: Sequence[HostBuffer] | None = None) -> None:
+        """Read all files of `catalog`; or take their `contents`, uint8[bytes] each, and copy none.
 
         Raises:
             OSError: a file cannot be read; names its path.
             ContainerChangedError: a file ends before one of its ranges.
         """
         files = np.arange(catalog.file_count)
-        self._contents = [_contents(path) for path in catalog.file_paths(files)]
+        if contents is None:
+            contents = [_contents(path) for path in catalog.file_paths(files)]
+        self._contents = contents
+        self._catalog, self._ranges = catalog, catalog.ranges
         self._sizes = np.array([content.size for content in self._contents], np.int64)
         if catalog.ranges is not None:
             _require_within(catalog, catalog.ranges, self._sizes)
@@ -36,12 +41,17 @@ class MemoryReader(Reader):
         return self._sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        if (spans := batch.spans) is None:
-            for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
-                content = self._contents[sample]
-                batch.buffer[start : start + content.size] = content
+        ranges, sizes = self._ranges, batch.sizes
+        files = self._catalog.files(batch.samples)
+        starts = np.zeros_like(sizes) if ranges is None else ranges.starts[batch.samples]
+        size = int(sizes[0]) if sizes.size else 0
+        if 0 < size <= SMALL and isinstance(batch.buffer, np.ndarray) and (sizes == size).all():
+            target = windows(batch.buffer, size)
+            for file in set(files.tolist()):
+                here = np.flatnonzero(files == file)
+                target[batch.offsets[here]] = windows(self._contents[file], size)[starts[here]]
             return
-        columns = spans.files, spans.starts, spans.sizes, spans.offsets
+        columns = files, starts, sizes, batch.offsets
         for file, start, size, offset in zip(*(it.tolist() for it in columns), strict=True):
             batch.buffer[offset : offset + size] = self._contents[file][start : start + size]
 

@@ -11,18 +11,32 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...contract._types import HostBuffer, IntArray
-from .pickles import RECORD_BYTES, Rows, parse
+from ...contract._types import HostBuffer, IntArray, address_of
+from .pickles import RECORD_BYTES, parse
 
 _MOST_BYTES = 1 << 28  # of a file; the largest published has 155 MB
 
-Records: TypeAlias = tuple[IntArray, NDArray[np.integer]]
-"""Where n records start in a file, int64[n], and their labels."""
+
+class Records(NamedTuple):
+    """The n records of a file.
+
+    Attributes:
+        content: the bytes of the file; or, if it has the first pixels of all images, then the
+            second ones, and so on (Fortran's order), the images one after another.
+        starts: int64[n], where the records start in `content`.
+        labels: of the records.
+        moved: whether `content` is not that of the file.
+    """
+
+    content: HostBuffer
+    starts: IntArray
+    labels: NDArray[np.integer]
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,7 @@ class Archive:
         splits: the files of each split, in the order of their records.
         names: the file with the names of the classes.
         classes: how many classes there are.
-        records: finds the records in a file with these bytes, which it may move.
+        records: finds the records in a file with these bytes.
         class_names: finds the names. Both raise `ValueError`.
     """
 
@@ -44,7 +58,7 @@ class Archive:
     splits: Mapping[str, Sequence[str]]
     names: str
     classes: int
-    records: Callable[[HostBuffer], Records]
+    records: Callable[[bytes], Records]
     class_names: Callable[[bytes], Sequence[str]]
 
 
@@ -133,38 +147,39 @@ def naming(path: str) -> Iterator[None]:
         raise ValueError(f"{path!r}: {error}") from None
 
 
-def _pickled_records(key: str, content: HostBuffer) -> Records:
-    batch = parse(content.data)
+def _pickled_records(key: str, content: bytes) -> Records:
+    batch = parse(content)
     rows, labels = batch.get("data"), batch.get(key)
-    if not isinstance(rows, Rows):
+    if not isinstance(rows, np.ndarray):
         raise ValueError(f"'data' must be an array of n x {RECORD_BYTES} bytes")
     if not isinstance(labels, list) or set(map(type, labels)) != {int}:
         raise ValueError(f"{key!r} must be a list of integers")
-    if len(labels) != rows.count:
-        raise ValueError(f"there are {rows.count} images, but {len(labels)} {key}")
-    if rows.transposed:  # records lie across each other
-        part = content[rows.start :][: rows.count * RECORD_BYTES]
-        part[:] = part.reshape(RECORD_BYTES, rows.count).T.ravel()
-    return rows.start + RECORD_BYTES * np.arange(rows.count), np.array(labels)
+    if len(labels) != len(rows):
+        raise ValueError(f"there are {len(rows)} images, but {len(labels)} {key}")
+    starts = RECORD_BYTES * np.arange(len(rows))
+    if not rows.flags.c_contiguous:
+        return Records(rows.ravel(), starts, np.array(labels), moved=True)
+    file = np.frombuffer(content, np.uint8)
+    return Records(file, address_of(rows) - address_of(file) + starts, np.array(labels))
 
 
 def _pickled_names(key: str, content: bytes) -> Sequence[str]:
-    names = parse(memoryview(content)).get(key)
+    names = parse(content).get(key)
     if not isinstance(names, list) or set(map(type, names)) != {str}:
         raise ValueError(f"{key!r} must be a list of names")
     return names
 
 
-def _binary_records(label_bytes: int, content: HostBuffer) -> Records:
+def _binary_records(label_bytes: int, content: bytes) -> Records:
     """Records, each behind its labels. The last one is taken: the fine one of CIFAR-100."""
     step = label_bytes + RECORD_BYTES
-    if not content.size or content.size % step:
+    if not content or len(content) % step:
         raise ValueError(
-            f"its {content.size} bytes are not a number of records of {step} bytes; the file is "
+            f"its {len(content)} bytes are not a number of records of {step} bytes; the file is "
             "truncated, or of another data set"
         )
-    starts = np.arange(label_bytes, content.size, step)
-    return starts, content[starts - 1]
+    file, starts = np.frombuffer(content, np.uint8), np.arange(label_bytes, len(content), step)
+    return Records(file, starts, file[starts - 1])
 
 
 def _names_in_lines(content: bytes) -> Sequence[str]:

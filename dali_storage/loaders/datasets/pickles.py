@@ -1,154 +1,128 @@
-"""The pickles of CIFAR, read without unpickling: nothing that a file names is imported or called.
+"""The pickles of CIFAR, loaded so that nothing that a file names is imported or called.
 
-A pickle is a program for a machine with a stack. `pickle.load()` runs it, and it may call any
-function. Here is no such machine. The published files are dicts of text, integers, lists of these
-and one array, and cPickle of Python 2 wrote each of them in one way (protocol 2). `parse()` knows
-this way and refuses everything else. The opcodes are described in Python's Lib/pickletools.py.
+A pickle is a program for a machine with a stack, and it may call any function. Here the machine has
+only the opcodes of the published files, which cPickle of Python 2 wrote (protocol 2), and a
+`_Call` stands for whatever a file names or calls: a note, which does nothing.
 """
 
-import re
+import io
+import pickle
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
+
+import numpy as np
 
 RECORD_BYTES = 3 * 32 * 32
 """Of an image: 32 x 32 pixels; the red, the green and the blue plane, row by row."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """An array of images, uint8[count, RECORD_BYTES], left where it is in the pickle.
-
-    Attributes:
-        start: where its bytes start.
-        count: how many rows it has.
-        transposed: whether the first index varies fastest in memory (Fortran's order).
-    """
-
-    start: int
-    count: int
-    transposed: bool
+_MOST_BYTES = 1 << 22  # beside the pixels; the published files have 1.7 MB at most
+_NAMES = "numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"
+_OPCODES = b"\x80.(}]aet\x85\x86\x87NJKMU\x88\x89qrhjcRb"  # described in Lib/pickletools.py
 
 
-Value: TypeAlias = int | str | list[Any] | Rows
+def parse(pickled: bytes) -> dict[str, Any]:
+    """The dict in a pickle: text (decoded as Latin-1), integers, lists, and arrays of images.
 
-
-def parse(pickled: memoryview) -> dict[str, Value]:
-    """The dict in a whole pickle. Text is decoded as Latin-1.
+    An array is uint8[n, RECORD_BYTES], a view of `pickled`. Any other value has no meaning.
 
     Raises:
-        ValueError: there is anything else than in the published files. None of it was executed.
+        ValueError: the pickle has or names what the published files do not, or is damaged.
     """
-    parser = _Parser(pickled)
+    file = _File(pickled)
     try:
-        return parser.dict()
-    except IndexError:
-        raise parser.refusal("the end is missing") from None
-    except RecursionError:
-        raise parser.refusal("lists are nested") from None
-
-
-def _form(pattern: bytes) -> re.Pattern[bytes]:
-    """In a pattern, a space is the opcode that numbers a value, or nothing."""
-    return re.compile(pattern.replace(b" ", b"(?:q.|r.{4})?"), re.DOTALL)
-
-
-_DICT, _DICT_END = _form(rb"\x80\x02} \("), _form(rb"u\.")
-_LIST, _PART, _PART_END = _form(rb"\] "), _form(rb"\("), _form(rb"e")
-_TEXT, _NUMBER = b"U"[0], _form(rb" ")
-# Lists are written in parts of 1,000. The memory of a match grows with its length.
-_SMALL_INTEGERS, _INTEGER = _form(rb"(?:K.){1,1000}"), _form(rb"M(..)")
-_ROWS, _ROWS_END = (
-    _form(
-        rb"cnumpy\.core\.multiarray\n_reconstruct\n cnumpy\nndarray\n K\0\x85 U\x01b \x87 R "
-        rb"\(K\x01(?:K(.)|M(..))M\0\x0c\x86 "  # the shape: by 3,072
-        rb"cnumpy\ndtype\n U\x02u1 K\0K\x01\x87 R \(K\x03U\x01\| NNN(?:J\xff{4}){2}K\0t b"
-        rb"([\x88\x89])T(.{4})"
-    ),
-    _form(rb" t b"),
-)
-
-
-class _Parser:
-    """Goes through one pickle."""
-
-    def __init__(self, pickled: memoryview) -> None:
-        self._pickled = pickled
-        self._place = 0
-
-    def refusal(self, why: str) -> ValueError:
-        return ValueError(
-            f"byte {self._place}: {why}; the file is truncated, damaged, or was pickled anew, by "
-            "Python 3 perhaps: extract the original archive again"
+        found = _Unpickler(file).load()
+        if type(found) is not dict:
+            raise ValueError("the pickle is not a dict")
+    except Exception as error:  # pickle documents that it may be any
+        why = (
+            f"opcode {error}" if isinstance(error, KeyError) else str(error) or "the end is missing"
         )
-
-    def dict(self) -> dict[str, Value]:
-        self._expect(_DICT)
-        items = self._values()
-        self._expect(_DICT_END)
-        if set(map(type, items[::2])) - {str} or len(items) % 2:
-            raise self.refusal("a dict has other keys than text, or no value for one")
-        if left := len(self._pickled) - self._place:
-            raise self.refusal(f"the pickle ends here, and {left} bytes are left")
-        return dict(zip(items[::2], items[1::2], strict=True))
-
-    def _values(self) -> list[Any]:
-        """Those that follow one after another."""
-        values = list[Any]()
-        while True:
-            if self._pickled[self._place] == _TEXT:
-                values += self._texts()
-            elif found := self._take(_SMALL_INTEGERS):
-                values += found[0][1::2]
-            elif found := self._take(_INTEGER):
-                values.append(_integer(found[1]))
-            elif self._take(_LIST):
-                values.append(self._list())
-            elif found := self._take(_ROWS):
-                values.append(self._rows(found))
-            else:
-                return values
-
-    def _list(self) -> list[Any]:
-        values = list[Any]()
-        while self._take(_PART):
-            values += self._values()
-            self._expect(_PART_END)
-        return values
-
-    def _texts(self) -> list[str]:
-        # A file has 10,000 names of files: one look at each is affordable.
-        pickled, place, texts = self._pickled, self._place, list[str]()
-        while pickled[place] == _TEXT:
-            end = place + 2 + pickled[place + 1]
-            texts.append(str(pickled[place + 2 : end], "latin-1"))
-            place = _NUMBER.match(pickled, end).end()  # type: ignore[union-attr]  # it may be empty
-        self._place = place
-        return texts
-
-    def _rows(self, found: re.Match[bytes]) -> Rows:
-        count, nbytes = _integer(found[1] or found[2]), _integer(found[4])
-        rows = Rows(self._place, count, found[3] == b"\x88")
-        if nbytes != count * RECORD_BYTES:
-            raise self.refusal(f"{count} images have {nbytes} bytes")
-        missing = self._place + nbytes - len(self._pickled)
-        if missing > 0:
-            raise self.refusal(f"{missing} bytes of images are missing")
-        self._place += nbytes
-        self._expect(_ROWS_END)
-        return rows
-
-    def _take(self, form: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """What is next, if it has this form."""
-        found = form.match(self._pickled, self._place)
-        if found:
-            self._place = found.end()
-        return found
-
-    def _expect(self, form: re.Pattern[bytes]) -> None:
-        if not self._take(form):
-            here = bytes(self._pickled[self._place :][:30])
-            raise self.refusal(f"{here!r} is not in the published files")
+        raise ValueError(
+            f"byte {file.tell()}: {why}; the file is truncated, damaged, or was pickled anew, by "
+            "Python 3 perhaps: extract the original archive again"
+        ) from None
+    return {key: _array(value, pickled) for key, value in found.items()}
 
 
-def _integer(content: bytes) -> int:
-    return int.from_bytes(content, "little")
+def _array(value: Any, pickled: bytes) -> Any:
+    """The array that is noted; any other value as it is."""
+    match value:
+        case _Call(
+            "numpy.core.multiarray._reconstruct",
+            (_Call("numpy.ndarray", ()), (0,), "b"),
+            (
+                1,
+                (int(count), 3072),
+                _Call("numpy.dtype", ("u1", 0, 1), (3, "|", None, None, None, -1, -1, 0)),
+                bool(transposed),
+                range() as place,
+            ),
+        ) if len(place) == count * RECORD_BYTES:
+            pixels = np.frombuffer(pickled, np.uint8, len(place), place.start)
+            return pixels.reshape(count, RECORD_BYTES, order="F" if transposed else "C")
+    return value
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """What a pickle has named, called with `arguments`, and given a `state`."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+
+    def __call__(self, *arguments: Any) -> "_Call":
+        return _Call(self.name, arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _File(io.BytesIO):
+    """A pickle. Each byte of a hostile one, beside those of pixels, may take 64 bytes of memory."""
+
+    left = _MOST_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise pickle.UnpicklingError("there is too much beside the images")
+        return content
+
+
+class _Unpickler(pickle._Unpickler):
+    """Written in Python: the class in C fills memory up to the number that a value is given."""
+
+    append: Callable[[object], None]
+    pop_mark: Callable[[], list[Any]]
+    stack: list[Any]
+
+    def __init__(self, file: _File) -> None:
+        super().__init__(file, encoding="latin-1")
+        self._file = file
+
+    def find_class(self, module: str, name: str) -> _Call:
+        if (full := f"{module}.{name}") not in _NAMES:
+            raise pickle.UnpicklingError(f"{full[:100]!r} is not in the published files")
+        return _Call(full)
+
+    def _set_items(self) -> None:
+        items = self.pop_mark()
+        if set(map(type, items[::2])) - {str}:  # to hash a nested key may crash
+            raise pickle.UnpicklingError("a dict has other keys than text")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    def _skip_pixels(self) -> None:
+        """A range of the file stands for text of more than 255 bytes."""
+        (nbytes,) = struct.unpack("<I", self._file.read(4))
+        start = self._file.tell()
+        self.append(range(start, self._file.seek(start + nbytes)))
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **{opcode: pickle._Unpickler.dispatch[opcode] for opcode in _OPCODES},
+        pickle.SETITEMS[0]: _set_items,
+        pickle.BINSTRING[0]: _skip_pixels,
+    }
