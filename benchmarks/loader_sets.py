@@ -18,7 +18,7 @@ from dali_storage.order import Order, OrderOptions
 from dali_storage.samples.discovery import from_files
 
 from . import peers, pixels
-from .workload import BadInputError, Settings, Workload, paths, summarize_error
+from .workload import BadInputError, Settings, Workload, summarize_error
 
 _QUEUE_OF_TORCH = 2  # batches for each worker of a DataLoader
 
@@ -131,9 +131,8 @@ class OpenSet:
         except (BackendUnavailable, OSError, TypeError, ValueError) as error:
             what = f"--datadir {directory} --set {name}"
             raise BadInputError(f"{what}: {summarize_error(error)}") from error
-        self.files = [os.fsdecode(path) for path in paths(self.samples)]
-        if self.of.record_bytes is not None:  # data_batch_1#0000 and so on
-            self.files = list(dict.fromkeys(name.rpartition("#")[0] for name in self.files))
+        files = self.samples.file_paths(np.arange(self.samples.file_count))
+        self.files = list(map(os.fsdecode, files))
 
     def workload(self) -> Workload:
         """The files, and the order of the samples in a round, with the untimed batches.
