@@ -13,9 +13,8 @@ from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tv
 
-from dali_storage.loaders.datasets.choice import chosen
 from dali_storage.loaders.datasets.compose import fused, seeded
-from dali_storage.loaders.datasets.settings import Settings
+from dali_storage.loaders.datasets.settings import Settings, chosen_transforms
 from dali_storage.loaders.transforms import Normalize, RandomErasing, presets
 from dali_storage.loaders.transforms.presets import Preset
 
@@ -172,7 +171,7 @@ def test_an_erased_part_is_the_mean_in_pixels_too() -> None:
     images = np.full((50, 3, 32, 32), 7, np.uint8)
     normalised = (planes(preset.transforms, images) == 0).all(1)
     assert (normalised.mean((1, 2)) > 0.2).all()
-    steps = chosen(Settings(batch_size=1, device="cpu", dtype="uint8"), preset)
+    steps = chosen_transforms(Settings(batch_size=1, device="cpu", dtype="uint8"), preset)
     found = planes(steps, images, "uint8")
     pixels = (found == np.round(255 * np.array(MEAN))[:, None, None]).all(1)
     assert np.array_equal(pixels, normalised)  # the random numbers are the same

@@ -16,8 +16,8 @@ from ...ranks import Shard
 from ..loop.loader import Loader
 from ..transforms import DataNode, Layout
 from ..transforms.presets import Preset
-from . import choice, compose
-from .settings import Settings
+from . import compose
+from .settings import Settings, chosen_transforms, normalizes
 
 READER = "Reader"
 """The name of the reader in the pipelines."""
@@ -66,7 +66,7 @@ class ImagePipeline:
             BackendUnavailable: device="gpu", and there is no GPU; or the backend lacks a package.
         """
         settings = self.settings
-        choice.chosen(settings, self.preset)
+        chosen_transforms(settings, self.preset)
         registry.configure(registry.choose(settings.backend, roots), settings.backend_options or {})
         if settings.device == "gpu":
             _require_gpu(settings.device_id or 0)
@@ -85,8 +85,10 @@ class ImagePipeline:
     ) -> Pipeline:
         """A pipeline of one shard."""
         settings = self.settings
-        steps = compose.seeded(choice.chosen(settings, self.preset), settings.seed + shard_id)
-        define = pipeline_def(self._define, enable_conditionals=choice.conditional(steps))
+        chosen = chosen_transforms(settings, self.preset)
+        steps = compose.seeded(chosen, settings.seed + shard_id)
+        conditional = any(getattr(step, "conditional", False) for step in steps)
+        define = pipeline_def(self._define, enable_conditionals=conditional)
         pipeline = define(
             steps,
             self._order(shard_id, num_shards),
@@ -107,7 +109,7 @@ class ImagePipeline:
         samples, labels = self.read(**order)
         labels = fn.cast(fn.squeeze(labels, axes=[0]), dtype=types.INT64)
         settings, gpu = self.settings, self.settings.device == "gpu"
-        dtype = settings.dtype or ("float32" if choice.normalizes(steps) else "uint8")
+        dtype = settings.dtype or ("float32" if normalizes(steps) else "uint8")
         layout: Layout = "CHW"
         if self.decode is None:
             images, steps = compose.decode(samples, steps, settings.device, self.hints)
