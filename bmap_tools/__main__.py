@@ -48,16 +48,16 @@ def parser() -> argparse.ArgumentParser:
         description="Extent maps: where on a block device the files of a directory are.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_create(commands.add_parser("create", help="map the files of a directory"))
+    create = commands.add_parser("create", help="map the files of a directory")
+    create.add_argument("root", help="the directory")
+    create.add_argument("-o", "--output", required=True, help="the map to write")
+    _add_threads(create)
     _add_verify(commands.add_parser("verify", help="compare a map with its files as they are now"))
-    _add_show(commands.add_parser("show", help="describe a map or one of its files"))
+    show = commands.add_parser("show", help="describe a map or one of its files")
+    show.add_argument("path", metavar="map", help="the map")
+    path = "show only this file, by its path from the root"
+    show.add_argument("name", metavar="path", nargs="?", help=path)
     return parser
-
-
-def _add_create(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", help="the directory")
-    parser.add_argument("-o", "--output", required=True, help="the map to write")
-    _add_threads(parser)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -74,12 +74,6 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     add("--sample", type=_count, metavar="N", help="check a random sample of N files")
     add("--seed", type=int, default=0, help="seed of the random sample (default: %(default)s)")
     _add_threads(parser)
-
-
-def _add_show(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("path", metavar="map", help="the map")
-    add("name", metavar="path", nargs="?", help="show only this file, by its path from the root")
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:

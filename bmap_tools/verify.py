@@ -50,7 +50,9 @@ def run(
         )
         print_message(renew)
         return 1
-    files = _sample(len(extent_map), sample, seed)
+    files = np.arange(len(extent_map))
+    if sample is not None and sample < len(files):
+        files = np.sort(np.random.default_rng(seed).choice(files, sample, replace=False))
     special = frozenset(map(extent_map.name, extent_map.unmapped))
     folders = walk.folders(map(extent_map.name, files.tolist()), special)
     with progress("comparing", len(files)) as tick:
@@ -84,13 +86,6 @@ def _device_changes(extent_map: ExtentMap, found: FileSystem, device: Device) ->
     ):
         if was != now:
             yield f"{what}: {now}, not {was}"
-
-
-def _sample(count: int, sample: int | None, seed: int) -> IntArray:
-    """The indices of the files to check: int64[k], ascending."""
-    if sample is None or sample >= count:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, sample, replace=False))
 
 
 def _file_changes(extent_map: ExtentMap, files: IntArray, now: Survey) -> dict[int, str]:

@@ -200,14 +200,13 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
 
 
 def _map(path: str) -> memoryview:
-    with named(os.fsencode(path)), open(path, "rb", opener=_open) as file:
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer is opened at once
+
+    with named(os.fsencode(path)), open(path, "rb", opener=opener) as file:
         if not os.fstat(file.fileno()).st_size:  # cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer is opened at once
 
 
 def _columns(catalog: Catalog) -> dict[str, npt.NDArray[Any]]:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,7 +91,7 @@ def fused(
             step = _with(step, layout=now, **first)
         elif not isinstance(step, Flip):
             if now == "CHW":
-                result.append(_to_hwc)
+                result.append(partial(fn.transpose, perm=[1, 2, 0]))
             now, kind = "HWC", None
         result.append(step)
     if (now, kind) != (layout, dtype):
@@ -112,10 +113,6 @@ def _merged(steps: Sequence[Transform]) -> Steps:
         else:
             result.append(step)
     return tuple(result)
-
-
-def _to_hwc(images: DataNode) -> DataNode:
-    return fn.transpose(images, perm=[1, 2, 0])
 
 
 def _with(step: Any, **changes: Any) -> Any:

@@ -59,7 +59,11 @@ def find(root: str, split: Split) -> ImageNetSplit:
     synsets = _synsets(train) if os.path.isdir(train) else None
     if split == "train" or discovery.directory(folder).directories():
         classes = _synsets(folder)
-        _refuse_loose_images(folder)
+        if loose := _images(folder):
+            raise ValueError(
+                f"{folder!r} has class directories, and {len(loose):,} images beside them, which "
+                f"would not be read: {shown([os.fsdecode(name) for name in loose])}"
+            )
         if synsets is not None:
             require_classes(
                 classes, synsets, f"class directories of {folder!r}, compared with train"
@@ -93,14 +97,6 @@ def _images(folder: str) -> list[bytes]:
     """The names of the images that lie directly in a directory, sorted."""
     choose = compile_filters("", discovery.DEFAULT_FILE_FILTERS, case_sensitive=False)
     return sorted(choose(discovery.directory(folder).files(b".")))
-
-
-def _refuse_loose_images(folder: str) -> None:
-    if loose := _images(folder):
-        raise ValueError(
-            f"{folder!r} has class directories, and {len(loose):,} images beside them, which would "
-            f"not be read: {shown([os.fsdecode(name) for name in loose])}"
-        )
 
 
 def _find_flat(
