@@ -182,6 +182,12 @@ def test_only_a_plain_array_of_images_is_made(
     assert not isinstance(parse(by(ARRAY, state))["data"], np.ndarray)
 
 
+def test_a_flag_in_place_of_the_number_of_images_is_refused() -> None:
+    kind = DTYPE.replace(b"%c", b"u1") + PLAIN
+    with pytest.raises(ValueError, match=REMEDY):
+        parse(by(ARRAY, b"(K\1(\x88M\0\x0ct" + kind + b"\x89" + PIXELS + b"tb"))
+
+
 def test_a_state_changes_nothing_for_the_next_pickle() -> None:
     for name in (b"numpy\nndarray", b"numpy\ndtype", b"numpy.core.multiarray\n_reconstruct"):
         parse(by(b"c" + name + b"\nN}(U\x08__call__K\1U\x0c__setstate__K\1u\x86b"))

@@ -35,15 +35,13 @@ def parse(pickled: bytes) -> dict[str, Any]:
         found = _Unpickler(file).load()
         if type(found) is not dict:
             raise ValueError("the pickle is not a dict")
+        return {key: _array(value, pickled) for key, value in found.items()}
     except Exception as error:  # pickle documents that it may be any
-        why = (
-            f"opcode {error}" if isinstance(error, KeyError) else str(error) or "the end is missing"
-        )
+        why = str(error) or "the end is missing"
         raise ValueError(
             f"byte {file.tell()}: {why}; the file is truncated, damaged, or was pickled anew, by "
             "Python 3 perhaps: extract the original archive again"
         ) from None
-    return {key: _array(value, pickled) for key, value in found.items()}
 
 
 def _array(value: Any, pickled: bytes) -> Any:
@@ -121,7 +119,11 @@ class _Unpickler(pickle._Unpickler):
         start = self._file.tell()
         self.append(range(start, self._file.seek(start + nbytes)))
 
+    def _refuse(self) -> None:
+        raise pickle.UnpicklingError("the opcode before it is not in the published files")
+
     dispatch: ClassVar[dict[int, Any]] = {
+        **dict.fromkeys(range(256), _refuse),
         **{opcode: pickle._Unpickler.dispatch[opcode] for opcode in _OPCODES},
         pickle.SETITEMS[0]: _set_items,
         pickle.BINSTRING[0]: _skip_pixels,
