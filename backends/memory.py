@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
@@ -9,8 +10,11 @@ from ..contract._types import HostBuffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError
 from ..contract.format import SMALL, windows
+from ..contract.options import Option, check_options
 from ..contract.ranges import Ranges
 from ..contract.reader import Batch, Reader
+
+_Contents: TypeAlias = Annotated[Sequence[HostBuffer] | None, Option("arrays of uint8")]
 
 
 class MemoryReader(Reader):
@@ -21,8 +25,13 @@ class MemoryReader(Reader):
 
     reads_ranges = True
 
-    def __init__(self, catalog: Catalog, *, contents: Sequence[HostBuffer] | None = None) -> None:
-        """Read all files of `catalog`; or take their `contents`, uint8[bytes] each, and copy none.
+    @check_options("memory")
+    def __init__(self, catalog: Catalog, *, contents: _Contents = None) -> None:
+        """Read all files of `catalog`, unless their contents are given.
+
+        Args:
+            catalog: the samples.
+            contents: the bytes of each file of the catalog, which are neither read nor copied.
 
         Raises:
             OSError: a file cannot be read; names its path.

@@ -233,7 +233,7 @@ class WholeFiles(MemoryReader):
 @pytest.mark.parametrize(
     ("reader", "message"),
     [
-        (OnAGpu, r"backend 'memory' reads into GPU memory .*\(mem='cpu'\)"),
+        (OnAGpu, r"backend 'memory' reads into GPU memory: .* \(mem='cpu'\)"),
         (WholeFiles, "backend 'memory' reads whole files only"),
     ],
 )

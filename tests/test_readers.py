@@ -281,7 +281,11 @@ def test_samples_of_one_size_are_the_same_to_all_operators(
     [
         ({"backend": "no-such"}, ValueError, "no-such.*memory.*python-file"),
         ({"backend_options": {"dirct": True}}, TypeError, "dirct.*direct"),
-        ({"backend": "memory", "backend_options": {"lanes": 2}}, TypeError, "lanes.*no options"),
+        (
+            {"backend": "memory", "backend_options": {"lanes": 2}},
+            TypeError,
+            "lanes.*its options are contents",
+        ),
         ({"backend_options": {"lanes": 0}}, ValueError, "lanes"),
         ({"skip_cached_images": True}, ValueError, "skip_cached_images"),
         ({"device": "gpu"}, ValueError, "device"),
@@ -513,7 +517,7 @@ def test_host_memory_is_refused_for_a_backend_of_gpu_memory(
     tree: Tree, closed: list[bool], monkeypatch: pytest.MonkeyPatch, device: str | None
 ) -> None:
     monkeypatch.setattr(MemoryReader, "device", "gpu")
-    with pytest.raises(ValueError, match="give device='gpu'"), pipeline_on(0):
+    with pytest.raises(ValueError, match="also give device='gpu'"), pipeline_on(0):
         readers.file(file_root=str(tree(5)), backend="memory", device=device)
     assert closed
 

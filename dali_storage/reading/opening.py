@@ -62,10 +62,8 @@ class Opening:
             return catalog, reader
         reader.close()
         if self.device == "cpu":
-            what = (
-                f"{self.backend} reads into GPU memory: have it read into host memory (mem='cpu')"
-            )
-            raise ValueError(f"{what}, or give the reader device='gpu', too")
+            what = f"{self.backend} reads into GPU memory: choose host memory (mem='cpu')"
+            raise ValueError(f"{what}, or also give device='gpu'")
         raise ValueError(
             f"device='gpu': {self.backend} with these options reads into host memory. "
             "xnvme-block and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; "
