@@ -27,7 +27,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn
 
-from benchmarks import scale
 from dali_storage import readers
 from dali_storage.backends.extents.map import LoadedMap, files_of
 from dali_storage.cli import index
@@ -37,6 +36,7 @@ from dali_storage.loaders import image_folder
 from dali_storage.samples import discovery, index_file
 from dali_storage.samples.index_file import CatalogFile, save
 
+from . import scale
 from .conftest import descriptors
 from .objects.client import FaultServer
 
@@ -703,7 +703,7 @@ def test_urls_that_cannot_be_indexed_are_refused(
         assert not made.exists()
 
 
-# Scale: python -m benchmarks.scale has the figures of 10 million names
+# Scale: python -m tests.scale has the figures of 10 million names
 
 
 def test_opening_does_not_read_the_columns(directory: Path, whole: bytes) -> None:

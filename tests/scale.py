@@ -1,6 +1,6 @@
 """Time and memory of many samples: catalog, index, order; generated names, and no file behind them.
 
-python -m benchmarks.scale DIR --samples 10000000
+python -m tests.scale DIR --samples 10000000
 
 Every step is a process of its own. `kept` and `peak` are what it adds to the process's memory, less
 what it maps. Each of the processes that read the index at the end visits all of it; `share` is the
@@ -11,7 +11,6 @@ import argparse
 import multiprocessing
 import os
 import re
-import statistics
 import sys
 import tempfile
 import time
@@ -31,12 +30,10 @@ from dali_storage.samples.index_file import CatalogFile, save
 
 BATCH_SIZE = 64
 CLASSES = 1000
-ETAG = 34
-"""Bytes of a version: 32 hexadecimal digits in quotation marks."""
+SHUFFLES = "random_shuffle", "shuffle_after_epoch"
 _OBJECTS = b"s3://bucket/train"
 _KINDS = "RssAnon", "RssFile", "RssShmem", "VmRSS", "VmHWM"
 _BATCHES = 200  # of which the median is taken
-_everybody: list[Any] = []  # the barrier of the processes that share an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +41,19 @@ class Cost:
     """What a step takes: seconds of wall time and of CPU, bytes kept, bytes at the peak."""
 
     seconds: float
-    cpu: float
-    kept: int
-    peak: int
+    cpu: float = 0
+    kept: int = 0
+    peak: int = 0
 
 
 def measured(step: Callable[[], Any]) -> tuple[Any, Cost]:
     """The result of a step, and its cost; no other thread runs."""
-    Path("/proc/self/clear_refs").write_text(
-        "5"
-    )  # the peak begins anew, see proc_pid_clear_refs(5)
-    before, cpu, start = _memory(), time.process_time(), time.perf_counter()
+    # The peak begins again, see proc_pid_clear_refs(5).
+    Path("/proc/self/clear_refs").write_text("5")
+    before, cpu, start = memory_of_process(), time.process_time(), time.perf_counter()
     result = step()
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    after = _memory()
+    after = memory_of_process()
     grown = {name: after[name] - before[name] for name in after}
     mapped = grown["RssFile"] + grown["RssShmem"]
     return result, Cost(seconds, cpu, grown["RssAnon"], after["VmHWM"] - before["VmRSS"] - mapped)
@@ -71,7 +67,7 @@ def generated(samples: int) -> Catalog:
         names = [b"image_%011d.jpeg" % number for number in numbers]
         builder.extend(names, array("q", [label]) * len(names), prefix=b"n%08d/" % label)
     plain = builder.build(_OBJECTS)
-    sizes, versions = np.arange(samples), np.full(samples, b'"%032x"' % samples, f"S{ETAG}")
+    sizes, versions = np.arange(samples), np.full(samples, b'"%032x"' % samples, "S34")
     columns = plain.offsets, plain.labels, None, 1, None, sizes, versions
     return Catalog(plain.root, plain.names, *columns)
 
@@ -105,53 +101,43 @@ def order(path: str, shuffle: str) -> dict[str, Cost]:
         return made
 
     made, cost = measured(first)
-    times = []
+    times = [time.perf_counter()]
     for number in range(1, _BATCHES):
-        start = time.perf_counter()
         catalog.paths(made.batch(number))
-        times.append(time.perf_counter() - start)
-    middle = statistics.median(times)
-    return {f"{shuffle}: first batch": cost, "later batches": Cost(middle, middle, 0, 0)}
-
-
-def _join(everybody: Any) -> None:
-    _everybody.append(everybody)
-
-
-def share(path: str) -> tuple[int, int, int, int]:
-    """Map the index, visit all of it, and tell what that costs, once all processes have."""
-    (everybody,) = _everybody
-    try:
-        return _share(path, everybody)
-    except BaseException:
-        everybody.abort()  # or the others wait
-        raise
-
-
-def _share(path: str, everybody: Any) -> tuple[int, int, int, int]:
-    before = _memory()
-    index = CatalogFile(path)
-    index.verify()
-    catalog = index.catalog()
-    everybody.wait()
-    maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape")
-    (ours,) = re.findall(rf"{re.escape(path)}\n(.*?)VmFlags", maps, re.DOTALL)
-    own = _memory()["RssAnon"] - before["RssAnon"]
-    everybody.wait()  # nobody unmaps it before
-    return len(catalog), _kib(ours, "Rss"), _kib(ours, "Pss"), own
+        times.append(time.perf_counter())
+    later = float(np.median(np.diff(times)))
+    return {f"{shuffle}: first batch": cost, "later batches": Cost(later, later)}
 
 
 def shared(path: str, processes: int) -> list[tuple[int, int, int, int]]:
     """Of each process: its samples, and bytes of the index resident, charged, and its own."""
     context = multiprocessing.get_context("spawn")
-    everybody = context.Barrier(processes, timeout=600)
-    with ProcessPoolExecutor(processes, context, _join, (everybody,)) as pool:
-        return list(pool.map(share, [path] * processes))
+    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
+        everybody = manager.Barrier(processes, timeout=600)
+        return list(pool.map(_share, [path] * processes, [everybody] * processes))
+
+
+def _share(path: str, everybody: Any) -> tuple[int, int, int, int]:
+    """Map the index, visit all of it, and look at the memory once all processes have."""
+    try:
+        before = memory_of_process()
+        index = CatalogFile(path)
+        index.verify()
+        catalog = index.catalog()
+        everybody.wait()
+        maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape")
+        (ours,) = re.findall(rf"{re.escape(path)}\n(.*?)VmFlags", maps, re.DOTALL)
+        own = memory_of_process()["RssAnon"] - before["RssAnon"]
+        everybody.wait()  # nobody unmaps it before
+        return len(catalog), _kib(ours, "Rss"), _kib(ours, "Pss"), own
+    except BaseException:
+        everybody.abort()  # or the others wait
+        raise
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure all steps; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
     parser.add_argument("directory", metavar="DIR", help="for the index, which is deleted")
     parser.add_argument("--samples", type=int, default=10_000_000, help="default: %(default)s")
     parser.add_argument("--processes", type=int, default=8, help="default: %(default)s")
@@ -161,10 +147,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'':34} {'seconds':>10} {'CPU s':>8} {'kept MiB':>9} {'peak MiB':>9}")
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
         path = os.path.join(os.path.realpath(folder), "scale.index")
-        shuffles = [
-            partial(order, path, name) for name in ("random_shuffle", "shuffle_after_epoch")
-        ]
-        for step in (partial(make, path, given.samples), partial(read, path), *shuffles):
+        steps = [partial(make, path, given.samples), partial(read, path)]
+        for step in [*steps, *(partial(order, path, shuffle) for shuffle in SHUFFLES)]:
             with ProcessPoolExecutor(1, context) as process:
                 for name, cost in process.submit(step).result().items():
                     memory = f"{cost.kept / 2**20:9.0f} {cost.peak / 2**20:9.0f}"
@@ -177,7 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _memory() -> dict[str, int]:
+def memory_of_process() -> dict[str, int]:
+    """Bytes of this process's memory, by their names in proc_pid_status(5)."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return {name: _kib(status, name) for name in _KINDS}
 
