@@ -13,16 +13,13 @@ bad input; 130 after Ctrl-C, with the figures until then.
 import sys
 from collections.abc import Sequence
 
-_REMEDIES = (
-    dict.fromkeys(
-        ("rich", "matplotlib", "PIL", "google_crc32c"), "pip install 'dali-storage[bench]'"
-    )
-    | {
-        "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
-        "numpy": "pip install numpy",
-    }
-    | dict.fromkeys(("torch", "torchvision"), "pip install 'dali-storage[examples]'")
-)
+_BENCH, _TORCH = "pip install 'dali-storage[bench]'", "pip install 'dali-storage[examples]'"
+_REMEDIES = {
+    "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
+    "numpy": "pip install numpy",
+    **dict.fromkeys(("rich", "matplotlib", "PIL", "google_crc32c"), _BENCH),
+    **dict.fromkeys(("torch", "torchvision"), _TORCH),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,20 +5,27 @@ import os
 import sys
 from collections.abc import Sequence
 
+from bmap_tools.console import bar
+
 from . import arguments, environment, fio, maps, report
-from .container_legs import CONTAINER_LEGS, open_shards
-from .legs import BASELINES, LEGS, XNVME_BAM, Leg, refuse_unused
-from .measure import Result, Results, measure, warm
-from .object_legs import BASELINES as DALI_S3
-from .object_legs import OBJECT_LEGS, open_objects
-from .progress import progress, say
+from .legs import OBJECT_LEGS, TABLES, XNVME_BAM
+from .measure import fill_caches, measure, results_of
+from .pipelines import describe_use
 from .verify import verify
-from .workload import BadInputError, Settings, Workload, prepare, summarize_error
+from .workload import (
+    BadInputError,
+    Settings,
+    Workload,
+    compare_objects,
+    open_shards,
+    prepare,
+    summarize_error,
+)
 
 _INTERRUPTED = 130
 _DEMO_DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
 _DEMO_CONTAINERS = {
-    "command": arguments.CONTAINERS,
+    "command": "containers",
     "datadir": _DEMO_DIRECTORY,
     "verify": True,
     "seed": 0,
@@ -27,22 +34,24 @@ _DEMO_CONTAINERS = {
     "json": None,
     "plot": None,
     "legs": [
-        leg.name for leg in CONTAINER_LEGS if leg.backend is None or leg.name.endswith("-samples")
+        leg.name
+        for leg in TABLES["containers"]
+        if leg.backend is None or leg.name.endswith("-samples")
     ],
 }
 """The options of the second table of the demo. Figures of the first are in the files."""
-_OF_COPIES = arguments.CONTAINERS, arguments.OBJECTS
-"""The commands that compare readers of other copies of the files in DIR."""
+_BASELINES = {
+    "compare": "the faster of dali and dali-nommap",
+    "containers": "the fastest of DALI's legs of the same format",
+    "objects": f"the fastest of {', '.join(OBJECT_LEGS[0].family.baselines)}",
+}
+"""The legs that the others are compared with, for the line below the table."""
 
 
 def run(command_line: Sequence[str] | None) -> int:
     """Parse the command line and run the command; return the exit status."""
     options = arguments.parser().parse_args(command_line)
     try:
-        if options.command == arguments.LOADERS:
-            from . import loading  # here: nothing else needs torch and torchvision
-
-            return loading.run(options)
         return _demo(options) if options.command == "demo" else _compare(options)
     except BadInputError as error:
         print(f"benchmark: {error}", file=sys.stderr)
@@ -55,7 +64,7 @@ def _demo(options: argparse.Namespace) -> int:
     containers.rounds = options.rounds or _DEMO_CONTAINERS["rounds"]
     _make_demo(options)
     only_files = options.legs is not None
-    options.legs = options.legs or [leg.name for leg in LEGS if leg is not XNVME_BAM]
+    options.legs = options.legs or [leg.name for leg in TABLES["demo"] if leg is not XNVME_BAM]
     status = _compare(options)
     if only_files or status == _INTERRUPTED:
         return status
@@ -64,78 +73,88 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _make_demo(options: argparse.Namespace) -> None:
-    from . import dataset, packing  # here: nothing else needs matplotlib, Pillow and google-crc32c
+    from . import dataset  # here: nothing else needs matplotlib, Pillow and google-crc32c
 
     if options.datadir is not None:
         raise BadInputError("demo makes its own data; to measure yours: compare --datadir DIR")
     step = f"{dataset.IMAGES} images in {os.path.abspath(_DEMO_DIRECTORY)}"
     try:
-        with progress(step, dataset.IMAGES) as tick:
+        with bar(step, dataset.IMAGES) as tick:
             dataset.make(_DEMO_DIRECTORY, tick)
-        with progress("packing them into shards", 2 * dataset.IMAGES) as tick:
-            packing.make(_DEMO_DIRECTORY, tick)
+        with bar("packing them into shards", 2 * dataset.IMAGES) as tick:
+            dataset.pack(_DEMO_DIRECTORY, tick)
     except OSError as error:
         raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
-    say(step)
+    print(step, file=sys.stderr)
     options.datadir, options.verify = _DEMO_DIRECTORY, True
 
 
 def _compare(options: argparse.Namespace) -> int:
-    legs, workload = _check(options, arguments.settings(options))
-    results = {
-        leg.name: Result(
-            leg.name, skipped=leg.unsupported_reason(workload), baselines=leg.baselines
-        )
-        for leg in legs
-    }
-    with maps.with_map(workload, results, legs) as workload:
+    compared = _prepare(options)
+    legs, limit, interrupted = compared.legs, None, False
+    results = results_of(legs, compared.workload)
+    with maps.with_map(compared.workload, results, legs) as workload:
         if not any(result.runs for result in results.values()):
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
             raise BadInputError(f"no leg can run here: {reasons}")
-        limit, interrupted = None, False
         try:
-            if options.verify:
-                verify(legs, workload, results)
-            limit = fio.prepare(workload, results)
+            if compared.verify:
+                compared.verify(legs, workload, results)
+            limit = fio.prepare(legs, workload, results)
             if workload.root is not None and not workload.settings.cold:
                 environment.fill_page_cache(workload)
-            warm(legs, workload, results)
-            measure(legs, workload, results, [] if limit is None else [(limit.result, limit.run)])
+            fill_caches(legs, workload, results)
+            others = [] if limit is None else [(limit.result, limit.run)]
+            measure(legs, workload, results, *others)
         except KeyboardInterrupt:
             interrupted = True
-    _report(options, workload, results, limit, interrupted)
+    more = compared.more or {"fio": None if limit is None else limit.as_json(results)}
+    report.publish(results, compared, {**more, "interrupted": interrupted}, options)
+    if limit is not None:
+        print(limit.describe(results))
     if interrupted:
         return _INTERRUPTED
     return int(any(result.failed is not None for result in results.values()))
 
 
-def _check(options: argparse.Namespace, settings: Settings) -> tuple[Sequence[Leg], Workload]:
+def _prepare(options: argparse.Namespace) -> report.Comparison:
     """Refuse what can be refused before the first measurement."""
+    if options.command == "loaders":
+        from . import loaders  # here: nothing else needs torch and torchvision
+
+        return loaders.prepare(options)
+    settings = arguments.settings(options)
     _check_memory(settings)
     if settings.cold:
         environment.check_can_drop_caches()
-    if options.datadir is not None:
-        workload = prepare(options.datadir, settings)
-        if options.command == arguments.CONTAINERS:
-            workload = open_shards(workload, options.datadir)
-        if options.command == arguments.OBJECTS:
-            if options.endpoint is not None:
-                os.environ["AWS_ENDPOINT_URL"] = options.endpoint  # DALI has no other way
-            workload = open_objects(workload)
-    elif settings.bmap is not None and options.command not in _OF_COPIES:
-        workload = maps.samples_of(settings.bmap, settings)
-    else:
-        other = "" if options.command in _OF_COPIES else " or --bmap FILE"
-        raise BadInputError(f"{options.command} needs --datadir DIR{other}")
+    workload = _open(options, settings)
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
-    report.check_outputs(options.json, options.plot)
-    names = options.legs if options.command in arguments.SEVERAL_LEGS else [options.command]
-    others = {arguments.CONTAINERS: CONTAINER_LEGS, arguments.OBJECTS: OBJECT_LEGS}
-    known = others.get(options.command, LEGS)
+    report.check_outputs(options)
+    names = options.legs if options.command in TABLES else [options.command]
+    known = TABLES.get(options.command, TABLES["compare"])
     legs = [leg for leg in known if names is None or leg.name in names]
-    refuse_unused(settings, legs)
-    return legs, workload
+    arguments.refuse_unused(settings, legs)
+    baselines = _BASELINES.get(options.command, _BASELINES["compare"])
+    ratios = f"x dali: compared with {baselines} in the same round"
+    check = verify if options.verify else None
+    return report.Comparison(legs, workload, check, describe_use(settings), ratios)
+
+
+def _open(options: argparse.Namespace, settings: Settings) -> Workload:
+    if options.datadir is None:
+        other = "" if options.command in ("containers", "objects") else " or --bmap FILE"
+        if settings.bmap is not None and other:
+            return maps.samples_of(settings.bmap, settings)
+        raise BadInputError(f"{options.command} needs --datadir DIR{other}")
+    workload = prepare(options.datadir, settings)
+    if options.command == "containers":
+        return open_shards(workload, options.datadir)
+    if options.command == "objects":
+        if options.endpoint is not None:
+            os.environ["AWS_ENDPOINT_URL"] = options.endpoint  # DALI has no other way
+        compare_objects(workload)
+    return workload
 
 
 def _check_memory(settings: Settings) -> None:
@@ -146,33 +165,3 @@ def _check_memory(settings: Settings) -> None:
     if settings.mem == "gpu" and settings.decode:
         what = "--decode needs the files in host memory, because DALI decodes them from there"
         raise BadInputError(f"{what}: use --mem pinned")
-
-
-def _baselines(options: argparse.Namespace) -> str:
-    """What the legs are compared with, for the line below the table."""
-    if options.command == arguments.CONTAINERS:
-        return "the fastest of DALI's legs of the same format"
-    if options.command == arguments.OBJECTS:
-        return f"the fastest of {', '.join(DALI_S3)}"
-    return f"the faster of {' and '.join(BASELINES)}"
-
-
-def _report(
-    options: argparse.Namespace,
-    workload: Workload,
-    results: Results,
-    limit: fio.Fio | None,
-    interrupted: bool,
-) -> None:
-    report.publish(
-        results,
-        environment.describe(workload),
-        workload.settings,
-        report.readers(workload.settings, _baselines(options)),
-        interrupted=interrupted,
-        json_path=options.json,
-        plot_path=options.plot,
-        more={"fio": None if limit is None else fio.as_json(limit, results)},
-    )
-    if limit is not None:
-        print(fio.describe(limit, results))

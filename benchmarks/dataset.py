@@ -1,27 +1,38 @@
-"""The data set of the demo: JPEGs of a real photograph, as large as those of ImageNet."""
+"""The data set of the demo: JPEGs of a real photograph, as large as those of ImageNet.
+
+They can be packed into containers, too. Sample i of the containers is file i of `readers.file`, so
+that every byte can be compared.
+"""
 
 import argparse
+import errno
 import io
 import os
 import random
-from collections.abc import Sequence
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
+import google_crc32c
+import numpy as np
 from matplotlib.cbook import get_sample_data
 from PIL import Image
 
-from bmap_tools.console import Tick
+from bmap_tools.console import Tick, bar
+from dali_storage.cli import index
+from dali_storage.samples.discovery import from_directory
 
-from . import packing
-from .directories import make_whole
 from .environment import usable_cores
-from .progress import progress
-from .shards import SUFFIXES
+from .workload import DIRECTORY, SUFFIXES, find
 
 IMAGES = 2000
 CLASSES = 10
+CONTAINERS = 10
 SMALLEST_BYTES = 40_000
 LARGEST_BYTES = 180_000
 SYNSETS = (
@@ -31,55 +42,42 @@ SYNSETS = (
 )
 """The first classes of ILSVRC2012."""
 
-_ATTEMPTS = 100
-
 
 def make(directory: str, tick: Tick, images: int = IMAGES) -> str:
     """Make `directory/train`, unless it is complete, and return its path.
 
-    The pictures are the same every time. See `make_whole()` for interrupts and files of the user.
+    The pictures are the same every time. An interrupt leaves nothing; files of the user are never
+    deleted.
     """
-    classes = [f"class_{label}" for label in range(CLASSES)]
-    names = [f"{name}/{i:05d}.jpg" for i, name in enumerate(_classes(classes, images))]
-    return _make(directory, "train", names, tick)
+    classes = enumerate(_classes([f"class_{label}" for label in range(CLASSES)], images))
+    names = [f"{each}/{number:05d}.jpg" for number, each in classes]
+    return _make_whole(directory, "train", names, partial(_fill, names, 0, tick))
 
 
 def make_imagenet(
-    directory: str,
-    tick: Tick,
-    images: int = IMAGES,
-    *,
-    classes: int = CLASSES,
-    flat_val: bool = False,
+    directory: str, tick: Tick, images: int = IMAGES, classes: int = CLASSES, flat_val: bool = False
 ) -> None:
     """Make `directory/train` and `directory/val` in the layout of ILSVRC2012, as `make()` does.
 
-    Args:
-        directory: where.
-        tick: is called with the number of pictures made.
-        images: how many pictures `train` has; `val` has a fifth of them, but one of each class.
-        classes: how many classes, 1 to 20; they have the names of the first synsets.
-        flat_val: `val` has no class directories, and `LOC_val_solution.csv` labels it.
+    `val` has a fifth as many images as `train`, but one of each class. With `flat_val`, it has no
+    class directories, and `LOC_val_solution.csv` labels it. The 1 to 20 classes are named after the
+    first synsets.
     """
     if not 1 <= classes <= len(SYNSETS) or images < classes:
         what = f"classes must be from 1 to {len(SYNSETS)}, and images at least as many"
         raise ValueError(f"{what}, not {classes} and {images}")
-    validation = _validation(images, classes)
-    names = [
-        f"{each}/{each}_{i}.JPEG" for i, each in enumerate(_classes(SYNSETS[:classes], images))
-    ]
-    _make(directory, "train", names, tick)
-    synsets = _classes(SYNSETS[:classes], validation)
+    train = enumerate(_classes(SYNSETS[:classes], images))
+    names = [f"{each}/{each}_{number}.JPEG" for number, each in train]
+    _make_whole(directory, "train", names, partial(_fill, names, 0, tick))
+    synsets = _classes(SYNSETS[:classes], _validation(images, classes))
     random.Random(0).shuffle(synsets)
-    ids = [f"ILSVRC2012_val_{i:08d}" for i in range(1, validation + 1)]
-    names = [
-        f"{i}.JPEG" if flat_val else f"{each}/{i}.JPEG"
-        for i, each in zip(ids, synsets, strict=True)
-    ]
-    _make(directory, "val", names, lambda done: tick(images + done), first=images)
+    rows = [(f"ILSVRC2012_val_{i:08d}", each) for i, each in enumerate(synsets, 1)]
+    names = [f"{name}.JPEG" if flat_val else f"{each}/{name}.JPEG" for name, each in rows]
+    fill = partial(_fill, names, images, lambda done: tick(images + done))
+    _make_whole(directory, "val", names, fill)
     if flat_val:
-        rows = [f"{i},{each} 1 2 3 4 \n" for i, each in zip(ids, synsets, strict=True)]
-        solution = "".join(["ImageId,PredictionString\n", *rows])
+        lines = [f"{name},{each} 1 2 3 4 \n" for name, each in rows]
+        solution = "".join(["ImageId,PredictionString\n", *lines])
         Path(directory, "LOC_val_solution.csv").write_text(solution)
 
 
@@ -87,15 +85,29 @@ def _validation(images: int, classes: int) -> int:
     return max(classes, images // 5)
 
 
-def _make(directory: str, part: str, names: Sequence[str], tick: Tick, first: int = 0) -> str:
-    """Make the pictures from number `first` on in `directory/part`, if they are not there."""
-    return make_whole(directory, part, names, lambda path: _fill(path, names, first, tick))
+def _classes(classes: Sequence[str], images: int) -> list[str]:
+    """The class of each picture; all are of equal size."""
+    return [classes[i * len(classes) // images] for i in range(images)]
+
+
+def _fill(names: Sequence[str], first: int, tick: Tick, root: str) -> None:
+    """Make the pictures from number `first` on in the directory `root`."""
+    with Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)) as image:
+        photograph = image.convert("RGB")
+    # Threads suffice: Pillow releases the interpreter lock while it scales and encodes.
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        encoded = pool.map(partial(_encode, photograph), range(first, first + len(names)))
+        for done, (name, contents) in enumerate(zip(names, encoded, strict=True), 1):
+            path = Path(root, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(contents)
+            tick(done)
 
 
 def _encode(photograph: Image.Image, number: int) -> bytes:
     """Picture `number`: a random part of the photograph, in a random size and quality."""
     generator = random.Random(number)
-    for _ in range(_ATTEMPTS):
+    for _ in range(100):
         width, height = (round(side * generator.uniform(0.6, 1)) for side in photograph.size)
         left = generator.randint(0, photograph.width - width)
         top = generator.randint(0, photograph.height - height)
@@ -107,25 +119,129 @@ def _encode(photograph: Image.Image, number: int) -> bytes:
         if SMALLEST_BYTES <= file.tell() <= LARGEST_BYTES:
             return file.getvalue()
     sizes = f"{SMALLEST_BYTES} to {LARGEST_BYTES} bytes"
-    raise ValueError(f"picture {number}: no size from {sizes} in {_ATTEMPTS} attempts")
+    raise ValueError(f"picture {number}: no size from {sizes} in 100 attempts")
 
 
-def _classes(classes: Sequence[str], images: int) -> list[str]:
-    """The class of each picture; all are of equal size."""
-    return [classes[i * len(classes) // images] for i in range(images)]
+def _make_whole(
+    directory: str,
+    part: str,
+    names: Iterable[str],
+    fill: Callable[[str], None],
+    complete: Callable[[str], bool] = os.path.isdir,
+) -> str:
+    """Let `fill` make `directory/part` with the files `names`; return its path.
+
+    It fills another directory, which is then renamed. If all the files are there already, and
+    `complete`, they are left alone; other files are a FileExistsError.
+    """
+    path, expected = os.path.join(directory, part), set(names)
+    found = {str(file.relative_to(path)) for file in Path(path).rglob("*") if not file.is_dir()}
+    if found - expected:
+        raise FileExistsError(errno.EEXIST, "there are other files than those of the demo", path)
+    if found == expected and complete(path):
+        return path
+    os.makedirs(directory, exist_ok=True)
+    making = tempfile.mkdtemp(prefix=".making-", dir=directory)
+    try:
+        fill(making)
+        os.chmod(making, 0o755)  # mkdtemp makes it private
+        shutil.rmtree(path, ignore_errors=True)
+        os.rename(making, path)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return path
 
 
-def _fill(root: str, names: Sequence[str], first: int, tick: Tick) -> None:
-    for folder in {os.path.dirname(name) for name in names}:
-        os.makedirs(os.path.join(root, folder), exist_ok=True)
-    with Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)) as image:
-        photograph = image.convert("RGB")
-    # Threads suffice: Pillow releases the interpreter lock while it scales and encodes.
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        encoded = pool.map(partial(_encode, photograph), range(first, first + len(names)))
-        for done, (name, contents) in enumerate(zip(names, encoded, strict=True), 1):
-            Path(root, name).write_bytes(contents)
-            tick(done)
+# Containers
+
+Picture = tuple[str, bytes, int]
+"""A name, the bytes of the JPEG, and the label."""
+
+
+def pack(directory: str, tick: Tick, containers: int = CONTAINERS) -> None:
+    """Pack `directory/train` into as many tars and TFRecord files in `directory/shards`.
+
+    Complete formats are left alone. The files are the same every time.
+    """
+    catalog = from_directory(os.path.join(directory, "train"))
+    if not 1 <= containers <= len(catalog):
+        raise ValueError(f"containers must be from 1 to {len(catalog)}, not {containers}")
+    counts = [len(part) for part in np.array_split(np.arange(len(catalog)), containers)]
+
+    def pictures(packed: int) -> Iterator[Picture]:
+        for sample, label in enumerate(catalog.labels.tolist()):
+            tick(packed + sample + 1)
+            yield f"{sample:06d}", Path(os.fsdecode(catalog.path(sample))).read_bytes(), label
+
+    def fill(form: str, packed: int, making: str) -> None:
+        every = pictures(packed)
+        for number, count in enumerate(counts):
+            path = os.path.join(making, f"{number:05d}")
+            _WRITERS[form](path + SUFFIXES[form], islice(every, count))
+            index.write(path + SUFFIXES[form], path + ".idx", lambda done: None)
+
+    def complete(path: str) -> bool:
+        return bool(find(directory, os.path.basename(path)).counts.tolist() == counts)
+
+    for position, (form, suffix) in enumerate(SUFFIXES.items()):
+        names = [f"{number:05d}{end}" for number in range(containers) for end in (suffix, ".idx")]
+        make_form = partial(fill, form, position * len(catalog))
+        _make_whole(os.path.join(directory, DIRECTORY), form, names, make_form, complete)
+
+
+def _write_tar(path: str, pictures: Iterable[Picture]) -> None:
+    """Write a tar of jpg and cls, int32."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, image, label in pictures:
+            for end, contents in (("jpg", image), ("cls", np.int32(label).tobytes())):
+                member = tarfile.TarInfo(f"{name}.{end}")
+                member.size = len(contents)
+                tar.addfile(member, io.BytesIO(contents))
+
+
+def _write_tfrecord(path: str, pictures: Iterable[Picture]) -> None:
+    """Write records as the scripts of TensorFlow for ImageNet do."""
+    with open(path, "wb") as file:
+        for name, image, label in pictures:
+            width, height = Image.open(io.BytesIO(image)).size
+            features: dict[str, int | bytes] = {
+                "image/height": height,
+                "image/width": width,
+                "image/format": b"JPEG",
+                "image/filename": f"{name}.jpg".encode(),
+                "image/class/label": label,
+                "image/encoded": image,
+            }
+            entries = [_field(1, k.encode()) + _field(2, _kind(v)) for k, v in features.items()]
+            example = _field(1, b"".join(_field(1, entry) for entry in entries))
+            length = len(example).to_bytes(8, "little")
+            file.write(length + _checksum(length) + example + _checksum(example))
+
+
+_WRITERS = {"webdataset": _write_tar, "tfrecord": _write_tfrecord}
+
+
+def _checksum(data: bytes) -> bytes:
+    """The masked CRC32C of TFRecord."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def _kind(value: int | bytes) -> bytes:
+    """A feature of one value."""
+    if isinstance(value, int):
+        return _field(3, _field(1, _varint(value)))
+    return _field(1, _field(1, value))
+
+
+def _field(number: int, contents: bytes) -> bytes:
+    """A field of protobuf."""
+    return _varint(number << 3 | 2) + _varint(len(contents)) + contents
+
+
+def _varint(value: int) -> bytes:
+    groups = [value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7)]
+    return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
 
 
 def main() -> None:
@@ -135,27 +251,24 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGES, help="default: %(default)s")
     parser.add_argument("--layout", choices=("classes", "imagenet"), default="classes")
     parser.add_argument("--classes", type=int, default=CLASSES, help=f"1 to {len(SYNSETS)}")
-    parser.add_argument(
-        "--flat-val", action="store_true", help="val without class directories, and a CSV of labels"
-    )
+    text = "val without class directories, and a CSV of labels"
+    parser.add_argument("--flat-val", action="store_true", help=text)
     text = "also pack train into N tars of WebDataset and N TFRecord files, in DIR/shards"
     parser.add_argument("--shards", type=int, metavar="N", help=text)
     given = parser.parse_args()
-    imagenet = given.layout == "imagenet"
+    imagenet, where, images = given.layout == "imagenet", given.directory, given.images
     if not imagenet and (given.flat_val or given.classes != CLASSES):
         parser.error("--classes and --flat-val are for --layout imagenet")
-    total = given.images + imagenet * _validation(given.images, given.classes)
+    total = images + imagenet * _validation(images, given.classes)
     try:
-        with progress(f"{total} images in {given.directory}", total) as tick:
+        with bar(f"{total} images in {where}", total) as tick:
             if imagenet:
-                shape = {"classes": given.classes, "flat_val": given.flat_val}
-                make_imagenet(given.directory, tick, given.images, **shape)
+                make_imagenet(where, tick, images, given.classes, given.flat_val)
             else:
-                make(given.directory, tick, given.images)
+                make(where, tick, images)
         if given.shards is not None:
-            packed = len(SUFFIXES) * given.images
-            with progress(f"packing into {given.shards} shards of each format", packed) as tick:
-                packing.make(given.directory, tick, given.shards)
+            with bar(f"{given.shards} shards of each format", len(SUFFIXES) * images) as tick:
+                pack(where, tick, given.shards)
     except (OSError, ValueError) as error:
         parser.error(str(error))
 

@@ -9,8 +9,8 @@ import numpy as np
 import nvidia.dali
 
 from bmap_tools import file_system
+from bmap_tools.console import bar
 
-from .progress import progress
 from .workload import BadInputError, Workload, paths, summarize_error
 
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
@@ -23,7 +23,7 @@ def describe(workload: Workload) -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.machine(),
         "cores": usable_cores(),
-        "memory_bytes": 1024 * int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
         "file_system": "not mounted" if root is None else file_system_type(root),
         "python": platform.python_version(),
@@ -70,14 +70,19 @@ def drop_caches() -> None:
         control.write("3\n")
 
 
+def files_of(workload: Workload) -> list[bytes]:
+    """The files that a round reads."""
+    if workload.shards:
+        return [os.fsencode(file) for found in workload.shards.values() for file in found.files]
+    records = len(workload.sizes) != len(workload.catalog)
+    return [*paths(workload.catalog, None if records else np.unique(workload.order))]
+
+
 def fill_page_cache(workload: Workload) -> None:
     """Read every file of the workload once; a BadInputError names one that cannot be read."""
-    files = list(paths(workload.catalog, np.unique(workload.order)))
-    if workload.shards:
-        files = [os.fsencode(file) for found in workload.shards.values() for file in found.files]
-    buffer = bytearray(1 << 20)
+    files, buffer = files_of(workload), bytearray(1 << 20)
     try:
-        with progress("filling the page cache", len(files)) as tick:
+        with bar("filling the page cache", len(files)) as tick:
             for done, path in enumerate(files, 1):
                 with open(path, "rb", buffering=0) as file:
                     while file.readinto(buffer):

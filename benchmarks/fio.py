@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,8 @@ from dali_storage.backends.extents.map import load_map
 from dali_storage.backends.linux.storage import open_direct
 
 from .environment import drop_caches
-from .legs import MAPPED, takes_nvme_commands_only
-from .measure import Result, Results, Round, running
+from .legs import MAPPED, Leg, takes_nvme_commands_only
+from .measure import Result, Results, Round, medians, running
 from .workload import Workload, summarize_error
 
 BLOCK_BYTES = 128 << 10
@@ -58,10 +59,45 @@ class Fio:
             raise RuntimeError(complaint or f"exit status {done.returncode}")
         return _parse(done.stdout)
 
+    def describe(self, results: Results) -> str:
+        """The line below the table."""
+        if not self.result.runs:
+            return f"fio: {self.result.skipped or f'failed: {self.result.failed}'}"
+        if not (figures := self._summary(results)):
+            return "fio: not run"
+        share = f"{figures['block_share']:.0%}" if "block_share" in figures else "-"
+        return (
+            f"fio: {figures['gb_per_s']:.2f} GB/s, {figures['cpu_s_per_gb']:.2f} CPU s/GB: random "
+            f"reads of {BLOCK_BYTES >> 10} KiB from {self.path}, queue depth {QUEUE_DEPTH}, "
+            f"O_DIRECT; {self.leg} reaches {share} of its GB/s in the same round"
+        )
 
-def prepare(workload: Workload, results: Results) -> Fio | None:
+    def as_json(self, results: Results) -> dict[str, Any]:
+        """The rounds and figures, for the JSON file."""
+        return {
+            "skipped": self.result.skipped,
+            "failed": self.result.failed,
+            "command": self.command,
+            "leg": self.leg,
+            "summary": self._summary(results),
+            "rounds": [one.as_json() for one in self.result.rounds],
+        }
+
+    def _summary(self, results: Results) -> dict[str, float] | None:
+        """Medians. `block_share`: GB/s of the leg over GB/s of fio in the same round."""
+        if not self.result.rounds:
+            return None
+        its = [one.figures["gb_per_s"] for one in self.result.rounds]
+        ours = [one.figures["gb_per_s"] for one in results[self.leg].rounds]
+        shares = [{"block_share": our / one} for our, one in zip(ours, its, strict=False)]
+        figures = medians([one.figures for one in self.result.rounds])
+        figures = {key: figures[key] for key in ("gb_per_s", "cpu_s_per_gb")}
+        return figures | (medians(shares) if shares else {})
+
+
+def prepare(legs: Iterable[Leg], workload: Workload, results: Results) -> Fio | None:
     """Fio for the storage that the mapped legs read; None if no such leg runs."""
-    mapped = running(MAPPED, results)
+    mapped = [leg for leg in running(legs, results) if leg in MAPPED]
     if not mapped:
         return None
     fio, uri = Fio(mapped[0].name, workload.settings.cold), workload.settings.uri
@@ -105,50 +141,10 @@ def _find(workload: Workload) -> tuple[str, int, int]:
 def _parse(output: str) -> Round:
     """The round in the output of fio --output-format=json, which messages may precede."""
     (job,) = json.loads(output[max(output.find("{"), 0) :])["jobs"]
-    cpu_share = (job["usr_cpu"] + job["sys_cpu"]) / 100
     return Round(
         seconds=max(job["read"]["runtime"], 1) / 1e3,
-        cpu_seconds=cpu_share * job["job_runtime"] / 1e3,
+        cpu_seconds=(job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1e3,
         samples=0,
         size_bytes=job["read"]["io_bytes"],
         waits=np.zeros(0),
     )
-
-
-def _summarize(fio: Fio, results: Results) -> dict[str, float]:
-    """Medians of the rounds. `block_share`: GB/s of the leg over GB/s of fio in the same round."""
-    rounds = fio.result.rounds
-    pairs = zip(results[fio.leg].rounds, rounds, strict=False)
-    figures = {
-        "gb_per_s": [one.gb_per_s for one in rounds],
-        "cpu_s_per_gb": [one.cpu_s_per_gb for one in rounds],
-        "block_share": [ours.gb_per_s / its.gb_per_s for ours, its in pairs],
-    }
-    return {key: float(np.median(values)) for key, values in figures.items() if values}
-
-
-def describe(fio: Fio, results: Results) -> str:
-    """The line below the table."""
-    if not fio.result.runs:
-        return f"fio: {fio.result.skipped or f'failed: {fio.result.failed}'}"
-    figures = _summarize(fio, results)
-    if not figures:
-        return "fio: not run"
-    share = f"{figures['block_share']:.0%}" if "block_share" in figures else "-"
-    return (
-        f"fio: {figures['gb_per_s']:.2f} GB/s, {figures['cpu_s_per_gb']:.2f} CPU s/GB: random "
-        f"reads of {BLOCK_BYTES >> 10} KiB from {fio.path}, queue depth {QUEUE_DEPTH}, O_DIRECT; "
-        f"{fio.leg} reaches {share} of its GB/s in the same round"
-    )
-
-
-def as_json(fio: Fio, results: Results) -> dict[str, Any]:
-    """The rounds and figures, for the JSON file."""
-    return {
-        "skipped": fio.result.skipped,
-        "failed": fio.result.failed,
-        "command": fio.command,
-        "leg": fio.leg,
-        "summary": _summarize(fio, results) or None,
-        "rounds": [one.as_json() for one in fio.result.rounds],
-    }

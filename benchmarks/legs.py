@@ -1,25 +1,22 @@
-"""The legs: the ways to read that are compared. A new leg is one entry of `LEGS`."""
+"""The legs: the ways to read that are compared. A new leg is one entry of a table."""
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from nvidia.dali import fn
 
-from bmap_tools.console import Tick
 from dali_storage import BackendUnavailable, Reader, readers
 from dali_storage.backends.linux import pci
 from dali_storage.contract import registry
 
 from .environment import available_memory_bytes
-from .pipelines import Nodes, read_files, read_naively, read_with_io_file
-from .workload import BadInputError, Settings, Workload
-
-BASELINES = ("dali", "dali-nommap")
-"""The other legs that read files are compared with the faster of these."""
+from .pipelines import ARGUMENTS, Build, Nodes, read_naively, read_with_io_file, reading
+from .workload import Workload, order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +51,12 @@ class Backend:
             options["pinned"] = workload.settings.pinned == "yes"
         return options
 
-    def read(self, workload: Workload) -> Nodes:
-        """The operator that reads."""
-        return read_files(readers.file, workload, **self.arguments(workload))
-
     def open(self, workload: Workload) -> Reader:
-        """The backend's reader of all samples."""
+        """The backend's reader of all files."""
         options = self.options(workload)
         return registry.configure(self.name, options)(workload.catalog, **options)
 
-    def unavailable(self, workload: Workload) -> str | None:
+    def unavailable(self) -> str | None:
         """Why the backend does not work on this machine, or None."""
         try:
             problem = registry.load(self.name).unavailable()
@@ -73,22 +66,45 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """Legs that are compared with the same baselines, and verified against the same samples.
+
+    Attributes:
+        baselines: their speed is compared with that of the fastest of these in each round.
+        expected: the samples that they are verified against, for messages.
+        truth: builds the stream of these samples.
+    """
+
+    baselines: tuple[str, ...]
+    expected: str
+    truth: Build
+
+
+Need = Callable[[Workload], str | None]
+"""Says why a leg cannot run here, or None."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leg:
     """One way to read the samples of a `Workload`.
 
     Attributes:
-        read: makes the operators that read; called while a pipeline is being defined.
-        unsupported: why the leg cannot run here even if there are files, or None.
-        backend: what reads; None without dali_storage.
-        baselines: the legs whose faster one in each round it is compared with.
+        build: opens a stream of the samples.
+        summary: for the help.
+        backend: the backend that reads; None without dali_storage.
+        needs: further conditions than that the backend is available.
+        adapt: makes the workload that is given to `build`, such as one in the leg's own order.
+        cached: all samples are read before the first round.
     """
 
     name: str
-    summary: str
-    read: Callable[[Workload], Nodes]
-    unsupported: Callable[[Workload], str | None] = lambda workload: None
+    family: Family
+    build: Build
+    summary: str = ""
     backend: Backend | None = None
-    baselines: tuple[str, ...] = BASELINES
+    needs: tuple[Need, ...] = ()
+    adapt: Callable[[Workload], Workload] = lambda workload: workload
+    cached: bool = False
 
     def takes(self, setting: str) -> bool:
         """Whether a setting of that name is an option of its backend."""
@@ -98,28 +114,18 @@ class Leg:
         """Why the leg cannot run here, or None."""
         if workload.root is None and not self.takes("bmap"):
             return "it reads files, and their file system is not mounted"
-        return self.unsupported(workload)
-
-    def ordered(self, workload: Workload) -> Workload:
-        """The workload in the order in which the leg reads it."""
-        return workload
-
-    def warm(self, workload: Workload, tick: Tick) -> None:
-        """Prepare for the first round. `tick` gets how many batches have been read."""
+        for need in self.needs:
+            if reason := need(workload):
+                return reason
+        return None if self.backend is None else self.backend.unavailable()
 
     def check(self, workload: Workload) -> None:
         """Open the backend once, for its errors."""
-        if self.backend is not None:
+        if workload.shards:
+            with self.build(self.adapt(workload), True):
+                pass
+        elif self.backend is not None:
             self.backend.open(workload).close()
-
-    def truth(self, workload: Workload) -> Nodes:
-        """What the leg is verified against, an operator; `expected` names it."""
-        return REFERENCE.read(workload)
-
-    @property
-    def expected(self) -> str:
-        """What the leg is verified against, for messages."""
-        return "fn.readers.file"
 
 
 def takes_nvme_commands_only(uri: str) -> bool:
@@ -129,120 +135,211 @@ def takes_nvme_commands_only(uri: str) -> bool:
     return os.path.exists(uri) and stat.S_ISCHR(os.stat(uri).st_mode)
 
 
-_CACHED = Backend("python-file", ("copying_lanes",), direct=False)
-_DIRECT = Backend("python-file", ("copying_lanes",), direct=True)
-_XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
-_BLOCK = Backend("block", ("bmap", "uri"))
-_XNVME_BLOCK = Backend("xnvme-block", ("bmap", "uri", "io", "mem", "queues", "spin"))
-_XNVME_BAM = Backend("xnvme-bam", ("bmap", "uri", "mem", "queues"), submits=True)
-_MEMORY = Backend("memory")
+def _unless(wrong: Callable[[Workload], bool], reason: str) -> Need:
+    return lambda workload: reason if wrong(workload) else None
 
 
-def _no_direct_io(workload: Workload) -> str | None:
+def _direct_io(workload: Workload) -> str | None:
     try:
         os.close(os.open(workload.catalog.path(0), os.O_RDONLY | os.O_DIRECT))
     except OSError as error:
         return f"a file cannot be opened with O_DIRECT ({error.strerror})"
-    return _DIRECT.unavailable(workload)
+    return None
 
 
-def _no_xnvme_file(workload: Workload) -> str | None:
+def _opens(backend: Backend, workload: Workload) -> str | None:
     try:
-        _XNVME_FILE.open(workload).close()
+        backend.open(workload).close()
     except (BackendUnavailable, OSError, ValueError) as error:
         return str(error)
     return None
 
 
-def _no_block(workload: Workload) -> str | None:
+def _block_device(workload: Workload) -> str | None:
     uri = workload.settings.uri
     if uri is not None and takes_nvme_commands_only(uri):
         return f"--uri {uri} is neither a block device nor an image; xnvme-gds may read it"
-    return _BLOCK.unavailable(workload)
+    return None
 
 
-def _no_xnvme_block(workload: Workload) -> str | None:
-    if workload.settings.mem == "gpu" and (reason := _no_controller(workload)):
-        return f"--mem gpu: {reason}"
-    return _XNVME_BLOCK.unavailable(workload)
-
-
-def _no_xnvme_bam(workload: Workload) -> str | None:
-    if reason := _no_controller(workload):
-        return reason
-    if workload.settings.mem == "pinned":
-        return "it reads into --mem cpu, which is page-locked, or gpu"
-    return _XNVME_BAM.unavailable(workload)
-
-
-def _no_controller(workload: Workload) -> str | None:
-    uri = workload.settings.uri
-    if uri is None or pci.address_of(uri) is None:
+def _controller(workload: Workload) -> str | None:
+    if pci.address_of(workload.settings.uri or "") is None:
         return "it needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
     return None
 
 
-def _no_memory(workload: Workload) -> str | None:
+def _controller_for_gpu(workload: Workload) -> str | None:
+    reason = workload.settings.mem == "gpu" and _controller(workload)
+    return f"--mem gpu: {reason}" if reason else None
+
+
+def _room_in_memory(workload: Workload) -> str | None:
     data, free = workload.sizes.sum() / 1e9, available_memory_bytes() / 1e9
     if data > free / 2:
         return f"the data ({data:.1f} GB) would fill more than half of the free {free:.1f} GB"
-    return _MEMORY.unavailable(workload)
+    return None
 
 
-def _leg(
-    name: str,
-    summary: str,
-    backend: Backend,
-    unsupported: Callable[[Workload], str | None] | None = None,
-) -> Leg:
-    return Leg(name, summary, backend.read, unsupported or backend.unavailable, backend)
-
-
-_read_by_dali = partial(read_files, fn.readers.file)
-_MMAP = Leg(BASELINES[0], "fn.readers.file by mmap", _read_by_dali)
-_NO_MMAP = Leg(BASELINES[1], "the same by read()", partial(_read_by_dali, dont_use_mmap=True))
-REFERENCE = _NO_MMAP
-"""What the other legs are verified against. Not the leg by mmap, which refuses empty files."""
-BLOCK = _leg("block", "block: extents, found by a map (--bmap)", _BLOCK, _no_block)
-XNVME_GDS = _leg(
-    "xnvme-gds",
-    "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --queues, --spin)",
-    *(_XNVME_BLOCK, _no_xnvme_block),
+_PAGE_LOCKED = _unless(
+    lambda it: it.settings.mem == "pinned", "it reads into --mem cpu, which is page-locked, or gpu"
 )
-XNVME_BAM = _leg(
+_SEED = _unless(lambda it: it.settings.seed is None, "without --seed nothing is shuffled")
+
+
+def _given(setting: str) -> Need:
+    return _unless(lambda it: getattr(it.settings, setting) is None, f"it needs --{setting}")
+
+
+def _reads(operator: str, backend: Backend | None = None, **options: Any) -> Build:
+    """A reader of DALI, or of dali_storage by a backend, with the seed of the workload."""
+
+    def read(workload: Workload) -> Nodes:
+        given = ARGUMENTS[operator](workload) | options
+        if backend is not None:
+            given |= backend.arguments(workload)
+        if workload.settings.seed is not None:
+            given |= {"random_shuffle": True, "seed": workload.settings.seed}
+        reader = getattr(fn.readers if backend is None else readers, operator)
+        nodes = reader(name="Reader", **given)
+        data, labels = nodes.values() if operator == "tfrecord" else nodes
+        return data, labels
+
+    return reading(read)
+
+
+_READ_BY_DALI = _reads("file", dont_use_mmap=True)  # by mmap, it refuses empty files
+_FILES = Family(("dali", "dali-nommap"), "fn.readers.file", _READ_BY_DALI)
+
+
+def _file_leg(name: str, backend: Backend, summary: str, *needs: Need) -> Leg:
+    return Leg(name, _FILES, _reads("file", backend), summary, backend, needs)
+
+
+_CACHED = Backend("python-file", ("copying_lanes",), direct=False)
+_UNCACHED = Backend("python-file", ("copying_lanes",), direct=True)
+_XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
+_BLOCK = Backend("block", ("bmap", "uri"))
+REFERENCE = Leg("dali-nommap", _FILES, _READ_BY_DALI, "the same by read()")
+BLOCK = _file_leg("block", _BLOCK, "block: extents, found by a map (--bmap)", _block_device)
+XNVME_GDS = _file_leg(
+    "xnvme-gds",
+    Backend("xnvme-block", ("bmap", "uri", "io", "mem", "queues", "spin")),
+    "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --queues, --spin)",
+    _controller_for_gpu,
+)
+XNVME_BAM = _file_leg(
     "xnvme-bam",
+    Backend("xnvme-bam", ("bmap", "uri", "mem", "queues"), submits=True),
     "xnvme-bam: the same, submitted by a GPU (--uri, --mem, --queues)",
-    *(_XNVME_BAM, _no_xnvme_bam),
+    *(_controller, _PAGE_LOCKED),
 )
 MAPPED = (BLOCK, XNVME_GDS, XNVME_BAM)
 """The legs that need an extent map."""
-
+PYTHON_FILE = _file_leg("python-file", _CACHED, "python-file: files, page cache")
+_DIRECT = _file_leg("python-file-direct", _UNCACHED, "python-file: files, O_DIRECT", _direct_io)
+_MEMORY = _file_leg(
+    "memory",
+    Backend("memory"),
+    "memory: files, loaded beforehand; the upper limit",
+    _room_in_memory,
+)
+_IO_FILE = "fn.io.file.read, with paths from external_source"
 LEGS = (
-    _MMAP,
-    _NO_MMAP,
-    Leg("dali-io-file", "fn.io.file.read, with paths from external_source", read_with_io_file),
-    _leg("python-file", "python-file: files, page cache", _CACHED),
-    _leg("python-file-direct", "python-file: files, O_DIRECT", _DIRECT, _no_direct_io),
-    _leg("xnvme-file", "xnvme-file: files, by libxnvme (--io)", _XNVME_FILE, _no_xnvme_file),
-    BLOCK,
-    XNVME_GDS,
-    XNVME_BAM,
-    _leg("memory", "memory: files, loaded beforehand; the upper limit", _MEMORY, _no_memory),
-    Leg("naive", "the Python iterator that a user would write", read_naively),
+    Leg("dali", _FILES, _reads("file"), "fn.readers.file by mmap"),
+    REFERENCE,
+    Leg("dali-io-file", _FILES, reading(read_with_io_file), _IO_FILE),
+    PYTHON_FILE,
+    _DIRECT,
+    _file_leg(
+        "xnvme-file",
+        _XNVME_FILE,
+        "xnvme-file: files, by libxnvme (--io)",
+        partial(_opens, _XNVME_FILE),
+    ),
+    *MAPPED,
+    _MEMORY,
+    Leg("naive", _FILES, reading(read_naively), "the Python iterator that a user would write"),
 )
 
 
-def names_of(legs: Iterable[Leg]) -> str:
-    """The names of legs, for a sentence."""
-    *names, last = (leg.name for leg in legs)
-    return f"{', '.join(names)} and {last}" if names else last
+_ENDS = {"": PYTHON_FILE, "-direct": _DIRECT, "-block": BLOCK, "-memory": _MEMORY}
+"""Legs by the ends of the names of those that read containers by the same backend."""
 
 
-def refuse_unused(settings: Settings, legs: Sequence[Leg]) -> None:
-    """Refuse settings that no backend of the legs takes, with a BadInputError."""
-    given = asdict(settings) | {"mem": settings.mem == "pinned"}  # gpu is for the consumer, too
-    for name in ("bmap", "uri", "io", "mem", "queues", "spin", "copying_lanes"):
-        if given[name] and not any(leg.takes(name) for leg in legs):
-            takers = names_of(leg for leg in LEGS if leg.takes(name))
-            option = f"--{name.replace('_', '-')}"
-            raise BadInputError(f"{option} is for the legs {takers}, and none of them is to run")
+def _container_legs(form: str, label: type[np.signedinteger[Any]], **modes: Any) -> Iterator[Leg]:
+    """The legs of a format: DALI's with the arguments of each of its `modes`, and ours."""
+    names = tuple(f"dali-{form}-{mode}".removesuffix("-mmap") for mode in modes)
+    family = Family(names, "the files", reading(partial(read_naively, dtype=label)))
+
+    def in_windows(workload: Workload) -> Workload:  # as DALI's readers of containers shuffle
+        counts = workload.shards[form].counts
+        return replace(workload, order=order_of(len(workload.catalog), workload.settings, counts))
+
+    for name, options in zip(names, modes.values(), strict=True):
+        yield Leg(name, family, _reads(form, **options), adapt=in_windows)
+    ours = {end: replace(leg, name=f"{form}{end}", family=family) for end, leg in _ENDS.items()}
+    for leg in ours.values():
+        yield replace(leg, build=_reads(form, leg.backend), adapt=in_windows)
+    for end, leg in ours.items():
+        if end != "-memory":
+            build = _reads(form, leg.backend, shuffle="samples")
+            yield replace(leg, name=f"{leg.name}-samples", build=build, needs=(_SEED, *leg.needs))
+
+
+_NO_MMAP = {"dont_use_mmap": True}
+_WEBDATASET = tuple(_container_legs("webdataset", np.int32, mmap={}, nommap=_NO_MMAP))
+_TARS = _WEBDATASET[0].family
+CONTAINER_LEGS = (
+    *_WEBDATASET,
+    *_container_legs(
+        "tfrecord", np.int64, mmap={}, nommap=_NO_MMAP, direct=_NO_MMAP | {"use_o_direct": True}
+    ),
+    *(
+        replace(of, name=f"records{end}", family=_TARS, build=_reads("records", of.backend))
+        for end, of in _ENDS.items()
+    ),
+)
+"""Names that end with -samples: the whole data set is shuffled, not a window of it."""
+
+_THREADS = 2, 8, 16, 32
+"""Of DALI: as many requests are under way, but 25 at most. The best number depends on the store."""
+_OBJECTS = Family(
+    tuple(f"dali-s3-{threads}" for threads in _THREADS),
+    "the files in --datadir",
+    reading(read_naively),
+)
+
+
+def _at_url(workload: Workload, threads: int | None = None) -> Workload:
+    """The workload as objects below --url, with the threads of the leg if it has its own."""
+    settings = workload.settings
+    settings = replace(settings, threads=threads or settings.threads)
+    return replace(workload, root=settings.url, settings=settings)
+
+
+def _object_leg(name: str, *settings: str) -> Leg:
+    """A leg of ours that takes --requests, and needs `settings`."""
+    backend, needs = Backend("object-store", ("requests", *settings)), map(_given, settings)
+    build, cached = _reads("file", backend), "cache" in settings
+    return Leg(name, _OBJECTS, build, "", backend, tuple(needs), _at_url, cached)
+
+
+OBJECT_LEGS = (
+    *(
+        Leg(name, _OBJECTS, _reads("file"), adapt=partial(_at_url, threads=threads))
+        for name, threads in zip(_OBJECTS.baselines, _THREADS, strict=True)
+    ),
+    _object_leg("object-store"),
+    _object_leg("object-store-hedged", "hedge"),
+    _object_leg("object-store-cached", "cache"),
+    replace(PYTHON_FILE, family=replace(_FILES, baselines=_OBJECTS.baselines)),
+)
+
+TABLES = {
+    "compare": LEGS,
+    "demo": LEGS,
+    "containers": CONTAINER_LEGS,
+    "objects": OBJECT_LEGS,
+    "loaders": tuple(leg for leg in LEGS if leg.backend and leg is not XNVME_BAM),
+}
+"""The legs of the commands that run several. Those of loaders have others beside them."""

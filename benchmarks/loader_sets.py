@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from nvidia.dali import Pipeline, fn
@@ -17,26 +17,8 @@ from dali_storage.loaders.transforms import presets
 from dali_storage.order import Order, OrderOptions
 from dali_storage.samples.discovery import from_files
 
-from . import peers, pixels
+from . import peers
 from .workload import BadInputError, Settings, Workload, summarize_error
-
-_QUEUE_OF_TORCH = 2  # batches for each worker of a DataLoader
-
-Dataset: TypeAlias = Callable[[Sequence[str], Sequence[int], Any], Any]
-"""A data set of torch, made of files, labels and a transform."""
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """What is done with images.
-
-    Attributes:
-        ours: our preset.
-        theirs: torchvision's transform.
-    """
-
-    ours: presets.Preset
-    theirs: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +27,8 @@ class LoaderSet:
 
     Attributes:
         make: makes our loader, of a directory and options.
-        dataset: makes torchvision's side.
-        timed: what is done with the images.
+        dataset: makes torchvision's side, of files, labels and a transform.
+        timed: the steps from an image to the model: our preset, and torchvision's transform.
         exact: the same without random numbers: its pixels are compared.
         tolerance: how far exact pixels may be apart, after normalisation.
         compare: compares timed images, if they are others: with two draws of torchvision's, and
@@ -57,9 +39,9 @@ class LoaderSet:
     """
 
     make: Callable[..., Loader]
-    dataset: Dataset
-    timed: Images
-    exact: Images
+    dataset: Callable[[Sequence[str], Sequence[int], Any], Any]
+    timed: tuple[presets.Preset, Any]
+    exact: tuple[presets.Preset, Any]
     tolerance: float
     compare: Callable[[Any, Sequence[Any], Any], str | None] | None
     shuffled: bool
@@ -67,44 +49,39 @@ class LoaderSet:
     decode: Callable[[Any], Any] | None = None
 
 
-_EVAL = Images(presets.IMAGENET_EVAL, peers.IMAGENET_EVAL)
+_EVAL = presets.IMAGENET_EVAL, peers.IMAGENET_EVAL
 SETS = {
     "imagenet-train": LoaderSet(
         partial(imagenet, split="train"),
-        peers.Photographs,
-        timed=Images(presets.IMAGENET_TRAIN, peers.IMAGENET_TRAIN),
+        peers.photographs,
+        timed=(presets.IMAGENET_TRAIN, peers.IMAGENET_TRAIN),
         exact=_EVAL,
-        tolerance=pixels.IMAGENET_TOLERANCE,
-        compare=pixels.compare_crops,
+        tolerance=peers.IMAGENET_TOLERANCE,
+        compare=peers.compare_crops,
         shuffled=True,
     ),
     "imagenet-eval": LoaderSet(
         partial(imagenet, split="val"),
-        peers.Photographs,
+        peers.photographs,
         timed=_EVAL,
         exact=_EVAL,
-        tolerance=pixels.IMAGENET_TOLERANCE,
+        tolerance=peers.IMAGENET_TOLERANCE,
         compare=None,
         shuffled=False,
     ),
     "cifar10": LoaderSet(
         partial(cifar10, split="train"),
-        peers.Records,
-        timed=Images(presets.CIFAR10_TRAIN, peers.CIFAR10_TRAIN),
-        exact=Images(presets.CIFAR10_EVAL, peers.CIFAR10_EVAL),
-        tolerance=pixels.CIFAR10_TOLERANCE,
-        compare=pixels.compare_shifts,
+        peers.cifar10,
+        timed=(presets.CIFAR10_TRAIN, peers.CIFAR10_TRAIN),
+        exact=(presets.CIFAR10_EVAL, peers.CIFAR10_EVAL),
+        tolerance=peers.CIFAR10_TOLERANCE,
+        compare=peers.compare_shifts,
         shuffled=True,
         record_bytes=1 + 3072,
         decode=partial(fn.reshape, shape=[3, 32, 32], layout="CHW"),
     ),
 }
 """What `--set` takes."""
-
-
-def untimed_batches(settings: Settings) -> int:
-    """How many batches begin a round, so that its queues are full: more than queues have."""
-    return max(settings.prefetch, _QUEUE_OF_TORCH) + 2
 
 
 class OpenSet:
@@ -125,6 +102,8 @@ class OpenSet:
         self.of = SETS[name]
         self._directory = directory
         self._settings = settings
+        # More batches than queues have; a DataLoader has 2 for each worker.
+        self._untimed = max(settings.prefetch, 2) + 2
         try:
             with self.loader(exact=True) as loader:
                 self.samples = readers.catalog(loader.pipeline, READER)
@@ -139,14 +118,12 @@ class OpenSet:
 
         It is one epoch, or as many batches as the settings say, and always of full batches.
         """
+        catalog = self.samples if self.of.record_bytes is None else from_files(self.files)
+        sizes = np.full(len(self.samples), self.of.record_bytes or 0)
         if self.of.record_bytes is None:
-            catalog, sizes = self.samples, [os.stat(path).st_size for path in self.files]
-        else:
-            catalog = from_files(self.files)
-            sizes = [self.of.record_bytes] * len(self.samples)
-        return Workload(
-            self._settings, self._directory, catalog, np.array(sizes, np.int64), self._order()
-        )
+            sizes[:] = [os.stat(path).st_size for path in self.files]
+        order, root = self._order(), self._directory
+        return Workload(self._settings, root, catalog, sizes, order, untimed=self._untimed)
 
     def loader(self, *, exact: bool, **options: Any) -> Loader:
         """Our loader, not opened yet."""
@@ -154,8 +131,8 @@ class OpenSet:
 
     def peer(self, *, exact: bool) -> Any:
         """The same samples as a data set of torch, as torchvision opens them."""
-        images = self.of.exact if exact else self.of.timed
-        return self.of.dataset(self.files, self.samples.labels.tolist(), images.theirs)
+        _, transform = self.of.exact if exact else self.of.timed
+        return self.of.dataset(self.files, self.samples.labels.tolist(), transform)
 
     def rival(self, *, exact: bool) -> Pipeline:
         """Our pipeline with an input of DALI in place of our reader.
@@ -182,13 +159,13 @@ class OpenSet:
         )
         order = Order(count, settings.batch_size, options)
         full, rounds = count // settings.batch_size, -(-count // settings.batch_size)
-        batches = untimed_batches(settings) + (settings.batches or full)
+        batches = self._untimed + (settings.batches or full)
         return np.stack([order.batch(i // full * rounds + i % full) for i in range(batches)])
 
     def _options(self, exact: bool) -> dict[str, Any]:
         settings = self._settings
         return {
-            "preset": (self.of.exact if exact else self.of.timed).ours,
+            "preset": (self.of.exact if exact else self.of.timed)[0],
             "batch_size": settings.batch_size,
             "shuffle": "epoch" if self.of.shuffled else False,
             "last_batch": "drop",

@@ -14,9 +14,12 @@ from dali_storage.backends.extents.device import mounted_device
 from dali_storage.backends.extents.map import MapTree, files_of, load_map
 from dali_storage.samples.discovery import from_tree
 
-from .legs import MAPPED, Leg
+from .legs import Leg
 from .measure import Result, Results, running
 from .workload import BadInputError, Settings, Workload, order_of, prepare, summarize_error
+
+_DEFAULTS = Settings()
+_OPTIONS = ("bmap", "uri", "io", "mem", "queues")
 
 
 def samples_of(bmap: str, settings: Settings) -> Workload:
@@ -40,9 +43,7 @@ def samples_of(bmap: str, settings: Settings) -> Workload:
 
 
 @contextmanager
-def with_map(
-    workload: Workload, results: Results, legs: Sequence[Leg] = MAPPED
-) -> Iterator[Workload]:
+def with_map(workload: Workload, results: Results, legs: Sequence[Leg]) -> Iterator[Workload]:
     """The workload with a map, if some of `legs` that run need one.
 
     Notes in their results why they cannot run.
@@ -56,25 +57,16 @@ def with_map(
         workload = replace(workload, bmap=workload.settings.bmap or made)
         if workload.root is not None and workload.bmap == made:
             with _reported([results[leg.name] for leg in mapped], ""):
-                root = workload.shards_root or workload.root
+                containers = [it for found in workload.shards.values() for it in found.files]
+                root = os.path.commonpath(containers) if containers else workload.root
                 create.run(root, made, threads=workload.settings.threads)
+        given = {name: getattr(workload.settings, name) for name in _OPTIONS}
+        given = {name: value for name, value in given.items() if value != getattr(_DEFAULTS, name)}
         for leg in running(mapped, results):
-            with _reported([results[leg.name]], _given(leg, workload)):
+            options = [f"--{name} {value}" for name, value in given.items() if leg.takes(name)]
+            with _reported([results[leg.name]], " ".join(options)):
                 leg.check(workload)
         yield workload
-
-
-def _given(leg: Leg, workload: Workload) -> str:
-    """The options on the command line that the leg's backend takes."""
-    default = Settings()
-    given = {
-        name: getattr(workload.settings, name) for name in ("bmap", "uri", "io", "mem", "queues")
-    }
-    return " ".join(
-        f"--{name} {value}"
-        for name, value in given.items()
-        if leg.takes(name) and value != getattr(default, name)
-    )
 
 
 @contextmanager

@@ -1,61 +1,85 @@
-"""DALI pipelines: how the legs read, and what consumes the samples."""
+"""DALI pipelines: how the legs read, and the operators that consume the samples."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from nvidia.dali import Pipeline, fn, types
+from nvidia.dali import Pipeline, fn, tfrecord, types
 
 from dali_storage.dali.group import readers_of
 from dali_storage.reading.prefetch import copying_lanes
 
-from .workload import Settings, Workload, paths
+from .workload import Settings, Workload, paths, rows
 
 Array: TypeAlias = npt.NDArray[Any]
 Nodes: TypeAlias = tuple[Any, Any]
 """DALI's data nodes of the encoded files and of the labels."""
 
 
-def build(
-    read: Callable[[Workload], Nodes],
-    workload: Workload,
-    consume: Callable[[Any, Any, Workload], Nodes],
-) -> Pipeline:
-    """A pipeline that reads and consumes the samples, ready for its first run."""
-    settings = workload.settings
-    pipe = Pipeline(
-        batch_size=settings.batch_size,
-        num_threads=settings.threads,
-        device_id=settings.device_id,
-        prefetch_queue_depth=settings.prefetch,
-    )
-    with pipe:
-        data, labels = read(workload)
-        pipe.set_outputs(*consume(data, labels, workload))
-    pipe.build()
-    return pipe
+@dataclass(slots=True)
+class Stream:
+    """The batches of a leg.
+
+    Attributes:
+        batches: to be iterated once; starts to work then.
+        pipe: the pipeline of a leg that reads; None for loaders.
+        storage_seconds: how long a pipeline waited for the storage; None if that is unknown.
+    """
+
+    batches: Iterable[Any]
+    pipe: Pipeline | None = None
+    storage_seconds: float | None = None
 
 
-def lanes_of(pipe: Pipeline) -> tuple[int, int] | None:
-    """How many lanes may copy at once, and how many there are; None without dali_storage."""
-    for group in readers_of(pipe).values():
-        _, reader = group.source(pipe).open()
-        return copying_lanes(reader, pipe.num_threads), reader.lanes
-    return None
+Build: TypeAlias = Callable[[Workload, bool], AbstractContextManager[Stream]]
+"""Opens the stream of a workload: of exact samples, to be verified, or as they are timed."""
 
 
-def memory_of(pipe: Pipeline) -> str | None:
-    """Where the buffers of a pipeline that has run are; None without dali_storage."""
+def reading(read: Callable[[Workload], Nodes]) -> Build:
+    """Pipelines of operators that `read` makes. Their samples are consumed, or kept if exact."""
+
+    @contextmanager
+    def build(workload: Workload, exact: bool) -> Iterator[Stream]:
+        settings = workload.settings
+        pipe = Pipeline(
+            batch_size=settings.batch_size,
+            num_threads=settings.threads,
+            device_id=settings.device_id,
+            prefetch_queue_depth=settings.prefetch,
+        )
+        with pipe:
+            data, labels = read(workload)
+            if exact:
+                pipe.set_outputs(fn.copy(data), fn.copy(labels))
+            else:
+                pipe.set_outputs(*_use_images(data, labels, settings))
+        pipe.build()
+        yield Stream(outputs(pipe), pipe)
+
+    return build
+
+
+def outputs(pipe: Pipeline) -> Iterator[Any]:
+    """The outputs of one run after another."""
+    while True:
+        yield pipe.run()
+
+
+def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str] | None:
+    """Lanes that may copy at once, and all; where the buffers are. None without dali_storage."""
     for group in readers_of(pipe).values():
         source = group.source(pipe)
         _, reader = source.open()
-        return "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
+        memory = "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
+        return (copying_lanes(reader, pipe.num_threads), reader.lanes), memory
     return None
 
 
-def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
+def _use_images(data: Any, labels: Any, settings: Settings) -> Nodes:
     """The consumer that is timed: it looks at every sample, in the same way for every leg.
 
     DALI copies a raw output of external_source to make it contiguous, which no real pipeline
@@ -63,7 +87,6 @@ def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
     be decoded from the memory of a GPU: there, every byte is added up, also of the legs that read
     into host memory.
     """
-    settings = workload.settings
     labels = fn.cast(labels, dtype=types.INT64)
     if settings.mem == "gpu":
         return fn.reductions.sum(data.gpu()), labels
@@ -74,24 +97,53 @@ def use_images(data: Any, labels: Any, workload: Workload) -> Nodes:
 
 
 def describe_use(settings: Settings) -> str:
-    """What `use_images()` does, for the report."""
+    """How the samples are consumed, for the report."""
     gpu = "" if settings.device_id is None else f" on GPU {settings.device_id}"
     if settings.mem == "gpu":
         return f"adding up the bytes{gpu}"
     return f"decoding{gpu}" if settings.decode else "reading the image headers"
 
 
-def keep_bytes(data: Any, labels: Any, workload: Workload) -> Nodes:
-    """The consumer of --verify: the bytes and the labels, unchanged."""
-    return fn.copy(data), fn.copy(labels)
+def _webdataset(workload: Workload) -> dict[str, Any]:
+    its = workload.shards["webdataset"]
+    return {
+        "paths": its.files,
+        "index_paths": its.indexes,
+        "ext": ["jpg", "cls"],
+        "dtypes": [types.UINT8, types.INT32],
+        "missing_component_behavior": "error",
+    }
 
 
-def read_files(reader: Callable[..., Any], workload: Workload, **options: Any) -> Nodes:
-    """`fn.readers.file`, or `readers.file` of dali_storage."""
-    if workload.settings.seed is not None:
-        options |= {"random_shuffle": True, "seed": workload.settings.seed}
-    data, labels = reader(file_root=workload.root, name="Reader", **options)
-    return data, labels
+def _tfrecord(workload: Workload) -> dict[str, Any]:
+    its = workload.shards["tfrecord"]
+    features = {
+        "image/encoded": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+        "image/class/label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+    }
+    return {"path": its.files, "index_path": its.indexes, "features": features}
+
+
+def _records(workload: Workload) -> dict[str, Any]:
+    """The images in the tars. Their labels are given."""
+    its = workload.shards["webdataset"]
+    places = np.array([row[1:3] for index in its.indexes for row in rows(index)], np.int64)
+    return {
+        "files": its.files,
+        "offsets": places[:, 0],
+        "sizes": places[:, 1],
+        "file_ids": np.repeat(np.arange(len(its.files)), its.counts),
+        "labels": workload.catalog.labels,
+    }
+
+
+ARGUMENTS: Mapping[str, Callable[[Workload], dict[str, Any]]] = {
+    "file": lambda workload: {"file_root": workload.root},
+    "webdataset": _webdataset,
+    "tfrecord": _tfrecord,
+    "records": _records,
+}
+"""The arguments of readers that say which samples there are, by the names of the readers."""
 
 
 def read_with_io_file(workload: Workload) -> Nodes:
@@ -114,7 +166,7 @@ def naive_batches(
 
     `dtype` is that of the labels.
     """
-    names = list(paths(workload.catalog))
+    names = paths(workload.catalog)
     all_labels = np.asarray(workload.catalog.labels, dtype)
     for iteration in itertools.count():
         files, labels = [], []

@@ -1,10 +1,11 @@
 """The results as a table, a JSON file and a picture."""
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,72 +13,46 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from .environment import describe
+from .legs import Leg
 from .measure import Results, summarize
-from .pipelines import describe_use
-from .workload import BadInputError, Settings
+from .workload import BadInputError, Workload
 
-Environment = Mapping[str, Any]
-_PLAIN_WIDTH = 130
+_SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
+_WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms", "x dali": "ratio"}
+_SHARES = {"wait": "wait_share", "of it storage": "storage_share"}
+READERS = _SPEEDS | {"GB/s": "gb_per_s", "CPU s/GB": "cpu_s_per_gb"} | _WAITS
+"""The figures in the table, by their titles."""
+LOADERS = _SPEEDS | {"CPU µs/img": "cpu_us_per_img"} | _SHARES
+LOADERS |= {"x speed": "ratio", "x CPU": "cpu_ratio"}
+_COSTS = {"cpu_s_per_gb": "CPU seconds per GB", "cpu_us_per_img": "CPU microseconds per image"}
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What is reported of a comparison.
+class Comparison:
+    """What a command compares, and how it is reported.
 
     Attributes:
-        use: what was done with the samples.
-        columns: the figures in the table, by their titles.
+        verify: compares the samples of the legs with the right ones; None: not asked for.
+        use: how the samples are consumed.
         ratios: what the columns that compare are.
-        cost: the title of the chart of CPU times, and its figure.
+        facts: further facts that the figures depend on.
+        more: further entries of the JSON file.
     """
 
+    legs: Sequence[Leg]
+    workload: Workload
+    verify: Callable[[Sequence[Leg], Workload, Results], None] | None
     use: str
-    columns: Mapping[str, str]
     ratios: str
-    cost: tuple[str, str]
+    columns: Mapping[str, str] = field(default_factory=lambda: READERS)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
-_SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
-
-
-def readers(settings: Settings, baselines: str) -> Kind:
-    """Legs that read, and hardly look at what they read; they are compared with `baselines`."""
-    return Kind(
-        use=describe_use(settings),
-        columns=_SPEEDS
-        | {
-            "GB/s": "gb_per_s",
-            "CPU s/GB": "cpu_s_per_gb",
-            "wait p50 ms": "wait_p50_ms",
-            "p99 ms": "wait_p99_ms",
-            "x dali": "ratio",
-        },
-        ratios=f"x dali: compared with {baselines} in the same round",
-        cost=("CPU seconds per GB", "cpu_s_per_gb"),
-    )
-
-
-def loaders(use: str, peers: Iterable[str]) -> Kind:
-    """Loaders, compared with the legs `peers`."""
-    return Kind(
-        use=use,
-        columns=_SPEEDS
-        | {
-            "CPU µs/img": "cpu_us_per_img",
-            "wait": "wait_share",
-            "of it storage": "storage_share",
-            "x speed": "ratio",
-            "x CPU": "cpu_ratio",
-        },
-        ratios="wait: share of the time in next(); x speed, x CPU: how much faster and cheaper "
-        f"than the better of {' and '.join(peers)} in the same round",
-        cost=("CPU microseconds per image", "cpu_us_per_img"),
-    )
-
-
-def check_outputs(json_path: str | None, plot_path: str | None) -> None:
-    """Check that the results can be written: to these files, and with matplotlib."""
-    for option, path in (("--json", json_path), ("--plot", plot_path)):
+def check_outputs(options: argparse.Namespace) -> None:
+    """Check that the results can be written: to --json and --plot, and with matplotlib."""
+    for option, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None:
             existed = os.path.lexists(path)
             try:
@@ -87,39 +62,50 @@ def check_outputs(json_path: str | None, plot_path: str | None) -> None:
                     os.remove(path)
             except OSError as error:
                 raise BadInputError(f"{option}: cannot write {path!r}: {error.strerror}") from error
-    if plot_path is not None:
+    if options.plot is not None:
         import matplotlib.figure  # noqa: F401  (fails now if it is missing)
 
 
 def publish(
-    results: Results,
-    environment: Environment,
-    settings: Settings,
-    kind: Kind,
-    *,
-    interrupted: bool,
-    json_path: str | None,
-    plot_path: str | None,
-    more: Mapping[str, Any],
+    results: Results, compared: Comparison, more: Mapping[str, Any], options: argparse.Namespace
 ) -> None:
-    """Print the table; write the figures, and `more` of them, to the JSON file; draw the chart."""
-    if interrupted:
+    """Print the table; write the figures, and `more`, to the JSON file; draw the chart."""
+    if more["interrupted"]:
         print("interrupted: the figures are of the rounds until then", file=sys.stderr)
-    show_table(results, environment, settings, kind)
+    machine = {**describe(compared.workload), **compared.facts}
+    show_table(results, machine, compared)
     try:
-        if json_path is not None:
-            document = _document(results, environment, settings, kind) | dict(more)
-            with open(json_path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(document | {"interrupted": interrupted}, indent=2) + "\n")
-        if plot_path is not None:
-            _plot(plot_path, results, environment, kind)
+        if options.json is not None:
+            document = {
+                "environment": machine,
+                "settings": asdict(compared.workload.settings),
+                "legs": _legs(results),
+                **more,
+            }
+            with open(options.json, "w", encoding="utf-8") as file:
+                file.write(json.dumps(document, indent=2) + "\n")
+        if options.plot is not None:
+            cost = next(key for key in compared.columns.values() if key in _COSTS)
+            _plot(options.plot, results, machine, cost)
     except OSError as error:
         raise BadInputError(f"cannot write the results: {error}") from error
 
 
-def show_table(results: Results, environment: Environment, settings: Settings, kind: Kind) -> None:
+def show_table(results: Results, machine: Mapping[str, Any], compared: Comparison) -> None:
     """Print the table on standard output."""
-    print(_describe(environment, settings, kind.use))
+    settings = compared.workload.settings
+    batches = "one epoch in batches" if settings.batches is None else f"{settings.batches} batches"
+    order = "in list order" if settings.seed is None else f"shuffled with seed {settings.seed}"
+    print(
+        "{cpu}, {cores} cores, {gib:.0f} GiB, Linux {kernel}, {file_system}, page cache "
+        "{page_cache}\nPython {python}, DALI {dali}, numpy {numpy}".format(
+            **machine, gib=machine["memory_bytes"] / 2**30
+        )
+    )
+    print(
+        f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
+        f"{settings.threads} threads, {compared.use}, {order}"
+    )
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
     buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
@@ -127,36 +113,21 @@ def show_table(results: Results, environment: Environment, settings: Settings, k
         print(f"buffers: {', '.join(buffers)}; pinned is page-locked")
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = _PLAIN_WIDTH
-    console.print(_table(results, kind))
+        console.width = 130
+    console.print(_table(results, compared.columns))
     # Not in the table: a reason is a sentence, too wide for a column.
     for result in results.values():
         if not result.runs:
             state = "not run" if result.failed is None else "failed"
             print(f"{result.name}: {state}: {result.skipped or result.failed}")
     if any("ratio" in figures for figures in summarize(results).values()):
-        print(f"img/s, min, max: median, slowest and fastest round; {kind.ratios}")
+        print(f"img/s, min, max: median, slowest and fastest round; {compared.ratios}")
 
 
-def _describe(environment: Environment, settings: Settings, use: str) -> str:
-    machine = (
-        "{cpu}, {cores} cores, {gib:.0f} GiB, Linux {kernel}, {file_system}, "
-        "page cache {page_cache}\nPython {python}, DALI {dali}, numpy {numpy}\n"
-    )
-    batches = "one epoch in batches" if settings.batches is None else f"{settings.batches} batches"
-    return (
-        machine.format(**environment, gib=environment["memory_bytes"] / 2**30)
-        + f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
-        f"{settings.threads} threads, "
-        f"{use}, "
-        f"{'in list order' if settings.seed is None else f'shuffled with seed {settings.seed}'}"
-    )
-
-
-def _table(results: Results, kind: Kind) -> Table:
+def _table(results: Results, titles: Mapping[str, str]) -> Table:
     figures = summarize(results)
     keys = {key for row in figures.values() for key in row} or {"img_per_s"}
-    columns = {title: key for title, key in kind.columns.items() if key in keys}
+    columns = {title: key for title, key in titles.items() if key in keys}
     cells = {
         name: [_cell(key, row.get(key)) for key in columns.values()]
         for name, row in figures.items()
@@ -180,12 +151,10 @@ def _cell(key: str, figure: float | None) -> str:
     return f"{figure:,.{0 if key.startswith(('img', 'cpu_us')) else 2}f}"
 
 
-def _document(
-    results: Results, environment: Environment, settings: Settings, kind: Kind
-) -> dict[str, Any]:
+def _legs(results: Results) -> dict[str, Any]:
     """All figures of the legs, round by round, for the JSON file."""
     figures = summarize(results)
-    legs = {
+    return {
         name: {
             "skipped": result.skipped,
             "failed": result.failed,
@@ -200,18 +169,13 @@ def _document(
         }
         for name, result in results.items()
     }
-    return {
-        "environment": dict(environment),
-        "settings": asdict(settings),
-        "legs": legs,
-    }
 
 
-def _plot(path: str, results: Results, environment: Environment, kind: Kind) -> None:
+def _plot(path: str, results: Results, machine: Mapping[str, Any], cost_key: str) -> None:
     """Write a PNG: the speed of every leg with its spread, and its CPU time."""
     from matplotlib.figure import Figure
 
-    figures, (cost_title, cost_key) = summarize(results), kind.cost
+    figures = summarize(results)
     names = list(figures)[::-1]  # the first leg on top
     rows = [figures[name] for name in names]
     keys = ("img_per_s", "img_per_s_min", "img_per_s_max", cost_key)
@@ -221,7 +185,7 @@ def _plot(path: str, results: Results, environment: Environment, kind: Kind) -> 
     left.barh(names, speed, xerr=[speed - slowest, fastest - speed], capsize=3, color="tab:green")
     left.set_xlabel("images/s: median, slowest and fastest round")
     right.barh(names, cost, color="tab:gray")
-    right.set_xlabel(cost_title)
+    right.set_xlabel(_COSTS[cost_key])
     title = "{cpu}, {cores} cores, {file_system}, page cache {page_cache}, DALI {dali}"
-    picture.suptitle(title.format_map(environment), fontsize="medium")
+    picture.suptitle(title.format_map(machine), fontsize="medium")
     picture.savefig(path, format="png", dpi=120)

@@ -1,18 +1,21 @@
-"""The workload: one data set in one order, the same for every leg."""
+"""The workload: one data set in one order, the same for every leg, and the copies of its files."""
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 
-from dali_storage import Catalog, IntArray
+from dali_storage import BackendUnavailable, Catalog, IntArray
+from dali_storage.contract import registry
 from dali_storage.order import Order, OrderOptions
-from dali_storage.samples.discovery import from_directory
+from dali_storage.samples.discovery import from_directory, from_store
 
-from .shards import Shards
-
-_CHUNK_SAMPLES = 65536
+DIRECTORY = "shards"
+"""Where containers are in the directory of a data set: in one directory for each format."""
+SUFFIXES = {"webdataset": ".tar", "tfrecord": ".tfrecord"}
+"""How the names of containers end, by format."""
 
 
 class BadInputError(Exception):
@@ -47,16 +50,33 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Shards:
+    """Containers of one format. Their samples are those of `readers.file`, in list order.
+
+    Attributes:
+        files: their paths.
+        indexes: the path of the index of each.
+        counts: int64[files], how many samples each has.
+    """
+
+    files: list[str]
+    indexes: list[str]
+    counts: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """The samples of a round, and the order in which they are read.
 
     Attributes:
         root: the directory of the class directories; None if the file system is not mounted, and
             the samples are known from an extent map only.
-        sizes: int64[n], bytes of every sample of the catalog.
-        order: int64[batches, batch size], the catalog indices that every leg must deliver.
+        sizes: int64[n], bytes of every sample; of the catalog, unless its files have many each.
+        order: int64[batches, batch size], the samples that every leg must deliver.
         bmap: the path of an extent map of the samples, if there is one.
         shards: the same samples in containers, by their format.
+        untimed: how many batches of the order come before the clock starts.
+        model: how many images a second the training loop takes; None: all that come.
     """
 
     settings: Settings
@@ -66,21 +86,16 @@ class Workload:
     order: IntArray
     bmap: str | None = None
     shards: Mapping[str, Shards] = field(default_factory=dict)
-
-    @property
-    def shards_root(self) -> str | None:
-        """The directory of `shards`, if there are any."""
-        files = [file for found in self.shards.values() for file in found.files]
-        return os.path.commonpath(files) if files else None
+    untimed: int = 0
+    model: int | None = None
 
     def batch(self, iteration: int) -> IntArray:
         """The samples of a batch. To fill its queue, DALI requests batches beyond the last one."""
-        indices: IntArray = self.order[iteration % len(self.order)]
-        return indices
+        return cast("IntArray", self.order[iteration % len(self.order)])
 
     def delivered_bytes(self, samples: int) -> int:
-        """The exact number of bytes in the first `samples` samples of the order."""
-        return int(self.sizes[self.order.reshape(-1)[:samples]].sum())
+        """The exact number of bytes in the first `samples` samples of the order that are timed."""
+        return int(self.sizes[self.order[self.untimed :].reshape(-1)[:samples]].sum())
 
     def name(self, batch: int, slot: int) -> str:
         """The path of a sample, printable."""
@@ -101,6 +116,56 @@ def prepare(data_directory: str, settings: Settings) -> Workload:
     return Workload(settings, root, catalog, np.array(sizes, np.int64), order)
 
 
+def find(directory: str, form: str) -> Shards:
+    """The containers of a format in the directory of a data set; an OSError if there are none."""
+    folder = os.path.join(directory, DIRECTORY, form)
+    names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIXES[form]))
+    files = [os.path.join(folder, name) for name in names]
+    indexes = [os.path.splitext(file)[0] + ".idx" for file in files]
+    return Shards(files, indexes, np.array([len(rows(index)) for index in indexes], np.int64))
+
+
+def rows(index: str) -> list[list[str]]:
+    """The words of each sample in an index."""
+    with open(index, encoding="ascii") as lines:
+        words = [line.split() for line in lines]
+    return words[1:] if words and words[0][0].startswith("v") else words
+
+
+def open_shards(workload: Workload, directory: str) -> Workload:
+    """The workload with its containers; a BadInputError if they are not those of its files."""
+    remedy = f"python -m benchmarks.dataset {directory} --shards 10 makes them of the demo's files"
+    try:
+        found = {form: find(directory, form) for form in SUFFIXES}
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"no containers: {summarize_error(error)}; {remedy}") from error
+    for form, its in found.items():
+        if (packed := its.counts.sum()) != len(workload.catalog):
+            what = f"{packed} samples in {form} of {len(workload.catalog)} files in {workload.root}"
+            raise BadInputError(f"{what}; {remedy}")
+    return replace(workload, shards=found)
+
+
+def compare_objects(workload: Workload) -> None:
+    """Raise a BadInputError if the objects below --url are not copies of the workload's files.
+
+    Names, labels and sizes are compared.
+    """
+    url, catalog = str(workload.settings.url), workload.catalog
+    try:
+        found = from_store(registry.load("object-store").remote(), url)
+    except (OSError, ValueError, BackendUnavailable) as error:
+        raise BadInputError(f"--url {url}: {summarize_error(error)}") from error
+    if found.checksum() != catalog.checksum():
+        what = f"the names of {len(found)} objects are not those of {len(catalog)} files, in order"
+    elif (wrong := np.flatnonzero(found.sizes != workload.sizes)).size:
+        what = f"{os.fsdecode(found.name(int(wrong[0])))} has another size"
+    else:
+        return
+    remedy = "copy the files there, for example by aws s3 sync --delete"
+    raise BadInputError(f"--url {url} is not a copy of {workload.root}: {what}; {remedy}")
+
+
 def order_of(samples: int, settings: Settings, containers: IntArray | None = None) -> IntArray:
     """`Workload.order`, one epoch after another.
 
@@ -117,11 +182,15 @@ def order_of(samples: int, settings: Settings, containers: IntArray | None = Non
     return np.stack([order.batch(iteration) for iteration in range(batches)])
 
 
-def paths(catalog: Catalog, samples: IntArray | None = None) -> Iterator[bytes]:
-    """The paths of `samples` (default: all), without a list of all of them in memory."""
-    chosen = np.arange(len(catalog)) if samples is None else samples
-    for start in range(0, len(chosen), _CHUNK_SAMPLES):
-        yield from catalog.paths(chosen[start : start + _CHUNK_SAMPLES])
+def paths(catalog: Catalog, samples: IntArray | None = None) -> Sequence[bytes]:
+    """The paths of `samples` (default: all)."""
+    return catalog.paths(np.arange(len(catalog)) if samples is None else samples)
+
+
+def epoch_of(workload: Workload, **changes: Any) -> Workload:
+    """The workload with as many batches as one epoch has, and other settings."""
+    settings = replace(workload.settings, batches=None, **changes)
+    return replace(workload, settings=settings, order=order_of(len(workload.catalog), settings))
 
 
 def summarize_error(error: Exception) -> str:

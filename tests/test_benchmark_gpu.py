@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from nvidia.dali.data_node import DataNode
 
 import benchmark
-from benchmarks import environment, legs, pipelines, report, workload
-from benchmarks.legs import BLOCK, LEGS, XNVME_BAM, XNVME_GDS, Leg
+from benchmarks import environment, legs, report, workload
+from benchmarks.legs import BLOCK, PYTHON_FILE, XNVME_BAM, XNVME_GDS, Leg
 from benchmarks.measure import Result
 from benchmarks.workload import Settings, Workload
 from dali_storage import Reader
@@ -42,17 +41,11 @@ def refusal(data: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> 
 
 
 @pytest.mark.parametrize("option", ["--mem gpu", "--mem pinned", "--pinned yes"])
-@pytest.mark.parametrize("command", ["compare", "dali", "xnvme-gds"])
 def test_what_needs_a_gpu_is_refused_without_one(
-    data: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
+    data: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
-    said = refusal(data, capsys, command, *option.split())
+    said = refusal(data, capsys, "compare", *option.split())
     assert said == f"benchmark: {option} needs a GPU in the pipeline: --device-id N"
-
-
-def test_images_are_not_decoded_in_gpu_memory(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     said = refusal(data, capsys, "compare", "--mem", "gpu", "--device-id", "0", "--decode")
     assert said.endswith("DALI decodes them from there: use --mem pinned")
 
@@ -67,28 +60,12 @@ def test_legs_that_need_a_controller_say_so(
     reason = leg.unsupported_reason(prepare(data, mem=mem, uri=uri, device_id=0))
     needs = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
     assert reason == f"{start}{needs}"
-
-
-def test_a_leg_that_cannot_run_is_named_with_its_reason(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "no leg can run here: xnvme-bam: it needs the PCI a" in refusal(
-        data, capsys, "xnvme-bam"
-    )
-    arguments = ["--datadir", str(data), "--rounds", "1", "--legs", "dali,xnvme-bam"]
-    assert benchmark.main(["compare", *arguments]) == 0
-    shown = capsys.readouterr().out
-    assert re.search("^xnvme-bam: not run: it needs the PCI address of", shown, re.MULTILINE)
-
-
-def test_a_memory_that_a_leg_does_not_have_is_a_reason(data: Path) -> None:
     made = prepare(data, uri=CONTROLLER, device_id=0, mem="pinned")
     reason = "it reads into --mem cpu, which is page-locked, or gpu"
     assert XNVME_BAM.unsupported_reason(made) == reason
 
 
 MEM = {"uri": CONTROLLER, "gpu": 1}
-PYTHON_FILE = next(leg for leg in LEGS if leg.name == "python-file")
 
 
 @pytest.mark.parametrize(
@@ -106,17 +83,19 @@ PYTHON_FILE = next(leg for leg in LEGS if leg.name == "python-file")
     ],
 )
 def test_what_a_leg_asks_for(
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    leg: Leg,
-    settings: Any,
-    arguments: dict[str, Any],
-    options: dict[str, Any],
-) -> None:
+    data: Path, monkeypatch: pytest.MonkeyPatch, leg: Leg, settings: Any,
+    arguments: dict[str, Any], options: dict[str, Any],
+) -> None:  # fmt: skip
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(legs.readers, "file", lambda **given: asked.update(given) or (None, None))
+
+    def ask(**given: Any) -> None:
+        asked.update(given)
+        raise StopAsyncIteration
+
+    monkeypatch.setattr(legs.readers, "file", ask)
     made = prepare(data, uri=CONTROLLER, device_id=1, **settings)
-    leg.read(made)
+    with pytest.raises(StopAsyncIteration), leg.build(made, False):
+        pass
     assert asked.pop("backend_options") == options
     backend = {XNVME_GDS: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
     assert asked == {"file_root": str(data), "name": "Reader", "backend": backend} | arguments
@@ -140,22 +119,10 @@ def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
         np.fromfile(path, np.uint8).sum(dtype=np.uint64) for path in sorted(data.glob("*/*"))
     ]
     for leg in (legs.REFERENCE, PYTHON_FILE):
-        sums, _ = pipelines.build(leg.read, made, pipelines.use_images).run()
+        with leg.build(made, False) as stream:
+            sums, _ = next(iter(stream.batches))
         assert [int(each) for each in sums.as_array()] == expected[:5]
     assert len(there) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "use"),
-    [
-        (Settings(), "reading the image headers"),
-        (Settings(decode=True), "decoding"),
-        (Settings(decode=True, device_id=1), "decoding on GPU 1"),
-        (Settings(mem="gpu", device_id=0), "adding up the bytes on GPU 0"),
-    ],
-)
-def test_the_report_says_what_is_done_with_the_samples(settings: Settings, use: str) -> None:
-    assert pipelines.describe_use(settings) == use
 
 
 def test_the_report_says_where_the_buffers_are(
@@ -163,9 +130,9 @@ def test_the_report_says_where_the_buffers_are(
 ) -> None:
     kinds = {"dali": None, "python-file": "pinned", "xnvme-gds": "gpu"}
     results = {name: Result(name, memory=memory) for name, memory in kinds.items()}
-    machine = environment.describe(prepare(data))
     for device_id, shown in ((0, True), (None, False)):
-        settings = Settings(device_id=device_id)
-        report.show_table(results, machine, settings, report.readers(settings, ""))
+        made = prepare(data, device_id=device_id)
+        compared = report.Comparison([], made, None, "", "")
+        report.show_table(results, environment.describe(made), compared)
         expected = "buffers: python-file pinned, xnvme-gds gpu; pinned is page-locked\n"
         assert (expected in capsys.readouterr().out) == shown

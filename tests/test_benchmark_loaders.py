@@ -23,11 +23,11 @@ import torch
 from nvidia.dali import fn, types
 from torchvision.datasets import ImageFolder
 
-import benchmark
-from benchmarks import environment, loader_legs, loader_sets, loading, peers, pixels, workload
+from benchmarks import environment, loader_sets, loaders, measure, peers
 from benchmarks.arguments import LOADER_LEGS
-from benchmarks.loader_legs import LoaderLeg, Stream
-from benchmarks.measure import Round
+from benchmarks.legs import REFERENCE, Leg
+from benchmarks.measure import Result
+from benchmarks.pipelines import Stream
 from benchmarks.workload import Settings, Workload
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import transforms
@@ -36,8 +36,8 @@ from dali_storage.loaders.transforms import presets
 from . import devices
 from .cifar_archive import write_cifar10
 from .pictures import make_photographs
-
-ROOT = Path(__file__).resolve().parent.parent
+from .test_benchmark import ROOT, ignore
+from .test_benchmark import run as run_benchmark
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,7 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: object) -> int:
-    """The exit status, also where argparse ends the program."""
-    try:
-        return benchmark.main(["loaders", *map(str, arguments)])
-    except SystemExit as stop:
-        return int(stop.code or 0)
-
-
-def ignore(done: int) -> None:
-    pass
+    return run_benchmark("loaders", *arguments)
 
 
 def opened(name: str, directory: Path, **settings: Any) -> loader_sets.OpenSet:
@@ -72,29 +64,18 @@ def opened(name: str, directory: Path, **settings: Any) -> loader_sets.OpenSet:
 
 
 @pytest.mark.parametrize(
-    ("name", "workers", "legs", "batch_size"),
-    [
-        ("imagenet-train", "0", ("dali", "python-file"), 32),
-        ("imagenet-eval", "0,1", ("dali", "memory"), 32),
-        ("cifar10", "0", LOADER_LEGS, 40),
-    ],
+    ("name", "workers", "legs"),
+    [("imagenet-train", "0,1", ("dali", "python-file")), ("cifar10", "0", LOADER_LEGS)],
 )
 def test_all_legs_are_compared_and_measured(
-    name: str,
-    workers: str,
-    legs: tuple[str, ...],
-    batch_size: int,
-    photographs: Path,
-    cifar: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    name: str, workers: str, legs: tuple[str, ...], photographs: Path, cifar: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     kept, picture = tmp_path / "result.json", tmp_path / "result.png"
     status = run(
         *("--set", name, "--datadir", cifar if name == "cifar10" else photographs),
-        *("--workers", workers, "--batchsize", batch_size, "--batches", 1, "--rounds", 2),
-        *("--legs", ",".join(legs)),
-        *("--json", kept, "--plot", picture),
+        *("--workers", workers, "--batchsize", 32, "--batches", 1, "--rounds", 2),
+        *("--legs", ",".join(legs), "--json", kept, "--plot", picture),
     )
     shown = capsys.readouterr()
     assert status == 0, shown.err
@@ -109,73 +90,39 @@ def test_all_legs_are_compared_and_measured(
         assert f"comparing {key} with torchvision: the same\n" in shown.err
         assert re.search(rf"^{key} +[\d,]+ +[\d,]+ +[\d,]+ +[\d,]+ +\d+%", shown.out, re.M)
         for one in leg["rounds"]:
-            assert one["samples"] == batch_size
-            assert len(one["waits_seconds"]) == 1
+            assert (one["samples"], len(one["waits_seconds"])) == (32, 1)
             assert 0 < sum(one["waits_seconds"]) <= one["seconds"]
-            assert one["cpu_seconds"] > 0
         ours = key not in (*peers_of, "dali", "no-loader")
         assert (leg["summary"]["storage_share"] is not None) == ours
-    assert_figures_are_right(ran, peers_of)
-    assert document["set"] == name
     assert {"torch", "torchvision", "dali"} <= set(document["environment"])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def assert_figures_are_right(legs: dict[str, Any], peers_of: list[str]) -> None:
-    """The summaries are what the rounds say."""
-
-    def of_rounds(key: str, figure: str) -> list[float]:
-        return [one["samples"] / one[figure] for one in legs[key]["rounds"]]
-
-    fastest = np.max([of_rounds(key, "seconds") for key in peers_of], axis=0)
-    cheapest = np.max([of_rounds(key, "cpu_seconds") for key in peers_of], axis=0)
-    for key, leg in legs.items():
-        speeds, yields = of_rounds(key, "seconds"), of_rounds(key, "cpu_seconds")
-        assert leg["summary"]["img_per_s"] == pytest.approx(np.median(speeds))
-        assert leg["summary"]["ratio"] == pytest.approx(np.median(speeds / fastest))
-        costs = 1e6 / np.array(yields)
-        assert leg["summary"]["cpu_us_per_img"] == pytest.approx(np.median(costs))
-        assert leg["summary"]["cpu_ratio"] == pytest.approx(np.median(yields / cheapest))
-
-
-def test_the_first_batches_are_not_timed(photographs: Path) -> None:
-    closed: list[bool] = []
-
-    def batches(stream: Stream) -> Iterator[pixels.Batch]:
-        for number in range(6):
-            assert not closed
-            time.sleep(0.2 if number < 4 else 0.01)
-            stream.storage_seconds = 0.3 * (number + 1)
-            yield torch.zeros(32, 3, 1, 1), torch.zeros(32)
-
+def test_the_first_batches_are_not_timed_and_the_model_takes_its_time(photographs: Path) -> None:
     @contextmanager
     def open_stream(of: Workload, exact: bool) -> Iterator[Stream]:
+        def batches() -> Iterator[peers.Batch]:
+            for number in range(6):
+                time.sleep(0.2 if number < 4 else 0.01)
+                stream.storage_seconds = 0.3 * (number + 1)
+                yield torch.zeros(32, 3, 1, 1), torch.zeros(32)
+
+        stream = Stream([], storage_seconds=0.0)
+        stream.batches = batches()
         assert not exact
-        stream = Stream([])
-        stream.batches, stream.storage_seconds = batches(stream), 0.0
         yield stream
-        closed.append(True)
 
     work = opened("imagenet-eval", photographs, batch_size=32).workload()
     assert work.order.shape == (4 + 2, 32)
-    one = loader_legs.run_round(LoaderLeg("", open_stream), work, None, ignore)
-    assert closed
+    leg = Leg("", REFERENCE.family, open_stream)
+    one = measure.run_round(leg, work, Result(""), ignore)
     assert (one.samples, len(one.waits)) == (64, 2)
     assert 0.02 <= one.waits.sum() <= one.seconds < 0.2
     assert one.storage_seconds == pytest.approx(0.6)
     assert one.size_bytes == work.sizes[work.order[4:]].sum()
-
-
-def test_the_model_takes_its_time(photographs: Path) -> None:
-    work = opened("imagenet-eval", photographs, batch_size=32).workload()
-
-    @contextmanager
-    def open_stream(of: Workload, exact: bool) -> Iterator[Stream]:
-        yield Stream(repeat((torch.zeros(32, 3, 1, 1), torch.zeros(32))))
-
-    one = loader_legs.run_round(LoaderLeg("", open_stream), work, 320, ignore)
+    one = measure.run_round(leg, replace(work, model=320), Result(""), ignore)
     assert one.seconds >= 0.2
-    assert one.waits.sum() < 0.1
+    assert one.waits.sum() < 0.15
 
 
 def test_what_is_waited_for_the_storage_is_summed_over_epochs(
@@ -190,8 +137,8 @@ def test_what_is_waited_for_the_storage_is_summed_over_epochs(
     monkeypatch.setattr(MemoryReader, "read", slow)
     ours = opened("imagenet-eval", photographs, batch_size=4, batches=14)
     assert len(ours.workload().order) > 64 / 4
-    (_, leg) = loader_legs.make_legs(ours, [0], 1, ["memory"])
-    one = loader_legs.run_round(leg, ours.workload(), None, ignore)
+    (_, leg) = loaders.make_legs(ours, [0], 1, ["memory"])
+    one = measure.run_round(leg, ours.workload(), Result(""), ignore)
     assert one.storage_seconds is not None
     assert 0.3 < one.storage_seconds < one.waits.sum()
 
@@ -206,12 +153,12 @@ def burn(seconds: float, done: Any) -> None:
 def test_the_time_of_workers_counts_while_they_live() -> None:
     fork = multiprocessing.get_context("fork")
     done = fork.Event()
-    before = loader_legs.cpu_time()
+    before = measure.cpu_time()
     child = fork.Process(target=burn, args=(0.5, done))
     child.start()
     try:
         assert done.wait(60)
-        assert loader_legs.cpu_time() - before >= 0.45
+        assert measure.cpu_time() - before >= 0.45
     finally:
         child.kill()
         child.join()
@@ -219,58 +166,11 @@ def test_the_time_of_workers_counts_while_they_live() -> None:
 
 @pytest.mark.parametrize(("name", "files"), [("imagenet-train", 40), ("cifar10", 5)])
 def test_the_page_cache_is_filled_with_what_is_read(
-    name: str, files: int, photographs: Path, cifar: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, files: int, photographs: Path, cifar: Path
 ) -> None:
-    filled: list[bytes] = []
-
-    def fill(of: Workload) -> None:
-        filled.extend(workload.paths(of.catalog, np.unique(of.order)))
-
-    monkeypatch.setattr(environment, "fill_page_cache", fill)
     directory = cifar if name == "cifar10" else photographs
-    arguments = ("--set", name, "--datadir", directory, "--batchsize", 8, "--batches", 1)
-    assert run(*arguments, "--legs", "dali", "--workers", 0, "--rounds", 1) == 0
-    assert len({*filled}) == len(filled) == files  # of photographs, 4 + 1 batches
-
-
-def test_torch_has_one_thread_or_as_many_as_asked_for(photographs: Path) -> None:
-    ours, before = opened("imagenet-eval", photographs, batch_size=32), torch.get_num_threads()
-    for threads in (1, before + 2):
-        leg = loader_legs.make_legs(ours, [0], threads, [])[0]
-        with leg.open(ours.workload(), True) as stream:
-            images, _ = next(iter(stream.batches))
-            assert (torch.get_num_threads(), len(images)) == (threads, 32)
-        assert torch.get_num_threads() == before
-
-
-def test_an_interrupt_shows_what_was_measured(
-    photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    turns = iter([loader_legs.run_round] * 2)
-
-    def interrupted(*arguments: Any) -> Round:
-        for measure in turns:
-            return measure(*arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loading, "run_round", interrupted)
-    arguments = ("--set", "imagenet-eval", "--datadir", photographs, "--batchsize", 32)
-    assert run(*arguments, "--workers", 0, "--legs", "memory", "--batches", 1) == 130
-    shown = capsys.readouterr()
-    assert "interrupted: the figures are of the rounds until then" in shown.err
-    assert re.search(r"^memory +[\d,]+", shown.out, re.M)
-
-
-# Samples
-
-
-@pytest.mark.parametrize(("name", "split"), [("imagenet-train", "train"), ("imagenet-eval", "val")])
-def test_both_sides_have_the_samples_of_image_folder(
-    name: str, split: str, photographs: Path
-) -> None:
-    ours = opened(name, photographs)
-    pairs = list(zip(ours.files, ours.samples.labels.tolist(), strict=True))
-    assert pairs == ImageFolder(str(photographs / split)).samples
+    found = environment.files_of(opened(name, directory, batch_size=8, batches=1).workload())
+    assert len({*found}) == len(found) == files  # of photographs, 4 + 1 batches
 
 
 @pytest.mark.parametrize("name", ["imagenet-train", "imagenet-eval", "cifar10"])
@@ -294,7 +194,7 @@ def test_torchvisions_side_has_the_images_of_the_archive(form: str, tmp_path: Pa
     records, labels = peers.read_cifar10(files)
     assert np.array_equal(records, written.pixels)
     assert labels == written.labels.tolist()
-    image, label = peers.Records(files, [], lambda image: image)[77]
+    image, label = peers.cifar10(files, [], lambda image: image)[77]
     assert np.array_equal(
         np.asarray(image), written.pixels[77].reshape(3, 32, 32).transpose(1, 2, 0)
     )
@@ -319,10 +219,6 @@ def brighter(images: Any) -> Any:
     return fn.brightness(images, brightness=1.02)
 
 
-def usual_eval(images: Any) -> Any:
-    return fn.crop(fn.resize(images, resize_shorter=256), crop=(224, 224))
-
-
 def swapped(images: Any) -> Any:
     return fn.color_space_conversion(images, image_type=types.RGB, output_type=types.BGR)
 
@@ -334,35 +230,26 @@ EVAL, CIFAR = presets.IMAGENET_EVAL.transforms, presets.CIFAR10_EVAL.transforms
 @pytest.mark.parametrize(
     ("name", "images", "steps", "said"),
     [
-        ("imagenet-eval", "exact", [usual_eval, NORMALIZE], "pixels differ by up to"),
         ("imagenet-eval", "exact", [swapped, *EVAL], "pixels differ by up to"),
         ("imagenet-eval", "exact", EVAL[:2], r"images: torch.uint8\[64, 3, 224, 224\] instead of"),
         ("imagenet-train", "exact", [brighter, *EVAL], "pixels differ by up to"),
-        ("imagenet-train", "timed", [CROP(192), NORMALIZE], r"192, 192\] instead of"),
         (
             "imagenet-train",
             "timed",
             [CROP(224), swapped, NORMALIZE],
             "mean of the pixels of an image",
         ),
-        ("imagenet-train", "timed", [CROP(224, area=(0.01, 0.02)), NORMALIZE], "mean of the"),
         ("cifar10", "exact", [brighter, *CIFAR], "pixels differ by up to"),
         ("cifar10", "timed", CIFAR, "80 images have only 1 different crops"),
         ("cifar10", "timed", [transforms.PadCrop(32, padding=6), *CIFAR], "are no crop of the"),
     ],
 )
 def test_a_leg_with_other_pixels_fails_and_is_not_timed(
-    name: str,
-    images: str,
-    steps: Any,
-    said: str,
-    photographs: Path,
-    cifar: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    name: str, images: str, steps: Any, said: str, photographs: Path, cifar: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     known = loader_sets.SETS[name]
-    ours = replace(getattr(known, images), ours=presets.Preset(tuple(steps), "a mistake"))
+    ours = presets.Preset(tuple(steps), "a mistake"), getattr(known, images)[1]
     monkeypatch.setitem(loader_sets.SETS, name, replace(known, **{images: ours}))
     directory, batch_size = (cifar, 40) if name == "cifar10" else (photographs, 32)
     arguments = ("--set", name, "--datadir", directory, "--batchsize", batch_size, "--rounds", 1)
@@ -376,57 +263,31 @@ def test_a_leg_with_other_pixels_fails_and_is_not_timed(
 
 def test_labels_and_types_are_compared() -> None:
     images, labels = torch.zeros(4, 3, 8, 8), torch.arange(4)
-    assert pixels.difference((images, labels), (images, labels), 0) is None
-    found = pixels.difference((images, labels.flip(0)), (images, labels), 0)
+    assert peers.difference((images, labels), (images, labels), 0) is None
+    found = peers.difference((images, labels.flip(0)), (images, labels), 0)
     assert found == "4 of 4 labels differ"
-    found = pixels.difference((images, labels.int()), (images, labels), 0)
+    found = peers.difference((images, labels.int()), (images, labels), 0)
     assert found == "labels: torch.int32[4] instead of torch.int64[4]"
-
-
-def test_a_leg_that_raises_fails_alone(
-    photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise PermissionError(13, "Permission denied", "/dev/nvme0n1")
-
-    monkeypatch.setattr(MemoryReader, "read", refuse)
-    arguments = ("--set", "imagenet-eval", "--datadir", photographs, "--batchsize", 32)
-    options = ("--legs", "memory,python-file", "--workers", 0, "--rounds", 1, "--batches", 1)
-    assert run(*arguments, *options) == 1
-    shown = capsys.readouterr()
-    assert "memory: failed: PermissionError: Permission denied: /dev/nvme0n1" in shown.out
-    assert "round 1/1 python-file: " in shown.err
 
 
 def test_random_crops_of_torchvision_are_not_found_different(photographs: Path) -> None:
     files = ImageFolder(str(photographs / "train")).samples
-    dataset = peers.Photographs(*zip(*files, strict=True), peers.IMAGENET_TRAIN)
+    dataset = peers.photographs(*zip(*files, strict=True), peers.IMAGENET_TRAIN)
     ours, *draws = [torch.stack([dataset[i][0] for i in range(64)]) for _ in range(3)]
-    assert pixels.compare_crops(ours, tuple(draws), None) is None
+    assert peers.compare_crops(ours, tuple(draws), None) is None
 
 
-# The legs that read extents
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[devices.Disk]:
-    with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20) as made:
-        make_photographs(made.mount / "photographs", 128)
-        write_cifar10(made.mount / "cifar", rows=40)
-        os.sync()
-        yield made
-
-
-@pytest.mark.parametrize("name", ["imagenet-eval", "cifar10"])
 def test_extents_are_read_through_a_map_made_for_the_run(
-    name: str, disk: devices.Disk, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = disk.mount / ("cifar" if name == "cifar10" else "photographs")
-    arguments = ("--set", name, "--datadir", directory, "--batchsize", 32, "--workers", 0)
-    assert run(*arguments, "--legs", "block", "--rounds", 1, "--batches", 1) == 0
-    shown = capsys.readouterr()
-    assert "comparing block with torchvision: the same" in shown.err
-    assert "round 1/1 block: " in shown.err
+    with devices.disk(tmp_path, size=64 << 20) as disk:
+        write_cifar10(disk.mount, rows=40)
+        os.sync()
+        arguments = ("--set", "cifar10", "--datadir", disk.mount, "--batchsize", 32, "--workers", 0)
+        assert run(*arguments, "--legs", "block", "--rounds", 1, "--batches", 1) == 0
+    shown = capsys.readouterr().err
+    assert "comparing block with torchvision: the same" in shown
+    assert "round 1/1 block: " in shown
 
 
 # Bad input
@@ -437,69 +298,33 @@ def test_extents_are_read_through_a_map_made_for_the_run(
     [
         ("--set cifar10", "loaders needs --datadir DIR"),
         ("--datadir IMAGES", "the following arguments are required: --set"),
-        ("--set imagenet --datadir IMAGES", "invalid choice: 'imagenet'"),
-        ("--set imagenet-train --datadir /does/not/exist", "/does/not/exist"),
-        ("--set imagenet-train --datadir CIFAR", "there is neither train nor ILSVRC"),
         ("--set imagenet-eval --datadir CIFAR", "--datadir CIFAR --set imagenet-eval: "),
-        ("--set cifar10 --datadir IMAGES", "no CIFAR-10 here"),
         ("--set cifar10 --datadir CIFAR --workers 0,x", "an integer from 0 to 1024, not x"),
-        ("--set cifar10 --datadir CIFAR --workers -1", "an integer from 0 to 1024, not -1"),
-        ("--set cifar10 --datadir CIFAR --model 0", "--model: must be an integer from 1"),
         ("--set cifar10 --datadir CIFAR --legs naive", "unknown leg 'naive'; known are dali, no-"),
         ("--set cifar10 --datadir CIFAR --batchsize 201", "make the batches smaller"),
         ("--set cifar10 --datadir CIFAR --decode", "--decode is not for loaders"),
-        ("--set cifar10 --datadir CIFAR --device-id 0", "--device-id is not for loaders"),
-        ("--set cifar10 --datadir CIFAR --mem gpu", "--mem is not for loaders"),
-        ("--set cifar10 --datadir CIFAR --verify", "--verify is not for loaders"),
         ("--set cifar10 --datadir CIFAR --legs memory --queues 2", "--queues is for the legs"),
         ("--set cifar10 --datadir CIFAR --cold", "--cold: "),
-        ("--set cifar10 --datadir CIFAR --json /does/not/exist/x", "--json: cannot write"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
-    arguments: str,
-    said: str,
-    photographs: Path,
-    cifar: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: str, said: str, photographs: Path, cifar: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def named(text: str) -> str:
-        return text.replace("IMAGES", str(photographs)).replace("CIFAR", str(cifar))
-
-    assert run(*named(arguments).replace(f"no {cifar}", "no CIFAR").split()) == 2
+    words = arguments.replace("IMAGES", str(photographs)).replace("CIFAR", str(cifar))
+    assert run(*words.split()) == 2
     shown = capsys.readouterr()
-    assert said.replace("--datadir CIFAR", f"--datadir {cifar}") in shown.err.splitlines()[-1]
+    assert said.replace("CIFAR", str(cifar)) in shown.err.splitlines()[-1]
     assert "round" not in shown.out + shown.err.replace("--rounds", "")
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (
-            "raise ModuleNotFoundError(name='torchvision')",
-            r"pip install 'dali-storage\[examples\]'",
-        ),
-        ("raise RuntimeError('operator torchvision::nms does not exist')", "download.pytorch.org"),
-    ],
-)
-def test_a_torchvision_that_cannot_be_imported_is_one_line(
-    broken: str, said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "torchvision.py").write_text(broken)
-    process = subprocess.run(
-        [
-            sys.executable,
-            ROOT / "benchmark.py",
-            "loaders",
-            "--set",
-            "cifar10",
-            "--datadir",
-            tmp_path,
-        ],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert process.returncode == 2
-    assert re.fullmatch(f"benchmark: .*{said}.*\n", process.stderr)
+def test_a_torchvision_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
+    for broken, said in (
+        ("ModuleNotFoundError(name='torchvision')", r"pip install 'dali-storage\[examples\]'"),
+        ("RuntimeError('operator torchvision::nms does not exist')", "download.pytorch.org"),
+    ):
+        (tmp_path / "torchvision.py").write_text(f"raise {broken}")
+        command = [sys.executable, ROOT / "benchmark.py", "loaders", "--set=cifar10", "--datadir=x"]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        process = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert process.returncode == 2
+        assert re.fullmatch(f"benchmark: .*{said}.*\n", process.stderr)
