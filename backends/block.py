@@ -17,7 +17,7 @@ from .extents.plan import DeviceReads
 from .extents.reader import TRANSFERS, Bmap, MappedReader
 from .extents.samples import Failures
 from .linux import aio
-from .linux.libc import IOVEC
+from .linux.libc import make_iovecs
 from .linux.storage import DirectFile, list_disks, open_direct
 
 _RETRIES = 1
@@ -93,9 +93,7 @@ class BlockReader(MappedReader[DirectFile]):
         self._samples.read(batch, lane, self._submit)
 
     def _submit(self, reads: DeviceReads) -> Failures:
-        iovecs = np.empty((len(reads), 1), IOVEC)
-        iovecs["base"][:, 0] = reads.memory
-        iovecs["len"][:, 0] = reads.lengths
+        iovecs = make_iovecs((reads.memory, reads.lengths))
         results = aio.read(self._queue_depth, self._device.file.fileno(), iovecs, reads.offsets)
         failed = np.flatnonzero(results != reads.lengths).tolist()
         return {index: _reason(int(results[index]), int(reads.lengths[index])) for index in failed}

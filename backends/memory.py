@@ -11,7 +11,6 @@ from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError
 from ..contract.format import SMALL, windows
 from ..contract.options import Option, check_options
-from ..contract.ranges import Ranges
 from ..contract.reader import Batch, Reader
 
 _Contents: TypeAlias = Annotated[Sequence[HostBuffer] | None, Option("arrays of uint8")]
@@ -43,36 +42,31 @@ class MemoryReader(Reader):
         self._contents = contents
         self._catalog, self._ranges = catalog, catalog.ranges
         self._sizes = np.array([content.size for content in self._contents], np.int64)
-        if catalog.ranges is not None:
-            _require_within(catalog, catalog.ranges, self._sizes)
+        ranges = catalog.ranges
+        if ranges is not None and (sample := ranges.first_outside(self._sizes)) is not None:
+            nbytes = self._sizes[ranges.files_of(np.array([sample]))[0]]
+            what = f"{catalog.where(sample)}, but the file has {nbytes:,} bytes"
+            raise ContainerChangedError(catalog.path(sample), f"{what}; make its index anew")
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        ranges, sizes = self._ranges, batch.sizes
-        files = self._catalog.files(batch.samples)
-        starts = np.zeros_like(sizes) if ranges is None else ranges.starts[batch.samples]
-        size = int(sizes[0]) if sizes.size else 0
+        sizes, size = batch.sizes, int(batch.sizes[0]) if batch.sizes.size else 0
         if 0 < size <= SMALL and isinstance(batch.buffer, np.ndarray) and (sizes == size).all():
+            files, starts = self._catalog.files(batch.samples), self._catalog.starts(batch.samples)
             target = windows(batch.buffer, size)
             for file in set(files.tolist()):
                 here = np.flatnonzero(files == file)
                 target[batch.offsets[here]] = windows(self._contents[file], size)[starts[here]]
             return
-        columns = files, starts, sizes, batch.offsets
+        spans = batch.spans
+        columns = spans.files, spans.starts, spans.sizes, spans.offsets
         for file, start, size, offset in zip(*(it.tolist() for it in columns), strict=True):
             batch.buffer[offset : offset + size] = self._contents[file][start : start + size]
 
     def close(self) -> None:
         self._contents = []
-
-
-def _require_within(catalog: Catalog, ranges: Ranges, sizes: IntArray) -> None:
-    if (sample := ranges.first_outside(sizes)) is not None:
-        nbytes = sizes[ranges.files_of(np.array([sample]))[0]]
-        what = f"{catalog.where(sample)}, but the file has {nbytes:,} bytes"
-        raise ContainerChangedError(catalog.path(sample), f"{what}; make its index anew")
 
 
 def _contents(path: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

@@ -127,23 +127,22 @@ class ObjectStoreReader(Reader):
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._objects.sizes(samples, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
-        spans = _whole(batch) if batch.spans is None else batch.spans
+        spans = batch.spans
         # In the order of the batch: of several that fail, the first is named.
         files = spans.files[np.argsort(spans.slots, kind="stable")]
         self._objects.sizes(files, self.yield_turn)
-        if batch.spans is not None:
-            self._objects.require_inside(batch.samples[batch.sizes > 0])
+        self._objects.require_inside(batch)
         if self._cache is None:
             self._fetch(batch, spans)
             return
         versions = self._objects.strong_versions(self._catalog.files(batch.samples))
         missing = self._cache.read(batch, versions, self.yield_turn)
         if missing.size:
-            self._fetch(batch, spans[_needed(batch, spans, missing)])
+            self._fetch(batch, spans[_needed(batch, missing)])
             self._cache.add(batch, versions, missing)
 
     def cancel(self) -> None:
@@ -198,17 +197,9 @@ def _cache_type() -> type[Cache]:
     return Cache
 
 
-def _needed(batch: Batch, spans: Spans, slots: IntArray) -> npt.NDArray[np.bool_]:
+def _needed(batch: Batch, slots: IntArray) -> npt.NDArray[np.bool_]:
     """bool[k]: which spans of a batch have bytes of the samples in some slots."""
-    needed = np.zeros(len(spans), bool)
-    if batch.spans is not None:
-        slots = np.searchsorted(spans.offsets, batch.offsets[slots], "right") - 1
-    needed[slots] = True
+    needed = np.isin(batch.spans.slots, slots)  # an empty object has the offset of another one
+    filled = batch.offsets[slots[batch.sizes[slots] > 0]]
+    needed[np.searchsorted(batch.spans.offsets, filled, "right") - 1] = True
     return needed
-
-
-def _whole(batch: Batch) -> Spans:
-    """Whole objects as spans."""
-    slots = np.arange(batch.samples.size)
-    sizes = batch.sizes
-    return Spans(batch.samples, np.zeros_like(sizes), sizes, sizes, batch.offsets, slots)

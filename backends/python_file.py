@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
@@ -20,8 +19,8 @@ from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
 from .files.spans import SpanReads
 from .linux import engines
-from .linux.libc import IOVEC
-from .linux.reads import FileRanges, Reads, read_ranges
+from .linux.libc import make_iovecs
+from .linux.reads import Reads
 
 _NAME = "python-file"
 
@@ -79,7 +78,8 @@ class PythonFileReader(Reader):
         """
         self.io, self._read = engines.choose(_NAME, io, FILES_AT_ONCE)
         self.lanes = lanes
-        if copying_lanes is None and catalog.ranges is not None:
+        self._whole = catalog.ranges is None
+        if copying_lanes is None and not self._whole:
             # These lanes seldom need the interpreter lock, and copy in the time in which DALI's
             # threads wait for them: 1.3 to 1.5 times as fast on two processors as one lane.
             copying_lanes = processors()
@@ -96,17 +96,17 @@ class PythonFileReader(Reader):
         # The constructor falls back on preadv.
         return engines.missing("preadv", FILES_AT_ONCE) and engines.missing("aio", FILES_AT_ONCE)
 
-    def sizes(self, samples: IntArray) -> IntArray:
-        return self._files.sizes(samples, self.yield_turn)
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+        return self._files.sizes(samples, lane, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
-        if batch.spans is not None:
+        if not self._whole:
             read_spans = partial(self._read_spans, batch)
-            self._spans.read(batch, batch.spans, lane, self.yield_turn, read_spans)
+            self._spans.read(batch, lane, self.yield_turn, read_spans)
             return
         found, start = np.empty_like(batch.sizes), 0
         while start < found.size:
-            got = self._read_files(batch, start)
+            got = self._read_files(batch, start, lane)
             found[start : start + got.size] = got
             start += got.size
         self._files.require_sizes(batch, found)
@@ -117,44 +117,29 @@ class PythonFileReader(Reader):
 
     def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""
-        memory = address_of(batch.buffer) + spans.offsets
-        ranges = FileRanges(fds, memory, spans.starts, spans.sizes, spans.needed)
-        return read_ranges(
-            self._read,
-            ranges,
-            self.unit,
-            cached_first=not self._direct,
-            yield_turn=self.yield_turn,
-        )
+        iovecs = make_iovecs((address_of(batch.buffer) + spans.offsets, spans.sizes))
+        reads = Reads(self._read, fds, iovecs, spans.starts, spans.needed, self.unit)
+        reads.run(cached_first=not self._direct, yield_turn=self.yield_turn)
+        return reads.got, reads.errors
 
-    def _read_files(self, batch: Batch, start: int) -> IntArray:
+    def _read_files(self, batch: Batch, start: int, lane: int) -> IntArray:
         """Read files from slot `start` of the batch on, as many as can be open at once.
 
         Returns the bytes that each of k files had, int64[k]: more than its size if it has grown.
         """
         samples = batch.samples[start : start + FILES_AT_ONCE]
         with open_files() as fds:
-            self._files.open(fds, samples, self.yield_turn)
+            self._files.open(fds, samples, lane, self.yield_turn)
             part = slice(start, start + len(fds))
-            iovecs = self._iovecs(batch, part)
-            reads = Reads(self._read, fds, iovecs, batch.sizes[part], self._files.unit)
-            if not self._direct:
-                reads.read_cached()
-            if not reads.done.all():
-                self.yield_turn()
-                reads.read_rest()
+            # Behind the memory of each, one unit more, to see if the file has grown.
+            rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
+            behind = address_of(self._overflow), self.unit
+            iovecs = make_iovecs((batch.addresses[part], rooms), behind)
+            sizes = batch.sizes[part]
+            reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
+            reads.run(cached_first=not self._direct, yield_turn=self.yield_turn)
             for failed in np.flatnonzero(reads.errors)[:1].tolist():
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))
             return reads.got
-
-    def _iovecs(self, batch: Batch, part: slice) -> npt.NDArray[np.void]:
-        """IOVEC[n, 2]: the memory of each sample, and one unit more to see if it has grown."""
-        unit = self._files.unit
-        iovecs = np.empty((batch.sizes[part].size, 2), IOVEC)
-        iovecs["base"][:, 0] = batch.addresses[part]
-        iovecs["len"][:, 0] = -(-batch.sizes[part] // unit) * unit
-        iovecs["base"][:, 1] = address_of(self._overflow)  # its contents are never used
-        iovecs["len"][:, 1] = unit
-        return iovecs

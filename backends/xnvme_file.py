@@ -73,6 +73,7 @@ class XnvmeFileReader(Reader):
         self._queues: list[FileQueue] = []
         self._allocator: XnvmeDevice | None = None
         library = load()
+        self._whole = catalog.ranges is None
         self._files = SampleFiles(catalog, direct=direct)
         self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
@@ -94,16 +95,16 @@ class XnvmeFileReader(Reader):
     def unavailable(cls) -> BackendUnavailable | None:
         return availability.unavailable()
 
-    def sizes(self, samples: IntArray) -> IntArray:
-        return self._files.sizes(samples, self.yield_turn)
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+        return self._files.sizes(samples, lane, self.yield_turn)
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
-        if batch.spans is not None:
+        if not self._whole:
             read_spans = partial(self._read_spans, queue, batch)
-            self._spans.read(batch, batch.spans, lane, self.yield_turn, read_spans)
+            self._spans.read(batch, lane, self.yield_turn, read_spans)
             return
-        reads = _SampleReads(queue, self._files, batch, self.yield_turn)
+        reads = _SampleReads(queue, self._files, batch, lane, self.yield_turn)
         try:
             queue.run(reads, batch.buffer)
         finally:
@@ -147,11 +148,17 @@ class _SampleReads(FileReads):
     """The reads of a batch. A file is opened when its read is submitted, and closed after it."""
 
     def __init__(
-        self, queue: FileQueue, files: SampleFiles, batch: Batch, yield_turn: Callable[[], None]
+        self,
+        queue: FileQueue,
+        files: SampleFiles,
+        batch: Batch,
+        lane: int,
+        yield_turn: Callable[[], None],
     ) -> None:
         super().__init__(queue, batch.addresses, batch.sizes, files.unit)
         self._samples = batch.samples
         self._files = files
+        self._lane = lane
         self._yield_turn = yield_turn
         self._open: dict[int, int] = {}  # slot in the batch -> descriptor
 
@@ -188,7 +195,7 @@ class _SampleReads(FileReads):
         samples, wait = self._samples[slots], not self._open
         fds: list[int] = []
         try:
-            paths = self._files.open(fds, samples, self._yield_turn, wait=wait)
+            paths = self._files.open(fds, samples, self._lane, self._yield_turn, wait=wait)
             return self._files.sizes_now(fds, paths)
         finally:
-            self._open |= zip(slots, fds, strict=False)
+            self._open.update(zip(slots, fds, strict=False))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
 from dali_storage.backends.extents.plan import DeviceReads, Extents
-from dali_storage.contract.ranges import lay_out
+from dali_storage.contract.ranges import Spans, lay_out
 from dali_storage.contract.reader import Batch
 
 DEVICE_BLOCKS = 64
@@ -116,7 +116,8 @@ def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int
     offsets = np.cumsum(rooms) - rooms
     memory = np.full(int(rooms.sum()) + 8192, 0xA5, np.uint8)
     memory = memory[-memory.ctypes.data % 4096 :][: int(rooms.sum()) + 4096]
-    batch = Batch(files, sizes, offsets, memory)
+    spans = Spans.of_files(files, sizes, offsets, 4096)
+    batch = Batch(files, sizes, offsets, memory, spans)
 
     planned, slots = extents.reads(batch, files)
     assert ((slots >= 0) & (slots < len(files))).all()
@@ -135,7 +136,7 @@ def test_any_ranges_of_any_layout_are_read_right(
 ) -> None:
     disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
     mapped = extent_map(layout)
-    extents = Extents(mapped, START_BLOCKS * layout.block, 4096, ranges=True)
+    extents = Extents(mapped, START_BLOCKS * layout.block, 4096)
     rows = []
     for _ in range(data.draw(st.integers(0, 8))):
         file = data.draw(st.integers(0, len(layout.files) - 1))

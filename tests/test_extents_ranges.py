@@ -27,7 +27,7 @@ from dali_storage.contract.errors import (
 )
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
-from dali_storage.reading.prefetch import read_batch
+from dali_storage.reading.batches import read_batch
 from dali_storage.samples.discovery import from_files
 
 from .bmap.files import fragment

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.files import containers, opening
-from dali_storage.backends.files.containers import Containers
-from dali_storage.backends.linux import aio, libc
+from dali_storage.backends.linux import libc
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError
@@ -30,7 +29,6 @@ from dali_storage.testing import make_batch, read
 from dali_storage.testing.reading import names_path
 
 from .conftest import descriptors, open_files
-from .interrupts import interrupted
 
 _BYTES = 6000  # of a container, which has two ranges: 0 to 3999 and 3000 to 5999
 
@@ -454,32 +452,3 @@ def test_nothing_is_allocated_per_row(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
-
-
-@pytest.mark.parametrize("method", [Containers.open, Containers.changed, Containers.release])
-def test_ctrl_c_loses_no_descriptor_and_locks_nothing(
-    make: Callable[[int], Catalog],
-    monkeypatch: pytest.MonkeyPatch,
-    method: Callable[..., Any],
-) -> None:
-    """At every point from the start of a method to the end of the read."""
-    monkeypatch.setattr(containers, "_MOST_OPEN", 2)
-    catalog = make(6)
-    before, ended = open_files(), 0
-    for point in range(0, 400, 3):
-        with PythonFileReader(catalog) as reader:
-            check(reader, catalog, [0, 2, 5])
-            try:
-                with interrupted(method, point):
-                    check(reader, catalog, [1, 4, 6, 8])
-            except KeyboardInterrupt:
-                ended += 1
-            check(reader, catalog, [10, 3, 0])
-            opened = paths_open(catalog)
-            assert len(opened) == len(set(opened)) <= 3
-        assert paths_open(catalog) == []
-        if not ended:
-            break
-    assert ended
-    aio._idle.clear()
-    assert open_files() <= before

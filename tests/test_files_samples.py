@@ -148,7 +148,7 @@ def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(
             return opening.regular_sizes(fds, paths, local)
 
         monkeypatch.setattr("dali_storage.backends.files.samples.regular_sizes", meanwhile)
-        assert reader.sizes(np.array([0, 1])).tolist() == [100, 100]
+        assert reader.sizes(np.array([0, 1]), 0).tolist() == [100, 100]
 
 
 def test_files_that_were_sized_and_not_read_do_not_stay_open(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_files_that_were_sized_and_not_read_do_not_stay_open(tmp_path: Path) -> 
         (tmp_path / str(index)).write_bytes(bytes(100))
     catalog = from_files([f"{tmp_path}/{index}" for index in range(100)])
     with PythonFileReader(catalog) as reader:
-        reader.sizes(np.arange(100))
+        reader.sizes(np.arange(100), 0)
         assert len(descriptors(tmp_path)) == 64
-        reader.sizes(np.arange(3))
+        reader.sizes(np.arange(3), 0)
         assert not descriptors(tmp_path)
         reader._files.forget(np.arange(100))
-        reader.sizes(np.arange(50))
+        reader.sizes(np.arange(50), 0)
     assert not descriptors(tmp_path)

@@ -101,7 +101,7 @@ def test_a_backend_that_is_called_in_the_main_thread_fails(backend: str, tmp_pat
         BACKENDS[backend](from_directory(file(tmp_path)[1]["file_root"])) as reader,
         pytest.raises(AssertionError),
     ):
-        reader.sizes(np.arange(1))
+        reader.sizes(np.arange(1), 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -32,7 +32,7 @@ class WebReader(Reader):
             versions = map(bytes.decode, catalog.versions.tolist())
             self._known = dict(enumerate(zip(catalog.sizes.tolist(), versions, strict=True)))
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         for sample in samples.tolist():
             if sample not in self._known:
                 with self._ask(sample, "HEAD") as answer:

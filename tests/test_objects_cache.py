@@ -87,7 +87,7 @@ class StoreReader(Reader):
         engine: Any = preadv.read
         self.cache = Cache(store.catalog, directory, limit, read=engine)
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return np.array([len(self.store.expected(sample)) for sample in samples.tolist()])
 
     def read(self, batch: Batch, lane: int) -> None:
@@ -721,7 +721,7 @@ class TestReader:
             turns.clear()
         with ObjectStoreReader(replace(listed, versions=None), cache=directory) as reader:
             reader.yield_turn = lambda: turns.append(1)
-            reader.sizes(ALL)
+            reader.sizes(ALL, 0)
             assert turns
         with ObjectStoreReader(listed) as reader:
             assert not reader.cooperative

@@ -23,8 +23,9 @@ from dali_storage.contract.errors import RecordError, SampleChangedError, Sample
 from dali_storage.contract.format import Contents, Format
 from dali_storage.contract.reader import Batch, Reader
 from dali_storage.order import Order, OrderOptions
+from dali_storage.reading.batches import layout, slices
 from dali_storage.reading.buffers import BufferPool
-from dali_storage.reading.prefetch import LoadedBatch, Prefetcher, ReaderStatistics, layout, slices
+from dali_storage.reading.prefetch import LoadedBatch, Prefetcher, ReaderStatistics
 from dali_storage.samples.discovery import from_files
 
 from .conftest import open_files, threads
@@ -68,7 +69,7 @@ class Model(Reader):
         self.closed = 0
         self.allocated = 0
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return samples + 1
 
     def read(self, batch: Batch, lane: int) -> None:

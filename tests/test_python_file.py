@@ -136,7 +136,7 @@ def test_a_file_replaced_by_a_fifo_does_not_block(tmp_path: Path) -> None:
         with pytest.raises(SampleSizeChanged):
             fill(reader, batch)
         with pytest.raises(OSError, match="not a regular file"):
-            reader.sizes(np.array([0]))
+            reader.sizes(np.array([0]), 0)
 
 
 def test_a_batch_of_more_files_than_a_process_may_open(tmp_path: Path) -> None:

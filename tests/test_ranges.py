@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.cuda import DeviceBuffer
-from dali_storage.contract.format import parts
 from dali_storage.contract.ranges import Ranges, Spans, lay_out
 from dali_storage.contract.reader import Batch
-from dali_storage.reading.prefetch import make_batch
+from dali_storage.reading.batches import make_batch, parts
 
 NEAR = 4096
 FILES = [np.random.default_rng(seed).integers(0, 256, 90_000, np.uint8) for seed in range(3)]
@@ -190,7 +189,7 @@ def test_a_batch_of_64_is_laid_out_within_60_microseconds(pieces: int) -> None:
     memory = np.empty(0, np.uint8)
 
     def lay_out() -> Batch:
-        return make_batch(Direct, catalog, samples, lambda _: memory)  # type: ignore[arg-type]
+        return make_batch(Direct, catalog, samples, lambda _: memory, 0)  # type: ignore[arg-type]
 
     timer = timeit.Timer(lay_out, timer=time.process_time)
     seconds = min(timer.repeat(repeat=20, number=100)) / 100

@@ -33,7 +33,7 @@ import numpy as np
 class OnesReader(Reader):
     def __init__(self, catalog, *, ones: int = 1):
         self.ones = ones
-    def sizes(self, samples):
+    def sizes(self, samples, lane):
         return np.full(samples.shape, self.ones)
     def read(self, batch, lane):
         for start in batch.offsets:

@@ -27,10 +27,10 @@ class SpanReader(PreadReader):
         self._known: dict[int, tuple[int, ...]] = {}
 
     def read(self, batch: Batch, lane: int) -> None:
-        if (spans := batch.spans) is None:
+        if self._catalog.ranges is None:
             super().read(batch, lane)
             return
-        memory = memoryview(batch.buffer)
+        memory, spans = memoryview(batch.buffer), batch.spans
         for span in np.argsort(spans.slots).tolist():  # the first that fails is named
             file, offset = int(spans.files[span]), int(spans.offsets[span])
             path = os.fsdecode(self._catalog.file_path(file))

@@ -23,11 +23,11 @@ from dali_storage import readers
 from dali_storage.cli.index import main
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, RecordError
-from dali_storage.contract.format import parts
 from dali_storage.dali import group
 from dali_storage.formats.tfrecord import index as tfrecord_index
 from dali_storage.formats.tfrecord.features import Feature, TfRecord
 from dali_storage.readers.features import describe
+from dali_storage.reading.batches import parts
 from dali_storage.reading.buffers import Lease
 
 from .conftest import descriptors

@@ -59,7 +59,7 @@ class ShelfReader(Reader):
     def tree(cls, **options: Any) -> Shelf:
         return Shelf(options["directory"])
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return np.array([len(self._contents[sample]) for sample in samples], np.int64)
 
     def read(self, batch: Batch, lane: int) -> None:

@@ -63,19 +63,13 @@ class Freshness:
             StaleMapError: a file differs; of several that differ in the same way, the first.
             OSError: the state of a file cannot be read; names its path.
         """
-        with self.missing_is_stale():
-            for start in range(0, len(paths), FILES_AT_ONCE):
-                part = slice(start, start + FILES_AT_ONCE)
-                self._check(files[part], paths[part])
-
-    def _check(self, files: IntArray, paths: Sequence[bytes]) -> None:
         can_move = self.can_move[files]
         movable, others = np.flatnonzero(can_move), np.flatnonzero(~can_move)
-        if movable.size:
+        with self.missing_is_stale():
             self._check_extents(files[movable], [paths[index] for index in movable.tolist()])
-        if others.size:
-            chosen = [paths[index] for index in others.tolist()]
-            self.check_state(files[others], chosen, statuses_of_paths(chosen))
+            if others.size:
+                chosen = [paths[index] for index in others.tolist()]
+                self.check_state(files[others], chosen, statuses_of_paths(chosen))
 
     @contextmanager
     def missing_is_stale(self) -> Iterator[None]:
@@ -105,17 +99,17 @@ class Freshness:
             raise self._loaded.stale(paths[index], what)
 
     def _check_extents(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        with open_files() as fds:
-            fds += [-1] * len(paths)
-            self._open(fds, paths)
-            files, others = np.split(files, [len(fds)])  # the process may open few files
-            self.check_state(files, paths, statuses(fds, paths, local=True))
-            for index in np.flatnonzero(~self._have_same_extent(files, fds)).tolist():
-                with named(paths[index]):
-                    raw = fiemap.raw_extents(fds[index], sync=False)
-                self.require_extents(int(files[index]), paths[index], raw)
-        if others.size:
-            self._check_extents(others, paths[-others.size :])
+        while files.size:
+            with open_files() as fds:
+                fds += [-1] * min(files.size, FILES_AT_ONCE)
+                self._open(fds, paths[: len(fds)])
+                some, files = np.split(files, [len(fds)])  # the process may open few files
+                self.check_state(some, paths, statuses(fds, paths, local=True))
+                for index in np.flatnonzero(~self._have_same_extent(some, fds)).tolist():
+                    with named(paths[index]):
+                        raw = fiemap.raw_extents(fds[index], sync=False)
+                    self.require_extents(int(some[index]), paths[index], raw)
+            paths = paths[some.size :]
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK

@@ -115,6 +115,11 @@ def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
     return files
 
 
+def directory_of(catalog: Catalog) -> bytes:
+    """The directory of a catalog; of its first file, if that is given by its own path."""
+    return catalog.root or os.path.dirname(os.path.realpath(catalog.file_path(0)))
+
+
 def kind_of_files(catalog: Catalog) -> str:
     """What messages call the files of a catalog."""
     return "samples" if catalog.ranges is None else "containers"

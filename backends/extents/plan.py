@@ -1,7 +1,6 @@
 """From samples to the reads of a device: a batch is planned as numpy columns.
 
-Whole files take all of their extents. For ranges, all files lie one after the other on one line, on
-which extents are sorted, so those of a range are found by bisection.
+All files lie one after the other on one line, on which extents are sorted.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import numpy as np
 from bmap_tools.extent_map import ExtentMap, csr_offsets
 
 from ...contract._types import IntArray, address_of
-from ...contract.ranges import Spans, divide
+from ...contract.ranges import divide
 from ...contract.reader import Batch
-from .segments import SegmentIndex, expand
+from .segments import SegmentIndex
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,91 +79,50 @@ class Extents:
         sizes: int64[files], bytes.
     """
 
-    def __init__(
-        self, extent_map: ExtentMap, start: int, alignment: int, *, ranges: bool = False
-    ) -> None:
+    def __init__(self, extent_map: ExtentMap, start: int, alignment: int) -> None:
         """Take the columns from a map whose file system is at `start` (bytes) of the device.
 
         Files are read up to their size, rounded up to `alignment`: bytes, a multiple of the
-        device's block. `ranges`: batches have spans; otherwise they have whole files.
+        device's block.
         """
-        self.sizes = extent_map.sizes
+        self.sizes = sizes = extent_map.sizes
+        rooms = -(-sizes // alignment) * alignment
+        line = csr_offsets(rooms)
+        logical, physical, length = extent_map.extents.T
         file = np.repeat(np.arange(len(extent_map)), np.diff(extent_map.extent_offsets))
-        room = (-(-extent_map.sizes // alignment) * alignment)[file]
         # The last block of a file can be larger than the alignment, and end in another extent.
-        read = (extent_map.extents[:, 1] >= 0) & (extent_map.extents[:, 0] < room)
-        self._logical, physical, length = (
-            np.ascontiguousarray(column[read]) for column in extent_map.extents.T
+        read = (physical >= 0) & (logical < rooms[file])
+        file, logical = file[read], logical[read]
+        begins = line[file] + logical
+        ends = begins + np.minimum(length[read], rooms[file] - logical)
+        self._offset = physical[read] + start
+        self._extents = SegmentIndex(line, begins, ends)
+        # What no extent fills: before each, and behind the last of each file, up to its size.
+        before = np.concatenate(([0], ends))
+        last = np.searchsorted(file, np.arange(sizes.size), "right")
+        starts = np.concatenate(
+            (np.maximum(before[:-1], line[file]), np.maximum(before[last], line[:-1]))
         )
-        file = file[read]
-        self._length = np.minimum(length, room[read] - self._logical)
-        self._offset = physical + start
-        self._first = _starts(file, len(extent_map))
-        self._hole_start, self._hole_end, self._hole_first = self._holes(file)
-        if ranges:
-            line = csr_offsets(-(-extent_map.sizes // alignment) * alignment)
-            self._extent_line = SegmentIndex(line, self._first, self._logical, self._length)
-            lengths = self._hole_end - self._hole_start
-            self._hole_line = SegmentIndex(line, self._hole_first, self._hole_start, lengths)
+        stops = np.concatenate((np.minimum(begins, (line[:-1] + sizes)[file]), line[:-1] + sizes))
+        holes = np.flatnonzero(starts < stops)
+        holes = holes[np.argsort(starts[holes])]
+        self._holes = SegmentIndex(line, starts[holes], stops[holes])
 
     def reads(self, batch: Batch, files: IntArray) -> tuple[DeviceReads, IntArray]:
-        """The k reads of a batch in its order, not coalesced, and whose they are (int64[k]).
+        """The k reads of a batch in its order, not coalesced, and the span of each (int64[k]).
 
-        `files` is the file of each sample, int64[n], or of each span, if there are spans. The
-        second result has indices into it.
+        `files` is the file of the map that each span is in.
         """
-        if batch.spans is not None:
-            return self._reads_of_spans(batch, batch.spans, files)
-        slots, extents = _members(self._first, files)
-        logical = self._logical[extents]
-        memory = logical + batch.addresses[slots]
-        return DeviceReads(self._offset[extents], memory, self._length[extents]), slots
-
-    def _reads_of_spans(
-        self, batch: Batch, spans: Spans, files: IntArray
-    ) -> tuple[DeviceReads, IntArray]:
-        owners, extents, skipped, into, lengths = self._extent_line.cut(files, spans)
+        spans = batch.spans
+        owners, extents, skipped, into, lengths = self._extents.cut(files, spans)
         memory = into + (address_of(batch.buffer) + spans.offsets)[owners]
         return DeviceReads(self._offset[extents] + skipped, memory, lengths), owners
 
     def zero_holes(self, batch: Batch, files: IntArray) -> None:
         """Write the zeros of holes and unwritten extents; `files` as for `reads()`."""
-        if not self._hole_start.size:
+        if not len(self._holes):
             return
-        if batch.spans is None:
-            slots, holes = _members(self._hole_first, files)
-            starts = self._hole_start[holes] + batch.offsets[slots]
-            ends = self._hole_end[holes] + batch.offsets[slots]
-        else:
-            owners, _, _, into, lengths = self._hole_line.cut(files, batch.spans)
-            starts = into + batch.spans.offsets[owners]
-            ends = starts + lengths
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        owners, _, _, into, lengths = self._holes.cut(files, batch.spans)
+        starts = into + batch.spans.offsets[owners]
+        for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True):
             batch.buffer[start:end] = 0
-
-    def _holes(self, file: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """The ranges that no read fills, up to each file's size: starts, ends, first per file."""
-        ends = np.zeros(file.size + 1, np.int64)  # of the previous extent of the same file
-        np.add(self._logical, self._length, out=ends[1:])
-        before = ends[:-1].copy()
-        firsts = self._first[:-1][self._first[:-1] < self._first[1:]]
-        before[firsts] = 0
-        has_any = self._first[1:] > self._first[:-1]
-        tails = np.where(has_any, ends[self._first[1:]], 0)
-        starts = np.concatenate((before, tails))
-        stops = np.concatenate((np.minimum(self._logical, self.sizes[file]), self.sizes))
-        owner = np.concatenate((file, np.arange(self.sizes.size)))
-        found = np.flatnonzero(starts < stops)
-        found = found[np.argsort(owner[found], kind="stable")]
-        return starts[found], stops[found], _starts(owner[found], self.sizes.size)
-
-
-def _starts(owner: IntArray, count: int) -> IntArray:
-    """Where the rows of each of `count` owners begin in a column sorted by owner: count + 1."""
-    return csr_offsets(np.bincount(owner, minlength=count))
-
-
-def _members(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """The rows of the chosen owners, one after the other: indices into `chosen`, and the rows."""
-    starts = first[chosen]
-    return expand(starts, first[chosen + 1] - starts)

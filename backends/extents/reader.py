@@ -7,9 +7,8 @@ from ...contract._types import IntArray, PathLike
 from ...contract.catalog import Catalog
 from ...contract.options import Option
 from ...contract.reader import Reader
-from .checks import directory_of
 from .device import Opened, open_mapped
-from .map import LoadedMap, MapTree, load_map
+from .map import LoadedMap, MapTree, directory_of, load_map
 from .samples import MappedSamples
 
 TRANSFERS = Option(range(4096, (1 << 30) + 1, 4096), "bytes")
@@ -63,7 +62,7 @@ class MappedReader(Reader, Generic[Opened]):
     def tree(cls, **options: Any) -> MapTree:
         return MapTree(load_map(options["bmap"]).map)
 
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._samples.sizes[samples]
 
     def close(self) -> None:

@@ -3,22 +3,30 @@
 A backend adds only how its engine reads: a `Submit`, called once per batch and attempt.
 """
 
+import os
 import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from ...contract._types import IntArray
+from ...contract._types import IntArray, address_of
 from ...contract.catalog import Catalog
-from ...contract.errors import MapNotChecked, os_error
+from ...contract.errors import (
+    BackendUnavailable,
+    ContainerChangedError,
+    MapNotChecked,
+    named,
+    os_error,
+)
 from ...contract.reader import Batch
+from ..files.opening import open_files, open_missing, regular_sizes
 from ..linux.storage import Storage
-from .checks import find_unmapped, require_within, why_not_mounted
+from . import device
 from .containers import MappedContainers
-from .fallback import read_file
 from .freshness import Freshness
-from .map import LoadedMap, files_of
+from .map import LoadedMap, directory_of, files_of, kind_of_files
 from .plan import DeviceReads, Extents
 
 _PAGE = 4096  # bytes; smaller reads save nothing
@@ -65,10 +73,9 @@ class MappedSamples:
         self._max_transfer = max_transfer
         self._retries = retries
         self._files = files_of(catalog, loaded)
-        ranges = catalog.ranges is not None
-        self._extents = Extents(self._map, start, self.alignment, ranges=ranges)
+        self._extents = Extents(self._map, start, self.alignment)
         self.sizes = self._extents.sizes[self._files]
-        not_mounted = why_not_mounted(catalog, loaded, storage)
+        not_mounted = self._why_not_mounted()
         self._freshness: Freshness | None = None
         self._containers: MappedContainers | None = None
         if not not_mounted:
@@ -78,11 +85,11 @@ class MappedSamples:
             if check:
                 freshness.check_all(self._files, catalog.file_paths)
                 self._freshness = freshness
-                if ranges:
+                if catalog.ranges is not None:
                     files = self._files
                     self._containers = MappedContainers(catalog, loaded, freshness, files, lanes)
-        self._is_unmapped = find_unmapped(catalog, loaded, self._files, not_mounted)
-        require_within(catalog, loaded, self._files, not_mounted)
+        self._is_unmapped = self._find_unmapped(not_mounted)
+        self._require_within(not_mounted)
         if check and not_mounted:
             what = f"whether files have changed since they were mapped ({self._map.created})"
             where = f"the file system of {storage.path} is not mounted: {not_mounted}"
@@ -90,8 +97,7 @@ class MappedSamples:
 
     def read(self, batch: Batch, lane: int, submit: Submit) -> None:
         """Read a batch, or raise the error of the first sample that fails or is stale."""
-        spans = batch.spans
-        files = self._files[batch.samples if spans is None else spans.files]
+        files = self._files[batch.spans.files]
         planned, owners = self._extents.reads(batch, files)
         commands = planned.coalesced().split(self._max_transfer)
         if failures := submit(commands):
@@ -101,15 +107,54 @@ class MappedSamples:
         for index in np.flatnonzero(self._is_unmapped[files]).tolist():
             self._read_as_file(batch, index)
         # After the reads: bytes that were read before a file was changed are right.
-        if self._containers is not None and spans is not None:
-            self._containers.check(spans, lane)
+        if self._containers is not None:
+            self._containers.check(batch.spans, lane)
         elif self._freshness is not None:
-            self._freshness.check(files, self._catalog.paths(batch.samples))
+            self._freshness.check(files, self._catalog.file_paths(batch.spans.files))
 
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""
         if self._containers is not None:
             self._containers.close()
+
+    def _why_not_mounted(self) -> str:
+        """Why the mapped file system is not mounted; empty if it is, and from this storage."""
+        root = directory_of(self._catalog)
+        on = device.mounted_device(self._map, root)
+        if not isinstance(on, str):
+            device.require_mounted_from(on, root, self._storage, self._loaded)
+            return ""
+        first = self._catalog.file_path(0)
+        if os.path.lexists(first):
+            raise self._loaded.stale(first, f"this is not the file that was mapped: {on}")
+        return on
+
+    def _find_unmapped(self, not_mounted: str) -> npt.NDArray[np.bool_]:
+        """bool[files of the map]: which of them have no extents and are read as files."""
+        unmapped = np.zeros(len(self._map), bool)
+        unmapped[list(self._map.unmapped)] = True
+        found = np.flatnonzero(unmapped[self._files])
+        if found.size and not_mounted:
+            path = os.fsdecode(self._catalog.file_path(int(found[0])))
+            reason = self._map.unmapped[int(self._files[found[0]])]
+            kind = kind_of_files(self._catalog)
+            what = f"{found.size} {kind} can only be read as files, {path!r} first ({reason})"
+            where = f"their file system is not mounted: {not_mounted}"
+            raise BackendUnavailable(f"{what}, and {where}")
+        return unmapped
+
+    def _require_within(self, not_mounted: str) -> None:
+        """Refuse a range that is not within its file: the map is stale, or the range is wrong."""
+        ranges = self._catalog.ranges
+        if ranges is None or (sample := ranges.first_outside(self.sizes)) is None:
+            return
+        file, path = ranges.files_of(np.array([sample])), self._catalog.path(sample)
+        size = int(self.sizes[file[0]])
+        what = f"{self._catalog.where(sample)}, but the mapped file has {size:,} bytes"
+        if not_mounted:
+            raise self._loaded.stale(path, what)
+        Freshness(self._loaded).check(self._files[file], [path])
+        raise ContainerChangedError(path, f"{what}; make its index anew")
 
     def _retry(
         self,
@@ -141,43 +186,41 @@ class MappedSamples:
     def _fail(
         self, batch: Batch, owner: int, read: DeviceReads, number: int, what: str
     ) -> NoReturn:
-        """Raise the OSError of a failed read (one) for a slot of the batch, or for a span."""
+        """Raise the OSError of a failed read (one) for a span of the batch."""
         lba = int(read.offsets[0]) // (self._storage.logical_block_size or self._storage.alignment)
-        slot, start = owner, 0
-        if batch.spans is not None:
-            # The first sample with bytes that were to be read; none if these lie between samples.
-            ends, end = batch.addresses + batch.sizes, read.memory[0] + read.lengths[0]
-            hit = np.flatnonzero((batch.addresses < end) & (ends > read.memory[0]))
-            slot = int(hit[0] if hit.size else batch.spans.slots[owner])
-        sample = int(batch.samples[slot])
-        if self._catalog.ranges is not None:
-            start = int(self._catalog.ranges.starts[sample])
-            what = f"{self._catalog.where(sample)}: {what}"
-        extent = self._extent(sample, int(read.memory[0] - batch.addresses[slot]) + start)
-        where = f"at LBA {lba} of {self._storage.path} ({extent})"
-        raise os_error(number, self._catalog.path(sample), f": {what} {where}")
-
-    def _extent(self, sample: int, logical: int) -> str:
-        """The extent with an offset into the file of a sample."""
-        file = int(self._files[self._catalog.files(np.array([sample]))[0]])
+        # The first sample with bytes that were to be read; none if these lie between samples.
+        spans, memory, starts = batch.spans, int(read.memory[0]), batch.addresses
+        hit = (starts < memory + read.lengths[0]) & (starts + batch.sizes > memory)
+        sample = int(batch.samples[np.argmax(hit) if hit.any() else spans.slots[owner]])
+        within = memory - address_of(batch.buffer) - int(spans.offsets[owner])
+        logical, file = within + int(spans.starts[owner]), int(self._files[spans.files[owner]])
         first, last = self._map.extent_offsets[file : file + 2].tolist()
         extents = self._map.extents[first:last]
         index = int(np.searchsorted(extents[:, 0], logical, "right")) - 1
         start, physical, length = extents[index].tolist()
-        return f"extent {index}, logical {start}, physical {physical}, length {length}"
+        extent = f"extent {index}, logical {start}, physical {physical}, length {length}"
+        where = f"at LBA {lba} of {self._storage.path} ({extent})"
+        if of_sample := self._catalog.where(sample):
+            what = f"{of_sample}: {what}"
+        raise os_error(number, self._catalog.path(sample), f": {what} {where}")
 
     def _read_as_file(self, batch: Batch, owner: int) -> None:
-        """Fill a slot of the batch, or a span, of a file without extents."""
-        if batch.spans is None:
-            file, start, offset = int(batch.samples[owner]), 0, int(batch.offsets[owner])
-            nbytes = int(batch.sizes[owner])
-        else:
-            spans = batch.spans
-            file, start = int(spans.files[owner]), int(spans.starts[owner])
-            nbytes, offset = int(spans.needed[owner]), int(spans.offsets[owner])
+        """Fill a span of a file without extents, such as one inside its inode."""
+        spans = batch.spans
+        file, start = int(spans.files[owner]), int(spans.starts[owner])
+        nbytes, offset = int(spans.needed[owner]), int(spans.offsets[owner])
         path, size = self._catalog.file_path(file), int(self.sizes[file])
-        content = read_file(path, start, nbytes, size)
-        if content is None:
+        content = np.empty(nbytes, np.uint8)  # the buffer may be memory of a GPU
+        rest = content.data
+        with open_files() as fds:
+            fds.append(-1)
+            open_missing(fds, [path], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            whole = int(regular_sizes(fds, [path], local=False)[0]) == size
+            while whole and rest.nbytes:
+                with named(path):
+                    got = os.preadv(fds[0], [rest], start + nbytes - rest.nbytes)
+                whole, rest = got > 0, rest[got:]
+        if not whole:
             what = f"the file has changed since it was mapped: its size was {size}"
             raise self._loaded.stale(path, what)
         batch.buffer[offset : offset + nbytes] = content

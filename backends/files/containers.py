@@ -2,10 +2,9 @@
 
 import resource
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -112,8 +111,9 @@ class Containers:
         with self._lock:
             self._pinned[lane] = files
             fds = [self._open.get(file, -1) for file in files]
-            found = (file for file, fd in zip(files, fds, strict=True) if fd >= 0)
-            deque(map(self._open.move_to_end, found), maxlen=0)
+            for file, fd in zip(files, fds, strict=True):
+                if fd >= 0:
+                    self._open.move_to_end(file)
         return fds
 
     def _open_missing(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> bool:
@@ -130,7 +130,10 @@ class Containers:
             with self._lock:
                 self._require_known(files[:count], _identities(status))
                 self._paths |= zip(files[:count], paths, strict=False)
-                self._keep(files, fds)
+                # What stays here is open already: another lane was faster.
+                added = zip(files, fds, strict=False)
+                fds[:] = [fd for file, fd in added if self._open.setdefault(file, fd) != fd]
+                self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
         return count == len(files)
 
     def _require_known(self, files: list[int], found: IntArray) -> None:
@@ -140,13 +143,6 @@ class Containers:
         for changed in np.flatnonzero((known != found).any(axis=1))[:1].tolist():
             raise changed_error(self._catalog.file_path(files[changed]))
         self._known[files] = known
-
-    def _keep(self, files: list[int], fds: list[int]) -> None:
-        """Move descriptors to those that stay open, unless another lane was faster."""
-        mine = [i for i in reversed(range(len(fds))) if files[i] not in self._open]
-        moving = zip([files[i] for i in mine], map(fds.pop, mine), strict=True)
-        self._open |= moving  # one bytecode instruction: Ctrl-C cannot lose a descriptor here
-        self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
 
     def _close_others(self, lane: int) -> None:
         """Close what no other lane needs. This lane will open its own again."""
@@ -162,7 +158,8 @@ class Containers:
     def _close(self, files: Iterable[int]) -> None:
         closed = list(files)
         close_all(map(self._open.pop, closed))
-        deque(map(self._paths.pop, closed, repeat(None)), maxlen=0)
+        for file in closed:
+            self._paths.pop(file, None)
 
 
 def changed_error(path: bytes, where: str = "") -> ContainerChangedError:

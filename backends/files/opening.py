@@ -95,14 +95,17 @@ def open_missing(
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return _open_missing(fds, paths, flags)
+            for index in open_each(fds, paths, flags):
+                if fds[index] < 0:  # again, for the errno
+                    fds[index] = _open(paths[index], flags)
+            return
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             first = fds.index(-1)
             close_all(map(fds.pop, repeat(first, len(fds) - first)))
             if first or not wait:
-                return None
+                return
             if time.monotonic() > deadline:
                 raise
         close_others()
@@ -121,12 +124,6 @@ def open_each(fds: list[int], paths: Sequence[bytes], flags: int) -> list[int]:
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd
     return missing
-
-
-def _open_missing(fds: list[int], paths: Sequence[bytes], flags: int) -> None:
-    for index in open_each(fds, paths, flags):
-        if fds[index] < 0:  # again, for the errno
-            fds[index] = _open(paths[index], flags)
 
 
 def _open(path: bytes, flags: int) -> int:

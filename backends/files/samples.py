@@ -2,9 +2,9 @@
 
 import errno
 import os
-import threading
+import weakref
 from collections.abc import Callable, Sequence
-from itertools import count, repeat
+from itertools import repeat
 
 import numpy as np
 
@@ -19,15 +19,11 @@ FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
 _CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to an address that is a multiple of it
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
 
-# Shared by all instances, as is the limit of open files of a process.
-_kept: dict[tuple[int, int], dict[int, int]] = {}  # by instance and thread: sample -> descriptor
-_instances = count()
-
 
 class SampleFiles:
-    """Opens, sizes and closes the files of samples, from any thread.
+    """Opens, sizes and closes the files of samples, in any lane.
 
-    A file that `sizes()` has opened stays open until the read that follows in the same thread, and
+    A file that `sizes()` has opened stays open until the read that follows in the same lane, and
     no longer: a file that was replaced must be opened again.
 
     Attributes:
@@ -50,20 +46,20 @@ class SampleFiles:
         self.local = catalog.file_count > 0 and is_local(
             os.path.dirname(catalog.file_path(0)) or b"."
         )
-        unsized = len(catalog) if catalog.ranges is None else 0  # the sizes of ranges are known
-        self._sizes = np.full(unsized, -1, np.int64)  # -1: not sized yet
-        self._instance = next(_instances)
+        self._sizes = np.full(catalog.file_count, -1, np.int64)  # -1: not sized yet
+        self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
+        _instances.add(weakref.ref(self, _instances.discard))
         if direct and catalog.file_count:
             self._require_direct()
 
-    def sizes(self, samples: IntArray, yield_turn: Callable[[], None]) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> IntArray:
         """As `Reader.sizes()`; calls `yield_turn` before it blocks on a disk or a server."""
-        _close_kept(self._key())
+        self._close_kept(lane)
         # Repeatedly, because another lane may meanwhile find that a size has changed.
         while ((sizes := self._sizes[samples]) < 0).any():
             unsized = np.unique(samples[sizes < 0])
             for start in range(0, unsized.size, FILES_AT_ONCE):
-                self._size(unsized[start : start + FILES_AT_ONCE], yield_turn)
+                self._size(unsized[start : start + FILES_AT_ONCE], lane, yield_turn)
         return sizes
 
     def require_sizes(self, batch: Batch, found: IntArray) -> None:
@@ -81,6 +77,7 @@ class SampleFiles:
         self,
         fds: list[int],
         samples: IntArray,
+        lane: int,
         yield_turn: Callable[[], None],
         *,
         wait: bool = True,
@@ -93,8 +90,7 @@ class SampleFiles:
         Returns the paths of all samples.
         """
         paths = self._catalog.paths(samples)
-        kept = map(_kept.get(self._key(), {}).pop, samples.tolist(), repeat(-1))
-        fds += kept  # one bytecode instruction: Ctrl-C cannot lose a descriptor here
+        fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
         if not (self.local and open_cached(fds, paths, self.flags)):
             yield_turn()
             open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
@@ -113,9 +109,9 @@ class SampleFiles:
         return os_error(number, path, hint)
 
     def close(self) -> None:
-        for key in [key for key in list(_kept) if key[0] == self._instance]:
-            _close_kept(key)
-            del _kept[key]
+        """Close the files that are kept open. Closing twice is fine."""
+        for lane in list(self._kept):
+            self._close_kept(lane)
 
     def _require_direct(self) -> None:
         """Refuse O_DIRECT early; other errors of a file are raised when it is read."""
@@ -127,28 +123,28 @@ class SampleFiles:
                 if error.errno == errno.EINVAL:
                     raise
 
-    def _size(self, samples: IntArray, yield_turn: Callable[[], None]) -> None:
+    def _size(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> None:
         """Size at least one of `samples`, and keep its file open, FILES_AT_ONCE at most."""
         with open_files() as fds:
-            paths = self.open(fds, samples, yield_turn)
+            paths = self.open(fds, samples, lane, yield_turn)
             self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
-            kept = _kept.setdefault(self._key(), {})
-            room = max(FILES_AT_ONCE - len(kept), 0)
-            mine = samples[: min(room, len(fds))].tolist()
-            moving = zip(mine, map(fds.pop, repeat(0)), strict=False)
-            kept |= moving  # one bytecode instruction
+            kept = self._kept.setdefault(lane, {})
+            room = FILES_AT_ONCE - len(kept)
+            kept.update(zip(samples[:room].tolist(), fds[:room], strict=False))
+            del fds[:room]
 
-    def _key(self) -> tuple[int, int]:
-        return self._instance, threading.get_ident()
+    def _close_kept(self, lane: int) -> None:
+        kept = self._kept.get(lane, {})
+        # Each is popped, because its own lane may take it at the same time.
+        close_all(map(kept.pop, list(kept), repeat(-1)))
+
+
+# The limit of open files is that of a process, so a lane may close those of all instances.
+_instances: set[weakref.ref[SampleFiles]] = set()
 
 
 def close_all_kept() -> None:
     """Close the files of all instances that are open for the next read; it opens them again."""
-    for key in list(_kept):
-        _close_kept(key)
-
-
-def _close_kept(key: tuple[int, int]) -> None:
-    if files := _kept.get(key):
-        # Each is popped, because its own thread may take it at the same time.
-        close_all(map(files.pop, list(files), repeat(-1)))
+    for reference in list(_instances):
+        if (instance := reference()) is not None:
+            instance.close()

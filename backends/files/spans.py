@@ -32,13 +32,12 @@ class SpanReads:
     def read(
         self,
         batch: Batch,
-        spans: Spans,
         lane: int,
         yield_turn: Callable[[], None],
         read_spans: ReadSpans,
     ) -> None:
         """As `Reader.read()`; calls `yield_turn` before it blocks to open a container."""
-        spans = spans.split(_PIECE)
+        spans = batch.spans.split(_PIECE)
         # In the order of the batch: of several that fail, the first is named.
         files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
         failed: list[tuple[int, int, int]] = []  # slot, errno, bytes read
@@ -69,10 +68,8 @@ class SpanReads:
 
     def _each(self, batch: Batch, spans: Spans) -> Spans:
         """The samples of a batch that have bytes in these spans, each as a span of its own."""
-        ranges, samples, unit = self._catalog.ranges, batch.samples, self._files.unit
-        assert ranges is not None
-        files, starts = ranges.files_of(samples), ranges.starts[samples]
-        ends = starts + batch.sizes
+        files, starts = self._catalog.files(batch.samples), self._catalog.starts(batch.samples)
+        ends, unit = starts + batch.sizes, self._files.unit
         touches = (files[:, None] == spans.files) & (starts[:, None] < spans.starts + spans.needed)
         slots = np.flatnonzero((touches & (ends[:, None] > spans.starts)).any(axis=1))
         low = starts[slots] & -unit
@@ -82,11 +79,10 @@ class SpanReads:
 
     def _error(self, batch: Batch, slot: int, number: int, got: int) -> OSError:
         """The error of a failed span of an unchanged container; `slot` is of its first sample."""
-        ranges, samples = self._catalog.ranges, batch.samples
-        assert ranges is not None
-        files = ranges.files_of(samples)
+        samples = batch.samples
+        files = self._catalog.files(samples)
         size = self._containers.size(int(files[slot]))
-        ends = np.where(files == files[slot], ranges.starts[samples] + batch.sizes, 0)
+        ends = np.where(files == files[slot], self._catalog.starts(samples) + batch.sizes, 0)
         for beyond in samples[ends > size][:1].tolist():
             return outside_error(self._catalog, beyond, size)
         sample = int(samples[slot])

@@ -10,6 +10,7 @@ import ctypes
 from ctypes import c_char_p, c_int, c_int64, c_long, c_size_t, c_ssize_t, c_uint, c_void_p
 
 import numpy as np
+import numpy.typing as npt
 
 IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
 """struct iovec of a 64-bit machine: address and bytes of a piece of memory."""
@@ -51,3 +52,11 @@ openat2_with_gil.restype = c_long
 
 BZERO: int = ctypes.cast(_without_errno.bzero, c_void_p).value or 0
 """The address of bzero(3), for foreign code to call."""
+
+
+def make_iovecs(*pieces: tuple[npt.ArrayLike, npt.ArrayLike]) -> npt.NDArray[np.void]:
+    """IOVEC[n, k]: the k pieces of memory of n reads, each by addresses and lengths in bytes."""
+    iovecs = np.empty((np.size(pieces[0][0]), len(pieces)), IOVEC)
+    for piece, (addresses, lengths) in enumerate(pieces):
+        iovecs["base"][:, piece], iovecs["len"][:, piece] = addresses, lengths
+    return iovecs

@@ -13,6 +13,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.objects import Versions
+from ...contract.reader import Batch
 from ..files.containers import outside_error
 from .errors import ShortBodyError, compare, mapped
 from .pool import RequestPool
@@ -113,12 +114,11 @@ class VersionedObjects:
 
         self._requests.run(self._get, pieces, take, explain)
 
-    def require_inside(self, samples: IntArray) -> None:
+    def require_inside(self, batch: Batch) -> None:
         """Refuse ranges behind the ends of their containers, whose sizes are known."""
-        ranges = self._catalog.ranges
-        assert ranges is not None
-        sizes = self._sizes[ranges.files_of(samples)]
-        beyond = ranges.starts[samples] + ranges.sizes[samples] > sizes
+        samples = batch.samples
+        sizes = self._sizes[self._catalog.files(samples)]
+        beyond = (self._catalog.starts(samples) + batch.sizes > sizes) & (batch.sizes > 0)
         for slot in np.flatnonzero(beyond)[:1].tolist():
             raise outside_error(self._catalog, int(samples[slot]), int(sizes[slot]))
 

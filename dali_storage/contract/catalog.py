@@ -84,6 +84,10 @@ class Catalog:
         """int64[n], the file of each of `samples`."""
         return samples if self.ranges is None else self.ranges.files_of(samples)
 
+    def starts(self, samples: IntArray) -> IntArray:
+        """int64[n], bytes into its file where each of `samples` starts."""
+        return np.zeros_like(samples) if self.ranges is None else self.ranges.starts[samples]
+
     def name(self, sample: int) -> bytes:
         """The name of a sample's file as it was found or given: DALI's source_info."""
         return self.file_name(self._file(sample))
@@ -147,7 +151,7 @@ class Catalog:
         return Catalog, tuple((values | {"names": bytes(self.names)}).values())
 
     def _file(self, sample: int) -> int:
-        return sample if self.ranges is None else int(self.ranges.files_of(np.array([sample]))[0])
+        return int(self.files(np.array([sample]))[0])
 
 
 class CatalogBuilder:

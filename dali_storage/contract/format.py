@@ -65,34 +65,6 @@ class Format:
         return (contents,)
 
 
-def slices(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
-    """The parts of a buffer: slices of it, in host memory memoryviews.
-
-    Or the rows of one array, if all sizes are equal and the parts lie side by side.
-    """
-    ends = offsets + sizes
-    if isinstance(buffer, np.ndarray):
-        shape = len(sizes), int(sizes[0])
-        # The first comparison is cheap, and fails unless all sizes happen to add up.
-        if ends[-1] == shape[0] * shape[1] and (sizes == shape[1]).all():
-            return buffer[: ends[-1]].reshape(shape)
-    return _each(buffer, offsets, ends)
-
-
-def parts(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
-    """The same for ranges, in any order in the buffer. Small ones of one size are copied."""
-    size = int(sizes[0])
-    if isinstance(buffer, np.ndarray) and 0 < size <= SMALL and (sizes == size).all():
-        return windows(buffer, size)[offsets].view(np.uint8).reshape(sizes.size, size)
-    return _each(buffer, offsets, offsets + sizes)
-
-
-def _each(buffer: Buffer, starts: IntArray, ends: IntArray) -> Contents:
-    # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
-    memory: Any = buffer.data if isinstance(buffer, np.ndarray) else buffer
-    return [memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-
 def packed(items: Sequence[Any], dtype: np.dtype[Any]) -> Contents:
     """The bytes of n items as arrays of 1 dimension: one for all if they are small and equal."""
     size = len(items[0])

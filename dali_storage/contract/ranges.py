@@ -87,18 +87,18 @@ def _narrow(sizes: IntArray) -> NDArray[np.int64] | NDArray[np.uint32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """What to read of files: each span is one contiguous read for ranges that lie close together.
+    """What to read of files: each span is one contiguous read of a whole file or of close ranges.
 
-    They are in the order of the files, and of their starts.
+    Whole files are in the order of the batch, ranges in that of the files and of their starts.
 
     Attributes:
         files: int64[k], the file of each, as an index into the catalog's files.
         starts: int64[k], bytes into the file; multiples of the unit.
         sizes: int64[k], bytes; multiples of the unit, so a span may reach beyond the file's end.
-        needed: int64[k], bytes; what lies behind belongs to no range. If a read ends before, the
+        needed: int64[k], bytes; what lies behind belongs to no sample. If a read ends before, the
             file is too short.
         offsets: int64[k], where each goes in the buffer: bytes, multiples of the alignment.
-        slots: int64[k], the slot of one of its ranges, the first in the batch.
+        slots: int64[k], the slot of one of its samples, the first in the batch.
     """
 
     files: IntArray
@@ -107,6 +107,13 @@ class Spans:
     needed: IntArray
     offsets: IntArray
     slots: IntArray
+
+    @classmethod
+    def of_files(cls, files: IntArray, sizes: IntArray, offsets: IntArray, unit: int) -> Spans:
+        """Whole files (int64[n]) of `sizes` bytes, one span each, also if a file is empty."""
+        rooms = sizes if unit == 1 else (sizes + (unit - 1)) & -unit
+        count = sizes.size
+        return cls(files, np.zeros(count, np.int64), rooms, sizes, offsets, np.arange(count))
 
     def __len__(self) -> int:
         return self.sizes.size

@@ -11,8 +11,8 @@ For implementers:
   called.
 * **Threads.** `sizes()` and `read()` are only called in lanes: threads that are never the main
   thread, so that no Ctrl-C interrupts them. Up to `lanes` threads call them at the same time. Each
-  `read()` has a lane number that no other running `read()` has, so whatever belongs to a lane needs
-  no lock. After `close()` neither is called, and `close()` is never called while one of them runs;
+  call has a lane number that no other running call has, so whatever belongs to a lane needs no
+  lock. After `close()` neither is called, and `close()` is never called while one of them runs;
   `cancel()` may be. The constructor and `close()` usually run in the main thread.
 * **Memory.** When `read()` returns or raises, nothing may write to the buffer any more: the next
   batch may use it at once.
@@ -24,8 +24,8 @@ For implementers:
 * **Errors.** A sample that cannot be read is an `OSError(errno, strerror, path)`. What is missing
   on the machine is a `BackendUnavailable`.
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
-  files. Their sizes are known, so `sizes()` is not called, and `Batch.spans` has what to read: each
-  span is one contiguous read that fills all ranges in it. A container that is shorter than its
+  files. Their sizes are known, so `sizes()` is not called, and each span in `Batch.spans` is one
+  contiguous read that fills all ranges in it. A container that is shorter than its
   ranges, or that has been written or replaced since the reader first saw it, is a
   `ContainerChangedError`, raised before a byte of it is delivered.
 * **Objects.** A reader that sets `schemes` reads objects that URLs with these schemes name, such as
@@ -65,18 +65,18 @@ class Batch:
     Attributes:
         samples: int64[n], catalog indices, in the order of the batch.
         sizes: int64[n], bytes of each sample, exactly as `Reader.sizes()` returned them.
-        offsets: int64[n], where each sample starts in `buffer`: bytes, multiples of
-            `Reader.alignment`. Samples do not overlap. With spans: congruent to the start of the
-            sample in its file modulo `Reader.unit`, and only the spans are aligned.
+        offsets: int64[n], where each sample starts in `buffer`: bytes. Whole files start at
+            multiples of `Reader.alignment` and do not overlap. Ranges may, and start within their
+            spans: congruent to their starts in the file modulo `Reader.unit`.
         buffer: memory from `Reader.allocate()`.
-        spans: the reads that fill samples which are ranges of files; None for whole files.
+        spans: the reads that fill the samples. A whole file is one span.
     """
 
     samples: IntArray
     sizes: IntArray
     offsets: IntArray
     buffer: Buffer
-    spans: Spans | None = None
+    spans: Spans
 
     @property
     def addresses(self) -> IntArray:
@@ -135,11 +135,11 @@ class Reader(ABC):
         return cls(catalog, **options)
 
     @abstractmethod
-    def sizes(self, samples: IntArray) -> IntArray:
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
         """The exact sizes in bytes, int64[n], of `samples`, int64[n].
 
-        Sizes may be cached until `read()` raises `SampleSizeChanged` for a sample. Not called for
-        ranges.
+        The same lane reads them next, so what was opened may be kept for it. Sizes may be cached
+        until `read()` raises `SampleSizeChanged` for a sample. Not called for ranges.
 
         Raises:
             OSError: a sample has no size, for example because its file is missing; names its path.

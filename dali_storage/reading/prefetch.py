@@ -10,14 +10,13 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from ..contract._types import Buffer, IntArray
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import SampleChangedError, SampleSizeChanged
-from ..contract.format import Contents, Format, parts, slices
-from ..contract.ranges import lay_out
-from ..contract.reader import Batch, Reader
+from ..contract.format import Contents, Format
+from ..contract.reader import Reader
 from ..contract.waiting import take
 from ..order import Order
+from .batches import parts, read_batch, slices
 from .buffers import BufferPool
 from .lanes import Lanes, spare_processors
 from .position import next_index
@@ -102,6 +101,7 @@ class Prefetcher:
         they are the samples' bytes.
         """
         self._catalog = catalog
+        self._divide = slices if catalog.ranges is None else parts
         self._decode = (fmt or Format()).decode
         self._reader = reader
         self._order = order
@@ -207,61 +207,9 @@ class Prefetcher:
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
         pieces = self._catalog.pieces_of(samples)
         batch = read_batch(self._reader, self._catalog, pieces, self._pool.lease, lane)
-        divide = slices if batch.spans is None else parts
-        contents = divide(batch.buffer, batch.offsets, batch.sizes)
+        contents = self._divide(batch.buffer, batch.offsets, batch.sizes)
         outputs = self._decode(self._catalog, samples, contents)
         return LoadedBatch(samples, contents, int(np.add.reduce(batch.sizes)), outputs)
-
-
-def read_batch(
-    reader: Reader,
-    catalog: Catalog,
-    samples: IntArray,
-    allocate: Callable[[int], Buffer],
-    lane: int = 0,
-) -> Batch:
-    """Read `samples` of a catalog into memory from `allocate`; twice, if a size changes meanwhile.
-
-    Raises:
-        SampleChangedError: a size changed again.
-        OSError: as `Reader.read()`.
-    """
-    try:
-        return _read_once(reader, catalog, samples, allocate, lane)
-    except SampleSizeChanged:
-        pass
-    try:
-        return _read_once(reader, catalog, samples, allocate, lane)
-    except SampleSizeChanged as changed:
-        raise SampleChangedError(catalog.path(int(changed.samples[0]))) from None
-
-
-def _read_once(
-    reader: Reader,
-    catalog: Catalog,
-    samples: IntArray,
-    allocate: Callable[[int], Buffer],
-    lane: int,
-) -> Batch:
-    batch = make_batch(reader, catalog, samples, allocate)
-    reader.read(batch, lane)
-    return batch
-
-
-def make_batch(
-    reader: Reader, catalog: Catalog, samples: IntArray, allocate: Callable[[int], Buffer]
-) -> Batch:
-    """A batch of `samples` of a catalog, laid out in memory from `allocate` and not read yet."""
-    if (ranges := catalog.ranges) is None:
-        sizes = reader.sizes(samples)
-        offsets, nbytes = layout(sizes, reader.alignment)
-        return Batch(samples, sizes, offsets, allocate(nbytes))
-    sizes = ranges.sizes[samples].astype(np.int64)
-    files, starts = ranges.files_of(samples), ranges.starts[samples]
-    offsets, nbytes, spans = lay_out(
-        files, starts, sizes, reader.alignment, reader.unit, reader.gap
-    )
-    return Batch(samples, sizes, offsets, allocate(nbytes), spans)
 
 
 def _clear_frames(error: BaseException | None) -> None:
@@ -281,11 +229,3 @@ def copying_lanes(reader: Reader, dali_threads: int) -> int:
     if not reader.cooperative:
         return reader.lanes
     return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
-
-
-def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
-    """Where samples of `sizes` (int64[n], bytes) start in one buffer, and its length in bytes."""
-    ends = np.cumsum((sizes + (alignment - 1)) // alignment * alignment, dtype=np.int64)
-    offsets = np.zeros_like(ends)
-    offsets[1:] = ends[:-1]
-    return offsets, int(ends[-1]) if ends.size else 0

@@ -116,7 +116,7 @@ class SnapshotReaderTests:
     @only("files")
     def test_sizes_are_those_of_the_files(self, reader: Reader, contents: list[bytes]) -> None:
         samples = np.arange(len(contents))[::-1]
-        sizes = in_lane(partial(reader.sizes, samples))
+        sizes = in_lane(partial(reader.sizes, samples, 0))
         assert sizes.dtype == np.int64
         assert sizes.tolist() == [len(content) for content in contents[::-1]]
 
@@ -162,9 +162,8 @@ class SnapshotReaderTests:
         batch.buffer[:] = _GUARD
         fill(reader, batch)
         outside = np.ones(batch.buffer.nbytes, np.bool_)
-        pieces = batch if batch.spans is None else batch.spans
-        room = -(-pieces.sizes // reader.alignment) * reader.alignment
-        for start, size in zip(pieces.offsets.tolist(), room.tolist(), strict=True):
+        room = -(-batch.spans.sizes // reader.alignment) * reader.alignment
+        for start, size in zip(batch.spans.offsets.tolist(), room.tolist(), strict=True):
             outside[start : start + size] = False
         assert outside.any()
         written = np.frombuffer(batch.buffer.tobytes(), np.uint8)

@@ -55,7 +55,6 @@ class SnapshotRangeTests(SnapshotReaderTests):
     def test_ranges_that_lie_close_together_are_one_read(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
             batch = make_batch(reader, np.array([12, 11, 10]), catalog)
-            assert batch.spans is not None
             assert len(batch.spans) == 1
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..contract._types import Buffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.reader import Batch, Reader
-from ..reading import prefetch
+from ..reading import batches
 
 _WHOLE_FILES = Catalog.from_names((), ())
 _Result = TypeVar("_Result")
@@ -43,11 +43,12 @@ def make_batch(
     catalog: Catalog = _WHOLE_FILES,
     *,
     gap: int = 0,
+    lane: int = 0,
     buffer: Buffer | None = None,
 ) -> Batch:
     """A batch of `samples` in `buffer` or a new one; a catalog of ranges must be given.
 
-    It is laid out as the prefetcher does it, with `gap` more bytes before each sample or span.
+    It is laid out as the prefetcher does it, with `gap` more bytes before each span.
     """
     room = 0
 
@@ -56,12 +57,10 @@ def make_batch(
         room = nbytes
         return np.empty(0, np.uint8)
 
-    batch = in_lane(partial(prefetch.make_batch, reader, catalog, samples, note))
-    starts = batch.offsets if batch.spans is None else batch.spans.offsets
+    batch = in_lane(partial(batches.make_batch, reader, catalog, samples, note, lane))
+    starts = batch.spans.offsets
     shifts: IntArray = gap * np.arange(1, starts.size + 1)
     memory = reader.allocate(room + gap * (starts.size + 1)) if buffer is None else buffer
-    if batch.spans is None:
-        return replace(batch, offsets=starts + shifts, buffer=memory)
     # An empty range is in no span.
     moved = np.append(shifts, 0)[np.searchsorted(starts, batch.offsets, "right") - 1]
     spans = replace(batch.spans, offsets=starts + shifts)
@@ -88,7 +87,7 @@ def read(
     buffer: Buffer | None = None,
 ) -> list[bytes]:
     """The bytes of `samples`; a catalog of ranges must be given."""
-    batch = make_batch(reader, samples, catalog, buffer=buffer)
+    batch = make_batch(reader, samples, catalog, lane=lane, buffer=buffer)
     fill(reader, batch, lane)
     ends = batch.offsets + batch.sizes
     pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)

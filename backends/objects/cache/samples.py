@@ -18,10 +18,11 @@ from google_crc32c import value as crc32c
 from ....contract._types import IntArray, PathLike
 from ....contract.catalog import Catalog
 from ....contract.errors import CacheNotUsed, os_error
+from ....contract.ranges import Spans
 from ....contract.reader import Batch
 from ...files.opening import is_local, open_cached, open_each, open_files, statuses
 from ...files.samples import FILES_AT_ONCE
-from ...linux.libc import IOVEC
+from ...linux.libc import make_iovecs
 from ...linux.reads import Read, Reads
 from .entries import TRAILER, Entries
 
@@ -104,9 +105,9 @@ class Cache:
                 found[part] = self._read(_part(batch, part), versions[part], yield_turn)
             except OSError as error:
                 self._give_up(error)
-        if self._catalog.ranges is not None:
-            found |= batch.sizes == 0  # nothing is known of their objects
-        return np.flatnonzero(~found)
+        # An empty range is in no span: nothing is known of its object, and nothing has to be read.
+        in_span = np.isin(np.arange(found.size), batch.spans.slots)
+        return np.flatnonzero(~found & (in_span | (batch.sizes > 0)))
 
     def add(self, batch: Batch, versions: Sequence[bytes], slots: IntArray) -> None:
         """Have the samples in k slots of a batch written, as far as there is room.
@@ -123,7 +124,8 @@ class Cache:
             return
         samples, sizes = batch.samples[slots], batch.sizes[slots]
         copy = np.concatenate([_content(batch, slot) for slot in slots.tolist()])
-        kept = Batch(samples, sizes, np.cumsum(sizes) - sizes, copy)
+        starts = np.cumsum(sizes) - sizes
+        kept = Batch(samples, sizes, starts, copy, Spans.of_files(samples, sizes, starts, 1))
         try:
             self._start_writer()
         except RuntimeError as error:  # no thread can be started; reading goes on
@@ -171,8 +173,7 @@ class Cache:
 
     def _digests(self, batch: Batch, versions: Sequence[bytes]) -> list[bytes]:
         """What identifies n samples: 16 bytes for each."""
-        urls, ranges = self._catalog.paths(batch.samples), self._catalog.ranges
-        starts = np.zeros_like(batch.sizes) if ranges is None else ranges.starts[batch.samples]
+        urls, starts = self._catalog.paths(batch.samples), self._catalog.starts(batch.samples)
         columns = zip(urls, versions, starts.tolist(), batch.sizes.tolist(), strict=True)
         return [self._entries.digest(*column) for column in columns]
 
@@ -205,19 +206,14 @@ class Cache:
     ) -> Flags:
         """Which entries are right, bool[n]; their files are open."""
         rest = np.zeros(len(fds), _REST)
-        iovecs = np.empty((len(fds), 2), IOVEC)
-        iovecs["base"][:, 0] = batch.addresses
-        iovecs["len"][:, 0] = batch.sizes
-        iovecs["base"][:, 1] = rest.ctypes.data + np.arange(len(fds)) * _REST.itemsize
-        iovecs["len"][:, 1] = TRAILER.itemsize + 1
+        behind = rest.ctypes.data + np.arange(len(fds)) * _REST.itemsize, TRAILER.itemsize + 1
+        iovecs = make_iovecs((batch.addresses, batch.sizes), behind)
         sizes = batch.sizes + TRAILER.itemsize
-        known, before = self._checked[batch.samples], self._changes(fds)
-        reads = Reads(self._engine, fds, iovecs, sizes, 1)
-        reads.read_cached()
-        trusted = reads.done & (known == before)
-        if not reads.done.all():
-            yield_turn()
-            reads.read_rest()
+        status = statuses(fds, [b""] * len(fds), self._local)
+        before: IntArray = status["ctime_s"] * 10**9 + status["ctime_ns"]
+        known = self._checked[batch.samples]
+        reads = Reads(self._engine, fds, iovecs, np.zeros_like(sizes), sizes, 1, to_end=True)
+        trusted = reads.run(cached_first=True, yield_turn=yield_turn) & (known == before)
         for failed in np.flatnonzero(reads.errors)[:1].tolist():
             path = self._entries.path(digests[failed])
             self._give_up(os_error(int(reads.errors[failed]), path))
@@ -230,12 +226,6 @@ class Cache:
         right &= ~np.isin(batch.samples, batch.samples[~right])
         self._checked[batch.samples] = np.where(right, before, 0)
         return right
-
-    def _changes(self, fds: list[int]) -> IntArray:
-        """When open files were last changed, int64[n], ns."""
-        status = statuses(fds, [b""] * len(fds), self._local)
-        times: IntArray = status["ctime_s"] * 10**9 + status["ctime_ns"]
-        return times
 
     def _give_up(self, error: Exception) -> None:
         self._adds = False
@@ -250,9 +240,9 @@ class Cache:
 
 
 def _part(batch: Batch, chosen: slice | IntArray) -> Batch:
-    """Some slots of a batch."""
+    """Some slots of a batch, with all spans."""
     columns = batch.samples[chosen], batch.sizes[chosen], batch.offsets[chosen]
-    return Batch(*columns, batch.buffer)
+    return Batch(*columns, batch.buffer, batch.spans)
 
 
 def _content(batch: Batch, slot: int) -> npt.NDArray[np.uint8]:
