@@ -9,7 +9,6 @@ import numpy as np
 from ..contract._types import HostBuffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError
-from ..contract.format import SMALL, windows
 from ..contract.options import Option, check_options
 from ..contract.reader import Batch, Reader
 
@@ -17,7 +16,7 @@ _Contents: TypeAlias = Annotated[Sequence[HostBuffer] | None, Option("arrays of 
 
 
 class MemoryReader(Reader):
-    """Reads every file when it is opened, if it has not got its bytes, and copies from memory.
+    """Reads every file when it is opened, and copies from memory afterwards.
 
     For data sets that fit in memory several times. Later changes to the files are not noticed.
     """
@@ -40,7 +39,6 @@ class MemoryReader(Reader):
         if contents is None:
             contents = [_contents(path) for path in catalog.file_paths(files)]
         self._contents = contents
-        self._catalog, self._ranges = catalog, catalog.ranges
         self._sizes = np.array([content.size for content in self._contents], np.int64)
         ranges = catalog.ranges
         if ranges is not None and (sample := ranges.first_outside(self._sizes)) is not None:
@@ -52,14 +50,6 @@ class MemoryReader(Reader):
         return self._sizes[samples]
 
     def read(self, batch: Batch, lane: int) -> None:
-        sizes, size = batch.sizes, int(batch.sizes[0]) if batch.sizes.size else 0
-        if 0 < size <= SMALL and isinstance(batch.buffer, np.ndarray) and (sizes == size).all():
-            files, starts = self._catalog.files(batch.samples), self._catalog.starts(batch.samples)
-            target = windows(batch.buffer, size)
-            for file in set(files.tolist()):
-                here = np.flatnonzero(files == file)
-                target[batch.offsets[here]] = windows(self._contents[file], size)[starts[here]]
-            return
         spans = batch.spans
         columns = spans.files, spans.starts, spans.sizes, spans.offsets
         for file, start, size, offset in zip(*(it.tolist() for it in columns), strict=True):
