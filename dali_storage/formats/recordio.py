@@ -29,9 +29,7 @@ _WHOLE, _LAST = 0, 3  # kinds of parts
 _HEADER = struct.Struct("<IfQQ")  # count of labels, or 0; the only label; identifier
 
 
-def find(
-    paths: Sequence[bytes], index: bytes, *, by_container: bool, files: Files = LOCAL
-) -> Catalog:
+def find(paths: Sequence[bytes], index: bytes, by_container: bool, files: Files = LOCAL) -> Catalog:
     """The records of `paths`, which count as one long file, by their common index.
 
     A record goes on to the start of the next one. It has a sample of the catalog for each file that

@@ -13,12 +13,12 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
+from ..dali import DataNode, add_reader
 from ..order import OrderOptions
 from ..reading.opening import Opening
 
 _NOT_GIVEN = "checkpointing", "by_container"  # of the pipeline, of the reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
-
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -104,11 +104,7 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
 
 
 def complete(reader: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given to a reader, and the defaults of what is not.
-
-    Raises:
-        TypeError: the reader has no such argument.
-    """
+    """What is given to a reader, and the defaults of what is not; refuses unknown arguments."""
     for name in given.keys() - reader.defaults.keys():
         what = f"{reader.__qualname__}() got an unexpected keyword argument {name!r}"
         raise TypeError(what)
@@ -131,8 +127,18 @@ def prepare(
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
-    device = _check(arguments["device"], arguments.get("skip_cached_images", False))
+    device, depth = arguments["device"], arguments["prefetch_queue_depth"]
+    if device not in (None, "cpu", "gpu"):
+        raise ValueError(f"device must be 'cpu' or 'gpu', not {device!r}")
+    if dali_flag("skip_cached_images", arguments.get("skip_cached_images", False)):
+        raise ValueError(
+            "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
+        )
     backend, reader, options = _storage(arguments, names)
+    # None is 1, as in DALI.
+    depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
+    if not 1 <= depth <= 65536:
+        raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
     pinned = arguments.get("pinned")
     return Opening(
         find=find,
@@ -140,28 +146,25 @@ def prepare(
         options=options,
         backend=backend,
         remote=any(map(scheme, names)),
-        device=device,
+        device=device or "cpu",
         order=OrderOptions(**{name: arguments[name] for name in _ORDER}, by_container=by_container),
-        depth=_depth(arguments["prefetch_queue_depth"]),
+        depth=depth,
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         resume=arguments.get("resume"),
     )
 
 
-def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `dali.add_reader()` that say how the reader is part of the pipeline.
-
-    Raises:
-        ValueError, TypeError: an argument is wrong; the message has its name and value.
-    """
-    return {
-        "name": arguments["name"],
-        "inherits_seed": arguments["seed"] is None,
-        "preserve": dali_flag("preserve", arguments["preserve"]),
-        "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
-        "with_index": dali_flag("return_index", arguments["return_index"]),
-    }
+def add(arguments: Mapping[str, Any], opening: Opening) -> tuple[DataNode, ...]:
+    """Add a reader to the pipeline, in the way that its arguments say."""
+    return add_reader(
+        arguments["name"],
+        opening,
+        inherits_seed=arguments["seed"] is None,
+        preserve=dali_flag("preserve", arguments["preserve"]),
+        lazy=dali_flag("lazy_init", arguments["lazy_init"]),
+        with_index=dali_flag("return_index", arguments["return_index"]),
+    )
 
 
 def _storage(
@@ -184,22 +187,3 @@ def _storage(
             raise
         what = "use_o_direct=True is backend_options={'direct': True}, and"
         raise TypeError(f"{what} {error}; leave out use_o_direct, or take python-file") from None
-
-
-def _check(device: str | None, skip_cached_images: bool) -> str:
-    if device not in (None, "cpu", "gpu"):
-        raise ValueError(f"device must be 'cpu' or 'gpu', not {device!r}")
-    if dali_flag("skip_cached_images", skip_cached_images):
-        raise ValueError(
-            "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
-        )
-    return device or "cpu"
-
-
-def _depth(prefetch_queue_depth: int | None) -> int:
-    if prefetch_queue_depth is None:  # as in DALI, the default
-        return 1
-    depth = dali_integer("prefetch_queue_depth", prefetch_queue_depth, bits=32)
-    if not 1 <= depth <= 65536:
-        raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
-    return depth

@@ -16,11 +16,7 @@ class DirectArguments(DaliArguments, total=False):
 
 
 def on_cpu(device: str | None, why: str) -> None:
-    """Refuse a device that is not the CPU, of a reader that delivers nowhere else.
-
-    Raises:
-        ValueError: it is another.
-    """
+    """Refuse a device that is not the CPU, of a reader that delivers nowhere else."""
     if device not in (None, "cpu"):
         remedy = "take pinned=True, and .gpu() of an output"
         raise ValueError(f"device must be 'cpu', not {device!r}: {why}; {remedy}")
@@ -29,9 +25,7 @@ def on_cpu(device: str | None, why: str) -> None:
 def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[bytes] | None:
     """The paths of indexes, one for each of the containers; None if there are none.
 
-    Raises:
-        ValueError, TypeError: there are more or fewer, one is not a path, or there are none and a
-            container is an object.
+    Containers that are objects must have indexes.
     """
     if given is None or (isinstance(given, (list, tuple)) and not given):  # as in DALI
         for name in filter(scheme, containers):
@@ -48,11 +42,7 @@ def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[
 
 
 def goes_by_container(shuffle: str) -> bool:
-    """Whether the order is that of DALI's readers of containers: the argument `shuffle`.
-
-    Raises:
-        ValueError: it is neither "dali" nor "samples".
-    """
+    """Whether the order is that of DALI's readers of containers: the argument `shuffle`."""
     if shuffle not in ("dali", "samples"):
         raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
     return shuffle == "dali"

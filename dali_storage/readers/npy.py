@@ -7,15 +7,13 @@ from typing import Any, TypeAlias, Unpack
 from nvidia.dali.data_node import DataNode as Tensor
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
-from ..contract.objects import Remote
 from ..contract.options import dali_integer
-from ..dali import DataNode, add_reader
+from ..dali import DataNode
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
-from .arguments import complete, in_graph, prepare, takes_arguments
+from .arguments import add, complete, prepare, takes_arguments
 from .containers import DirectArguments, on_cpu
 
 Integers: TypeAlias = int | Sequence[int] | None
@@ -100,15 +98,16 @@ def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
     """
     arguments = complete(numpy, given)
     on_cpu(arguments["device"], "headers are parsed on the CPU")
-    fmt = header.Npy(_region(arguments))
-    file_root, file_list, files = map(arguments.get, ("file_root", "file_list", "files"))
+    names = "file_root", "file_list", "files", "file_filter"
+    file_root, file_list, files, file_filter = map(arguments.get, names)
     files = None if files is None else file_names("files", files)
-    names = locations(file_root, files, file_list)
-
-    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
-        return header.find(file_root, file_list, files, arguments["file_filter"], remote)
-
-    nodes = add_reader(opening=prepare(arguments, find, fmt, names=names), **in_graph(arguments))
+    opening = prepare(
+        arguments,
+        lambda tree, remote: header.find(file_root, file_list, files, file_filter, remote),
+        header.Npy(_region(arguments)),
+        names=locations(file_root, files, file_list),
+    )
+    nodes = add(arguments, opening)
     return nodes if len(nodes) > 1 else nodes[0]
 
 

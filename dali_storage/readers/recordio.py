@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
-from ..contract.objects import Remote
-from ..dali import DataNode, add_reader
+from ..dali import DataNode
 from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import DaliArguments, add, complete, prepare, takes_arguments
 from .containers import goes_by_container, on_cpu
 
 
@@ -64,10 +62,11 @@ def mxnet(
     if more:
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
     by_container = goes_by_container(shuffle)
-
-    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
-        return recordio.find(paths, index, by_container=by_container, files=Files(remote))
-
-    fmt = recordio.RecordIO()
-    opening = prepare(arguments, find, fmt, names=paths, by_container=by_container)
-    return add_reader(opening=opening, **in_graph(arguments))
+    opening = prepare(
+        arguments,
+        lambda tree, remote: recordio.find(paths, index, by_container, Files(remote)),
+        recordio.RecordIO(),
+        names=paths,
+        by_container=by_container,
+    )
+    return add(arguments, opening)

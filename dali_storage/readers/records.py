@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
-from ..contract.objects import Remote
-from ..dali import DataNode, add_reader
+from ..dali import DataNode
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import ReaderArguments, add, complete, prepare, takes_arguments
 
 
 class _Records(Format):
@@ -74,9 +72,10 @@ def records(
     """
     arguments = complete(records, given)
     names = file_names("files", files)
-
-    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
-        return plain.find(names, offsets, sizes, file_ids, labels, Files(remote))
-
-    opening = prepare(arguments, find, _Records(), names=names)
-    return add_reader(opening=opening, **in_graph(arguments))
+    opening = prepare(
+        arguments,
+        lambda tree, remote: plain.find(names, offsets, sizes, file_ids, labels, Files(remote)),
+        _Records(),
+        names=names,
+    )
+    return add(arguments, opening)

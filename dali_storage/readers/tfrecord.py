@@ -5,16 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
 from ..contract.errors import BackendUnavailable
-from ..contract.objects import Remote
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import DataNode
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
-from .arguments import complete, in_graph, prepare, takes_arguments
+from .arguments import add, complete, prepare, takes_arguments
 from .containers import DirectArguments, goes_by_container, index_names, on_cpu
 from .features import describe
 
@@ -45,15 +43,12 @@ def tfrecord(
             read from the files: 12 bytes each, or all of a file of small records. Objects need one.
         device: "cpu" or None. Records are parsed on the CPU.
         dont_use_mmap: ignored; files are never mapped.
-        random_shuffle: draw the samples at random from a window of `initial_fill` samples, which
-            moves over the list. With shuffle="samples", the list itself is shuffled, too.
-        shuffle_after_epoch: before every epoch, shuffle the order of the files; samples keep theirs
-            within each. May be combined with `random_shuffle`. With shuffle="samples", the whole
-            list is shuffled, as in `readers.file`.
         use_o_direct: the same as `backend_options={"direct": True}`.
         return_index: also return the index of every sample in `catalog()`.
-        shuffle: "dali": shuffle as fn.readers.tfrecord. "samples": as `readers.file`: all samples
-            among each other, which takes 8 bytes of memory a sample, 16 with shuffle_after_epoch.
+        shuffle: "dali": `random_shuffle` draws from a window that moves over the files in their
+            order, `shuffle_after_epoch` shuffles the order of the files, and both may be given.
+            "samples": all samples are shuffled among each other, as in `readers.file`; it takes
+            8 bytes of memory a sample, 16 with shuffle_after_epoch.
         verify: whether to check the checksums of every record. DALI never does. Needs the package
             google-crc32c.
 
@@ -71,10 +66,9 @@ def tfrecord(
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value. An index
             names bytes that its file does not have. A file without index is damaged.
-        OSError: an index cannot be read, or a file without one. (With lazy_init, this and the
-            errors of files are raised by the first use of the pipeline.)
-        BackendUnavailable: the backend does not work on this machine, or verify=True lacks its
-            package; the message says why.
+        OSError: an index cannot be read, or a file without one.
+        BackendUnavailable: as `readers.file`, or verify=True lacks its package.
+        (With lazy_init, the errors of files are raised by the first use of the pipeline.)
 
     The pipeline raises, while it runs, in addition to the errors of `readers.file`:
 
@@ -90,13 +84,14 @@ def tfrecord(
     checksum = _checksum() if dali_flag("verify", verify) else None
     files = file_names("path", path)
     indexes = index_names("index_path", index_path, files)
-
-    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
-        return tfrecord_index.find(files, indexes, by_container, Files(remote))
-
-    fmt = TfRecord(described := describe(features), checksum)
-    opening = prepare(arguments, find, fmt, names=files, by_container=by_container)
-    nodes = add_reader(opening=opening, **in_graph(arguments))
+    opening = prepare(
+        arguments,
+        lambda tree, remote: tfrecord_index.find(files, indexes, by_container, Files(remote)),
+        TfRecord(described := describe(features), checksum),
+        names=files,
+        by_container=by_container,
+    )
+    nodes = add(arguments, opening)
     outputs = dict(zip(described, nodes, strict=False))
     return (outputs, nodes[-1]) if dali_flag("return_index", arguments["return_index"]) else outputs
 

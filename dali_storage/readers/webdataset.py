@@ -9,19 +9,15 @@ import numpy as np
 from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
-from ..contract.objects import Remote
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import DataNode
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import DaliArguments, add, complete, prepare, takes_arguments
 from .containers import goes_by_container, index_names, on_cpu
-
-_MISSING = "empty", "skip", "error"
 
 
 @takes_arguments()
@@ -59,13 +55,10 @@ def webdataset(
             "skip": the sample is left out. "error": it is refused. As in DALI, the last two hold
             for every sample with fewer components than outputs, so a component should not be
             several outputs.
-        random_shuffle: draw the samples at random from a window of `initial_fill` samples, which
-            moves over the tars. With shuffle="samples" as in `readers.file`.
-        shuffle_after_epoch: shuffle the order of the tars before every epoch; it goes with
-            `random_shuffle`. With shuffle="samples" as in `readers.file`.
-        shuffle: "dali" or "samples": the whole data set is shuffled, not the order of the tars or
-            within a window, as `readers.file` does it. This takes 8 bytes of memory a sample, 16
-            with shuffle_after_epoch.
+        shuffle: "dali": `random_shuffle` draws from a window that moves over the tars in their
+            order, `shuffle_after_epoch` shuffles the order of the tars, and both may be given.
+            "samples": all samples are shuffled among each other, as in `readers.file`; it takes
+            8 bytes of memory a sample, 16 with shuffle_after_epoch.
 
     Returns:
         The node of the output if it is the only one, otherwise a tuple of the nodes; each sample is
@@ -88,27 +81,27 @@ def webdataset(
     extensions = _extensions(ext)
     types = _dtypes(dtypes, len(extensions))
     missing = str(missing_component_behavior or "empty").lower()
-    if missing not in _MISSING:
-        what = f"must be {', '.join(map(repr, _MISSING))}, not {missing_component_behavior!r}"
+    if missing not in ("empty", "skip", "error"):
+        what = f"must be 'empty', 'skip', 'error', not {missing_component_behavior!r}"
         raise ValueError(f"missing_component_behavior {what}")
     case = case_sensitive_extensions
     case = case is None or dali_flag("case_sensitive_extensions", case)
     by_container = goes_by_container(shuffle)
-
-    def find(tree: Tree | None, remote: Remote | None) -> Catalog:
-        selection = Selection(extensions, types, missing, case)
-        return format_.find(
+    opening = prepare(
+        arguments,
+        lambda tree, remote: format_.find(
             tars,
             indexes,
-            selection,
-            by_container=by_container,
+            Selection(extensions, types, missing, case),
+            by_container,
             may_be_missing=tree is not None,  # the backend has a map
             files=Files(remote),
-        )
-
-    fmt = format_.WebDataset(types)
-    opening = prepare(arguments, find, fmt, names=tars, by_container=by_container)
-    nodes = add_reader(opening=opening, **in_graph(arguments))
+        ),
+        format_.WebDataset(types),
+        names=tars,
+        by_container=by_container,
+    )
+    nodes = add(arguments, opening)
     return nodes if len(nodes) > 1 else nodes[0]
 
 

@@ -57,7 +57,6 @@ def find(
     paths: Sequence[bytes],
     indexes: Sequence[bytes] | None,
     selection: Selection,
-    *,
     by_container: bool,
     may_be_missing: bool,
     files: Files = LOCAL,
