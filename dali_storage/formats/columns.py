@@ -15,8 +15,10 @@ Column: TypeAlias = PathLike | Any
 """The path of a .npy file of integers, or a sequence or array of them."""
 
 
-def column(argument: str, given: Column) -> IntArray:
+def column(argument: str, given: Column, count: int | None = None) -> IntArray:
     """The integers of an argument, int64[n], none of them negative; owned by the caller.
+
+    If `count` is given, there must be so many.
 
     Raises:
         ValueError, TypeError: it is something else; names the argument and the first wrong value.
@@ -30,6 +32,8 @@ def column(argument: str, given: Column) -> IntArray:
     for wrong in np.flatnonzero((values < 0) | (values > 2**63 - 1))[:1].tolist():
         what = f"from 0 to 2**63 - 1, not {values[wrong]} (sample {wrong})"
         raise ValueError(f"{about} must be {what}")
+    if count not in (None, values.size):
+        raise ValueError(f"{argument} must match offsets: {values.size:,} values for {count:,}")
     return values.astype(np.int64, copy=values is given)
 
 

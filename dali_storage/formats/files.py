@@ -5,14 +5,19 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
+import numpy as np
+
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import named
 from ..contract.objects import Part, Remote, scheme
 
+MOST = 2**63 - 1
+"""More bytes than any file has: the size of one that is not there."""
 _AT_ONCE = 64  # of so many indexes or parts of objects, all bytes are in memory
 
 
@@ -42,7 +47,10 @@ class Files:
 
     @contextmanager
     def opened(self, names: Sequence[bytes]) -> Iterator[Iterator[BinaryIO]]:
-        """The files, one after another, each open at its start. Of objects, all bytes are read."""
+        """The files, one after another, each open at its start. Of objects, all bytes are read.
+
+        They are all files or all objects.
+        """
         with closing(self._each(names)) as files:
             yield files
 
@@ -51,21 +59,18 @@ class Files:
         for first in range(0, len(parts), _AT_ONCE):
             rows = parts[first : first + _AT_ONCE]
             some = [(catalog.file_path(which), start, size) for which, start, size in rows]
-            yield from map(_part, some) if catalog.sizes is None else self._contents(some)
+            objects = catalog.sizes is not None
+            yield from self._asked(some[0][0]).contents(some) if objects else map(_part, some)
 
     def _each(self, names: Sequence[bytes]) -> Generator[BinaryIO, None, None]:
-        for first in range(0, len(names), _AT_ONCE):
-            some = names[first : first + _AT_ONCE]
-            bodies = iter(self._contents([(name, 0, None) for name in some if scheme(name)]))
-            for name in some:
-                if scheme(name):
-                    yield io.BytesIO(next(bodies))
-                    continue
-                with open(os.fsdecode(name), "rb") as file:
-                    yield file
-
-    def _contents(self, parts: Sequence[Part]) -> list[bytes]:
-        return self._asked(parts[0][0]).contents(parts) if parts else []
+        if scheme(names[0]):
+            for first in range(0, len(names), _AT_ONCE):
+                some: list[Part] = [(name, 0, None) for name in names[first : first + _AT_ONCE]]
+                yield from map(io.BytesIO, self._asked(names[0]).contents(some))
+            return
+        for name in names:
+            with open(os.fsdecode(name), "rb") as file:
+                yield file
 
     def _asked(self, name: bytes) -> Remote:
         if self.remote is None:
@@ -75,6 +80,21 @@ class Files:
 
 
 LOCAL = Files()
+
+
+def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArray:
+    """int64[files], bytes; `MOST` for a file whose size the system refuses by an `unknown` error.
+
+    Raises:
+        OSError: another error, with the path of the file.
+    """
+    if containers.sizes is not None:
+        return containers.sizes
+    found = np.full(containers.file_count, MOST)
+    for file in range(containers.file_count):
+        with suppress(*unknown), named(path := containers.file_path(file)):
+            found[file] = os.stat(path).st_size
+    return found
 
 
 def _part(part: Part) -> bytes:

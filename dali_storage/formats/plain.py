@@ -11,9 +11,7 @@ from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.ranges import Ranges
 from .columns import Column, column, labels_column
-from .files import LOCAL, Files
-
-_MOST = 2**63 - 1  # bytes
+from .files import LOCAL, MOST, Files
 
 
 def find(
@@ -32,23 +30,27 @@ def find(
         ValueError, TypeError: an argument is wrong, or a range ends behind its file; names it.
         OSError: a .npy file or an object cannot be read.
     """
-    named = files.catalog(names)
+    found = files.catalog(names)
     starts = column("offsets", offsets)
-    if not starts.size:
+    if not (count := starts.size):
         raise ValueError("offsets must not be empty: it has an entry for each sample")
-    ranges = Ranges.of_columns(
-        _file_ids(file_ids, named.file_count, starts.size), starts, _sizes(sizes, starts.size)
-    )
-    catalog = replace(named, labels=labels_column(labels, starts.size), ranges=ranges)
-    _require_inside(catalog, ranges)
-    return catalog
-
-
-def _sizes(sizes: Column | int, count: int) -> IntArray:
+    which = _file_ids(file_ids, found.file_count, count)
     if isinstance(sizes, (int, np.integer)) and not isinstance(sizes, bool):
-        (size,) = column("sizes", [sizes])
-        return np.broadcast_to(size, count)
-    return _matching("sizes", column("sizes", sizes), count)
+        lengths = np.broadcast_to(column("sizes", [sizes]), count)
+    else:
+        lengths = column("sizes", sizes, count)
+    ranges = Ranges.of_columns(which, starts, lengths)
+    catalog = replace(found, labels=labels_column(labels, count), ranges=ranges)
+    bounds = catalog.sizes
+    if bounds is None:
+        bounds = np.array([_size(path) for path in catalog.file_paths(np.arange(len(names)))])
+    if (wrong := ranges.first_outside(bounds)) is not None:
+        nbytes = bounds[catalog.files(np.array([wrong]))[0]]
+        path = repr(os.fsdecode(catalog.path(wrong)))
+        why = f"{path} cannot be so long" if nbytes == MOST else f"{path} has {nbytes:,} bytes"
+        where = f"{catalog.where(wrong)}, and {why}"
+        raise ValueError(f"offsets and sizes must be within the files: {where}")
+    return catalog
 
 
 def _file_ids(file_ids: Column | None, files: int, count: int) -> IntArray:
@@ -56,31 +58,11 @@ def _file_ids(file_ids: Column | None, files: int, count: int) -> IntArray:
         if files > 1:
             raise ValueError(f"file_ids must be given: there are {files} files")
         return np.broadcast_to(np.int64(0), count)
-    found = _matching("file_ids", column("file_ids", file_ids), count)
+    found = column("file_ids", file_ids, count)
     for wrong in np.flatnonzero(found >= files)[:1].tolist():
         last = f"from 0 to {files - 1}, the last of the files"
         raise ValueError(f"file_ids must be {last}, not {found[wrong]} (sample {wrong})")
     return found
-
-
-def _matching(argument: str, values: IntArray, count: int) -> IntArray:
-    if values.size != count:
-        raise ValueError(f"{argument} must match offsets: {values.size:,} values for {count:,}")
-    return values
-
-
-def _require_inside(catalog: Catalog, ranges: Ranges) -> None:
-    """Compare all ranges with the sizes of the files that are there."""
-    bounds = catalog.sizes
-    if bounds is None:
-        every = np.arange(catalog.file_count)
-        bounds = np.array([_size(path) for path in catalog.file_paths(every)])
-    if (wrong := ranges.first_outside(bounds)) is not None:
-        nbytes = bounds[catalog.files(np.array([wrong]))[0]]
-        path = repr(os.fsdecode(catalog.path(wrong)))
-        why = f"{path} cannot be so long" if nbytes == _MOST else f"{path} has {nbytes:,} bytes"
-        where = f"{catalog.where(wrong)}, and {why}"
-        raise ValueError(f"offsets and sizes must be within the files: {where}")
 
 
 def _size(path: bytes) -> int:
@@ -88,5 +70,5 @@ def _size(path: bytes) -> int:
     try:
         status = os.stat(path)
     except OSError:  # the backend's: it may know the file by another way
-        return _MOST
-    return status.st_size if stat.S_ISREG(status.st_mode) else _MOST
+        return MOST
+    return status.st_size if stat.S_ISREG(status.st_mode) else MOST

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import RecordError, named
+from ..contract.errors import RecordError
 from ..contract.format import Contents, Format, Output, packed
 from ..contract.ranges import Ranges
-from .files import LOCAL, Files
+from .files import LOCAL, Files, sizes
 
 _MAGIC = struct.pack("<I", 0xCED7230A)
 _PART = struct.Struct("<4sI")  # magic; length and kind of a part
@@ -40,9 +40,7 @@ def find(paths: Sequence[bytes], index: bytes, by_container: bool, files: Files 
         ValueError: the index is not one, or not of these files.
     """
     found = files.catalog(paths)
-    with named():
-        sizes = [os.stat(path).st_size for path in paths] if found.sizes is None else found.sizes
-    stops = np.cumsum(sizes, dtype=np.int64)
+    stops = np.cumsum(sizes(found), dtype=np.int64)
     with files.opened([index]) as opened:
         offsets = _parse_index(index, next(opened).read(), int(stops[-1]))
     ends = np.append(offsets[1:], stops[-1])
@@ -57,15 +55,10 @@ def find(paths: Sequence[bytes], index: bytes, by_container: bool, files: Files 
     bounds = np.concatenate(([0], stops, np.repeat(stops[-1:], pieces)))  # of files, and beyond
     which = first + np.arange(pieces)
     starts = np.maximum(offsets, bounds[which])
-    sizes = np.maximum(np.minimum(ends, bounds[which + 1]) - starts, 0)  # what there is not: 0
+    lengths = np.maximum(np.minimum(ends, bounds[which + 1]) - starts, 0)  # what there is not: 0
     starts -= bounds[which]
-    rows = [each.ravel() for each in (np.minimum(which, len(paths) - 1), starts, sizes)]
-    return replace(
-        found,
-        ranges=Ranges.of_columns(*rows),
-        pieces=pieces,
-        containers=counts,
-    )
+    rows = [each.ravel() for each in (np.minimum(which, len(paths) - 1), starts, lengths)]
+    return replace(found, ranges=Ranges.of_columns(*rows), pieces=pieces, containers=counts)
 
 
 def _counts(offsets: IntArray, some: NDArray[np.bool_], stops: IntArray) -> IntArray:

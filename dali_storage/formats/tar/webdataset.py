@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
-from ...contract.errors import ContainerChangedError, named
+from ...contract.errors import ContainerChangedError
 from ...contract.format import Contents, Format, Output, packed
 from ...contract.ranges import Ranges
-from ..files import LOCAL, Files
+from ..files import LOCAL, MOST, Files, sizes
 from . import index as tar_index
 from .archive import Member, members
 from .components import Block, Selection, grouped, samples
@@ -82,7 +82,6 @@ def find(
         OSError: a tar or an index cannot be read.
     """
     tars = files.catalog(paths)
-
     if indexes is None:
         rows = [_choose(_scan(path), selection, partial(_where, path))[0] for path in paths]
     else:
@@ -97,12 +96,8 @@ def find(
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
     selection.refuse_nothing(int(counts.sum()))
-    return replace(
-        tars,
-        ranges=Ranges.of_files(pieces),
-        pieces=outputs,
-        containers=counts if by_container else None,
-    )
+    ranges, containers = Ranges.of_files(pieces), counts if by_container else None
+    return replace(tars, ranges=ranges, pieces=outputs, containers=containers)
 
 
 def _scan(path: bytes) -> Iterator[Block]:
@@ -148,13 +143,10 @@ def _compare(
         raise ContainerChangedError(tars.file_path(container), what)
 
     probes: list[tuple[int, int, Member]] = []  # container, sample, file
-    for container, (rows, kept, some) in enumerate(chosen):
-        try:
-            end = _size(tars, container)
-        except FileNotFoundError:
-            if may_be_missing:
-                continue
-            raise
+    ends = sizes(tars, [FileNotFoundError] if may_be_missing else []).tolist()
+    for container, (end, (rows, kept, some)) in enumerate(zip(ends, chosen, strict=True)):
+        if end == MOST:
+            continue
         for row, output in np.argwhere(rows[:, :, 1] > end - rows[:, :, 0])[:1].tolist():
             refuse(container, int(kept[row]), rows[row, output].tolist(), f"the tar has {end:,}")
         if tars.sizes is not None:
@@ -164,10 +156,3 @@ def _compare(
     for (container, sample, file), head in zip(probes, files.parts(tars, places), strict=True):
         if (what := tar_index.contradiction(head, file)) is not None:
             refuse(container, sample, file[1:], what)
-
-
-def _size(tars: Catalog, container: int) -> int:
-    if tars.sizes is not None:
-        return int(tars.sizes[container])
-    with named(path := tars.file_path(container)):
-        return os.stat(path).st_size

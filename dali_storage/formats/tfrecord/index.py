@@ -15,12 +15,11 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import named
 from ...contract.ranges import Ranges
-from ..files import LOCAL, Files
+from ..files import LOCAL, MOST, Files, sizes
 from .features import HEADER, OVERHEAD
 
 _BLOCK = 1 << 16  # bytes; to read so many takes as long as to read the headers of 16 records
 _NUMBERS = re.compile(rb"(?:\s*+[+-]?[0-9]++)*+")  # as C++ reads them
-_MOST = np.iinfo(np.int64).max
 _FILES = 16  # which are read at once: each waits for the storage most of the time
 
 _Columns = tuple[IntArray, IntArray]
@@ -51,7 +50,7 @@ def find(
         with ThreadPoolExecutor(_FILES) as pool:
             columns = list(pool.map(scan, paths))
     else:
-        ends = [*map(_end, paths)] if found.sizes is None else found.sizes.tolist()
+        ends = sizes(found, [FileNotFoundError]).tolist()  # as in DALI: an error at its turn
         with files.opened(index_paths) as opened:
             columns = [
                 _within(path, end, index, read_index(index, next(opened)))
@@ -62,32 +61,21 @@ def find(
         what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
         of = "the files are empty" if index_paths is None else "no index begins with two integers"
         raise ValueError(f"{what}: there are no records: {of}")
-    return replace(
-        found,
-        ranges=Ranges.of_files(columns),
-        containers=counts if by_container else None,
-    )
-
-
-def _end(path: bytes) -> int:
-    with named(path):
-        try:
-            return os.stat(path).st_size
-        except FileNotFoundError:  # as in DALI, an error when it is its turn
-            return _MOST
+    containers = counts if by_container else None
+    return replace(found, ranges=Ranges.of_files(columns), containers=containers)
 
 
 def _within(path: bytes, end: int, index_path: bytes, columns: _Columns) -> _Columns:
-    starts, sizes = columns
-    wrong = (starts < 0) | (sizes < 0) | (starts > end - sizes)
+    starts, lengths = columns
+    wrong = (starts < 0) | (lengths < 0) | (starts > end - lengths)
     for record in np.flatnonzero(wrong)[:1].tolist():
-        has = f"{sizes[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
-        why = "no file can have" if end == _MOST else f"has {end:,} bytes"
+        has = f"{lengths[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
+        why = "no file can have" if end == MOST else f"has {end:,} bytes"
         raise ValueError(
             f"index_path {os.fsdecode(index_path)!r}, line {record + 1}: {has}, which {why}; "
             "make the index anew, or leave out index_path"
         )
-    return starts, sizes
+    return columns
 
 
 def read_index(path: bytes, file: BinaryIO) -> _Columns:
@@ -97,19 +85,19 @@ def read_index(path: bytes, file: BinaryIO) -> _Columns:
     """
     with named(path):
         text = file.read()
-    numbers = _parse(text)[: len(text)]
-    pairs = numbers[: numbers.size // 2 * 2].reshape(-1, 2)
-    return pairs[:, 0].copy(), pairs[:, 1].copy()
+    numbers = _parse(text)
+    count = numbers.size // 2 * 2
+    return numbers[:count:2].copy(), numbers[1:count:2].copy()
 
 
 def _parse(text: bytes) -> IntArray:
-    if not text.translate(None, b"0123456789 \t\n\v\f\r") and not text.isspace() and text:
+    if text.strip() and not text.translate(None, b"0123456789 \t\n\v\f\r"):
         numbers: IntArray = np.fromstring(text, np.int64, sep=" ")
-        if not numbers.size or numbers.max() < _MOST:  # what is larger becomes _MOST
+        if numbers.max() < MOST:  # what is larger becomes MOST
             return numbers
     match = _NUMBERS.match(text)
     words = re.findall(rb"[+-]?[0-9]+", match[0] if match else b"")
-    fitting = takewhile(lambda number: -_MOST - 1 <= number <= _MOST, map(int, words))
+    fitting = takewhile(lambda number: -MOST - 1 <= number <= MOST, map(int, words))
     return np.fromiter(fitting, np.int64)
 
 
