@@ -65,8 +65,10 @@ class Format:
         return (contents,)
 
 
-def packed(items: Sequence[Any], dtype: np.dtype[Any]) -> Contents:
+def packed(items: Sequence[Any] | NDArray[Any], dtype: np.dtype[Any]) -> Contents:
     """The bytes of n items as arrays of 1 dimension: one for all if they are small and equal."""
+    if isinstance(items, np.ndarray):
+        return np.ascontiguousarray(items).view(dtype)
     size = len(items[0])
     if size <= SMALL and all(len(item) == size for item in items):
         shape = len(items), size // dtype.itemsize

@@ -57,16 +57,15 @@ def find(
     if files is not None and file_list is not None:
         raise ValueError("files and file_list cannot both be given")
     root = b"" if file_root is None else location("file_root", file_root)
-    if files is not None:
-        return replace(discovery.from_files(files, file_root=file_root), labels=_NO_LABELS)
     if file_list is not None:
         path = local_path("file_list", file_list)
         with open(os.fsdecode(path), "rb") as file:  # a NUL ends a C string
             lines = [line.partition(b"\0")[0] for line in file.read().split(b"\n")]
-        names = file_names(f"file_list {os.fsdecode(path)!r}", [*filter(None, lines)])
-        if file_root is None and not scheme(names[0]):
+        files = file_names(f"file_list {os.fsdecode(path)!r}", [*filter(None, lines)])
+        if file_root is None and not scheme(files[0]):
             file_root = path.rpartition(b"/")[0]
-        return replace(discovery.from_files(names, file_root=file_root), labels=_NO_LABELS)
+    if files is not None:
+        return replace(discovery.from_files(files, file_root=file_root), labels=_NO_LABELS)
     if file_root is None:
         raise ValueError("one of file_root, files and file_list must be given")
     if scheme(root):
@@ -115,7 +114,10 @@ class Npy(Format):
             except ValueError as error:
                 raise RecordError(catalog.path(sample), str(error)) from None
         self._require_one_kind(catalog, samples, arrays)
-        return (_packed(arrays),)
+        first = arrays[0]
+        if first.nbytes <= SMALL and len({array.shape for array in arrays}) == 1:
+            return (np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype)),)
+        return ([it if it.flags.carray else np.array(it, order="C") for it in arrays],)
 
     def _require_one_kind(
         self, catalog: Catalog, samples: list[int], arrays: list[NDArray[Any]]
@@ -190,11 +192,3 @@ def parse(raw: bytes) -> _Header:
 
 def _named(dtype: np.dtype[Any], ndim: int) -> str:
     return f"of {dtype} and {ndim} dimension{'s' * (ndim != 1)}"
-
-
-def _packed(arrays: list[NDArray[Any]]) -> Contents:
-    """The arrays as DALI needs them, in C order."""
-    first = arrays[0]
-    if first.nbytes <= SMALL and len({array.shape for array in arrays}) == 1:
-        return np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype))
-    return [it if it.flags.carray else np.array(it, order="C") for it in arrays]

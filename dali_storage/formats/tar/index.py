@@ -176,13 +176,10 @@ def contradiction(before: bytes, member: Member) -> str | None:
     if found.size != member.size and not (member.size >= _LARGE and found.size == 0):
         return f"the file there has {found.size:,} bytes"
     name, expected = found.name.rpartition(b"/")[2], member.name.rpartition(b"/")[2]
-    plain = _PLAIN.fullmatch(name) and len(found.name) < 100
-    if expected and name != expected and plain and not _is_renamed(before[:-BLOCK]):
-        return f"the file there is {os.fsdecode(name)!r}"
-    return None
-
-
-def _is_renamed(before: bytes) -> bool:
-    """Whether there is a pax header or a record of a long name in these blocks."""
-    blocks = (before[i : i + BLOCK] for i in range(len(before) % BLOCK, len(before), BLOCK))
-    return any(block[156] in b"xL" and matches(block) for block in blocks)
+    if not expected or name == expected or not _PLAIN.fullmatch(name) or len(found.name) >= _LONG:
+        return None
+    first = len(before) % BLOCK
+    blocks = (before[at : at + BLOCK] for at in range(first, len(before) - BLOCK, BLOCK))
+    if any(block[156] in b"xL" and matches(block) for block in blocks):  # pax, or a long name
+        return None
+    return f"the file there is {os.fsdecode(name)!r}"

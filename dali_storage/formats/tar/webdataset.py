@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
@@ -36,21 +35,15 @@ class WebDataset(Format):
     labels = False
 
     def __init__(self, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self._dtypes = dtypes
         self.outputs = [Output(dtype) for dtype in dtypes]
 
     def decode(
         self, catalog: Catalog, delivered: IntArray, contents: Contents
     ) -> Sequence[Contents]:
         """Small components of one size, such as labels, become one array; see `Format`."""
-        dtypes = [output.dtype for output in self.outputs]
-        return [_typed(contents[i :: len(dtypes)], dtype) for i, dtype in enumerate(dtypes)]
-
-
-def _typed(contents: Contents, dtype: Any) -> Contents:
-    if isinstance(contents, np.ndarray):
-        rows: NDArray[Any] = np.ascontiguousarray(contents).view(dtype)
-        return rows
-    return packed(contents, dtype)
+        count = len(self._dtypes)
+        return [packed(contents[i::count], dtype) for i, dtype in enumerate(self._dtypes)]
 
 
 def find(

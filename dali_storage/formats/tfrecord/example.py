@@ -132,22 +132,18 @@ def _entry(b: memoryview, start: int, stop: int) -> tuple[bytes, int, list[memor
     key, kind, values = b"", 0, list[memoryview]()
     for tag, first, last in _fields(b, start, stop, _NESTED - 2):
         if tag == MESSAGE:
-            key = _name(b, first, last)
+            key = bytes(b[first:last])
+            try:
+                key.decode()
+            except UnicodeDecodeError:
+                what = f"the name of a feature, {key!r}, is not UTF-8"
+                raise MalformedError(what) from None
         for inner, s, e in _fields(b, first, last, _NESTED - 3) if tag == VALUE else ():
             if inner in _VALUES:
                 if inner != kind:  # a oneof: the last kind counts
                     kind, values = inner, []
                 values += _list(b, inner, s, e)
     return key, kind, values
-
-
-def _name(b: memoryview, start: int, stop: int) -> bytes:
-    name = bytes(b[start:stop])
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        raise MalformedError(f"the name of a feature, {name!r}, is not UTF-8") from None
-    return name
 
 
 def _list(b: memoryview, kind: int, start: int, stop: int) -> list[memoryview]:

@@ -125,7 +125,10 @@ class TfRecord(Format):
             return np.zeros(len(found), feature.dtype)
         # Of a list of another kind there are no values.
         data = [b"".join(it[1]) if it and it[0] == feature.kind else b"" for it in found]
-        values, counts = _floats(data) if feature.kind == example.FLOATS else _ints(data)
+        sizes = np.fromiter(map(len, data), np.int64, len(data))
+        encoded = np.frombuffer(bytearray().join(data), np.uint8)
+        is_float = feature.kind == example.FLOATS
+        values, counts = (encoded.view("<f4"), sizes // 4) if is_float else _ints(encoded, sizes)
         return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
 
 
@@ -159,19 +162,13 @@ def _string(key: bytes, slot: int, found: tuple[int, list[memoryview]] | None) -
     return found[1][0]
 
 
-def _floats(data: list[bytes]) -> tuple[NDArray[Any], IntArray]:
-    """The numbers of all records, and how many each has."""
-    values = np.frombuffer(bytearray().join(data), "<f4")
-    return values, np.fromiter(map(len, data), np.int64, len(data)) // 4
+def _ints(encoded: NDArray[np.uint8], sizes: IntArray) -> tuple[NDArray[Any], IntArray]:
+    """The numbers in varints of all records, which have `sizes` bytes, and how many each has.
 
+    Each byte has 7 bits, the low ones first; the 10th has one bit [1].
 
-def _ints(data: list[bytes]) -> tuple[NDArray[Any], IntArray]:
-    """The same of varints, which are whole: 7 bits in each byte, the low ones first [1].
-
-    The 10th byte has one bit. [1] https://protobuf.dev/programming-guides/encoding/#varints
+    [1] https://protobuf.dev/programming-guides/encoding/#varints
     """
-    sizes = np.fromiter(map(len, data), np.int64, len(data))
-    encoded = np.frombuffer(b"".join(data), np.uint8)
     is_last = encoded < 128
     if is_last.all():
         return encoded.astype(np.int64), sizes
