@@ -46,13 +46,12 @@ def labels_column(given: Column, count: int) -> NDArray[np.int32]:
     """
     if given is None:
         return np.arange(count, dtype=np.int32)
-    about, values = "labels", given
     if isinstance(given, (np.ndarray, *PATH_TYPES)):
         about, values = _load("labels", given)
         if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
             raise TypeError(f"{about} must be a sequence of integers, not {_shown(given, values)}")
     else:
-        values = np.asarray(integers("labels", given))
+        about, values = "labels", np.asarray(integers("labels", given))
     if values.size != count:
         raise ValueError(f"{about} must match offsets: {values.size:,} labels for {count:,}")
     return values.astype(np.int32)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -33,12 +33,6 @@ _WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes 
 _LONGEST = 8 + 2 + 0xFFFF  # bytes of a header of version 1; that of an array of numbers has 128
 _MOST_AXES = 32
 _NO_LABELS = np.empty(0, np.int32)
-
-_Kind: TypeAlias = tuple[np.dtype[Any], int]
-"""The type and number of dimensions of an array."""
-
-_Header: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int, Literal["C", "F"]]
-"""The type and shape of an array, its size in bytes, and whether it is in Fortran order."""
 
 
 def find(
@@ -98,7 +92,8 @@ class Npy(Format):
     def __init__(self, region: Region | None = None) -> None:
         """`region` is cut out of each array; None: the whole array."""
         self._region = region
-        self._first: tuple[_Kind, bytes] | None = None  # and the path of the file
+        # Type and number of dimensions of the first array, and the path of its file.
+        self._first: tuple[tuple[np.dtype[Any], int], bytes] | None = None
         self._lock = threading.Lock()
 
     def decode(
@@ -163,8 +158,10 @@ def view(content: memoryview) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=1024)  # a data set usually has one shape, or a few
-def parse(raw: bytes) -> _Header:
-    """A header with all its bytes, from the first of the file to the last before the data.
+def parse(raw: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, Literal["C", "F"]]:
+    """The type and shape of an array, its size in bytes, and its order, C or Fortran.
+
+    `raw` is the header, from the first byte of the file to the last before the data.
 
     Raises:
         ValueError: it is not valid, or DALI has no such type.

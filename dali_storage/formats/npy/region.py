@@ -68,9 +68,12 @@ class Region:
     def _make_plan(self, shape: tuple[int, ...]) -> _Plan:
         bounds = [(0, extent) for extent in shape]
         axes = self._axes_of(len(shape))
-        columns = {name: _column(name, it, len(axes)) for name, it in self._numbers.items()}
+        for name, it in self._numbers.items():
+            if len(it) not in (1, len(axes)):
+                what = f"a number for each of {len(axes)} axes, or one for all"
+                raise ValueError(f"{name} must have {what}")
         for number, axis in enumerate(axes):
-            given = {name: column[number] for name, column in columns.items()}
+            given = {name: it[number % len(it)] for name, it in self._numbers.items()}
             bounds[axis] = _bounds(given, axis, shape[axis])
         inner = [
             (min(max(start, 0), extent), min(max(end, 0), extent))
@@ -95,12 +98,6 @@ class Region:
         if len({axis % ndim for axis in axes}) < len(axes):
             raise ValueError(f"roi_axes must be different axes of the {ndim}, not {axes}")
         return [axis % ndim for axis in axes]
-
-
-def _column(name: str, values: Sequence[float], count: int) -> Sequence[float]:
-    if len(values) not in (1, count):
-        raise ValueError(f"{name} must have a number for each of {count} axes, or one for all")
-    return values if len(values) == count else [*values] * count
 
 
 def _bounds(given: Mapping[str, float], axis: int, extent: int) -> tuple[int, int]:
