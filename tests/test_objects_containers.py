@@ -94,16 +94,15 @@ def encoded(paths: Sequence[str]) -> list[bytes]:
 def find_tars(paths: Sequence[str], indexes: Sequence[str] | None, files: Files) -> Catalog:
     selection = Selection([b"n"], [np.dtype(np.int64)])
     given = None if indexes is None else encoded(indexes)
-    options = {"by_container": True, "may_be_missing": False}
-    return webdataset.find(encoded(paths), given, selection, files=files, **options)
+    return webdataset.find(encoded(paths), given, selection, may_be_missing=False, files=files)
 
 
 def find_tfrecords(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
-    return tfrecord_index.find(encoded(paths), encoded(indexes), True, files)
+    return tfrecord_index.find(encoded(paths), encoded(indexes), files)
 
 
 def find_recordios(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
-    return recordio.find(encoded(paths), encoded(indexes)[0], by_container=True, files=files)
+    return recordio.find(encoded(paths), encoded(indexes)[0], files)
 
 
 def find_records(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:

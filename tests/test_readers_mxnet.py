@@ -164,7 +164,7 @@ def test_a_record_may_lie_in_many_files(tmp_path: Path, direct: bool) -> None:
     images, labels = batch_of({**arguments, "backend_options": {"direct": direct}}, 4)
     assert [it[2] for it in images] == payloads
     assert [np.frombuffer(it[2], np.float32)[0] for it in labels] == [0, 1, 2, 3]
-    found = recordio.find(list(map(os.fsencode, arguments["path"])), index, by_container=False)
+    found = recordio.find(list(map(os.fsencode, arguments["path"])), index)
     assert found.ranges is not None
     assert found.ranges.sizes.sum() == len(data)  # no byte is read twice
     with pytest.raises(RuntimeError, match="wrong magic number"):

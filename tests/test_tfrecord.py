@@ -508,7 +508,7 @@ def test_an_index_takes_12_bytes_a_record(tmp_path: Path) -> None:
     os.truncate(path, 200 * 100_000)
     lines = (b"%d 200\n" % (200 * record) for record in range(100_000))
     index.write_bytes(b"".join(lines))
-    catalog = tfrecord_index.find([os.fsencode(path)], [os.fsencode(index)], by_container=True)
+    catalog = tfrecord_index.find([os.fsencode(path)], [os.fsencode(index)])
     assert catalog.ranges is not None
     assert catalog.ranges.starts.base is None or catalog.ranges.starts.base.nbytes <= 800_000
     assert catalog.ranges.starts.nbytes + catalog.ranges.sizes.nbytes == 1_200_000

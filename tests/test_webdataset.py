@@ -79,7 +79,7 @@ def find(paths: Any, indexes: Any = None, ext: Any = (b"jpg", b"cls"), **options
     dtypes = [np.dtype(np.uint8)] * len(ext)
     selection = Selection(ext, dtypes, options.pop("missing", "empty"))
     encoded = [[*map(os.fsencode, each)] if each else None for each in (paths, indexes)]
-    options = {"by_container": True, "may_be_missing": False} | options
+    options = {"may_be_missing": False} | options
     return webdataset.find(encoded[0], encoded[1], selection, **options)  # type: ignore[arg-type]
 
 
@@ -257,7 +257,6 @@ def test_containers_are_counted_with_those_that_have_no_samples(tmp_path: Path, 
     assert (catalog.delivered, len(catalog), catalog.pieces) == (3, 6, 2)
     assert catalog.where(3) == "sample 1: 4 bytes at 4,608"
     assert catalog.path(3) == os.fsencode(tar)
-    assert find([tar], None, by_container=False).containers is None
 
 
 # --- indexes -------------------------------------------------------------------------------------

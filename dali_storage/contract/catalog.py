@@ -34,8 +34,7 @@ class Catalog:
         labels: int32[n], one for each delivered sample; empty if these have none.
         ranges: where the samples are in the files; None if each is a whole file.
         pieces: how many samples of the catalog make up a delivered one.
-        containers: int64[k], how many delivered samples each container has, for an order that goes
-            by containers; None otherwise.
+        containers: int64[k], how many delivered samples each container has; None if there are none.
         sizes: int64[files], bytes, as listed; None for files, whose sizes their backend looks up.
         versions: bytes[files], what identifies the listed content of each; None as `sizes`.
     """

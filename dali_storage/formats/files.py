@@ -85,8 +85,7 @@ LOCAL = Files()
 def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArray:
     """int64[files], bytes; `MOST` for a file whose size the system refuses by an `unknown` error.
 
-    Raises:
-        OSError: another error, with the path of the file.
+    Other errors are raised, with the path of the file.
     """
     if containers.sizes is not None:
         return containers.sizes

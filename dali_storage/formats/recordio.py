@@ -29,7 +29,7 @@ _WHOLE, _LAST = 0, 3  # kinds of parts
 _HEADER = struct.Struct("<IfQQ")  # count of labels, or 0; the only label; identifier
 
 
-def find(paths: Sequence[bytes], index: bytes, by_container: bool, files: Files = LOCAL) -> Catalog:
+def find(paths: Sequence[bytes], index: bytes, files: Files = LOCAL) -> Catalog:
     """The records of `paths`, which count as one long file, by their common index.
 
     A record goes on to the start of the next one. It has a sample of the catalog for each file that
@@ -47,7 +47,7 @@ def find(paths: Sequence[bytes], index: bytes, by_container: bool, files: Files 
     some = ends > offsets
     if not some.any():
         raise ValueError(f"index_path {os.fsdecode(index)!r} has no record that is not empty")
-    counts = _counts(offsets, some, stops) if by_container else None
+    counts = _counts(offsets, some, stops)
     offsets, ends = offsets[some, None], ends[some, None]
     # Files whose end is not behind a byte are before the file of this byte.
     first = np.searchsorted(stops, offsets, "right")

@@ -117,12 +117,13 @@ def prepare(
     fmt: Format,
     *,
     names: Sequence[bytes] = (),
-    by_container: bool = False,
+    shuffle: str = "samples",
 ) -> Opening:
     """Check the arguments that all readers have; nothing is opened.
 
     `names` are the paths and URLs that other arguments give. If one is a URL, object-store is the
-    default backend. `find` and `fmt` are those of the `Opening`.
+    default backend. `find` and `fmt` are those of the `Opening`. `shuffle` is the argument of the
+    readers of containers: "dali" is their order in DALI, "samples" that of `readers.file`.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
@@ -134,6 +135,8 @@ def prepare(
         raise ValueError(
             "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
         )
+    if shuffle not in ("dali", "samples"):
+        raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
     backend, reader, options = _storage(arguments, names)
     # None is 1, as in DALI.
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
@@ -147,7 +150,9 @@ def prepare(
         backend=backend,
         remote=any(map(scheme, names)),
         device=device or "cpu",
-        order=OrderOptions(**{name: arguments[name] for name in _ORDER}, by_container=by_container),
+        order=OrderOptions(
+            **{name: arguments[name] for name in _ORDER}, by_container=shuffle == "dali"
+        ),
         depth=depth,
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,

@@ -39,10 +39,3 @@ def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[
         what = f"{len(names)} indexes for {len(containers)} files"
         raise ValueError(f"{argument} must have one index for each file: {what}")
     return names
-
-
-def goes_by_container(shuffle: str) -> bool:
-    """Whether the order is that of DALI's readers of containers: the argument `shuffle`."""
-    if shuffle not in ("dali", "samples"):
-        raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
-    return shuffle == "dali"

@@ -9,7 +9,7 @@ from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
 from .arguments import DaliArguments, add, complete, prepare, takes_arguments
-from .containers import goes_by_container, on_cpu
+from .containers import on_cpu
 
 
 @takes_arguments()
@@ -61,12 +61,11 @@ def mxnet(
     index, *more = file_names("index_path", index_path)
     if more:
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
-    by_container = goes_by_container(shuffle)
     opening = prepare(
         arguments,
-        lambda tree, remote: recordio.find(paths, index, by_container, Files(remote)),
+        lambda tree, remote: recordio.find(paths, index, Files(remote)),
         recordio.RecordIO(),
         names=paths,
-        by_container=by_container,
+        shuffle=shuffle,
     )
     return add(arguments, opening)

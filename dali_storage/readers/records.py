@@ -61,8 +61,7 @@ def records(
         ValueError, TypeError: an argument is wrong, the columns do not have the same length, or a
             range is not inside of its file (a missing file is not looked at). The message has the
             argument and the first wrong sample.
-        OSError: a column cannot be read from its file. (With lazy_init, these are raised by the
-            first use of the pipeline.)
+        OSError: a column cannot be read from its file.
         BackendUnavailable: as `readers.file`.
 
     The pipeline raises, while it runs, what it does with `readers.file`, and:

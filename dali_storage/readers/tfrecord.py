@@ -13,7 +13,7 @@ from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
 from .arguments import add, complete, prepare, takes_arguments
-from .containers import DirectArguments, goes_by_container, index_names, on_cpu
+from .containers import DirectArguments, index_names, on_cpu
 from .features import describe
 
 
@@ -42,9 +42,7 @@ def tfrecord(
             makes it: a line "offset size" for each record. None: the lengths of all records are
             read from the files: 12 bytes each, or all of a file of small records. Objects need one.
         device: "cpu" or None. Records are parsed on the CPU.
-        dont_use_mmap: ignored; files are never mapped.
         use_o_direct: the same as `backend_options={"direct": True}`.
-        return_index: also return the index of every sample in `catalog()`.
         shuffle: "dali": `random_shuffle` draws from a window that moves over the files in their
             order, `shuffle_after_epoch` shuffles the order of the files, and both may be given.
             "samples": all samples are shuffled among each other, as in `readers.file`; it takes
@@ -68,7 +66,6 @@ def tfrecord(
             names bytes that its file does not have. A file without index is damaged.
         OSError: an index cannot be read, or a file without one.
         BackendUnavailable: as `readers.file`, or verify=True lacks its package.
-        (With lazy_init, the errors of files are raised by the first use of the pipeline.)
 
     The pipeline raises, while it runs, in addition to the errors of `readers.file`:
 
@@ -80,16 +77,15 @@ def tfrecord(
     """
     arguments = complete(tfrecord, given)
     on_cpu(arguments["device"], "records are parsed on the CPU")
-    by_container = goes_by_container(shuffle)
     checksum = _checksum() if dali_flag("verify", verify) else None
     files = file_names("path", path)
     indexes = index_names("index_path", index_path, files)
     opening = prepare(
         arguments,
-        lambda tree, remote: tfrecord_index.find(files, indexes, by_container, Files(remote)),
+        lambda tree, remote: tfrecord_index.find(files, indexes, Files(remote)),
         TfRecord(described := describe(features), checksum),
         names=files,
-        by_container=by_container,
+        shuffle=shuffle,
     )
     nodes = add(arguments, opening)
     outputs = dict(zip(described, nodes, strict=False))

@@ -17,7 +17,7 @@ from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
 from .arguments import DaliArguments, add, complete, prepare, takes_arguments
-from .containers import goes_by_container, index_names, on_cpu
+from .containers import index_names, on_cpu
 
 
 @takes_arguments()
@@ -68,8 +68,7 @@ def webdataset(
         ValueError, TypeError: an argument is wrong; a tar or an index is damaged; no sample has any
             of the extensions. The message has the argument, or file and place.
         ContainerChangedError: an index contradicts its tar.
-        OSError: a tar or an index cannot be read. (With lazy_init, these are raised by the first
-            use of the pipeline.)
+        OSError: a tar or an index cannot be read.
 
     While it runs, the pipeline raises what it does with `readers.file`; and ContainerChangedError,
     for a tar that has changed since it was opened.
@@ -86,20 +85,18 @@ def webdataset(
         raise ValueError(f"missing_component_behavior {what}")
     case = case_sensitive_extensions
     case = case is None or dali_flag("case_sensitive_extensions", case)
-    by_container = goes_by_container(shuffle)
     opening = prepare(
         arguments,
         lambda tree, remote: format_.find(
             tars,
             indexes,
             Selection(extensions, types, missing, case),
-            by_container,
             may_be_missing=tree is not None,  # the backend has a map
             files=Files(remote),
         ),
         format_.WebDataset(types),
         names=tars,
-        by_container=by_container,
+        shuffle=shuffle,
     )
     nodes = add(arguments, opening)
     return nodes if len(nodes) > 1 else nodes[0]

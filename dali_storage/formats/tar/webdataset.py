@@ -50,7 +50,6 @@ def find(
     paths: Sequence[bytes],
     indexes: Sequence[bytes] | None,
     selection: Selection,
-    by_container: bool,
     may_be_missing: bool,
     files: Files = LOCAL,
 ) -> Catalog:
@@ -64,7 +63,6 @@ def find(
         paths: of the tars.
         indexes: the path of the index of each; None to read the tars instead, header by header.
         selection: the outputs.
-        by_container: whether the order of the samples goes by containers.
         may_be_missing: whether a tar that has an index need not exist here.
         files: reads tars and indexes.
 
@@ -89,8 +87,7 @@ def find(
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
     selection.refuse_nothing(int(counts.sum()))
-    ranges, containers = Ranges.of_files(pieces), counts if by_container else None
-    return replace(tars, ranges=ranges, pieces=outputs, containers=containers)
+    return replace(tars, ranges=Ranges.of_files(pieces), pieces=outputs, containers=counts)
 
 
 def _scan(path: bytes) -> Iterator[Block]:

@@ -27,17 +27,13 @@ _Columns = tuple[IntArray, IntArray]
 
 
 def find(
-    paths: Sequence[bytes],
-    index_paths: Sequence[bytes] | None,
-    by_container: bool,
-    files: Files = LOCAL,
+    paths: Sequence[bytes], index_paths: Sequence[bytes] | None, files: Files = LOCAL
 ) -> Catalog:
     """The records of TFRecord files, in the order of the files and of their indexes.
 
     Args:
         paths: of the files.
         index_paths: of as many indexes; None: the lengths of all records are read from the files.
-        by_container: whether the order goes by files.
         files: reads them and their indexes.
 
     Raises:
@@ -61,8 +57,7 @@ def find(
         what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
         of = "the files are empty" if index_paths is None else "no index begins with two integers"
         raise ValueError(f"{what}: there are no records: {of}")
-    containers = counts if by_container else None
-    return replace(found, ranges=Ranges.of_files(columns), containers=containers)
+    return replace(found, ranges=Ranges.of_files(columns), containers=counts)
 
 
 def _within(path: bytes, end: int, index_path: bytes, columns: _Columns) -> _Columns:
