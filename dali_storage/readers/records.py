@@ -45,8 +45,7 @@ def records(
         file_ids: column: the file of each sample, as an index into `files`. May be left out if
             there is one file.
         labels: the labels, int32; a column, or as in `readers.file`. By default 0, 1, 2 and so on.
-        random_shuffle: the whole list is shuffled once, then samples are drawn from a window, as in
-            `readers.file`. This is as fast as any other order if the backend reads directly.
+        random_shuffle: as fast as any other order if the backend reads directly.
 
     Returns:
         `(data, labels)` or, with return_index, `(data, labels, index)`; all on the CPU with

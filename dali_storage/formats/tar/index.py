@@ -37,8 +37,12 @@ def blocks(path: bytes, file: BinaryIO) -> Iterator[Block]:
             another form, or a place that no tar has; names the line.
         OSError: it cannot be read.
     """
-    width, count = _head(path, file.readline(_LINE))
-    done = 0
+    head = file.readline(_LINE)
+    version, number = (*head.split(None, 2), b"", b"")[:2]
+    if version not in _WIDTHS or not _NUMBER.fullmatch(number) or int(number) <= 0:
+        what = f"expected v1.1 or v1.2 and the number of samples, not {head!r:.80}"
+        raise line_error(path, -1, what)
+    width, count, done = _WIDTHS[version], int(number), 0
     while done < count:
         lines = file.readlines(_BYTES)[: count - done]
         if not lines:
@@ -99,16 +103,6 @@ def line_error(path: bytes, sample: int, what: str) -> ValueError:
 def line(path: bytes, sample: int) -> str:
     """The line of a sample, in a message."""
     return f"index {os.fsdecode(path)!r}, line {sample + 2}"
-
-
-def _head(path: bytes, line: bytes) -> tuple[int, int]:
-    """How many words a component has, and how many samples there are."""
-    version, count = (*line.split(None, 2), b"", b"")[:2]
-    if version not in _WIDTHS or not _NUMBER.fullmatch(count) or int(count) <= 0:
-        raise line_error(
-            path, -1, f"expected v1.1 or v1.2 and the number of samples, not {line!r:.80}"
-        )
-    return _WIDTHS[version], int(count)
 
 
 def _columns(lines: list[bytes], width: int) -> Block | None:
