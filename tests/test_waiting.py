@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any
 
 import pytest
 
 from dali_storage.backends.objects.pool import RequestPool
 from dali_storage.contract.reader import Batch
-from dali_storage.formats.files import Files
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.lanes import Lanes
 from dali_storage.reading.prefetch import Prefetcher
@@ -56,11 +54,6 @@ def requests(storage: Storage) -> None:
         threading.Thread(target=asking.close).start()
 
 
-def indexes(storage: Storage) -> None:
-    remote: Any = object()
-    Files(remote).each(lambda item: storage(), [0])
-
-
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """A Ctrl-C counts; shells start commands in the background with SIGINT ignored."""
@@ -70,7 +63,7 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("wait", [a_batch, the_end_of_lanes, requests, indexes])
+@pytest.mark.parametrize("wait", [a_batch, the_end_of_lanes, requests])
 def test_a_ctrl_c_that_another_thread_gets_ends_the_wait(wait: Callable[[Storage], None]) -> None:
     interrupted, in_time = threading.Event(), SimpleQueue[bool]()
 
