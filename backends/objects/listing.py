@@ -16,14 +16,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby, pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import obstore
 from obstore.exceptions import InvalidPathError
 
-from ...contract._types import IntArray
-from ...contract.objects import Versions
 from .store import Store
 from .versions import version_of
 
@@ -42,25 +40,16 @@ Choose: TypeAlias = Callable[[list[bytes]], list[bytes]]
 Each: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
-class KeyRun(NamedTuple):
+class KeyRun:
     """Objects of one class, or of none (""), that follow each other in the order of keys."""
 
-    class_name: str
-    first: bytes
-    last: bytes
-    names: bytes
-    lengths: IntArray
-    sizes: IntArray
-    versions: Versions
-
-
-def _piece(class_name: str, objects: Sequence[_Object]) -> KeyRun:
-    names = [name.encode() for name, _, _ in objects]
-    lengths = np.fromiter(map(len, names), np.int64, len(names))
-    sizes = np.fromiter((size for _, size, _ in objects), np.int64, len(names))
-    versions = np.array([version for _, _, version in objects], np.bytes_)
-    text = b"".join(names)
-    return KeyRun(class_name, names[0], names[-1], text, lengths, sizes, versions)
+    def __init__(self, class_name: str, objects: Sequence[_Object]) -> None:
+        names = [name.encode() for name, _, _ in objects]
+        self.class_name, self.first, self.last = class_name, names[0], names[-1]
+        self.names = b"".join(names)
+        self.lengths = np.array([*map(len, names)], np.int64)
+        self.sizes = np.array([size for _, size, _ in objects], np.int64)
+        self.versions = np.array([version for _, _, version in objects], np.bytes_)
 
 
 class OddKeys(Exception):  # noqa: N818  (how the store lists)
@@ -117,16 +106,14 @@ class _Range:
         self._first = self._first or found[0][0]
         self._after = max(self._after, *(name for name, _, _ in found))
         for name, group in groupby(found, lambda each: each[0].partition("/")[0]):
-            self._take(name, [it for it in group if "/" in it[0] and it[0] <= self._until])
+            objects = [it for it in group if "/" in it[0] and it[0] <= self._until]
+            if any(not size or file.count("/") > 1 for file, size, _ in objects):
+                self.doubtful.add(name)
+            elif objects:
+                self.pieces.append(KeyRun(name, objects))
         if (name := found[-1][0].partition("/")[0]) in self.doubtful:
             self._after, self._stream = max(self._after, f"{name}0"), None  # "0" follows the slash
         self.ended = self._after >= self._until
-
-    def _take(self, name: str, objects: list[_Object]) -> None:
-        if any(not size or name.count("/") > 1 for name, size, _ in objects):
-            self.doubtful.add(name)
-        elif objects:
-            self.pieces.append(_piece(name, objects))
 
     def divided(self) -> list[_Range]:
         """Ranges that start further on; this one then ends before them."""
@@ -182,7 +169,7 @@ def list_objects(
     classes.sort(key=lambda name: f"{name}/")
     chosen = {name.decode() for name in choose([name.encode() for name in classes])}
     cuts = {bisect_left(top, (f"{name}/",)) for name in chosen} | {0, len(top)}
-    pieces = [_piece("", top[start:end]) for start, end in pairwise(sorted(cuts))]
+    pieces = [KeyRun("", top[start:end]) for start, end in pairwise(sorted(cuts))]
     doubtful = chosen
     if in_order:
         found = _listed(_ranges(store, prefix, classes, chosen), each)
@@ -191,7 +178,7 @@ def list_objects(
         pieces += [piece for piece in flat if piece.class_name not in doubtful]
     names = sorted(doubtful)
     exact = zip(names, each(delimited, names), strict=True)
-    pieces += [_piece(name, objects) for name, (objects, _) in exact if objects]
+    pieces += [KeyRun(name, objects) for name, (objects, _) in exact if objects]
     pieces.sort(key=lambda piece: piece.first)
     if any(before.last >= after.first for before, after in pairwise(pieces)):
         raise OddKeys

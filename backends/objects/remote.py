@@ -37,12 +37,6 @@ class StoreRemote:
         self.stores, self._retry, self._check = stores, retry, check
 
     def listing(self, root: bytes, choose: Choose) -> Listing:
-        """See `Remote`.
-
-        Raises:
-            ValueError: obstore cannot read the root, or a key below it; names it.
-            OSError: the store cannot be asked; names the root.
-        """
         scheme, bucket, prefix = split(root)
         if prefix := prefix.removesuffix("/"):
             self.stores.locate(root.removesuffix(b"/"))  # refuses odd ones
@@ -50,7 +44,7 @@ class StoreRemote:
         # Directory buckets of S3 Express One Zone have no order.
         in_order = scheme in _IN_ORDER and not bucket.endswith("--x-s3")
         with self._requests() as requests:
-            each = partial(self._each, requests, root)
+            each = partial(_answers, requests, lambda _: root)
             below = partial(list_objects, store, f"{prefix}/" if prefix else "", each, choose)
             try:
                 return _joined(root, below(in_order))
@@ -58,34 +52,30 @@ class StoreRemote:
                 return _joined(root, below(in_order=False))
 
     def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
-        """See `Remote`."""
         with self._requests() as requests:
             named = Catalog.from_names(urls, ())
             objects = VersionedObjects(named, self.stores, requests, self._check)
             return objects.sizes(np.arange(len(urls))), objects.versions
 
     def contents(self, parts: Sequence[Part]) -> list[bytes]:
-        """See `Remote`."""
         places = [(*self.stores.locate(url), start, size) for url, start, size in parts]
-        answers = [b""] * len(parts)
-
-        def explain(position: int, error: BaseException) -> Exception:
-            return _mapped(error, parts[position][0])
-
         with self._requests() as requests:
-            requests.run(_get, places, answers.__setitem__, explain)
-        return answers
+            return _answers(requests, lambda position: parts[position][0], _get, places)
 
     def _requests(self) -> closing[RequestPool]:
         return closing(RequestPool(AT_ONCE, retry=self._retry, hedge=None))
 
-    def _each(
-        self, requests: RequestPool, url: bytes, ask: Callable[[Any], Any], items: Sequence[Any]
-    ) -> list[Any]:
-        """What `ask` returns for each item; its errors become ours, for `url`."""
-        answers = [None] * len(items)
-        requests.run(ask, items, answers.__setitem__, lambda _, error: _mapped(error, url))
-        return answers
+
+def _answers(
+    requests: RequestPool,
+    url_of: Callable[[int], bytes],
+    ask: Callable[[Any], Any],
+    items: Sequence[Any],
+) -> list[Any]:
+    """What `ask` returns for n items. Its errors become ours, for `url_of(position)`."""
+    answers = [None] * len(items)
+    requests.run(ask, items, answers.__setitem__, lambda at, error: _mapped(error, url_of(at)))
+    return answers
 
 
 def _get(place: tuple[Any, str, int, int | None]) -> bytes:

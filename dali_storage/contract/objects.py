@@ -75,6 +75,10 @@ class Remote(Protocol):
         """The objects `root/<file>` and `root/<class>/<file>`, neither higher nor deeper.
 
         `choose` returns those of the names of classes that are wanted; others are not listed.
+
+        Raises:
+            ValueError: the root, or the key of an object below it, is not valid; names it.
+            OSError: the store cannot be asked; names the root.
         """
 
     def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
