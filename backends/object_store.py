@@ -21,8 +21,7 @@ from .files.samples import FILES_AT_ONCE
 from .linux import engines
 from .objects.pool import RequestPool
 from .objects.remote import StoreRemote
-from .objects.status import origins
-from .objects.store import Stores, Timeout
+from .objects.store import Stores, Timeout, origins
 from .objects.versions import VersionedObjects
 
 if TYPE_CHECKING:

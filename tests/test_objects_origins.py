@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.backends.objects.status import origins
+from dali_storage.backends.objects.store import origins
 from dali_storage.contract.devices import DeviceStatus
 
 SECRET = "canary-secret-0123456789"

@@ -26,7 +26,6 @@ _ELSEWHERE = (
 _BOTO3 = ("credential_process", "login_session", "role_arn", "sso_session", "sso_start_url")
 """Settings of profiles whose credentials boto3 has to get."""
 
-
 _FILES = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
 
 
@@ -65,14 +64,13 @@ class Profile:
     @property
     def credential(self) -> S3Credential | None:
         """The keys, if both are there."""
-        pair = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
-        if not (pair[0] and pair[1]):
+        key, secret = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
+        if not (key and secret):
             return None
-        token = self.get("aws_session_token")
         return {
-            "access_key_id": pair[0],
-            "secret_access_key": pair[1],
-            "token": token,
+            "access_key_id": key,
+            "secret_access_key": secret,
+            "token": self.get("aws_session_token"),
             "expires_at": None,
         }
 

@@ -13,14 +13,12 @@ import re
 
 from ...contract.errors import ObjectReplacedError
 
-TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may succeed."""
-
 NO_CREDENTIALS = (
     "no credentials were found; set them in the environment, or where the store's own tools keep "
     "them; public objects are read with the option anonymous=True"
 )
 
+_TRANSIENT = 408, 425, 429, 500, 502, 503, 504  # statuses; the same request may succeed later
 _AGAIN = "list it again: make a new reader, or write the index again"
 _PROXY = "check its URL, the network and the proxies"
 _KEYS = "check the credentials, and that they may read this"
@@ -75,16 +73,7 @@ class ShortBodyError(Exception):
 
 
 class _Failure:
-    """What the text of an error says.
-
-    Attributes:
-        status: of the answer; 0 if there was none.
-        code: S3's name of the error in the answer, or "".
-        region: of the bucket, if the answer has it.
-        kind: "Connect", "Timeout", "Request" or "Interrupted", if there was no whole answer.
-        endpoint: scheme and host that were asked, if the text has them.
-        lacks_credentials: there are none, in spite of boto3, or of the machine as the last resort.
-    """
+    """What the text of an error says; empty, and a status of 0, where it says nothing."""
 
     def __init__(self, error: BaseException) -> None:
         self.text = str(error)
@@ -93,8 +82,9 @@ class _Failure:
         self.status = int(_found(r" *status: (\d{3})", answer) or 0)
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
-        self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)
+        self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS
         self.endpoint = _found(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/", self.text)
+        # In spite of boto3, or those of the machine, the last resort.
         self.lacks_credentials = self.endpoint in _MACHINE or _PROVIDER in self.text
 
 
@@ -117,10 +107,8 @@ def retryable(error: BaseException, reached: bool = True) -> bool:
     if failure.lacks_credentials:
         return reached
     if failure.status:
-        return failure.status in TRANSIENT or failure.code == "RequestTimeout"
-    if failure.kind == "Connect":
-        return reached
-    return failure.kind in ("Timeout", "Interrupted", "Request")
+        return failure.status in _TRANSIENT or failure.code == "RequestTimeout"
+    return reached if failure.kind == "Connect" else failure.kind in _KINDS
 
 
 def is_silent(error: BaseException) -> bool:

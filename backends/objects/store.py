@@ -6,16 +6,18 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
+from ...contract.devices import DeviceStatus
+from ...contract.errors import BackendUnavailable
 from ...contract.objects import require_public
 from ...contract.options import Flag, Option, check_options
-from .credentials import Profile, signing
+from .credentials import Profile, signing, source
 from .errors import NO_CREDENTIALS, is_silent
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ _ENDPOINTS = {
     "az": ("endpoint", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 """The option of obstore and the variables that name an endpoint; the first variable counts."""
+
+_VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "DALI_GCS_"), "az": ("AZURE_",)}
+"""What the names of all variables of a scheme begin with."""
 
 # They have the containers.
 _ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR", "AZURITE_BLOB_STORAGE_URL"
@@ -69,8 +74,13 @@ class Stores:
             raise ValueError(f"{name}: region must be like us-east-1, not {region!r}")
         if not isinstance(client, Mapping):
             raise TypeError(f"{name}: client_options must be a mapping from option to value")
-        for option, value in client.items():
-            _check_client_option(option, value)
+        for option in client:
+            checked: Any = {option: client[option]}
+            try:
+                HTTPStore("http://localhost/", client_options=checked)
+            except Exception:  # obstore's, with the value in its text
+                what = f"obstore does not take client_options[{option!r}]"
+                raise ValueError(f"{what}; see obstore.store.ClientConfig") from None
         self._endpoint = _endpoint(endpoint, f"{name}: endpoint")
         self._region, self._anonymous = region, anonymous
         self._client = {"timeout": timedelta(seconds=timeout)} | dict(client)
@@ -95,9 +105,8 @@ class Stores:
 
     def place(self) -> bytes:
         """Tells apart services in which one URL names different objects. Has no secret in it."""
-        endpoints = {scheme: self._endpoint or endpoint_of(scheme) for scheme in _ENDPOINTS}
-        endpoints["s3"] = endpoints["s3"] or Profile().get("endpoint_url")
-        return repr([*endpoints.values(), *map(os.environ.get, _ACCOUNT)]).encode()
+        endpoints = [self._endpoint or _endpoint_of(scheme) for scheme in _ENDPOINTS]
+        return repr([*endpoints, *map(os.environ.get, _ACCOUNT)]).encode()
 
     def bucket(self, scheme: str, bucket: str, url: bytes) -> Store:
         """The store of a bucket; errors name `url`."""
@@ -134,20 +143,19 @@ class Stores:
         given: dict[str, Any] = {}
         client: dict[str, Any] = {}
         endpoint: str | None = name  # of a web server
+        if scheme in _ENDPOINTS and (endpoint := self._endpoint or _endpoint_of(scheme)):
+            given[_ENDPOINTS[scheme][0]] = endpoint
         if scheme == "s3":
             profile = Profile()
-            endpoint = self._endpoint or endpoint_of("s3", profile)
             variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # DALI's order
             regions = filter(None, (self._region, *variables, profile.get("region"), "us-east-1"))
-            given = {"region": next(regions)} | signing(profile, self._anonymous)
+            given |= {"region": next(regions)} | signing(profile, self._anonymous)
             if _flag("DALI_S3_NO_VERIFY_SSL"):
                 client["allow_invalid_certificates"] = True
-        elif scheme in _ENDPOINTS:
-            endpoint = self._endpoint or endpoint_of(scheme)
-            if self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS")):
-                given["skip_signature"] = True
-        if endpoint and scheme in _ENDPOINTS:
-            given[_ENDPOINTS[scheme][0]] = endpoint
+        elif scheme in _ENDPOINTS and (
+            self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS"))
+        ):
+            given["skip_signature"] = True
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
         # obstore's retries leave out 425, and hedging would know nothing of them.
@@ -166,6 +174,28 @@ def head(store: Store, key: str) -> ObjectMeta:
         if is_silent(error):
             store.get(key, options={"range": (0, 1)})  # answers with the reason
         raise
+
+
+def origins() -> Iterator[DeviceStatus]:
+    """Where endpoints and credentials come from. No store is asked, and no secret is shown.
+
+    Of Google Cloud and Azure, only if variables of theirs are set.
+    """
+    for scheme, starts in _VARIABLES.items():
+        names = sorted(name for name in os.environ if name.startswith(starts))
+        try:
+            if scheme == "s3":
+                profile = Profile()
+                endpoint = _endpoint_of("s3") or "Amazon"
+                yield DeviceStatus("s3://", f"{endpoint}, credentials: {source(profile)}")
+            elif names:
+                endpoint = _endpoint_of(scheme) or "the public endpoint"
+                yield DeviceStatus(f"{scheme}://", f"{endpoint}, by {', '.join(names)}")
+        except (PermissionError, ValueError) as error:
+            what, _, remedy = str(error).partition("; ")
+            no_keys = isinstance(error, PermissionError)
+            kind = f"{endpoint}, no credentials" if no_keys else "object store"
+            yield DeviceStatus(f"{scheme}://", kind, BackendUnavailable(what, remedy))
 
 
 def split(url: bytes) -> tuple[str, str, str]:
@@ -207,31 +237,16 @@ def _endpoint(url: str | None, source: str) -> str | None:
     return url or None
 
 
-def endpoint_of(scheme: str, profile: Profile | None = None) -> str | None:
-    """The endpoint that the environment names, or the profile; None: the public one.
-
-    Raises:
-        ValueError: it is no URL of an endpoint.
-    """
+def _endpoint_of(scheme: str) -> str | None:
+    """The endpoint that the environment names, or the profile; None: the public one."""
     for name in _ENDPOINTS[scheme][1:]:
         if found := _endpoint(os.environ.get(name), name):
             return found
-    return (
-        _endpoint(profile.get("endpoint_url"), "endpoint_url of the profile") if profile else None
-    )
+    url = Profile().get("endpoint_url") if scheme == "s3" else None
+    return _endpoint(url, "endpoint_url of the profile")
 
 
 def _flag(name: str) -> bool:
     """Whether an environment variable is a number but 0, as DALI reads it."""
     number = re.match(r"\s*[+-]?\d+", os.environ.get(name, ""))
     return number is not None and int(number[0]) != 0
-
-
-def _check_client_option(name: str, value: Any) -> None:
-    """Let obstore check it, but for its messages, which have the value in them."""
-    options: Any = {name: value}
-    try:
-        HTTPStore("http://localhost/", client_options=options)
-    except Exception:
-        what = f"obstore does not take client_options[{name!r}]"
-        raise ValueError(f"{what}; see obstore.store.ClientConfig") from None
