@@ -118,8 +118,7 @@ class ObjectStoreReader(Reader):
         if cache is not None:
             make = _cache_type()
             _, read = engines.choose(_NAME, None, FILES_AT_ONCE)
-            place = self._stores.place()
-            self._cache = make(catalog, cache, cache_bytes, read=read, store=place)
+            self._cache = make(catalog, cache, cache_bytes, read=read, store=self._stores.place())
             self.cooperative = True
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file

@@ -30,11 +30,7 @@ _FILES = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentia
 
 
 class Profile:
-    """The settings of AWS_DEFAULT_PROFILE, AWS_PROFILE or else "default" in AWS's two files.
-
-    Attributes:
-        name: of the profile.
-    """
+    """The settings of AWS_DEFAULT_PROFILE, AWS_PROFILE or else "default" in AWS's two files."""
 
     def __init__(self) -> None:
         """Read the files.

@@ -153,16 +153,11 @@ def list_objects(
 ) -> list[KeyRun]:
     """The objects `prefix + file` and, of chosen classes, `prefix + class/file`, in order.
 
-    Args:
-        store: the store of a bucket.
-        prefix: empty, or ends with a slash.
-        each: calls a function for many items at a time, and returns what it returns for each.
-        choose: see `Remote.listing()`.
-        in_order: the store lists in the order of keys, and past any key.
+    The prefix is empty or ends with a slash. `each` calls a function for many items at a time, and
+    returns what it returns for each. `in_order`: the store lists keys in order, and past any key.
 
     Raises:
         OddKeys: it does not, or obstore cannot read one, which may lie deeper.
-        BaseException: as `each`, for errors of obstore.
     """
     delimited = partial(_delimited, store, prefix)
     ((top, classes),) = each(delimited, [""])

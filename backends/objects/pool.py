@@ -61,11 +61,7 @@ _Queue: TypeAlias = SimpleQueue[tuple[_Call[Any, Any], int] | None]
 
 
 class RequestPool:
-    """Asks for what several lanes need: first come, first served, `most` requests at once.
-
-    Attributes:
-        hedged: how many requests were made once more.
-    """
+    """Asks for what several lanes need: first come, first served, `most` requests at once."""
 
     def __init__(self, most: int, *, retry: float, hedge: float | None) -> None:
         """Start no thread yet.
@@ -87,7 +83,7 @@ class RequestPool:
         self._retrying: set[int] = set()  # threads
         self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
         self._reached = False  # whether there was ever an answer
-        self.hedged = 0
+        self.hedged = 0  # requests that were made once more
         self._closed = False
         self._closing = SimpleQueue[None]()  # has something when it is closed
 

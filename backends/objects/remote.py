@@ -26,11 +26,7 @@ _PATH = re.compile(r'Path "(.*?)"(?: contained|:)', re.DOTALL)
 
 
 class StoreRemote:
-    """The `Remote` of object stores and web servers.
-
-    Attributes:
-        stores: those that were asked.
-    """
+    """The `Remote` of object stores and web servers."""
 
     def __init__(self, stores: Stores, retry: float, check: bool) -> None:
         """Ask for nothing yet. `retry` and `check` are those of the backend."""

@@ -64,11 +64,7 @@ class Stores:
         timeout: Timeout = 30.0,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open nothing. The options are those of the backend.
-
-        Raises:
-            ValueError, TypeError: an option is wrong.
-        """
+        """Open nothing. The options, and the errors if one is wrong, are those of the backend."""
         name, client = "object-store", client_options or {}
         if region and not (isinstance(region, str) and re.fullmatch(r"[\w-]+", region, re.A)):
             raise ValueError(f"{name}: region must be like us-east-1, not {region!r}")
@@ -163,11 +159,7 @@ class Stores:
 
 
 def head(store: Store, key: str) -> ObjectMeta:
-    """What the store tells of an object.
-
-    Raises:
-        Exception: obstore's, with the reason in its text.
-    """
+    """What the store tells of an object. Raises obstore's errors, with the reason in their text."""
     try:
         return store.head(key)
     except Exception as error:
