@@ -23,9 +23,7 @@ _ELSEWHERE = (
 )
 """Variables that tell obstore itself where credentials are."""
 
-_BOTO3 = ("credential_process", "login_session", "role_arn", "sso_session", "sso_start_url")
-"""Settings of profiles whose credentials boto3 has to get."""
-
+_BOTO3 = "credential_process", "login_session", "role_arn", "sso_session", "sso_start_url"
 _FILES = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
 
 
@@ -53,6 +51,8 @@ class Profile:
             what = f"there is no profile {chosen!r} in the configuration of AWS"
             raise ValueError(f"{what}; correct AWS_PROFILE")
         self._settings = {key: value for name in found for key, value in files[name].items()}
+        # A setting whose credentials boto3 has to get; "" if there is none.
+        self.login = next((name for name in _BOTO3 if name in self._settings), "")
 
     def get(self, name: str) -> str | None:
         return self._settings.get(name)
@@ -69,11 +69,6 @@ class Profile:
             "token": self.get("aws_session_token"),
             "expires_at": None,
         }
-
-    @property
-    def login(self) -> str:
-        """A setting whose credentials boto3 has to get; "" if there is none."""
-        return next((name for name in _BOTO3 if name in self._settings), "")
 
 
 def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:

@@ -93,9 +93,7 @@ class _Range:
             start = None if offset.rstrip("/") == below else offset
             self._stream = obstore.list(self._store, below or None, offset=start, chunk_size=_PAGE)
         cut = len(self._prefix)
-        found = [
-            (each["path"][cut:], each["size"], version_of(each)) for each in next(self._stream, ())
-        ]
+        found = [(it["path"][cut:], it["size"], version_of(it)) for it in next(self._stream, ())]
         # Markers, which look empty, are where their slash belongs.
         names = [self._after, *(name for name, size, _ in found if size)]
         if any(before >= after for before, after in pairwise(names)):

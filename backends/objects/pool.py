@@ -79,10 +79,9 @@ class RequestPool:
         self._threads: list[threading.Thread] = []
         self._twins: list[threading.Thread] = []  # those that hedge
         self._starting = threading.Lock()
-        self._recent: deque[float] = deque(maxlen=_FEW)  # seconds
+        self._recent: deque[float] = deque(maxlen=_FEW)  # seconds; empty before the first answer
         self._retrying: set[int] = set()  # threads
         self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
-        self._reached = False  # whether there was ever an answer
         self.hedged = 0  # requests that were made once more
         self._closed = False
         self._closing = SimpleQueue[None]()  # has something when it is closed
@@ -237,7 +236,7 @@ class RequestPool:
                 except BaseException as error:
                     seconds = pause * random.uniform(0.5, 1)
                     late = time.monotonic() + seconds > began + self._retry
-                    if late or not retryable(error, self._reached):
+                    if late or not retryable(error, bool(self._recent)):
                         raise
                     self._retrying.add(thread)
                     with contextlib.suppress(Empty):
@@ -252,7 +251,6 @@ class RequestPool:
 
     def _note(self, seconds: float) -> None:
         """Remember how long an answer took. Another thread if they wait for it, not a processor."""
-        self._reached = True
         self._recent.append(seconds)
         if len(self._threads) < self._most and self._queue.qsize():
             recent = sorted(self._recent.copy())

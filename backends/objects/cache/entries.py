@@ -93,7 +93,9 @@ class Entries:
             try:
                 fds.append(os.open(temporary, _WRITE, 0o600))
             except FileExistsError:
-                _remove_crashed(temporary)
+                with suppress(FileNotFoundError):
+                    if os.stat(temporary).st_mtime < time.time() - _CRASHED_S:
+                        os.unlink(temporary)
                 return False
             try:
                 if not os.path.exists(path):
@@ -110,9 +112,3 @@ class Entries:
 def _write_all(fd: int, content: npt.NDArray[np.uint8]) -> None:
     while content.size:
         content = content[os.write(fd, content.data) :]
-
-
-def _remove_crashed(temporary: bytes) -> None:
-    with suppress(FileNotFoundError):
-        if os.stat(temporary).st_mtime < time.time() - _CRASHED_S:
-            os.unlink(temporary)

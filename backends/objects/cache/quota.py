@@ -52,10 +52,9 @@ class Quota:
             if not locked:
                 return 0
             used, swept = self._load()
-            granted = min(nbytes, self._left(used))
-            if granted < nbytes and abs(time.time() - swept) > _DAY:
+            if self._left(used) < nbytes and abs(time.time() - swept) > _DAY:
                 used, swept = self._sweep()
-                granted = min(nbytes, self._left(used))
+            granted = min(nbytes, self._left(used))
             self._store(used + granted, swept)
             return granted
 
