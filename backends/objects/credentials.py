@@ -50,23 +50,21 @@ class Profile:
         if chosen and not found:
             what = f"there is no profile {chosen!r} in the configuration of AWS"
             raise ValueError(f"{what}; correct AWS_PROFILE")
-        self._settings = {key: value for name in found for key, value in files[name].items()}
+        self.settings = {key: value for name in found for key, value in files[name].items()}
         # A setting whose credentials boto3 has to get; "" if there is none.
-        self.login = next((name for name in _BOTO3 if name in self._settings), "")
-
-    def get(self, name: str) -> str | None:
-        return self._settings.get(name)
+        self.login = next((name for name in _BOTO3 if name in self.settings), "")
 
     @property
     def credential(self) -> S3Credential | None:
         """The keys, if both are there."""
-        key, secret = self.get("aws_access_key_id"), self.get("aws_secret_access_key")
+        get = self.settings.get
+        key, secret = get("aws_access_key_id"), get("aws_secret_access_key")
         if not (key and secret):
             return None
         return {
             "access_key_id": key,
             "secret_access_key": secret,
-            "token": self.get("aws_session_token"),
+            "token": get("aws_session_token"),
             "expires_at": None,
         }
 

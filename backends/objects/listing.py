@@ -25,17 +25,13 @@ from obstore.exceptions import InvalidPathError
 from .store import Store
 from .versions import version_of
 
-AT_ONCE = 32
-"""Requests under way."""
-
+AT_ONCE = 32  # requests under way
 _PAGE = 1000  # keys, as many as stores give
 _LONG = 4  # pages: a range that has more may be divided
 _FEW = 8  # ranges: more are not worth the requests that find nothing
 _STEPS = 1, 2, 4, 8, 16  # from a letter of a name to where the range is divided
 
-_Object: TypeAlias = tuple[str, int, bytes]
-"""Name relative to the root, size, and version."""
-
+_Object: TypeAlias = tuple[str, int, bytes]  # name relative to the root, size, and version
 Choose: TypeAlias = Callable[[list[bytes]], list[bytes]]
 Each: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 

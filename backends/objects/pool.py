@@ -31,21 +31,16 @@ _CLOSING = 3.0  # seconds that close() waits for requests nobody needs any more
 
 @dataclass(slots=True, eq=False)
 class _Call(Generic[Item, Answer]):
-    """One `run()`. What threads and a lane do to the same container is one call of C.
-
-    Attributes:
-        pending: the positions of items without an answer.
-        started: when the first request began, for those that may be asked for once more.
-        answers: position, and the answer or why there is none; each position once.
-        bell: rings when the lane has something to do.
-    """
+    """One `run()`. What threads and a lane do to the same container is one call of C."""
 
     ask: Callable[[Item], Answer]
     items: Sequence[Item]
-    pending: dict[int, None]
+    pending: dict[int, None]  # the positions of items without an answer
+    # When the first request began, for items that may be asked for once more.
     started: dict[int, float] = field(default_factory=dict)
+    # Each position once, with the answer or why there is none.
     answers: deque[tuple[int, Answer | BaseException]] = field(default_factory=deque)
-    bell: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    bell: SimpleQueue[None] = field(default_factory=SimpleQueue)  # rings for the lane
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
         """Hand over what has come, unless another request was faster or it is not needed."""

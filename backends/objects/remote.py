@@ -93,12 +93,11 @@ def _mapped(error: BaseException, url: bytes) -> Exception:
 
 
 def _joined(root: bytes, pieces: list[KeyRun]) -> Listing:
-    none = np.empty(0, np.int64)
     lengths = np.concatenate([[0], *(piece.lengths for piece in pieces)])
     return Listing(
         root,
         b"".join(piece.names for piece in pieces),
         np.cumsum(lengths),
-        np.concatenate([none, *(piece.sizes for piece in pieces)]),
+        np.concatenate([np.empty(0, np.int64), *(piece.sizes for piece in pieces)]),
         np.concatenate([np.empty(0, "S1"), *(piece.versions for piece in pieces)]),
     )

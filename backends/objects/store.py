@@ -144,8 +144,8 @@ class Stores:
         if scheme == "s3":
             profile = Profile()
             variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # DALI's order
-            regions = filter(None, (self._region, *variables, profile.get("region"), "us-east-1"))
-            given |= {"region": next(regions)} | signing(profile, self._anonymous)
+            regions = self._region, *variables, profile.settings.get("region"), "us-east-1"
+            given |= {"region": next(filter(None, regions))} | signing(profile, self._anonymous)
             if _flag("DALI_S3_NO_VERIFY_SSL"):
                 client["allow_invalid_certificates"] = True
         elif scheme in _ENDPOINTS and (
@@ -234,7 +234,7 @@ def _endpoint_of(scheme: str) -> str | None:
     for name in _ENDPOINTS[scheme][1:]:
         if found := _endpoint(os.environ.get(name), name):
             return found
-    url = Profile().get("endpoint_url") if scheme == "s3" else None
+    url = Profile().settings.get("endpoint_url") if scheme == "s3" else None
     return _endpoint(url, "endpoint_url of the profile")
 
 
