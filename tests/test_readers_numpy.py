@@ -22,10 +22,10 @@ from nvidia.dali import Pipeline, fn
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
-from dali_storage.contract.format import slices
 from dali_storage.dali import source
 from dali_storage.formats.npy.header import Npy
 from dali_storage.formats.npy.region import Region
+from dali_storage.reading.batches import slices
 from dali_storage.reading.buffers import BufferPool
 
 from .conftest import open_files
