@@ -16,7 +16,7 @@ import pytest
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher, Launches
 from dali_storage.contract.errors import BackendUnavailable
-from dali_storage.contract.lane import run_in_lane
+from dali_storage.contract.waiting import run_in_lane
 
 from . import fake_cuda
 from .nvme_sim import build

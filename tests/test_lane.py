@@ -11,12 +11,12 @@ from functools import partial
 
 import pytest
 
-from dali_storage.contract import lane
-from dali_storage.contract.lane import run_in_lane
+from dali_storage.contract import waiting
+from dali_storage.contract.waiting import run_in_lane
 
 INTERRUPTED = """
 import os, signal, threading, time
-from dali_storage.contract.lane import run_in_lane
+from dali_storage.contract.waiting import run_in_lane
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = []
 def read():
@@ -70,6 +70,6 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(lane, "start_new_thread", refuse)
+    monkeypatch.setattr(waiting, "start_new_thread", refuse)
     with pytest.raises(RuntimeError, match="can't start"):
         run_in_lane(partial(int, "1"))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
-from ...contract.lane import run_in_lane
+from ...contract.waiting import run_in_lane
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library
