@@ -83,7 +83,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         self._supply.shard()  # refuses another one
-        self._progress.renew()
+        self._progress.turn = None  # ends the epoch under way
         return _Epoch(self)
 
     def __len__(self) -> int:

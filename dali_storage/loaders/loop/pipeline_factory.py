@@ -59,7 +59,11 @@ class PipelineFactory:
             ValueError: the state is of something else.
         """
         shard = self.shard()
-        state.require(self._last_batch)
+        if state.last_batch != self._last_batch:
+            raise ValueError(
+                f"the state was saved with last_batch={state.last_batch!r}, and this Loader has "
+                f"last_batch={self._last_batch!r}: load it into a Loader with the same option"
+            )
         checkpoint = state.checkpoint()
         before = self._checkpoint
         if self._batches and self._batches.sound:
@@ -127,7 +131,7 @@ class PipelineFactory:
         The checkpoint is for this rank, and left out if it is of other batches than the pipeline's.
         """
         self._drop()
-        shard = self.shard()
+        shard, readers = self.shard(), state.readers if state else None
         try:
             pipeline = self._call_make(checkpoint, shard)
             if checkpoint and state and state.batch_size != pipeline.max_batch_size:
@@ -141,7 +145,6 @@ class PipelineFactory:
                 "the state does not fit the pipeline that make() returns: it was saved with other "
                 "operators or another version of DALI, or is damaged"
             ) from error
-        readers = state.readers if state else None
         batches = PipelineRun(
             pipeline, self._reader_name, self._last_batch, shard, self._to, readers
         )

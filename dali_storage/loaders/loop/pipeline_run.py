@@ -102,7 +102,12 @@ class PipelineRun:
         self._fill()
         if not self._ahead:
             self.sound = self._in_step()
-            self._raise()
+            error, self._failed_read = self._failed_read, None
+            assert error is not None
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
         try:
             outputs = self.pipeline.share_outputs()
         except Exception as error:
@@ -174,14 +179,6 @@ class PipelineRun:
             while position != self._source.position.next:
                 self._ahead.append(position)
                 position = self.epochs.successor(position)
-
-    def _raise(self) -> None:
-        error, self._failed_read = self._failed_read, None
-        assert error is not None
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
 
     def _describe(self, position: int) -> str:
         names, places = [], []

@@ -44,10 +44,6 @@ class Progress:
         batches, samples, begin, end, wait, storage = self._times
         return LoaderStats(batches, samples, end - begin, wait, storage)
 
-    def renew(self) -> None:
-        """End the epoch under way: an `iter()` asks for the next one."""
-        self.turn = None
-
     def set_epoch(self, epoch: int) -> None:
         """Make an epoch the next one; if it is that of the loaded state, go on from there."""
         restored = self.restored
@@ -55,8 +51,7 @@ class Progress:
 
     def restore(self, epoch: int, given: int, length: int) -> None:
         """Make this place the next one; `length` is the number of the epoch's batches."""
-        self.renew()
-        self.restored = epoch, given
+        self.turn, self.restored = None, (epoch, given)
         self.start = (epoch, given) if given < length else (epoch + 1, 0)
 
     def begin(self, length: int, now: float, turn: object) -> None:

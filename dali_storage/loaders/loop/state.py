@@ -51,18 +51,12 @@ class State:
 
     @classmethod
     def save(
-        cls, identity: Identity, readers: Mapping[str, Mapping[str, Any]], checkpoint: bytes
+        cls, identity: Identity, readers: dict[str, dict[str, Any]], checkpoint: bytes
     ) -> dict[str, Any]:
         """The state as plain types."""
-        state = cls(
-            readers={name: dict(reader) for name, reader in readers.items()},
-            batch_size=identity.batch_size,
-            world=identity.world,
-            rank=identity.rank,
-            last_batch=identity.last_batch,
-            pipeline=base64.b64encode(checkpoint).decode(),
-        )
-        return asdict(state)
+        values = asdict(identity) | {"readers": readers, "version": _VERSION}
+        values["pipeline"] = base64.b64encode(checkpoint).decode()
+        return {field.name: values[field.name] for field in fields(cls)}
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> "State":
@@ -100,18 +94,6 @@ class State:
             return base64.b64decode(self.pipeline, validate=True)
         except ValueError as error:
             raise ValueError(f"no state of a Loader: pipeline is not base64 ({error})") from None
-
-    def require(self, last_batch: str) -> None:
-        """Refuse a state of a Loader that gives other batches of an epoch.
-
-        Raises:
-            ValueError: says so.
-        """
-        if self.last_batch != last_batch:
-            raise ValueError(
-                f"the state was saved with last_batch={self.last_batch!r}, and this Loader has "
-                f"last_batch={last_batch!r}: load it into a Loader with the same option"
-            )
 
     def differs(self, here: Identity) -> str:
         """What makes it the state of another process than that one; empty if nothing does."""

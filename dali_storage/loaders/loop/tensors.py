@@ -10,6 +10,8 @@ from ...contract.errors import BackendUnavailable
 Convert: TypeAlias = Callable[[Any], Any]
 To: TypeAlias = Literal["torch", "jax", "numpy"] | Convert
 
+_FRAMEWORKS = "torch", "jax", "numpy"
+
 
 def converter(to: To) -> Convert:
     """What makes a tensor of an object with `__dlpack__()`; imports the framework.
@@ -23,31 +25,20 @@ def converter(to: To) -> Convert:
     if to not in _FRAMEWORKS:
         raise ValueError(f"to must be {', '.join(map(repr, _FRAMEWORKS))} or callable, not {to!r}")
     try:
-        return _FRAMEWORKS[to]()
+        if to == "torch":
+            import torch
+
+            return torch.from_dlpack  # type: ignore[no-any-return]
+        if to == "jax":
+            import jax
+
+            return jax.dlpack.from_dlpack  # type: ignore[no-any-return]
+        return np.from_dlpack
     except ModuleNotFoundError as error:
         if error.name != to:
             raise
         reason = f"to={to!r} needs the package {to}, which is not installed"
         raise BackendUnavailable(reason, f"pip install {to}, or take to='numpy'") from None
-
-
-def _torch() -> Convert:
-    import torch
-
-    return torch.from_dlpack  # type: ignore[no-any-return]
-
-
-def _jax() -> Convert:
-    import jax
-
-    return jax.dlpack.from_dlpack  # type: ignore[no-any-return]
-
-
-_FRAMEWORKS: dict[str, Callable[[], Convert]] = {
-    "torch": _torch,
-    "jax": _jax,
-    "numpy": lambda: np.from_dlpack,
-}
 
 
 def convert(outputs: Sequence[Any], to: Convert) -> tuple[Any, ...]:
