@@ -38,7 +38,6 @@ _Inputs: TypeAlias = dict[str, int | str]
 """Which output each input of a pipeline takes, by its name."""
 
 LABELS, INDEX = "labels", "index"  # outputs beside those of the format, which are numbers
-_LABEL, _INDEX = Output(np.dtype(np.int32)), Output(np.dtype(np.int64))
 
 
 class ReaderGroup:
@@ -67,8 +66,7 @@ class ReaderGroup:
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Hold | None]]()
         self._unclaimed = stream
-        self._operators: list[Any] = []
-        self._keys: list[int | str] = []
+        self._nodes: dict[int | str, DataNode] = {}
 
     def claim(self, pipeline: Pipeline) -> BatchStream:
         """The source for `pipeline`, which has none yet."""
@@ -76,39 +74,29 @@ class ReaderGroup:
         self._sources[pipeline] = source
         return source
 
-    def add_output(self, output: Output, key: int | str, name: str, preserve: bool) -> DataNode:
-        """The node of the next output."""
-        device = self._opening.device if isinstance(key, int) else "cpu"
-        node = fn.external_source(
-            self,
-            name=name,
-            batch=True,
-            device=device,
-            # What is in GPU memory is copied on our stream, so we know when it has been read.
-            no_copy=device == "cpu",
-            dtype=None if output.dtype is None else to_dali_type(str(output.dtype)),
-            ndim=output.ndim,
-            preserve=preserve,
-        )
-        self.source_desc = node.source._group.source_desc
-        node.source._group = self
-        self._operators.append(node.source)
-        self._keys.append(key)
-        return node
-
     def add_outputs(self, *, with_index: bool, preserve: bool) -> tuple[DataNode, ...]:
         """The nodes of all outputs, named as by DALI: those of the format, the label, the index."""
         fmt = self._opening.fmt
-        outputs: list[tuple[Output, int | str]] = [(it, i) for i, it in enumerate(fmt.outputs)]
-        outputs += [(_LABEL, LABELS)] if fmt.labels else []
-        outputs += [(_INDEX, INDEX)] if with_index else []
-        names = (
-            [self.name] if len(outputs) == 1 else [f"{self.name}[{i}]" for i in range(len(outputs))]
-        )
-        return tuple(
-            self.add_output(output, key, name, preserve)
-            for (output, key), name in zip(outputs, names, strict=True)
-        )
+        outputs = dict[int | str, Output](enumerate(fmt.outputs))
+        outputs |= {LABELS: Output(np.dtype(np.int32))} if fmt.labels else {}
+        outputs |= {INDEX: Output(np.dtype(np.int64))} if with_index else {}
+        for number, (key, output) in enumerate(outputs.items()):
+            device = self._opening.device if isinstance(key, int) else "cpu"
+            node = fn.external_source(
+                self,
+                name=self.name if len(outputs) == 1 else f"{self.name}[{number}]",
+                batch=True,
+                device=device,
+                # What is in GPU memory is copied on our stream, so we know when it has been read.
+                no_copy=device == "cpu",
+                dtype=None if output.dtype is None else to_dali_type(str(output.dtype)),
+                ndim=output.ndim,
+                preserve=preserve,
+            )
+            self.source_desc = node.source._group.source_desc
+            node.source._group = self
+            self._nodes[key] = node
+        return tuple(self._nodes.values())
 
     def source(self, pipeline: Pipeline) -> BatchStream:
         """The source for `pipeline`, which is built."""
@@ -153,8 +141,8 @@ class ReaderGroup:
         And what keeps its batches until a GPU has read them, if they are page-locked.
         """
         used = set(map(id, pipeline._ops))
-        nodes = zip(self._operators, self._keys, strict=True)
-        inputs = {op.name: key for op, key in nodes if id(op) in used}
+        operators = {key: node.source for key, node in self._nodes.items()}
+        inputs = {op.name: key for key, op in operators.items() if id(op) in used}
         readers_of(pipeline)  # refuses two of one name
         source = self.source(pipeline)
         source.start(num_threads=pipeline.num_threads, device_id=pipeline.device_id)
@@ -211,20 +199,17 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
         # Not an int, which DALI takes for the default stream without a word.
         return data, ctypes.c_void_p(source.stream.pointer), True
     if isinstance(contents, np.ndarray):
-        return (
-            TensorListCPU(contents, is_pinned=_is_leased(contents) and source.pinned),
-            None,
-            False,
-        )
+        page_locked = _is_leased(contents) and source.pinned
+        return TensorListCPU(contents, is_pinned=page_locked), None, False
     # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
     # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
-    page_locked = ("", True) if source.pinned and _are_leased(contents) else ()
+    options = ("", True) if source.pinned and _are_leased(contents) else ()
     items: Sequence[Any] = contents
     *others, content = items
-    tensors = [TensorCPU(other, *page_locked) for other in others]
+    tensors = [TensorCPU(other, *options) for other in others]
     last = np.asarray(memoryview(content)).view(_Owner)  # of bytes, numpy makes a scalar
     last.owned = tuple(tensors)
-    tensors.append(TensorCPU(last.data, *page_locked))
+    tensors.append(TensorCPU(last.data, *options))
     return TensorListCPU(tensors, contiguous=False), None, False
 
 
