@@ -12,15 +12,15 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import pytest
 
-from ..contract._types import Buffer, IntArray, address_of
+from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, SampleSizeChanged
 from ..contract.reader import Reader
 from ..samples.discovery import from_directory
 from .packing import SIZES, packed_contents, write_packed
-from .probes import nothing_is_left, opened_for_writing, require_lanes
-from .reading import fill, in_lane, in_other_files, make_batch, make_known_batch, names_path, read
+from .probes import nothing_is_left, opened_for_writing, raises_naming, require_lanes
+from .reading import fill, in_lane, in_other_files, make_batch, make_known_batch, read
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
 _GUARD = 0xA5  # fills memory that must not change
@@ -120,31 +120,22 @@ class SnapshotReaderTests:
         assert sizes.dtype == np.int64
         assert sizes.tolist() == [len(content) for content in contents[::-1]]
 
+    @pytest.mark.parametrize(
+        "samples",
+        [np.arange(13), [5, 0, 12, 5, 5, 1, 12, 0], np.tile(np.arange(12), 100), []],
+        ids=["all", "in any order and repeated", "many", "none"],
+    )
     def test_bytes_are_those_of_the_files(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+        self, reader: Reader, catalog: Catalog, contents: list[bytes], samples: list[int]
     ) -> None:
-        assert read(reader, np.arange(len(contents)), catalog) == contents
-
-    def test_any_order_and_repeated_samples(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
-    ) -> None:
-        samples = np.array([5, 0, 12, 5, 5, 1, 12, 0])
-        assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
+        chosen = np.array(samples, np.int64)
+        assert read(reader, chosen, catalog) == [contents[sample] for sample in chosen]
 
     def test_a_batch_of_one_sample(
         self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:
         for sample, content in enumerate(contents):
             assert read(reader, np.array([sample]), catalog) == [content]
-
-    def test_a_batch_of_many_samples(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
-    ) -> None:
-        samples = np.tile(np.arange(12), 100)  # all but the largest
-        assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
-
-    def test_an_empty_batch(self, reader: Reader, catalog: Catalog) -> None:
-        assert read(reader, np.empty(0, np.int64), catalog) == []
 
     def test_a_buffer_is_used_again(
         self, reader: Reader, catalog: Catalog, contents: list[bytes]
@@ -184,7 +175,7 @@ class SnapshotReaderTests:
         assert address_of(buffer) % reader.alignment == 0
         assert buffer[:1].nbytes == min(buffer.nbytes, 1)  # its elements are bytes
         buffer[:] = _GUARD
-        assert is_guarded(buffer)
+        assert buffer.tobytes() == bytes([_GUARD]) * buffer.nbytes
 
     def test_all_lanes_read_at_once(
         self, reader: Reader, catalog: Catalog, contents: list[bytes]
@@ -291,22 +282,19 @@ class ReaderTests(SnapshotReaderTests):
     def test_a_missing_file_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
         with self.open(catalog) as reader:
             os.unlink(self.file(catalog, 4))
-            with pytest.raises(FileNotFoundError) as caught:
+            with raises_naming(FileNotFoundError, catalog.path(4)):
                 read(reader, np.array([4]), catalog)
-            assert names_path(caught.value, catalog.path(4))
             self.others_are_right(reader, catalog, contents, broken=4)
 
     @only("files")
     def test_a_file_that_goes_missing_after_it_was_sized_is_named(
-        self, catalog: Catalog, contents: list[bytes]
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:
-        with self.open(catalog) as reader:
-            batch = make_known_batch(reader, np.array([2, 4, 6]))
-            os.unlink(self.file(catalog, 4))
-            with pytest.raises(OSError) as caught:
-                fill(reader, batch)
-            assert names_path(caught.value, catalog.path(4))
-            self.others_are_right(reader, catalog, contents, broken=4)
+        batch = make_known_batch(reader, np.array([2, 4, 6]))
+        os.unlink(self.file(catalog, 4))
+        with raises_naming(OSError, catalog.path(4)):
+            fill(reader, batch)
+        self.others_are_right(reader, catalog, contents, broken=4)
 
     @only("files")
     def test_the_first_failing_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
@@ -314,9 +302,8 @@ class ReaderTests(SnapshotReaderTests):
             batch = make_known_batch(reader, np.array([2, 9, 4, 6]))
             os.unlink(self.file(catalog, 9))
             os.unlink(self.file(catalog, 4))
-            with pytest.raises(OSError) as caught:
+            with raises_naming(OSError, catalog.path(9)):
                 fill(reader, batch)
-            assert names_path(caught.value, catalog.path(9))
 
     @only("files")
     def test_a_directory_as_sample_is_named(self, catalog: Catalog, contents: list[bytes]) -> None:
@@ -324,28 +311,21 @@ class ReaderTests(SnapshotReaderTests):
             batch = make_known_batch(reader, np.array([2, 4, 6]))
             os.unlink(self.file(catalog, 4))
             os.mkdir(self.file(catalog, 4))
-            with pytest.raises(self.directory_error) as caught:
+            with raises_naming(self.directory_error, catalog.path(4)):
                 fill(reader, batch)
-            assert names_path(caught.value, catalog.path(4))
             self.others_are_right(reader, catalog, contents, broken=4)
 
     @only("files")
     @pytest.mark.parametrize("new_size", [0, 1, 4095, 4096, 4097, 8192, 70000])
     def test_a_changed_size_is_reported_and_then_known(
-        self, catalog: Catalog, contents: list[bytes], new_size: int
+        self, reader: Reader, catalog: Catalog, contents: list[bytes], new_size: int
     ) -> None:
         changed = 6 if new_size != len(contents[6]) else 7
-        with self.open(catalog) as reader:
-            batch = make_known_batch(reader, np.array([2, changed, 4]))
-            content = bytes(range(1, 252)) * 300
-            self.file(catalog, changed).write_bytes(content[:new_size])
-            with pytest.raises(SampleSizeChanged) as caught:
-                fill(reader, batch)
-            assert caught.value.samples.tolist() == [changed]
-            expected = [contents[2], content[:new_size], contents[4]]
-            assert read(reader, np.array([2, changed, 4]), catalog) == expected
-
-
-def is_guarded(buffer: Buffer) -> bool:
-    """Whether nothing was written to a buffer that was filled with the guard."""
-    return buffer.tobytes() == bytes([_GUARD]) * buffer.nbytes
+        batch = make_known_batch(reader, np.array([2, changed, 4]))
+        content = bytes(range(1, 252)) * 300
+        self.file(catalog, changed).write_bytes(content[:new_size])
+        with pytest.raises(SampleSizeChanged) as caught:
+            fill(reader, batch)
+        assert caught.value.samples.tolist() == [changed]
+        expected = [contents[2], content[:new_size], contents[4]]
+        assert read(reader, np.array([2, changed, 4]), catalog) == expected

@@ -12,17 +12,9 @@ from ..contract.errors import StaleMapError
 from ..contract.reader import Reader
 from ..samples.discovery import from_directory
 from .contract import SnapshotReaderTests, only
-from .reading import fill, in_other_files, make_batch, names_path, read
-
-
-def _rewrite(path: Path) -> None:
-    with open(path, "r+b") as file:  # in place, with the same size
-        file.write(b"other")
-
-
-def _append(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(b"more")
+from .probes import raises_naming
+from .ranges import append, rewrite
+from .reading import fill, make_batch, read
 
 
 def _replace(path: Path) -> None:
@@ -45,7 +37,7 @@ class MappedReaderTests(SnapshotReaderTests):
     @pytest.mark.parametrize(
         "change",
         [
-            *(_rewrite, _append, _replace, _make_directory, os.unlink, os.utime),
+            *(rewrite, append, _replace, _make_directory, os.unlink, os.utime),
             lambda path: os.truncate(path, 5),
             lambda path: os.truncate(path, 0),
         ],
@@ -59,29 +51,25 @@ class MappedReaderTests(SnapshotReaderTests):
         with self.open(catalog) as reader:
             if known:
                 read(reader, np.arange(len(contents)), catalog)
-            change(Path(os.fsdecode(catalog.path(changed))))
+            change(self.file(catalog, changed))
             for _ in range(2):  # the second time, too
-                with pytest.raises(StaleMapError) as caught:
+                with raises_naming(StaleMapError, catalog.path(changed)):
                     read(reader, np.array([2, changed, 4]), catalog)
-                assert names_path(caught.value, catalog.path(changed))
-            samples = in_other_files(catalog, changed)
-            assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
+            self.others_are_right(reader, catalog, contents, broken=changed)
 
     def test_a_file_that_changes_between_sizes_and_read_is_refused(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
             batch = make_batch(reader, np.array([2, 6, 4]), catalog)
-            _append(Path(os.fsdecode(catalog.path(6))))
-            with pytest.raises(StaleMapError) as caught:
+            append(self.file(catalog, 6))
+            with raises_naming(StaleMapError, catalog.path(6)):
                 fill(reader, batch)
-            assert names_path(caught.value, catalog.path(6))
 
     def test_the_first_changed_sample_of_a_batch_is_named(self, catalog: Catalog) -> None:
         with self.open(catalog) as reader:
             for changed in (4, 10):
-                _append(Path(os.fsdecode(catalog.path(changed))))
-            with pytest.raises(StaleMapError) as caught:
+                append(self.file(catalog, changed))
+            with raises_naming(StaleMapError, catalog.path(10)):
                 read(reader, np.array([2, 10, 4, 6]), catalog)
-            assert names_path(caught.value, catalog.path(10))
 
     @only("files")
     def test_a_sample_not_in_the_map_is_refused(self, catalog: Catalog, directory: Path) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from .reading import names_path
+
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file opened to write
 # Bytes of growth that are no leak: allocators keep some memory for later, and the kernel may turn
 # memory in use into a huge page of 2 MiB. A lost buffer is as large.
@@ -40,6 +42,14 @@ def nothing_is_left(connections: int = 0, seconds: float = 0.0) -> Iterator[None
     assert files_after <= files, "files stay open"
     assert threads_after <= threads, "threads do not end"
     assert memory_after - memory < _GROWTH, "memory is not freed"
+
+
+@contextmanager
+def raises_naming(error: type[OSError] | tuple[type[OSError], ...], path: bytes) -> Iterator[None]:
+    """Assert that the block raises an error that has this path as its `filename`."""
+    with pytest.raises(error) as caught:
+        yield
+    assert names_path(caught.value, path)
 
 
 def require_lanes(monkeypatch: pytest.MonkeyPatch, owner: type, *names: str) -> None:

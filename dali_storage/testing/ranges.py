@@ -17,8 +17,10 @@ import pytest
 
 from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError, StaleMapError
+from ..contract.reader import Reader
 from .contract import SnapshotReaderTests, only
-from .reading import fill, make_batch, names_path, read
+from .probes import raises_naming
+from .reading import fill, make_batch, read
 
 
 class SnapshotRangeTests(SnapshotReaderTests):
@@ -33,23 +35,17 @@ class SnapshotRangeTests(SnapshotReaderTests):
     ) -> None:
         path = self.file(catalog, 12)
         os.truncate(path, path.stat().st_size - cut)
-
-        def read_it() -> None:
-            with self.open(catalog) as reader:
-                read(reader, np.array([2, 12, 4]), catalog)
-
-        with pytest.raises((ContainerChangedError, StaleMapError)) as caught:
-            read_it()  # may also be refused when it is opened
-        assert names_path(caught.value, catalog.path(12))
+        refused = raises_naming((ContainerChangedError, StaleMapError), catalog.path(12))
+        with refused, self.open(catalog) as reader:  # perhaps when it is opened
+            read(reader, np.array([2, 12, 4]), catalog)
 
     @only("ranges")
     def test_empty_ranges_are_read_alone_and_with_others(
-        self, catalog: Catalog, contents: list[bytes]
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:
-        with self.open(catalog) as reader:
-            assert read(reader, np.array([0]), catalog) == [b""]
-            assert read(reader, np.array([0, 0]), catalog) == [b"", b""]
-            assert read(reader, np.array([0, 3, 0]), catalog) == [b"", contents[3], b""]
+        assert read(reader, np.array([0]), catalog) == [b""]
+        assert read(reader, np.array([0, 0]), catalog) == [b"", b""]
+        assert read(reader, np.array([0, 3, 0]), catalog) == [b"", contents[3], b""]
 
     @only("ranges")
     def test_ranges_that_lie_close_together_are_one_read(self, catalog: Catalog) -> None:
@@ -58,12 +54,14 @@ class SnapshotRangeTests(SnapshotReaderTests):
             assert len(batch.spans) == 1
 
 
-def _rewrite(path: Path) -> None:
-    with open(path, "r+b") as file:  # in place, with the same size
+def rewrite(path: Path) -> None:
+    """In place, with the same size."""
+    with open(path, "r+b") as file:
         file.write(b"other")
 
 
-def _append(path: Path) -> None:
+def append(path: Path) -> None:
+    """Make it longer."""
     with open(path, "ab") as file:
         file.write(b"more")
 
@@ -91,7 +89,7 @@ class RangeTests(SnapshotRangeTests):
 
     @only("ranges")
     @pytest.mark.parametrize(
-        "change", [_rewrite, _append, _replace, _truncate, _cut_the_end], ids=lambda it: it.__name__
+        "change", [rewrite, append, _replace, _truncate, _cut_the_end], ids=lambda it: it.__name__
     )
     def test_a_container_that_changes_is_refused(
         self, catalog: Catalog, contents: list[bytes], change: Callable[[Path], None]
@@ -100,56 +98,47 @@ class RangeTests(SnapshotRangeTests):
             read(reader, np.arange(len(contents)), catalog)
             change(self.file(catalog, 6))
             for _ in range(2):  # the second time, too
-                with pytest.raises(ContainerChangedError) as caught:
+                with raises_naming(ContainerChangedError, catalog.path(6)):
                     read(reader, np.array([4, 6, 10]), catalog)
-                assert names_path(caught.value, catalog.path(6))
             self.others_are_right(reader, catalog, contents, broken=6)
 
     @only("ranges")
     def test_a_container_that_changes_between_batch_and_read_is_refused(
-        self, catalog: Catalog, contents: list[bytes]
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:
-        with self.open(catalog) as reader:
-            read(reader, np.arange(len(contents)), catalog)
-            batch = make_batch(reader, np.array([4, 6, 10]), catalog)
-            _rewrite(self.file(catalog, 6))
-            with pytest.raises(ContainerChangedError) as caught:
-                fill(reader, batch)
-            assert names_path(caught.value, catalog.path(6))
+        read(reader, np.arange(len(contents)), catalog)
+        batch = make_batch(reader, np.array([4, 6, 10]), catalog)
+        rewrite(self.file(catalog, 6))
+        with raises_naming(ContainerChangedError, catalog.path(6)):
+            fill(reader, batch)
 
     @only("ranges")
     @pytest.mark.parametrize("samples", [[2, 10, 9, 6], [6, 9, 10, 2]])
     def test_the_first_container_of_a_batch_that_changed_is_named(
-        self, catalog: Catalog, contents: list[bytes], samples: list[int]
+        self, reader: Reader, catalog: Catalog, contents: list[bytes], samples: list[int]
     ) -> None:
-        with self.open(catalog) as reader:
-            read(reader, np.arange(len(contents)), catalog)
-            for changed in (9, 10):
-                _append(self.file(catalog, changed))
-            with pytest.raises(ContainerChangedError) as caught:
-                read(reader, np.array(samples), catalog)
-            assert names_path(caught.value, catalog.path(samples[1]))
+        read(reader, np.arange(len(contents)), catalog)
+        for changed in (9, 10):
+            append(self.file(catalog, changed))
+        with raises_naming(ContainerChangedError, catalog.path(samples[1])):
+            read(reader, np.array(samples), catalog)
 
     @only("ranges")
     @pytest.mark.parametrize("samples", [[2, 10, 9, 6], [6, 9, 10, 2]])
     def test_the_first_missing_container_of_a_batch_is_named(
-        self, catalog: Catalog, samples: list[int]
+        self, reader: Reader, catalog: Catalog, samples: list[int]
     ) -> None:
-        with self.open(catalog) as reader:
-            for missing in (9, 10):
-                os.unlink(self.file(catalog, missing))
-            with pytest.raises(FileNotFoundError) as caught:
-                read(reader, np.array(samples), catalog)
-            assert names_path(caught.value, catalog.path(samples[1]))
+        for missing in (9, 10):
+            os.unlink(self.file(catalog, missing))
+        with raises_naming(FileNotFoundError, catalog.path(samples[1])):
+            read(reader, np.array(samples), catalog)
 
     @only("ranges")
     def test_a_directory_as_container_is_named(
-        self, catalog: Catalog, contents: list[bytes]
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:
-        with self.open(catalog) as reader:
-            os.unlink(self.file(catalog, 4))
-            os.mkdir(self.file(catalog, 4))
-            with pytest.raises(self.directory_error) as caught:
-                read(reader, np.array([2, 4, 6]), catalog)
-            assert names_path(caught.value, catalog.path(4))
-            self.others_are_right(reader, catalog, contents, broken=4)
+        os.unlink(self.file(catalog, 4))
+        os.mkdir(self.file(catalog, 4))
+        with raises_naming(self.directory_error, catalog.path(4)):
+            read(reader, np.array([2, 4, 6]), catalog)
+        self.others_are_right(reader, catalog, contents, broken=4)
