@@ -22,10 +22,10 @@ _ORDER: dict[str, tuple[type, ...]] = {
 }
 _DATA: dict[str, tuple[type, ...]] = {"version": (int,), "samples": (int,), "names": (int,)}
 _CHECKPOINT = _DATA | _ORDER | {"batch_size": (int,), "batches": (int,), "resumed": (dict, _NONE)}
-_STATE = _DATA | {"epoch": (int,), "given": (int,)} | _ORDER | {"seed": (int, _NONE)}
-_COUNTS = "epoch", "given", "batches"
-for _of_one_rank in ("shard_id", "pad_last_batch"):
-    del _STATE[_of_one_rank]
+_STATE_ORDER = [name for name in _ORDER if name not in ("shard_id", "pad_last_batch")]
+_STATE = _DATA | {"epoch": (int,), "given": (int,)} | {name: _ORDER[name] for name in _STATE_ORDER}
+_STATE["seed"] = int, _NONE
+_COUNTS = "epoch", "given", "batches", "batch_size", "world", "rank"
 
 _SAME = "give the reader the same arguments"
 _REMEDIES = {  # in order of precedence
@@ -117,11 +117,11 @@ class SavedPositions:
         Raises:
             TypeError, ValueError: it is damaged, or of another data set or order; names it.
         """
-        saved = _read_state(f"{self._reader}: resume is no state of readers.state()", state)
+        saved, began = _read_state(f"{self._reader}: resume is no state of readers.state()", state)
         self._require_padding("resume")
         rest = Rest(
             size=saved["samples"],
-            began=_began(saved),
+            began=began,
             epoch=saved["epoch"],
             given=saved["given"],
             world=self._order.num_shards,
@@ -160,8 +160,8 @@ def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
     return data | asdict(order)
 
 
-def _read_state(what: str, state: Any) -> dict[str, Any]:
-    """Check a state; `what` begins the message of an error."""
+def _read_state(what: str, state: Any) -> tuple[dict[str, Any], OrderOptions]:
+    """Check a state, which has the order of the ranks that began the epoch; `what`: as below."""
     if not isinstance(state, Mapping):
         raise TypeError(f"{what}: it is {state!r}")
     read = _read(what, state, _STATE)
@@ -169,10 +169,10 @@ def _read_state(what: str, state: Any) -> dict[str, Any]:
         if read[name] > most:
             raise ValueError(f"{what}: {name} is {read[name]}")
     try:
-        _began(read)
+        began = OrderOptions(**{name: read[name] for name in _STATE_ORDER}, pad_last_batch=True)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
-    return read
+    return read, began
 
 
 def read_checkpoint(what: str, checkpoint: Any) -> dict[str, Any]:
@@ -182,12 +182,6 @@ def read_checkpoint(what: str, checkpoint: Any) -> dict[str, Any]:
         ValueError: it is something else; says what.
     """
     return _read(what, checkpoint, _CHECKPOINT)
-
-
-def _began(state: Mapping[str, Any]) -> OrderOptions:
-    """The order of the ranks that began the epoch of a state."""
-    order = {name: state[name] for name in _STATE if name in _ORDER}
-    return OrderOptions(**order, pad_last_batch=True)
 
 
 def _require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -214,9 +208,20 @@ def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[
             f"{what}, or one of another dali_storage: it has {version}, and this "
             f"dali_storage reads version {VERSION}: take the dali_storage that saved it"
         )
+    require_entries(what, saved, known)
+    return dict(saved)
+
+
+def require_entries(
+    what: str, saved: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]
+) -> None:
+    """Refuse other entries than these, or of other types; `what` begins the message of an error.
+
+    Raises:
+        ValueError: says which.
+    """
     if odd := sorted(map(str, saved.keys() ^ known.keys())):
         raise ValueError(f"{what}: it lacks, or has too much: {', '.join(odd)}")
     for name, kinds in known.items():
         if type(saved[name]) not in kinds or (name in _COUNTS and saved[name] < 0):
             raise ValueError(f"{what}: {name} is {saved[name]!r}")
-    return dict(saved)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from ...order.state import require_entries
+
 _VERSION = 2
 
 
@@ -67,21 +69,14 @@ class State:
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a Loader is a mapping, not {type(state).__name__}")
-        types: dict[str, Any] = {field.name: field.type for field in fields(cls)}
-        types["readers"] = dict
         version = state.get("version", _VERSION)
         if version != _VERSION:
             raise ValueError(
                 f"the state has version {version!r}, and this dali_storage reads version "
                 f"{_VERSION}: load it with the version that saved it"
             )
-        if set(state) != set(types):
-            odd = ", ".join(sorted(map(str, set(state) ^ set(types))))
-            raise ValueError(f"no state of a Loader: it lacks, or has too much: {odd}")
-        for name, kind in types.items():
-            value = state[name]
-            if type(value) is not kind or (kind is int and value < 0):
-                raise ValueError(f"no state of a Loader: {name} is {value!r}")
+        types: dict[str, Any] = {field.name: (field.type,) for field in fields(cls)}
+        require_entries("no state of a Loader", state, types | {"readers": (dict,)})
         return cls(**state)
 
     def checkpoint(self) -> bytes:
