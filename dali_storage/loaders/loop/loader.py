@@ -111,7 +111,7 @@ class Loader:
         the next epoch. Plain types only: JSON and torch.load(weights_only=True) take it.
         """
         batches = self._supply.at(*self._progress.place)
-        return State.save(batches.identity, batches.states(), batches.checkpoint())
+        return State.save(batches.identity, batches.states(), batches.pipeline.checkpoint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where `state_dict()` was called; makes the pipeline anew.
@@ -184,12 +184,6 @@ class Loader:
         """The names of the labels 0, 1, 2 and so on; empty if they are not known."""
         return self._classes() if self._classes else ()
 
-    def _begin(self, asked: float, turn: object) -> None:
-        """Begin the next epoch, whose first batch was asked for at this time."""
-        start = self._progress.start
-        length = self._supply.batches(*start).epochs.batches(start[0])
-        self._progress.begin(length, asked, turn)
-
     def _next(self, asked: float) -> tuple[Any, ...]:
         """The next batch of the epoch under way, which was asked for at this time."""
         place = self._progress.place
@@ -219,7 +213,9 @@ class _Epoch(Iterator[tuple[Any, ...]]):
         asked = time.perf_counter()
         loader, progress = self._loader, self._loader._progress
         if not self._begun:
-            loader._begin(asked, self._turn)
+            start = progress.start
+            length = loader._supply.batches(*start).epochs.batches(start[0])
+            progress.begin(length, asked, self._turn)
             self._begun = True
         if not self._complete:
             if self._failed or progress.turn is not self._turn:

@@ -67,7 +67,7 @@ class PipelineFactory:
         checkpoint = state.checkpoint()
         before = self._checkpoint
         if self._batches and self._batches.sound:
-            before = self._batches.checkpoint()
+            before = self._batches.pipeline.checkpoint()
         own = (state.rank, state.world) == (shard.rank, shard.world)
         try:
             batches = self._renew(checkpoint if own else None, state)
@@ -113,7 +113,7 @@ class PipelineFactory:
             batches = self._renew(self._checkpoint, self._resumed)
         if epoch is not None and not batches.epochs.reaches(epoch, batch):
             self._resumed = None
-            batches = self._renew(batches.checkpoint(), None)
+            batches = self._renew(batches.pipeline.checkpoint(), None)
         return batches
 
     def _refuse_unusable(self) -> None:

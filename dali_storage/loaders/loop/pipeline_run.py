@@ -133,10 +133,6 @@ class PipelineRun:
         """How long DALI has waited for the storage until now."""
         return sum([each.statistics.wait_seconds for each in self._sources.values()])
 
-    def checkpoint(self) -> bytes:
-        """The states of the pipeline's random operators at the next batch."""
-        return self.pipeline.checkpoint()  # type: ignore[no-any-return]
-
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends when nobody refers to it."""
         for each in self._sources.values():

@@ -48,8 +48,7 @@ class RandomResizedCrop:
 
     def resize(self, part: DataNode) -> DataNode:
         """The rest of the work, where a decoder has drawn the part."""
-        size = (self.size, self.size)
-        return fn.resize(part, size=size, interp_type=_interpolation(self.cubic), antialias=True)
+        return _resized(part, (self.size, self.size), self.cubic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,7 @@ class ShorterSide:
         height, width = height_and_width(images, self.layout)
         shorter = math.min(height, width)
         size = fn.stack(self.size * height // shorter, self.size * width // shorter)
-        return fn.resize(
-            images,
-            size=fn.cast(size, dtype=types.FLOAT),
-            interp_type=_interpolation(self.cubic),
-            antialias=True,
-        )
+        return _resized(images, fn.cast(size, dtype=types.FLOAT), self.cubic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +135,9 @@ class PadCrop:
         return _cut(images, start, self.size, self.fill)
 
 
-def _interpolation(cubic: bool) -> Any:
-    return types.INTERP_CUBIC if cubic else types.INTERP_LINEAR
+def _resized(images: DataNode, size: Any, cubic: bool) -> DataNode:
+    interpolation = types.INTERP_CUBIC if cubic else types.INTERP_LINEAR
+    return fn.resize(images, size=size, interp_type=interpolation, antialias=True)
 
 
 def height_and_width(images: DataNode, layout: Layout) -> tuple[DataNode, DataNode]:
