@@ -47,7 +47,9 @@ def add_reader(
     extend_pipelines()
     extend_iterators()
     extend_iterators_to_resume()
-    name = _generated_name(opening.fmt.schema) if name is None else name
+    if name is None:  # the one that DALI would generate here, which uses up the same number
+        number = f"detached_{_OpCounter().id}" if pipeline is None else pipeline._next_op_id()
+        name = f"__{opening.fmt.schema}_{number}"
     if not lazy:
         stream = BatchStream(name, opening)
         stream.open()
@@ -112,11 +114,3 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             "is for all ranks: give the reader the same seed= on all of them"
         )
     return saved
-
-
-def _generated_name(schema: str) -> str:
-    """The name that DALI would give to an unnamed reader made here; uses up the same number."""
-    pipeline = Pipeline.current()
-    if pipeline is None:
-        return f"__{schema}_detached_{_OpCounter().id}"
-    return f"__{schema}_{pipeline._next_op_id()}"

@@ -37,11 +37,7 @@ def drain(pipeline: Pipeline, error: Exception) -> None:
     Without its traceback, whose frames would keep the pipeline alive.
     """
     pipeline._failed_read = error.with_traceback(None)
-    pipeline.reset = _ignored  # at the end of an epoch; other sources would begin again
-
-
-def _ignored() -> None:
-    pass
+    pipeline.reset = lambda: None  # at the end of an epoch; other sources would begin again
 
 
 def _raise_or_schedule(pipeline: Any) -> None:

@@ -98,7 +98,12 @@ class Lanes(Generic[Job]):
         if self._free_turns and self._jobs and self._idle and not self._closed:
             lane = self._idle[0]
             if lane not in self._threads:
-                self._threads[lane] = self._start(lane)
+                # A daemon: at exit Python joins all other threads before it closes anything, and
+                # this one would wait for its bell.
+                name = f"dali_storage-{lane}"
+                thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
+                thread.start()
+                self._threads[lane] = thread
             steps: list[Callable[[], object]] = [
                 partial(heapq.heappop, self._idle),
                 partial(self._bells[lane].put, None),
@@ -106,14 +111,6 @@ class Lanes(Generic[Job]):
             wake = map(operator.call, steps)
             self._free_turns -= 1
             deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
-
-    def _start(self, lane: int) -> threading.Thread:
-        # A daemon: at exit Python joins all other threads before it closes anything, and this one
-        # would wait for its bell.
-        name = f"dali_storage-{lane}"
-        thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
-        thread.start()
-        return thread
 
     def _run(self, lane: int) -> None:
         self._mine.has_turn = False
