@@ -5,7 +5,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ class BatchStream:
         position: where it is.
         resumed: whether `resume()` has moved it.
         rest: what is left of the epoch that it was moved into, if others began it; else None.
+        ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
         pinned: whether batches are in page-locked host memory; known after `start()`.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
@@ -60,8 +61,7 @@ class BatchStream:
         self._process = os.getpid()
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
-        self._make_order: Callable[[], Order] | None = None
-        self._ended: str | None = None
+        self.ended: str | None = None
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -131,15 +131,11 @@ class BatchStream:
         self._refuse_ended()
         self.require_gpu(device_id)
         catalog, reader = self.open()
-        order = catalog.delivered, self._batch_size, self._order, catalog.containers
-        self._make_order = partial(Order, *order)
-        if self.rest is not None:
-            self._make_order = partial(RestOrder, *order, self.rest)
         pool = self._make_pool(reader, device_id)
         self._prefetcher = Prefetcher(
             catalog,
             reader,
-            self._make_order(),
+            self._make_order(catalog),
             self._opening.depth,
             pool=pool,
             dali_threads=num_threads,
@@ -216,20 +212,15 @@ class BatchStream:
 
         `meta`, `statistics`, `labels()` and `samples()` go on; `batch()` raises `RuntimeError`.
         """
-        self._ended = self._ended or f"{self} is closed; make the pipeline anew to read again"
+        self.ended = self.ended or f"{self} is closed; make the pipeline anew to read again"
         if self._finalizer is not None and (todo := self._finalizer.peek()):
             _, close, arguments, _ = todo
             close(*arguments)
             self._finalizer.detach()  # not before: after a Ctrl-C there is more to close
 
-    @property
-    def ended(self) -> bool:
-        """Whether `batch()` refuses to go on: after `close()` or `end()`."""
-        return self._ended is not None
-
     def end(self, error: Exception) -> None:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
-        self._ended = self._ended or (
+        self.ended = self.ended or (
             f"{self}: a read failed ({type(error).__name__}: {error}), and DALI dropped a batch of "
             "another source of this pipeline; make the pipeline anew, from a checkpoint to continue"
         )
@@ -240,9 +231,10 @@ class BatchStream:
         Raises:
             RuntimeError: `start()` has not been called, so the size of batches is not known.
         """
-        if self._make_order is None:
+        if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
-        return self._make_order().batch(position)
+        catalog, _ = self.open()
+        return self._make_order(catalog).batch(position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
@@ -252,15 +244,17 @@ class BatchStream:
     def __repr__(self) -> str:
         return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
 
+    def _make_order(self, catalog: Catalog) -> Order:
+        order = catalog.delivered, self._batch_size, self._order, catalog.containers
+        return Order(*order) if self.rest is None else RestOrder(*order, self.rest)
+
     def _make_pool(self, reader: Reader, gpu: int | None) -> BufferPool:
         """The memory of the batches; also sets `pinned` and `stream`."""
-        if gpu is None:
-            return BufferPool(reader.allocate)
-        if reader.device == "gpu":
+        if gpu is not None and reader.device == "gpu":
             self.stream = cuda.CudaStream(gpu)
             return BufferPool(reader.allocate, self.stream.fence)
-        self.pinned = reader.pinned
-        if reader.pinned or self._opening.pinned is False:
+        self.pinned = gpu is not None and reader.pinned
+        if gpu is None or reader.pinned or self._opening.pinned is False:
             return BufferPool(reader.allocate)
 
         def allocate(nbytes: int) -> HostBuffer:
@@ -280,8 +274,8 @@ class BatchStream:
         return BufferPool(allocate)
 
     def _refuse_ended(self) -> None:
-        if self._ended:
-            raise RuntimeError(self._ended)
+        if self.ended:
+            raise RuntimeError(self.ended)
 
     def _refuse_fork(self) -> None:
         if os.getpid() != self._process:
