@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,19 +26,14 @@ _EPOCHS = 4  # in a chunk at most, if each of them costs a shuffle
 _MARKS = 1024  # saved states of the random engine, at most
 _STRIDE = 65536  # draws from one saved state to the next, at first
 
+_List: TypeAlias = "_Listed | _ContainersReshuffled"
+
 
 class Stream(Protocol):
     """The endless stream of indices into the list of samples, without padding."""
 
     def chunk(self, position: int) -> tuple[int, Indices]:
         """A piece of the stream that contains `position`: where it starts, and its entries."""
-
-
-class _List(Protocol):
-    """The list that a window moves over."""
-
-    def entries(self, start: int, stop: int) -> IntArray:
-        """The entries at the positions start to stop - 1: int64[stop - start]."""
 
 
 class Lists:
@@ -80,7 +75,7 @@ def make_stream(
     shards: Shards, options: OrderOptions, containers: IntArray | None, lists: Lists
 ) -> Stream:
     """The stream that `options` describe; `containers` as in `Order`."""
-    listed: _Listed | _ContainersReshuffled
+    listed: _List
     chunk = _CHUNK
     if options.by_container and options.shuffle_after_epoch:
         if containers is None or containers.sum() != shards.size:
@@ -106,6 +101,7 @@ class _Listed:
         return position, self.entries(position, position + _CHUNK)
 
     def entries(self, start: int, stop: int) -> IntArray:
+        """The entries at the positions start to stop - 1: int64[stop - start]."""
         indices = self._shards.indices(start, stop)
         return indices if self._lists is None else self._lists.fixed[indices].astype(np.int64)
 
