@@ -67,23 +67,19 @@ class BufferPool:
         self._idle.clear()
 
     def _take(self, nbytes: int) -> Buffer:
-        while (idle := self._pop()) is not None:
-            arena, wait = idle
-            if arena.nbytes >= nbytes:  # drop buffers that are too small
-                if wait is not None:
-                    wait()
-                return arena
+        with contextlib.suppress(IndexError):  # none is idle
+            while True:
+                arena, wait = self._idle.pop()
+                if arena.nbytes >= nbytes:  # drop buffers that are too small
+                    if wait is not None:
+                        wait()
+                    return arena
         capacity = self._capacity  # read once: another lane may change it
         if nbytes > capacity:
             # An eighth more, so that a slightly larger batch does not replace all buffers again.
             capacity = -(-(nbytes + nbytes // 8) // _GRANULE) * _GRANULE
             self._capacity = capacity
         return self._allocate(capacity)
-
-    def _pop(self) -> tuple[Buffer, Callable[[], None] | None] | None:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
-        return None
 
 
 def _put_back(append: Callable[[Any], None], arena: Buffer, fence: Fence) -> None:
