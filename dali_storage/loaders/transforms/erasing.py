@@ -39,7 +39,8 @@ class RandomErasing:
         )
         seed = None if self.seed is None else self.seed + 1
         chosen = fn.random.coin_flip(probability=self.probability, seed=seed)
-        return _fill(images, start, size * chosen, self.fill)
+        size = fn.cast(size * chosen, dtype=types.FLOAT)
+        return _fill(images, start, size, self.fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,5 @@ class Cutout:
 
 
 def _fill(images: DataNode, start: DataNode, size: Any, fill: Channels) -> DataNode:
-    if not isinstance(size, tuple):
-        size = fn.cast(size, dtype=types.FLOAT)
-    return fn.erase(
-        images,
-        anchor=fn.cast(start, dtype=types.FLOAT),
-        shape=size,
-        axis_names="HW",
-        fill_value=fill,
-    )
+    anchor = fn.cast(start, dtype=types.FLOAT)
+    return fn.erase(images, anchor=anchor, shape=size, axis_names="HW", fill_value=fill)

@@ -148,14 +148,8 @@ def height_and_width(images: DataNode, layout: Layout) -> tuple[DataNode, DataNo
 
 def _cut(images: DataNode, start: DataNode, size: int, fill: Channels = (0,)) -> DataNode:
     """The square that starts at (y, x); what lies outside the image is filled."""
-    return fn.slice(
-        images,
-        start=start,
-        shape=(size, size),
-        axis_names="HW",
-        out_of_bounds_policy="pad",
-        fill_values=fill,
-    )
+    outside = {"out_of_bounds_policy": "pad", "fill_values": fill}
+    return fn.slice(images, start=start, shape=(size, size), axis_names="HW", **outside)
 
 
 def integers_below(limits: DataNode, seed: int | None) -> DataNode:
