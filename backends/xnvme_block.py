@@ -21,7 +21,6 @@ from .gpu.dmabuf import PeerMemory
 from .gpu.requirements import list_gpus
 from .linux.pci import address_of, list_controllers, require_controller
 from .xnvme import availability, library
-from .xnvme.bus import BusMemory
 from .xnvme.namespace import Namespace, Nsid, open_namespace
 from .xnvme.nodes import list_nodes
 from .xnvme.queue import QueueDepth
@@ -121,14 +120,19 @@ class XnvmeBlockReader(MappedReader[Namespace]):
 
     def read(self, batch: Batch, lane: int) -> None:
         bus = self._peer.find(batch.buffer) if self._peer else None
-        self._samples.read(batch, lane, partial(self._submit, lane, batch.buffer, bus))
+
+        def submit(reads: DeviceReads) -> Failures:
+            columns = reads.offsets, reads.memory, reads.lengths
+            return self._device.submit(lane, *columns, batch.buffer, bus)
+
+        self._samples.read(batch, lane, submit)
         if self._peer:
             self._peer.flush()
 
     def allocate(self, nbytes: int) -> Buffer:
         if self._peer:
             return self._peer.allocate(nbytes)
-        memory = self._device.allocate(nbytes)
+        memory = self._device.device.allocate(nbytes)
         return cuda.page_lock(memory, self.gpu) if self.gpu is not None else memory
 
     def _use_gpu(self, mem: str, gpu: int, uri: PathLike | None) -> PeerMemory | None:
@@ -145,9 +149,3 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         require_controller(address)
         self.device = "gpu"
         return PeerMemory(gpu, address)
-
-    def _submit(
-        self, lane: int, owner: Buffer, bus: BusMemory | None, reads: DeviceReads
-    ) -> Failures:
-        columns = reads.offsets, reads.memory, reads.lengths
-        return self._device.submit(lane, *columns, owner, bus)

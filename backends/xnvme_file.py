@@ -18,7 +18,7 @@ from .files.samples import SampleFiles
 from .files.spans import SpanReads
 from .xnvme import availability
 from .xnvme.device import XnvmeDevice
-from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, OpenReads, open_anonymous
+from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, open_anonymous
 from .xnvme.library import load
 from .xnvme.queue import QueueDepth
 
@@ -131,7 +131,7 @@ class XnvmeFileReader(Reader):
         self, queue: FileQueue, batch: Batch, spans: Spans, fds: IntArray
     ) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""
-        reads = OpenReads(
+        reads = FileReads(
             queue,
             fds.tolist(),
             address_of(batch.buffer) + spans.offsets,
@@ -155,11 +155,11 @@ class _SampleReads(FileReads):
         lane: int,
         yield_turn: Callable[[], None],
     ) -> None:
-        super().__init__(queue, batch.addresses, batch.sizes, files.unit)
+        addresses, sizes = batch.addresses, batch.sizes
+        super().__init__(queue, [], addresses, sizes, files.unit, will_wait=yield_turn)
         self._samples = batch.samples
         self._files = files
         self._lane = lane
-        self._yield_turn = yield_turn
         self._open: dict[int, int] = {}  # slot in the batch -> descriptor
 
     def open(self, slots: list[int]) -> list[int]:
@@ -182,9 +182,6 @@ class _SampleReads(FileReads):
                 self.errors[slot], self.got[slot] = 0, -1
         close_all(map(self._open.pop, slots))
 
-    def will_wait(self) -> None:
-        self._yield_turn()
-
     def close(self) -> None:
         """Close the files that are still open."""
         close_all(self._open.values())
@@ -195,7 +192,7 @@ class _SampleReads(FileReads):
         samples, wait = self._samples[slots], not self._open
         fds: list[int] = []
         try:
-            paths = self._files.open(fds, samples, self._lane, self._yield_turn, wait=wait)
+            paths = self._files.open(fds, samples, self._lane, self._will_wait, wait=wait)
             return self._files.sizes_now(fds, paths)
         finally:
             self._open.update(zip(slots, fds, strict=False))

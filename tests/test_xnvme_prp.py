@@ -19,7 +19,7 @@ from dali_storage.backends.xnvme.device_kinds import PCI_ADDRESS
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.prp import PrpLists, prps
 from dali_storage.backends.xnvme.queue import Queue
-from dali_storage.backends.xnvme.read_commands import PeerReadCommands
+from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.contract._types import address_of
 
 PAGE = 4096
@@ -139,7 +139,8 @@ def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: XnvmeDevi
         lists, pages = lists_at(4)
         memory = arena.address + np.array([512, 8 * PAGE, 20 * PAGE + 512])
         columns = np.array([7, 8, 9]) * 512, memory, np.array([512, 2 * PAGE, 9 * PAGE])
-        reads = PeerReadCommands(queue, *columns, lba_bytes=512, bus=arena.memory(), lists=lists)
+        peer = arena.memory(), lists
+        reads = ReadCommands(queue, *columns, lba_bytes=512, reports_length=False, peer=peer)
         reads._pass = lambda *arguments: passed.append(arguments) or 0
         assert reads.submit([2, 0, 1], [3, 1, 0]) == [0, 0, 0]
         heads = {context: queue.heads[context].tobytes() for context in (3, 1, 0)}

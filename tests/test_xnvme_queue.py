@@ -131,7 +131,7 @@ def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) 
         with Queue(device, 2) as queue:
             work = Reads(queue, np.arange(6) * 512, 1, memory)
             work.commands["opcode"] = 0xDC
-            work._memory[4] = 4096  # no memory is there
+            work._buffers[0][4] = 4096  # no memory is there
             queue.run(work, memory)
         assert sorted(work.ended) == list(range(6))
         assert work.statuses.tolist() == [0, 0, 0, 0, 0x700 | errno.EFAULT, 0]

@@ -82,13 +82,9 @@ class Descriptors(FileReads):
     def __init__(self, queue: FileQueue, fds: list[int], memory: np.ndarray) -> None:
         """`memory` is uint8[n, size]."""
         addresses = memory.ctypes.data + np.arange(len(fds)) * memory.strides[0]
-        super().__init__(queue, addresses, np.full(len(fds), memory.shape[1]))
-        self.fds = fds
+        super().__init__(queue, fds, addresses, np.full(len(fds), memory.shape[1]))
         self.ended: list[int] = []
         self.waits = 0
-
-    def open(self, numbers: list[int]) -> list[int]:
-        return [self.fds[number] for number in numbers]
 
     def end(self, numbers: list[int]) -> None:
         self.ended += numbers

@@ -52,19 +52,16 @@ class DeviceKind:
     needs: Callable[[str], str] | None = None
     take: Callable[[str], Ownership] | None = None
 
-    def choose_async_impl(self, io: str | None) -> str | None:
-        """The asynchronous implementation for the option `io`."""
+    def choose_async_impl(self, io: str | None, depth: int) -> str | None:
+        """The asynchronous implementation for the option `io`, if it and the depth are allowed."""
         if io is not None and io not in self.async_impls:
             known = ", ".join(name for name in self.async_impls if name is not None)
             wanted = f"one of {known}" if known else "left out"
             raise ValueError(f"xnvme-block: io must be {wanted} for {self.label}, not {io!r}")
-        return self.async_impls[0] if io is None else io
-
-    def require_depth(self, depth: int) -> None:
-        """Refuse a queue depth that is valid, but not for this kind of device."""
         if depth > self.max_queue_depth:
             limit = f"at most {self.max_queue_depth} for {self.label}"
             raise ValueError(f"xnvme-block: queue_depth must be {limit}, not {depth}")
+        return self.async_impls[0] if io is None else io
 
     @contextmanager
     def explain_failures(

@@ -6,13 +6,11 @@ import errno
 import fcntl
 import os
 import platform
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 
 import numpy as np
-import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
@@ -20,7 +18,7 @@ from ...contract.waiting import run_in_lane
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library
-from .queue import NOTHING_TO_DO, Commands, Queue
+from .queue import NOTHING_TO_DO, Commands, Queue, Statuses
 from .status import describe_status
 
 IOS = ("io_uring", "libaio", "emu", "thrpool")
@@ -149,7 +147,7 @@ class FileQueue:
         fds: list[int] = []
         try:
             fds += map(_anonymous_file, contents)
-            trial = OpenReads(self, fds, addresses, np.array([8, 8]))
+            trial = FileReads(self, fds, addresses, np.array([8, 8]))
             run_in_lane(partial(self.run, trial, memory))
         finally:
             for fd in fds:
@@ -207,33 +205,46 @@ def _kernel() -> tuple[int, int]:
 
 
 class FileReads(Commands):
-    """Reads of n files of expected sizes, from their start. A subclass opens and closes the files.
+    """Reads of n files, which are open and stay so. A subclass can open and close them.
 
     Attributes:
         got: int64[n], bytes read of each so far.
         errors: int64[n], errno of each; 0 if it has not failed.
     """
 
-    def __init__(self, queue: FileQueue, memory: IntArray, sizes: IntArray, unit: int = 1) -> None:
+    def __init__(
+        self,
+        queue: FileQueue,
+        fds: list[int],
+        memory: IntArray,
+        sizes: IntArray,
+        unit: int = 1,
+        *,
+        starts: IntArray | int = 0,
+        will_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         """Submit nothing yet.
 
         `memory`: int64[n], the address to read each file to; `sizes`: int64[n], bytes; `unit`:
-        bytes, what offsets and lengths must be multiples of.
+        bytes, what offsets and lengths must be multiples of; `starts`: int64[n], bytes into the
+        files; `will_wait`: see `Commands`.
         """
         self.count = sizes.size
         self.got = np.zeros_like(sizes)
         self.errors = np.zeros_like(sizes)
         self._queue = queue
+        self._fds = fds
         self._memory = memory
+        self._starts = starts + np.zeros_like(sizes)
+        self._will_wait = will_wait
         self._rounded = -(-sizes // unit) * unit
         self._sizes = sizes
         self._unit = unit
 
-    @abstractmethod
     def open(self, indices: list[int]) -> list[int]:
         """The descriptors of files, open already or not; -1 or LATER as in `FileQueue.submit()`."""
+        return [self._fds[index] for index in indices]
 
-    @abstractmethod
     def end(self, indices: list[int]) -> None:
         """Called for files that are read or have failed, and may be closed."""
 
@@ -242,16 +253,10 @@ class FileReads(Commands):
         got = self.got[indices]
         memory = self._memory[indices] + got
         nbytes = np.minimum(self._rounded[indices] - got, _MOST)
-        offsets = self.positions(indices, got)
+        offsets = self._starts[indices] + got
         return self._queue.submit(contexts, fds, memory.tolist(), nbytes.tolist(), offsets.tolist())
 
-    def positions(self, indices: list[int], got: IntArray) -> IntArray:
-        """int64[k], where the rest of each read starts in its file, in bytes."""
-        return got
-
-    def complete(
-        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
-    ) -> list[int]:
+    def complete(self, indices: IntArray, results: IntArray, statuses: Statuses) -> list[int]:
         got = self.got[indices] + results  # 0 for reads that failed
         self.got[indices] = got
         if not statuses.any() and (got == self._sizes[indices]).all():
@@ -269,36 +274,6 @@ class FileReads(Commands):
     def reject(self, index: int, error: int) -> None:
         self.errors[index] = error
         self.end([index])
-
-
-class OpenReads(FileReads):
-    """Reads of open files, which stay open."""
-
-    def __init__(
-        self,
-        queue: FileQueue,
-        fds: list[int],
-        memory: IntArray,
-        sizes: IntArray,
-        unit: int = 1,
-        *,
-        starts: IntArray | None = None,
-        will_wait: Callable[[], None] = lambda: None,
-    ) -> None:
-        """As `FileReads`; `starts`: int64[n], bytes into the files; `will_wait`: see `Commands`."""
-        super().__init__(queue, memory, sizes, unit)
-        self._fds = fds
-        self._starts = np.zeros_like(sizes) if starts is None else starts
-        self._will_wait = will_wait
-
-    def open(self, indices: list[int]) -> list[int]:
-        return [self._fds[index] for index in indices]
-
-    def positions(self, indices: list[int], got: IntArray) -> IntArray:
-        return self._starts[indices] + got
-
-    def end(self, indices: list[int]) -> None:
-        pass
 
     def will_wait(self) -> None:
         self._will_wait()

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 
-from ...contract._types import HostBuffer, IntArray
+from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable, os_error
 from ...contract.options import Option
 from ...contract.waiting import run_in_lane
@@ -22,7 +22,7 @@ from .device_kinds import BLOCK_DEVICE, CHARACTER_DEVICE, IMAGE, PCI_ADDRESS, De
 from .library import Library
 from .prp import PrpLists
 from .queue import Queue
-from .read_commands import PeerReadCommands, ReadCommands
+from .read_commands import ReadCommands
 
 Nsid: TypeAlias = Annotated[int, Option(range(1, 0xFFFFFFFF))]
 
@@ -36,23 +36,19 @@ class Namespace:
     """Logical blocks that are read by NVMe commands. `close()` ends the queues and the device.
 
     Attributes:
+        device: the device that is read, which allocates memory to read to.
         storage: what it is.
         lba_bytes: bytes of a logical block.
         max_transfer: bytes, the most that one command may read.
     """
 
     _kind: DeviceKind
-    _device: XnvmeDevice
+    device: XnvmeDevice
     _queues: list[Queue]
     _lists: list[PrpLists]
     storage: Storage
     lba_bytes: int
     max_transfer: int
-
-    @property
-    def device(self) -> XnvmeDevice:
-        """The device that is read."""
-        return self._device
 
     def transfer(self, backend: str, wanted: int | None, default: int) -> int:
         """The bytes of one command for the option `max_transfer`. None: `default`, if it can."""
@@ -77,22 +73,23 @@ class Namespace:
         """Read ranges, given as for `ReadCommands`, by a queue; return their `failures()`.
 
         `owner` owns the memory: it is kept for ever if the device stops answering. `bus` has the
-        bus addresses of memory that is not from `allocate()`. A queue is for one thread at a time.
+        bus addresses of memory that is not from `device`. A queue is for one thread at a time.
         Raises an OSError with the device's path if that does not answer, or another driver has it.
         """
-        runner, lba_bytes = self._queues[queue], self.lba_bytes
-        columns = runner, offsets, memory, lengths
-        commands: ReadCommands
+        runner = self._queues[queue]
         try:
             runner.require_usable()  # if it is closed, the device and the lists may be gone
-            if bus is None:
-                reports = self._kind.reports_length
-                commands = ReadCommands(*columns, lba_bytes=lba_bytes, reports_length=reports)
-            else:
-                lists = self._lists[queue]
-                commands = PeerReadCommands(*columns, lba_bytes=lba_bytes, bus=bus, lists=lists)
-                owner = owner, lists
-            runner.run(commands, owner)
+            peer = None if bus is None else (bus, self._lists[queue])
+            commands = ReadCommands(
+                runner,
+                offsets,
+                memory,
+                lengths,
+                lba_bytes=self.lba_bytes,
+                reports_length=self._kind.reports_length,
+                peer=peer,
+            )
+            runner.run(commands, (owner, peer[1]) if peer else owner)
         except OSError as error:
             number, what = error.errno or errno.EIO, error.strerror or str(error)
             raise OSError(number, what, self.storage.path) from None
@@ -100,7 +97,7 @@ class Namespace:
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read some bytes, at most `max_transfer`, by the first queue."""
-        memory = self.allocate(nbytes)
+        memory = self.device.allocate(nbytes)
         start, address, length = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
         if failures := run_in_lane(lambda: self.submit(0, start, address, length, memory)):
             number, what = failures[0]
@@ -110,16 +107,12 @@ class Namespace:
             raise os_error(number, os.fsencode(self.storage.path), f": {what} at LBA {lba}")
         return memory[:nbytes].tobytes()
 
-    def allocate(self, nbytes: int) -> HostBuffer:
-        """Memory to read to, as `XnvmeDevice.allocate()`."""
-        return self._device.allocate(nbytes)
-
     def close(self) -> None:
         """End the queues and close the device. Closing twice is fine."""
         for queue in self._queues:
             queue.close()
         self._lists.clear()
-        self._device.close()
+        self.device.close()
 
 
 def open_namespace(
@@ -135,11 +128,10 @@ def open_namespace(
 ) -> Namespace:
     """Open a device with its queues; the options and errors are those of `XnvmeBlockReader`.
 
-    `peer`: `submit()` can read to memory that is not from `allocate()`. Only at a PCI address.
+    `peer`: `submit()` can read to memory that is not from the device. Only at a PCI address.
     """
     kind, path = _kind_of(library, uri, nsid)
-    async_impl = kind.choose_async_impl(io)
-    kind.require_depth(queue_depth)
+    async_impl = kind.choose_async_impl(io, queue_depth)
     found = kind.find(path)
     with ExitStack() as opened:
         device = opened.enter_context(_open_device(library, kind, found.path, async_impl, nsid))

@@ -36,6 +36,9 @@ UNDER_WAY, NOTHING_TO_DO = 0, 1  # codes of a submission
 QueueDepth: TypeAlias = Annotated[int, Option(tuple(1 << power for power in range(12)))]
 """An option. libxnvme wants a power of two below 4096."""
 
+Statuses: TypeAlias = npt.NDArray[np.uint16]
+"""SCT << 8 | SC of commands."""
+
 _STATE_BYTES = 8
 _FREE = 0xFF  # the state of a context without a command
 # With these, submitting only writes to memory; the others make system calls.
@@ -64,12 +67,10 @@ class Commands(ABC):
         """
 
     @abstractmethod
-    def complete(
-        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
-    ) -> list[int]:
+    def complete(self, indices: IntArray, results: IntArray, statuses: Statuses) -> list[int]:
         """Take the completions of k commands; return the indices of those to submit again.
 
-        `results` is as the implementation reports it: bytes, mostly. `statuses` is SCT << 8 | SC.
+        `results` is as the implementation reports it: bytes, mostly.
         """
 
     @abstractmethod

@@ -4,13 +4,12 @@ import errno
 from itertools import repeat
 
 import numpy as np
-import numpy.typing as npt
 
 from ...contract._types import IntArray
 from .abi import COMMAND, CONTEXT, READ
 from .bus import BusMemory
 from .prp import PrpLists, prps
-from .queue import Commands, Queue
+from .queue import Commands, Queue, Statuses
 from .status import describe_status
 
 
@@ -32,6 +31,7 @@ class ReadCommands(Commands):
         *,
         lba_bytes: int,
         reports_length: bool,
+        peer: tuple[BusMemory, PrpLists] | None = None,
     ) -> None:
         """Prepare the commands for a queue. `Device.geometry()` must have been called before.
 
@@ -42,6 +42,8 @@ class ReadCommands(Commands):
             lengths: int64[n], bytes; at most MAX_BLOCKS blocks.
             lba_bytes: bytes of a logical block.
             reports_length: a successful command reports how many bytes were read.
+            peer: memory that libxnvme does not know, to read to by PRPs of our own, at most 2 MiB
+                per command; and the lists of the queue.
         """
         self.count = len(lengths)
         self.results = np.zeros(self.count, np.int64)
@@ -49,25 +51,31 @@ class ReadCommands(Commands):
         self.errors = np.zeros(self.count, np.int64)
         self._queue = queue
         self._pass = queue.functions.xnvme_cmd_pass
-        self._memory: list[int] = memory.tolist()
         self._nbytes: list[int] = lengths.tolist()
+        self._buffers = list[int | None](memory.tolist()), self._nbytes
         self._lengths = lengths if reports_length else None
         commands = np.zeros(self.count, COMMAND)
         commands["opcode"], commands["nsid"] = READ, queue.device.nsid
         commands["slba"] = offsets // lba_bytes
         commands["nlb"] = lengths // lba_bytes - 1  # as NVMe counts blocks
+        self._prps = None
+        if peer is not None:
+            self._prps, self._lists = prps(peer[0], memory, lengths), peer[1]
+            commands["prp1"] = self._prps.first
+            # Without a buffer, the backend "upcie" leaves the PRPs of a command as they are.
+            self._buffers = [None] * self.count, [0] * self.count
         self._heads = commands.view(CONTEXT["head"])
 
     def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
-        self._queue.heads[contexts] = self._heads[indices]
+        heads = self._heads[indices]
+        if self._prps is not None:
+            heads.view(COMMAND)["prp2"] = self._lists.write(self._prps, indices, contexts)
+        self._queue.heads[contexts] = heads
         pointers = [self._queue.pointers[context] for context in contexts]
-        memory = [self._memory[index] for index in indices]
-        nbytes = [self._nbytes[index] for index in indices]
+        memory, nbytes = ([column[index] for index in indices] for column in self._buffers)
         return list(map(self._pass, pointers, memory, nbytes, repeat(None), repeat(0)))
 
-    def complete(
-        self, indices: IntArray, results: IntArray, statuses: npt.NDArray[np.uint16]
-    ) -> list[int]:
+    def complete(self, indices: IntArray, results: IntArray, statuses: Statuses) -> list[int]:
         self.results[indices] = results
         self.statuses[indices] = statuses
         return []
@@ -93,37 +101,3 @@ class ReadCommands(Commands):
             number, status = describe_status(int(self.statuses[index]), self._queue.device.io)
             return number, f"{status and status + ': '}cannot read {nbytes} bytes"
         return errno.EIO, f"short read: {self.results[index]} of {nbytes} bytes"
-
-
-class PeerReadCommands(ReadCommands):
-    """Reads to memory that libxnvme does not know, by PRPs of our own.
-
-    Without a buffer, xnvme_cmd_pass() of the backend "upcie" leaves the PRPs of a command as they
-    are.
-    """
-
-    def __init__(
-        self,
-        queue: Queue,
-        offsets: IntArray,
-        memory: IntArray,
-        lengths: IntArray,
-        *,
-        lba_bytes: int,
-        bus: BusMemory,
-        lists: PrpLists,
-    ) -> None:
-        """Prepare the commands, as `ReadCommands`; at most 2 MiB each.
-
-        `bus` is the memory that they read to, and `lists` are those of the queue.
-        """
-        super().__init__(queue, offsets, memory, lengths, lba_bytes=lba_bytes, reports_length=False)
-        self._prps, self._lists = prps(bus, memory, lengths), lists
-        self._heads.view(COMMAND)["prp1"] = self._prps.first
-
-    def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
-        heads = self._heads[indices]
-        heads.view(COMMAND)["prp2"] = self._lists.write(self._prps, indices, contexts)
-        self._queue.heads[contexts] = heads
-        pointers = [self._queue.pointers[context] for context in contexts]
-        return list(map(self._pass, pointers, repeat(None), repeat(0), repeat(None), repeat(0)))

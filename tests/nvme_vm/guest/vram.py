@@ -98,7 +98,7 @@ class VramMemory(PeerMemory):
         machine, namespace = self.machine, self.namespace
         assert machine is not None
         assert namespace is not None
-        memory, found = bus.allocate(namespace._device, nbytes + _PAGE)
+        memory, found = bus.allocate(namespace.device, nbytes + _PAGE)
         order = np.random.default_rng(nbytes).permutation(nbytes // _PAGE)
         pages = -(-address_of(memory) // _PAGE) * _PAGE + order * _PAGE
         # Addresses only: whoever reads or writes there is killed.
