@@ -122,7 +122,12 @@ class XnvmeBamReader(MappedReader[Namespace]):
 
     def read(self, batch: Batch, lane: int) -> None:
         arena = (self._peer or self._buses).find(batch.buffer)
-        submit = partial(self._submit, self._queues[lane], arena, batch.buffer)
+
+        def submit(reads: DeviceReads) -> Failures:
+            with _named(self._device.storage.path):
+                columns = reads.offsets, reads.memory, reads.lengths
+                return self._queues[lane].read(*columns, arena, batch.buffer)
+
         self._samples.read(batch, lane, submit)
         if self._peer:
             self._peer.flush()
@@ -146,25 +151,11 @@ class XnvmeBamReader(MappedReader[Namespace]):
             queue.close()
         super().close()
 
-    def _submit(
-        self, queue: GpuQueue, arena: BusMemory, owner: Buffer, reads: DeviceReads
-    ) -> Failures:
-        with _named(self._device.storage.path):
-            return queue.read(reads.offsets, reads.memory, reads.lengths, arena, owner)
-
     def _open_queues(self, queues: int, depth: int) -> None:
-        controller = self._controller()
-        _require_granted(controller, self._device.storage.path, queues, depth)
-        pairs = [len(range(lane, queues, self.lanes)) for lane in range(self.lanes)]
-        self._queues += [GpuQueue(controller, count, depth) for count in pairs]
-        for queue in self._queues:
-            queue.create()
-
-    def _controller(self) -> Controller:
-        device = self._device.device
+        device, address = self._device.device, self._device.storage.path
         granted = count_granted(device)
-        registers = Registers(self._device.storage.path, granted)
-        return Controller(
+        registers = Registers(address, granted)
+        controller = Controller(
             device=device,
             registers=registers,
             doorbells=self._launcher.map_registers(registers.doorbells),
@@ -174,6 +165,11 @@ class XnvmeBamReader(MappedReader[Namespace]):
             lba_bytes=self._device.lba_bytes,
             timeout_s=TIMEOUT_S,
         )
+        _require_granted(controller, address, queues, depth)
+        pairs = [len(range(lane, queues, self.lanes)) for lane in range(self.lanes)]
+        self._queues += [GpuQueue(controller, count, depth) for count in pairs]
+        for queue in self._queues:
+            queue.create()
 
 
 @contextmanager

@@ -38,11 +38,7 @@ class AdminCommand:
         return int(self._context["result"][0])
 
     def run(self) -> int:
-        """Submit it and wait; return its status.
-
-        Raises:
-            OSError: the controller does not answer; it is given up.
-        """
+        """Submit it and wait; return its status. OSError if the controller is given up."""
         with LIBRARY_LOCK:
             if self._device.is_gone:
                 raise OSError(errno.ENODEV, "the controller must not be touched any more")

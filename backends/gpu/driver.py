@@ -34,11 +34,7 @@ def attribute(gpu: int, number: int) -> int:
 
 
 def export(buffer: cuda.DeviceBuffer) -> int:
-    """A file descriptor of the dma-buf of GPU memory, for the caller to close.
-
-    Raises:
-        BackendUnavailable: the driver does not export it.
-    """
+    """A descriptor of the dma-buf of GPU memory, for the caller to close; or BackendUnavailable."""
     fd = ctypes.c_int(-1)
     start, length = ctypes.c_uint64(buffer.address), ctypes.c_size_t(buffer.nbytes)
     name, flags = "cuMemGetHandleForAddressRange", ctypes.c_uint64(0)

@@ -71,6 +71,8 @@ class Launcher:
 class Launches:
     """Launches of the kernel for the same queue pairs, one at a time, on a stream of their own.
 
+    Everything raises an OSError if the GPU has failed, and a MemoryError if there is no room.
+
     Attributes:
         pairs: QUEUE_PAIR[k], their state after the last launch, in page-locked memory.
     """
@@ -87,10 +89,6 @@ class Launches:
             launcher: has the kernel.
             pairs: QUEUE_PAIR[k], with the addresses of what the controller uses.
             prp_list_bus: uint64[k, depth], the bus addresses of their PRP lists.
-
-        Raises:
-            OSError: the GPU has failed.
-            MemoryError: there is no room.
         """
         self._launcher = launcher
         self._cupy = launcher.cupy
@@ -123,10 +121,6 @@ class Launches:
         """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
 
         If that fails, call `stop()`.
-
-        Raises:
-            OSError: the GPU has failed.
-            MemoryError: there is no room for the columns.
         """
         with self._on_gpu():
             self._start(batch, columns)
@@ -156,21 +150,13 @@ class Launches:
         self._cupy.cuda.runtime.eventRecord(self._event.ptr, self._stream.ptr)
 
     def wait(self) -> Statuses:
-        """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses.
-
-        Raises:
-            OSError: the GPU has failed.
-        """
+        """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses."""
         with self._on_gpu():
             self._event.synchronize()
         return self._host[self._status].view(_STATUS).copy()
 
     def stop(self) -> None:
-        """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`.
-
-        Raises:
-            OSError: the GPU has failed.
-        """
+        """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`."""
         self._stop[0] = 1
         with self._on_gpu():
             self._stream.synchronize()

@@ -74,7 +74,7 @@ class QueuePairs:
         self._completions = completions  # keeps the memory alive
         self._steps: list[tuple[AdminCommand, AdminCommand]] = []  # creations and their undoing
         self.qids: list[int] = []
-        sizes = [_pages(depth * _SQ_ENTRY), _pages(depth * _CQ_ENTRY)]
+        sizes = [-(-depth * entry // _PAGE) for entry in (_SQ_ENTRY, _CQ_ENTRY)]
         # A queue must not cross a gap on the bus: there may be one after each hugepage.
         spare = sizes[0] * (sum(sizes) * count // _HUGEPAGE + 2)
         total = sum(sizes) * count + spare + depth * count
@@ -153,10 +153,6 @@ def _succeeds(delete: AdminCommand) -> bool:
         return not (delete.status and delete.run())
     except OSError:  # the controller does not answer
         return False
-
-
-def _pages(nbytes: int) -> int:
-    return -(-nbytes // _PAGE)
 
 
 def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, int]:

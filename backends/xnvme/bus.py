@@ -107,11 +107,7 @@ class BusMap:
         weakref.finalize(owner, self._known.remove, bus).atexit = False
 
     def find(self, memory: Buffer) -> BusMemory:
-        """The memory that `memory`, perhaps a slice, is part of.
-
-        Raises:
-            ValueError: it was not allocated by this reader.
-        """
+        """The memory of this reader that `memory`, perhaps a slice, is part of; else ValueError."""
         start = address_of(memory)
         for bus in self._known.copy():
             if bus.address <= start and start + memory.nbytes <= bus.address + bus.nbytes:
