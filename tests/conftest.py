@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def sim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ramdisk(xnvme: _xnvme.Library) -> Iterator[XnvmeDevice]:
     """A namespace in memory."""
-    with open_ramdisk(xnvme, "emu") as device:
+    with closing(open_ramdisk(xnvme, "emu")) as device:
         yield device
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .xnvme import access_mode, offered, open_file, open_ramdisk
 
 @pytest.mark.parametrize("io", IOS)
 def test_files_are_opened_read_only(xnvme: Library, file: Path, io: str) -> None:
-    with offered(xnvme, io), open_file(xnvme, file, io=io) as device:
+    with offered(xnvme, io), closing(open_file(xnvme, file, io=io)) as device:
         assert device.io == io
         assert os.path.samefile(f"/proc/self/fd/{device.descriptor}", file)
         assert access_mode(device.descriptor) == os.O_RDONLY
@@ -47,7 +48,7 @@ def test_an_implementation_that_is_not_there_is_an_error(xnvme: Library, file: P
 
 
 def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
-    with open_file(xnvme, file, direct=True) as device:
+    with closing(open_file(xnvme, file, direct=True)) as device:
         flags = Path(f"/proc/self/fdinfo/{device.descriptor}").read_text().split()[3]
         assert int(flags, 8) & os.O_DIRECT
     before = open_files()
@@ -58,7 +59,7 @@ def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
 
 
 def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None:
-    with open_file(xnvme, file, io="emu") as device:
+    with closing(open_file(xnvme, file, io="emu")) as device:
         wanted = np.zeros((), OPTS)
         wanted["rdonly"] = 1
         assert device._check(b"uri", wanted, "emu") == "emu"
@@ -145,7 +146,7 @@ def test_libxnvme_makes_or_ends_one_thing_at_a_time(
 
     def make_and_end(_: int) -> None:
         for _ in range(4):
-            with open_ramdisk(xnvme, "emu") as device, Queue(device, 1):
+            with closing(open_ramdisk(xnvme, "emu")) as device, closing(Queue(device, 1)):
                 device.geometry()
                 device.allocate(1)
 

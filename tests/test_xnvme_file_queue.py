@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def files(tmp_path: Path) -> Iterator[list[int]]:
 @pytest.mark.parametrize("io", IOS)
 def test_one_queue_reads_many_files(xnvme: Library, files: list[int], io: str, depth: int) -> None:
     memory = np.zeros((100, 3000), np.uint8)
-    with offered(xnvme, io), FileQueue(xnvme, io, depth) as queue:
+    with offered(xnvme, io), closing(FileQueue(xnvme, io, depth)) as queue:
         for _ in range(3):
             memory[:] = 255
             work = Descriptors(queue, files, memory)
@@ -49,7 +50,7 @@ def test_a_long_file_is_read_in_pieces(
 ) -> None:
     monkeypatch.setattr("dali_storage.backends.xnvme.file_queue._MOST", 7000)
     memory = np.zeros((5, 100_000), np.uint8)
-    with offered(xnvme, io), FileQueue(xnvme, io, 2) as queue, open(file, "rb") as opened:
+    with offered(xnvme, io), closing(FileQueue(xnvme, io, 2)) as queue, open(file, "rb") as opened:
         work = Descriptors(queue, [opened.fileno()] * 5, memory)
         queue.run(work, memory)
         assert sorted(work.ended) == list(range(5))
@@ -62,7 +63,7 @@ def test_o_nonblock_is_cleared_before_linux_5_15_for_io_uring(
 ) -> None:
     monkeypatch.setattr("platform.release", lambda: release)
     memory = np.zeros((1, 4096), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 2) as queue:
+    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 2)) as queue:
         fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
         queue.run(Descriptors(queue, [fd], memory), memory)
         assert os.get_blocking(fd) == cleared
@@ -73,7 +74,7 @@ def test_o_nonblock_is_cleared_before_linux_5_15_for_io_uring(
 @pytest.mark.parametrize("io", IOS)
 def test_no_file_stays_open_in_a_queue(xnvme: Library, file: Path, io: str) -> None:
     memory = np.zeros((3, 100), np.uint8)
-    with offered(xnvme, io), FileQueue(xnvme, io, 2) as queue:
+    with offered(xnvme, io), closing(FileQueue(xnvme, io, 2)) as queue:
         fd = os.open(file, os.O_RDONLY)
         queue.run(Descriptors(queue, [fd, -1, fd], memory), memory)
         os.close(fd)
@@ -88,7 +89,7 @@ def test_a_failed_read_has_its_errno_and_affects_no_other(
     xnvme: Library, files: list[int], io: str
 ) -> None:
     memory = np.zeros((3, 3000), np.uint8)
-    with offered(xnvme, io), FileQueue(xnvme, io, 4) as queue:
+    with offered(xnvme, io), closing(FileQueue(xnvme, io, 4)) as queue:
         work = Descriptors(queue, [files[1], files[2], files[3]], memory)
         work._memory[1] = 4096  # no memory is there
         queue.run(work, memory)

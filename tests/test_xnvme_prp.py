@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: XnvmeDevi
     arena = Arena(1 << 40, [(page * 7 % 64 + 1) * PAGE for page in range(64)])
     ramdisk.geometry()
     passed = []
-    with Queue(ramdisk, 4) as queue:
+    with closing(Queue(ramdisk, 4)) as queue:
         lists, pages = lists_at(4)
         memory = arena.address + np.array([512, 8 * PAGE, 20 * PAGE + 512])
         columns = np.array([7, 8, 9]) * 512, memory, np.array([512, 2 * PAGE, 9 * PAGE])
@@ -249,7 +250,7 @@ def test_the_lists_are_kept_with_the_memory_while_commands_are_under_way(
     lists, owner, kept = lists_at(1)[0], object(), []
     monkeypatch.setattr(Queue, "run", lambda queue, commands, memory: kept.append(memory))
     ramdisk.geometry()
-    with Queue(ramdisk, 1) as queue:
+    with closing(Queue(ramdisk, 1)) as queue:
         columns = [np.array([value]) for value in (0, arena.address, 9 * PAGE)]
         opened = Namespace(PCI_ADDRESS, ramdisk, [queue], [lists], None, 512, MOST)
         assert opened.submit(0, *columns, owner, arena.memory()) == {}

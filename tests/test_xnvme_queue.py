@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ def test_nvme_reads_get_the_right_blocks(xnvme: Library, io: str, depth: int) ->
     assert device.geometry().lba_bytes == 512  # asking for it is what makes libxnvme know it
     random = np.random.default_rng(depth)
     blocks = random.integers(0, 256, (3000, 512), np.uint8)
-    with device, Queue(device, depth) as queue:
+    with closing(device), closing(Queue(device, depth)) as queue:
         write = Reads(queue, np.arange(3000), 1, blocks)
         write.commands["opcode"] = 1  # a write, to memory of this process
         queue.run(write, blocks)
@@ -53,7 +54,7 @@ def test_nvme_reads_get_the_right_blocks(xnvme: Library, io: str, depth: int) ->
 
 
 def test_blocks_far_out_are_not_wrapped(xnvme: Library) -> None:
-    with open_ramdisk(xnvme, "nil") as device, Queue(device, 1) as queue:
+    with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, 1)) as queue:
         slba = np.array([(1 << 40) + 5])  # nil reads nothing
         queue.run(Reads(queue, slba, MAX_BLOCKS, slba), slba)
         command = queue.heads.copy().view(COMMAND)
@@ -63,7 +64,7 @@ def test_blocks_far_out_are_not_wrapped(xnvme: Library) -> None:
 
 @pytest.mark.parametrize("depth", [1, 16])
 def test_an_implementation_that_writes_no_results_completes(xnvme: Library, depth: int) -> None:
-    with open_ramdisk(xnvme, "nil") as device, Queue(device, depth) as queue:
+    with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, depth)) as queue:
         work = Reads(queue, np.arange(100), 8, np.zeros(1))
         work.statuses[:] = 9
         queue.run(work, None)
@@ -72,9 +73,9 @@ def test_an_implementation_that_writes_no_results_completes(xnvme: Library, dept
 
 
 def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Path) -> None:
-    with offered(xnvme, "io_uring"), open_file(xnvme, file, io="io_uring") as device:
+    with offered(xnvme, "io_uring"), closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((10, 512), np.uint8)
-        with Queue(device, 4) as queue:
+        with closing(Queue(device, 4)) as queue:
             work = Reads(queue, np.arange(10) * 512, 1, memory)
             work.commands["opcode"] = 0xDC  # the read of a file, by bytes
             work.commands["opcode"][3] = 0x55
@@ -92,7 +93,7 @@ def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, secto
     content = np.random.default_rng(sector).integers(0, 256, (1000, sector), np.uint8)
     (tmp_path / "image").write_bytes(content.tobytes())
     with offered(xnvme, io), loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
-        with XnvmeDevice(xnvme, path.encode(), io=io, sync="block", direct=True) as device:
+        with closing(XnvmeDevice(xnvme, path.encode(), io=io, sync="block", direct=True)) as device:
             assert access_mode(device.descriptor) == os.O_RDONLY
             geometry = device.geometry()
             assert (geometry.kind, geometry.lba_bytes) == ("conventional", sector)
@@ -100,7 +101,7 @@ def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, secto
             slba = np.random.default_rng(0).integers(0, 990, 300)
             memory = device.allocate(300 * 10 * sector).reshape(300, -1)
             addresses = memory.ctypes.data + np.arange(300) * memory.strides[0]
-            with Queue(device, 32) as queue:
+            with closing(Queue(device, 32)) as queue:
                 lengths, options = np.full(300, 10 * sector), {"reports_length": True}
                 offsets = slba * sector
                 reads = ReadCommands(
@@ -120,15 +121,15 @@ def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
         pytest.skip("libxnvme 0.7.5 finds it out by itself")
     (tmp_path / "image").write_bytes(bytes(1 << 20))
     with offered(xnvme, "io_uring"), loop_device(tmp_path / "image") as path:  # noqa: SIM117
-        with XnvmeDevice(xnvme, path.encode(), io="io_uring") as device:  # no sync="block"
+        with closing(XnvmeDevice(xnvme, path.encode(), io="io_uring")) as device:  # no sync="block"
             with pytest.raises(OSError, match="geometry"):
                 device.geometry()
 
 
 def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) -> None:
-    with offered(xnvme, "io_uring"), open_file(xnvme, file, io="io_uring") as device:
+    with offered(xnvme, "io_uring"), closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((6, 512), np.uint8)
-        with Queue(device, 2) as queue:
+        with closing(Queue(device, 2)) as queue:
             work = Reads(queue, np.arange(6) * 512, 1, memory)
             work.commands["opcode"] = 0xDC
             work._buffers[0][4] = 4096  # no memory is there
@@ -153,7 +154,7 @@ def test_a_command_that_is_refused_for_now_is_submitted_again(xnvme: Library) ->
                 codes += super().submit([number], [context]) if again else [-errno.EBUSY]
             return codes
 
-    with open_ramdisk(xnvme, "nil") as device, Queue(device, 8) as queue:
+    with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, 8)) as queue:
         work = Stubborn(queue, np.arange(50), 1, np.zeros(1))
         queue.run(work, None)
         assert sorted(work.ended) == list(range(50))
@@ -166,7 +167,7 @@ def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme: Library) -> None
         def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
             return [-errno.EAGAIN if number % 2 else NOTHING_TO_DO for number in numbers]
 
-    with open_ramdisk(xnvme, "nil") as device, Queue(device, 8) as queue:
+    with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, 8)) as queue:
         work = Never(queue, np.arange(20), 1, np.zeros(1))
         queue.run(work, None)
         assert work.errors.tolist() == [0, errno.EAGAIN] * 10
@@ -213,7 +214,7 @@ def write_later(fd: int, seconds: float) -> threading.Timer:
 
 def test_waiting_takes_no_processor(xnvme: Library, pipe: tuple[int, int]) -> None:
     memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
+    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as queue:
         timer = write_later(pipe[1], 0.5)
         work = Descriptors(queue, [pipe[0]], memory)
         begun = time.thread_time()
@@ -226,7 +227,7 @@ def test_waiting_takes_no_processor(xnvme: Library, pipe: tuple[int, int]) -> No
 
 def test_spinning_takes_a_processor(xnvme: Library, pipe: tuple[int, int]) -> None:
     memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as queue:
+    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as queue:
         queue._opened_queue()._backoff._spin = True
         timer = write_later(pipe[1], 0.5)
         begun = time.thread_time()
@@ -246,7 +247,7 @@ def test_an_error_waits_for_commands_under_way(
     memory = np.zeros((3, 8), np.uint8)
     with (
         offered(xnvme, "io_uring"),
-        FileQueue(xnvme, "io_uring", 8) as queue,
+        closing(FileQueue(xnvme, "io_uring", 8)) as queue,
         open(file, "rb") as other,
     ):
         timer = write_later(pipe[1], 0.3)
@@ -268,7 +269,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
     abandoned: list[Any] = []
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned)
     memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as files:
+    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as files:
         queue = files._opened_queue()
         queue._timeout_s = 0.2
         with pytest.raises(TimeoutError, match="1 commands are under way"):
@@ -295,7 +296,7 @@ def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
 ) -> None:
     monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
     memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), FileQueue(xnvme, "io_uring", 8) as files:
+    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as files:
         queue, begun, failures = files._opened_queue(), time.monotonic(), []
         poke = queue.poke
 
@@ -315,7 +316,7 @@ def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
 
 def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: XnvmeDevice) -> None:
     memory, turns = np.zeros((4, 512), np.uint8), itertools.cycle([True, False])
-    with Queue(ramdisk, 128) as queue:
+    with closing(Queue(ramdisk, 128)) as queue:
         poke = queue.poke
         queue.poke = lambda *arguments: 0 if next(turns) else poke(*arguments)
         queue._backoff._pause = _xnvme_queue._LONGEST_PAUSE
@@ -384,7 +385,7 @@ def test_a_queue_that_cannot_be_polled_is_given_up(
 ) -> None:
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", [])
     monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
-    with Queue(ramdisk, 4) as queue, Queue(ramdisk, 4) as other:
+    with closing(Queue(ramdisk, 4)) as queue, closing(Queue(ramdisk, 4)) as other:
         poke, failures = queue.poke, iter([-errno.EAGAIN] * 3)
         queue.poke = lambda *arguments: next(failures, None) or poke(*arguments)
         work = Reads(queue, np.arange(4), 1, memory := np.zeros((4, 512), np.uint8))

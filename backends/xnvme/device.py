@@ -164,12 +164,6 @@ class XnvmeDevice:
         """Release it. Closing twice is fine."""
         self._handle = None
 
-    def __enter__(self) -> XnvmeDevice:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def _check(self, uri: bytes, wanted: np.ndarray[Any, Any], io: str | None) -> str:
         """Refuse options that libxnvme has silently replaced; return the implementation in use."""
         address = self.library.xnvme_dev_get_opts(self.pointer)

@@ -33,7 +33,7 @@ _NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems require it
 
 
 class FileQueue:
-    """A queue that reads any open file. For one thread at a time; `with` or `close()` ends it.
+    """A queue that reads any open file. For one thread at a time; `close()` ends it.
 
     libxnvme has a queue per file. To create one takes 0.1 ms with io_uring and 33 ms with libaio,
     far more than to read a cached file. So a handle and its queue are created once, on an empty
@@ -128,12 +128,6 @@ class FileQueue:
         if home >= 0:
             os.close(home)
         self._queue, self._handles = None, []
-
-    def __enter__(self) -> FileQueue:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _opened_queue(self) -> Queue:
         if self._queue is None:

@@ -132,20 +132,19 @@ def open_namespace(
     """
     kind, path = _kind_of(library, uri, nsid)
     async_impl = kind.choose_async_impl(io, queue_depth)
-    found = kind.find(path)
+    found, made = kind.find(path), list[Queue]()
     with ExitStack() as opened:
-        device = opened.enter_context(_open_device(library, kind, found.path, async_impl, nsid))
+        device = _open_device(library, kind, found.path, async_impl, nsid)
+        opened.callback(device.close)
         geometry = _geometry(kind, device, found.path, nsid)
         storage = kind.identify(device, geometry, found)
         max_transfer = _max_transfer(kind, device, geometry, storage)
         doing = f"cannot create {queues} queues of depth {queue_depth}"
         hint = "; the device may support fewer or shallower ones"
         with kind.explain_failures(library, found.path, device.io, doing, hint):
-            new = (
-                Queue(device, queue_depth, spin=spin, timeout_s=kind.timeout_s)
-                for _ in range(queues)
-            )
-            made = list(map(opened.enter_context, new))
+            for _ in range(queues):
+                made.append(Queue(device, queue_depth, spin=spin, timeout_s=kind.timeout_s))
+                opened.callback(made[-1].close)
         lists = [PrpLists(device, queue_depth) for _ in made if peer]
         opened.pop_all()
     return Namespace(kind, device, made, lists, storage, geometry.lba_bytes, max_transfer)

@@ -83,7 +83,7 @@ class Commands(ABC):
 
 
 class Queue:
-    """A queue of a device, for one thread at a time. `with` or `close()` ends it.
+    """A queue of a device, for one thread at a time. `close()` ends it.
 
     Attributes:
         device: the device.
@@ -175,12 +175,6 @@ class Queue:
             with LIBRARY_LOCK:
                 self.device.library.xnvme_queue_term(pointer)
         self._handle = None
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def require_usable(self) -> None:
         """Refuse to run anything; the errors are those of `run()`."""
