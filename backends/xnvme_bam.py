@@ -23,7 +23,7 @@ from .gpu.registers import Registers
 from .gpu.requirements import cuda_problem, list_gpus, submission_needs
 from .linux import pci
 from .xnvme import bus, library
-from .xnvme.bus import BusMap, BusMemory
+from .xnvme.bus import BusMap
 from .xnvme.library import Library
 from .xnvme.namespace import Namespace, Nsid, open_namespace
 
@@ -88,7 +88,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
         """
         address = _address(uri)
         loaded = load_map(bmap)
-        launcher, xnvme = module.Launcher(gpu), _library()
+        self._launcher, xnvme = module.Launcher(gpu), _library()
         require_access(address)
         self._peer = PeerMemory(gpu, address) if mem == "gpu" else None
         self.device, self.pinned = mem, mem == "cpu"
@@ -99,7 +99,6 @@ class XnvmeBamReader(MappedReader[Namespace]):
         opener = partial(
             open_namespace, xnvme, io=None, nsid=nsid, queues=1, queue_depth=2, spin=False
         )
-        self._launcher = launcher
 
         def prepare(namespace: Namespace) -> int:
             with _named(address):
@@ -161,7 +160,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
             doorbells=self._launcher.map_registers(registers.doorbells),
             granted=granted,
             launcher=self._launcher,
-            completions=partial(_completions, self._peer) if self._peer else None,
+            peer=self._peer,
             lba_bytes=self._device.lba_bytes,
             timeout_s=TIMEOUT_S,
         )
@@ -179,11 +178,6 @@ def _named(address: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, error.filename or address) from None
-
-
-def _completions(peer: PeerMemory, nbytes: int) -> tuple[Buffer, BusMemory]:
-    memory = peer.allocate(nbytes)
-    return memory, peer.find(memory)
 
 
 def require_access(address: str) -> None:

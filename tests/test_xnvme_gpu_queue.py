@@ -108,7 +108,7 @@ def queue(admin: Controller, launcher: Launcher) -> Iterator[GpuQueue]:
         doorbells=5000,
         granted=8,
         launcher=launcher,
-        completions=None,
+        peer=None,
         lba_bytes=BLOCK,
         timeout_s=3.0,
     )

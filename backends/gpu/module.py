@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ...contract import cuda
 from ...contract._types import HostBuffer, address_of
 from ...contract.errors import BackendUnavailable
+from ..xnvme.bus import BusAddresses
 from . import layout
 
 _CAPABILITY = 70  # Volta: __nanosleep, and atomics and fences of the whole system
@@ -61,9 +62,7 @@ class Launcher:
         """The same for mapped registers of another device."""
         return cuda.device_address(cuda.map_registers(registers, self.gpu), self.gpu)
 
-    def launches(
-        self, pairs: npt.NDArray[np.void], prp_list_bus: npt.NDArray[np.uint64]
-    ) -> Launches:
+    def launches(self, pairs: npt.NDArray[np.void], prp_list_bus: BusAddresses) -> Launches:
         """Launches of the kernel that drive some queue pairs, one after the other."""
         return Launches(self, pairs, prp_list_bus)
 
@@ -78,10 +77,7 @@ class Launches:
     """
 
     def __init__(
-        self,
-        launcher: Launcher,
-        pairs: npt.NDArray[np.void],
-        prp_list_bus: npt.NDArray[np.uint64],
+        self, launcher: Launcher, pairs: npt.NDArray[np.void], prp_list_bus: BusAddresses
     ) -> None:
         """Prepare launches for queue pairs that have not been used.
 
@@ -93,29 +89,27 @@ class Launches:
         self._launcher = launcher
         self._cupy = launcher.cupy
         with self._on_gpu():
-            self._prepare(pairs, prp_list_bus)
-
-    def _prepare(self, pairs: npt.NDArray[np.void], prp_list_bus: npt.NDArray[np.uint64]) -> None:
-        self._stream = self._cupy.cuda.Stream(non_blocking=True)
-        self._event = self._cupy.cuda.Event(block=True, disable_timing=True)
-        gpu, stop = self._launcher.gpu, self._page_locked(4)
-        self._stop, self._stop_address = stop.view(_STATUS), cuda.device_address(stop, gpu)
-        self._device = cuda.allocate(1, gpu)  # for the columns of a batch
-        self._host = self._page_locked(self._device.nbytes)
-        self._status = slice(0, 0)
-        self._rows = self._page_locked(pairs.nbytes)
-        self.pairs = self._rows.view(layout.QUEUE_PAIR)
-        self.pairs[:] = pairs
-        columns: dict[tuple[int, str], npt.NDArray[Any]] = {}
-        for index, bus_addresses in enumerate(prp_list_bus):
-            named = {"prp_list_bus": bus_addresses, **layout.first_columns(prp_list_bus.shape[1])}
-            columns |= {(index, name): column for name, column in named.items()}
-        places, nbytes = _pack([self.pairs, *columns.values()])
-        self._own = cuda.allocate(nbytes, gpu)  # the kernel's own
-        for (index, name), place in zip(columns, places[1:], strict=True):
-            self.pairs[name][index] = self._own.address + place.start
-        for place, column in zip(places, [self.pairs, *columns.values()], strict=True):
-            self._own[place] = _bytes(column)
+            self._stream = self._cupy.cuda.Stream(non_blocking=True)
+            self._event = self._cupy.cuda.Event(block=True, disable_timing=True)
+            gpu, stop = self._launcher.gpu, self._page_locked(4)
+            self._stop, self._stop_address = stop.view(_STATUS), cuda.device_address(stop, gpu)
+            self._device = cuda.allocate(1, gpu)  # for the columns of a batch
+            self._host = self._page_locked(self._device.nbytes)
+            self._status = slice(0, 0)
+            self._rows = self._page_locked(pairs.nbytes)
+            self.pairs = self._rows.view(layout.QUEUE_PAIR)
+            self.pairs[:] = pairs
+            columns: dict[tuple[int, str], npt.NDArray[Any]] = {}
+            for index, bus_addresses in enumerate(prp_list_bus):
+                named = layout.first_columns(bus_addresses.size).items()
+                columns[index, "prp_list_bus"] = bus_addresses
+                columns |= {(index, name): column for name, column in named}
+            places, nbytes = _pack([self.pairs, *columns.values()])
+            self._own = cuda.allocate(nbytes, gpu)  # the kernel's own
+            for (index, name), place in zip(columns, places[1:], strict=True):
+                self.pairs[name][index] = self._own.address + place.start
+            for place, column in zip(places, [self.pairs, *columns.values()], strict=True):
+                self._own[place] = _bytes(column)
 
     def start(self, batch: npt.NDArray[np.void], **columns: npt.NDArray[Any]) -> None:
         """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
@@ -123,31 +117,29 @@ class Launches:
         If that fails, call `stop()`.
         """
         with self._on_gpu():
-            self._start(batch, columns)
-
-    def _start(self, batch: npt.NDArray[np.void], columns: dict[str, npt.NDArray[Any]]) -> None:
-        count = int(batch["count"])
-        columns |= {"next": np.zeros(1, _STATUS), "status": np.full(count, layout.NOT_DONE, "<u4")}
-        places, nbytes = _pack(columns.values())
-        if nbytes > self._device.nbytes:
-            device = cuda.allocate(nbytes + nbytes // 8, self._launcher.gpu)
-            self._host = self._page_locked(device.nbytes)
-            self._device = device  # last: the other one may be longer
-        for (name, column), place in zip(columns.items(), places, strict=True):
-            self._host[place] = _bytes(column)
-            batch[name] = self._device.address + place.start
-        batch["stop"] = self._stop_address
-        self._status = places[-1]
-        self._stop[0] = 0
-        self._copy("memcpyHostToDevice", self._device.address, address_of(self._host), nbytes)
-        with self._stream:
-            arguments = batch, np.uint64(self._own.address)
-            self._launcher.kernel((self.pairs.size,), (layout.LANES,), arguments)
-        status = self._host[self._status]
-        source = self._device.address + self._status.start
-        self._copy("memcpyDeviceToHost", address_of(status), source, status.nbytes)
-        self._fetch_pairs()
-        self._cupy.cuda.runtime.eventRecord(self._event.ptr, self._stream.ptr)
+            count = int(batch["count"])
+            columns["next"] = np.zeros(1, _STATUS)
+            columns["status"] = np.full(count, layout.NOT_DONE, _STATUS)
+            places, nbytes = _pack(columns.values())
+            if nbytes > self._device.nbytes:
+                device = cuda.allocate(nbytes + nbytes // 8, self._launcher.gpu)
+                self._host = self._page_locked(device.nbytes)
+                self._device = device  # last: the other one may be longer
+            for (name, column), place in zip(columns.items(), places, strict=True):
+                self._host[place] = _bytes(column)
+                batch[name] = self._device.address + place.start
+            batch["stop"] = self._stop_address
+            self._status = places[-1]
+            self._stop[0] = 0
+            self._copy("memcpyHostToDevice", self._device.address, address_of(self._host), nbytes)
+            with self._stream:
+                arguments = batch, np.uint64(self._own.address)
+                self._launcher.kernel((self.pairs.size,), (layout.LANES,), arguments)
+            status = self._host[self._status]
+            source = self._device.address + self._status.start
+            self._copy("memcpyDeviceToHost", address_of(status), source, status.nbytes)
+            self._fetch_pairs()
+            self._cupy.cuda.runtime.eventRecord(self._event.ptr, self._stream.ptr)
 
     def wait(self) -> Statuses:
         """Wait for the end of the kernel, without the interpreter lock; uint32[n], the statuses."""

@@ -1,24 +1,20 @@
-"""A queue whose read commands a GPU submits: some queue pairs, driven by the kernel in `gpu/`.
-
-What `Queue` is for commands that the processor submits. A launch of the kernel runs a batch of
-commands; their statuses come back as a column.
-"""
+"""A queue whose read commands a GPU submits, by launches of the kernel of submit.cu."""
 
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...contract._types import Buffer, IntArray, address_of
+from ...contract._types import IntArray, address_of
 from ..xnvme.abi import SCT_AND_SC
 from ..xnvme.bus import BusMemory
 from ..xnvme.device import XnvmeDevice
 from ..xnvme.status import describe_status
 from . import layout
+from .dmabuf import PeerMemory
 from .queue_pairs import COMPLETION_BYTES, QueuePairs
 from .registers import Registers
 
@@ -37,7 +33,7 @@ class Controller:
         doorbells: the address of their doorbells, as the kernel uses it.
         granted: how many I/O queue pairs it grants.
         launcher: launches the kernel, as `gpu.module.Launcher`.
-        completions: allocates memory for completion queues; None: they are in host memory.
+        peer: allocates memory for completion queues; None: they are in host memory.
         lba_bytes: bytes of a logical block.
         timeout_s: seconds without any completion after which a queue pair is given up.
     """
@@ -47,7 +43,7 @@ class Controller:
     doorbells: int
     granted: int
     launcher: Any
-    completions: Callable[[int], tuple[Buffer, BusMemory]] | None
+    peer: PeerMemory | None
     lba_bytes: int
     timeout_s: float
 
@@ -101,7 +97,11 @@ class GpuQueue:
         try:
             self._launches.start(batch, **columns)
             statuses = self._launches.wait()
-            self._require_no_fault()
+            pairs = self._launches.pairs
+            for fault in pairs["fault"][pairs["fault"] != layout.NO_FAULT].tolist():
+                number = errno.ETIMEDOUT if fault == layout.TIMED_OUT else errno.EIO
+                left = f"{pairs['in_flight'].sum()} commands are in flight"
+                raise OSError(number, f"{layout.FAULTS[fault]}; {left}")
             self._memory = []
         except BaseException:
             self._give_up()
@@ -124,7 +124,10 @@ class GpuQueue:
         """Create the queue pairs; raises as `QueuePairs.create()` and `read()`."""
         controller, count = self._usable(), self._count
         device, launcher = controller.device, controller.launcher
-        completions = controller.completions and controller.completions(count * COMPLETION_BYTES)
+        completions = None
+        if controller.peer is not None:
+            buffer = controller.peer.allocate(count * COMPLETION_BYTES)
+            completions = buffer, controller.peer.find(buffer)
         self._pairs = made = QueuePairs(
             device, count, self._depth, granted=controller.granted, completions=completions
         )
@@ -185,15 +188,6 @@ class GpuQueue:
             what = "the controller has stopped answering" if device.lost else taken
             raise OSError(errno.ENODEV, what)
         return self._controller
-
-    def _require_no_fault(self) -> None:
-        pairs = self._launches.pairs
-        faults = pairs["fault"][pairs["fault"] != layout.NO_FAULT]
-        if faults.size:
-            fault = int(faults[0])
-            number = errno.ETIMEDOUT if fault == layout.TIMED_OUT else errno.EIO
-            left = f"{pairs['in_flight'].sum()} commands are in flight"
-            raise OSError(number, f"{layout.FAULTS[fault]}; {left}")
 
     def _give_up(self) -> None:
         """Have the kernel return, and delete the queue pairs if they cannot be used any more."""

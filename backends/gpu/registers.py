@@ -41,10 +41,9 @@ class Registers:
             raise OSError(errno.ENODEV, "its registers cannot be read", address)
         self.max_depth = (low & 0xFFFF) + 1  # CAP.MQES
         self._stride = 4 << (high & 15)  # CAP.DSTRD
+        nbytes = -(-2 * (granted + 1) * self._stride // _PAGE) * _PAGE
         # Nothing else of it is for the GPU to write to.
-        self.doorbells = memory[_DOORBELLS:][
-            : -(-2 * (granted + 1) * self._stride // _PAGE) * _PAGE
-        ]
+        self.doorbells = memory[_DOORBELLS : _DOORBELLS + nbytes]
 
     def offsets(self, qid: int) -> tuple[int, int]:
         """Where in `doorbells` those of a submission queue and its completion queue are."""
