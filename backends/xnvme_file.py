@@ -82,14 +82,12 @@ class XnvmeFileReader(Reader):
             self._allocator = open_anonymous(library, io)
             for _ in range(lanes):
                 self._queues.append(FileQueue(library, io, queue_depth, direct=direct))
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise (
-                availability.limit_reached(error) or availability.not_offered(library, io, error)
-            ) from None
-        except BaseException:
-            self.close()
-            raise
+            if not isinstance(error, OSError):
+                raise
+            limit = availability.limit_reached(error)
+            raise limit or availability.not_offered(library, io, error) from None
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
@@ -192,7 +190,7 @@ class _SampleReads(FileReads):
         samples, wait = self._samples[slots], not self._open
         fds: list[int] = []
         try:
-            paths = self._files.open(fds, samples, self._lane, self._will_wait, wait=wait)
+            paths = self._files.open(fds, samples, self._lane, self.will_wait, wait=wait)
             return self._files.sizes_now(fds, paths)
         finally:
             self._open.update(zip(slots, fds, strict=False))

@@ -244,7 +244,12 @@ def test_a_class_is_a_backend_without_a_name() -> None:
         (Sizeless, {}, TypeError, "backend Sizeless does not implement sizes"),
         (Loose, {}, TypeError, "backend Loose must take its options as .* lanes: 'int' = 1"),
         (BlockReader, {}, TypeError, "backend BlockReader needs the option bmap; its options are "),
-        (MemoryReader, {"x": 1}, TypeError, "backend MemoryReader has no option x; its options are"),
+        (
+            MemoryReader,
+            {"x": 1},
+            TypeError,
+            "backend MemoryReader has no option x; its options are",
+        ),
         (PythonFileReader, {"lanes": 0}, ValueError, "lanes must be an integer from 1 to 64"),
     ],
 )

@@ -82,12 +82,13 @@ class Descriptors(FileReads):
     def __init__(self, queue: FileQueue, fds: list[int], memory: np.ndarray) -> None:
         """`memory` is uint8[n, size]."""
         addresses = memory.ctypes.data + np.arange(len(fds)) * memory.strides[0]
-        super().__init__(queue, fds, addresses, np.full(len(fds), memory.shape[1]))
+        sizes = np.full(len(fds), memory.shape[1])
+        super().__init__(queue, fds, addresses, sizes, will_wait=self.wait)
         self.ended: list[int] = []
         self.waits = 0
 
     def end(self, numbers: list[int]) -> None:
         self.ended += numbers
 
-    def will_wait(self) -> None:
+    def wait(self) -> None:
         self.waits += 1

@@ -117,9 +117,8 @@ class Launches:
         If that fails, call `stop()`.
         """
         with self._on_gpu():
-            count = int(batch["count"])
             columns["next"] = np.zeros(1, _STATUS)
-            columns["status"] = np.full(count, layout.NOT_DONE, _STATUS)
+            columns["status"] = np.full(int(batch["count"]), layout.NOT_DONE, _STATUS)
             places, nbytes = _pack(columns.values())
             if nbytes > self._device.nbytes:
                 device = cuda.allocate(nbytes + nbytes // 8, self._launcher.gpu)

@@ -21,8 +21,7 @@ def unavailable() -> BackendUnavailable | None:
     except BackendUnavailable as reason:
         return reason.with_traceback(None)
     default, *others = IOS
-    failure = _failure(library, default)
-    if failure is None:
+    if (failure := _failure(library, default)) is None:
         return None
     works = ", ".join(repr(io) for io in others if _failure(library, io) is None)
     return not_offered(library, default, f"{failure}; it offers {works or 'no other'}")

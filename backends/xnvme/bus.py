@@ -71,11 +71,9 @@ def paged(address: int, nbytes: int, pages: BusAddresses) -> BusMemory:
 
 
 def allocate(device: XnvmeDevice, nbytes: int) -> tuple[HostBuffer, BusMemory]:
-    """As `XnvmeDevice.allocate()`, with the bus addresses. Only for the backend "upcie".
+    """As `XnvmeDevice.allocate()`, with the bus addresses; OSError if libxnvme does not know them.
 
-    Raises:
-        MemoryError: there is no more memory for DMA.
-        OSError: libxnvme does not know the bus addresses.
+    Only for the backend "upcie".
     """
     memory = device.allocate(nbytes)
     address = address_of(memory)

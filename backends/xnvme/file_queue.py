@@ -6,9 +6,10 @@ import errno
 import fcntl
 import os
 import platform
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 
 import numpy as np
 
@@ -53,7 +54,8 @@ class FileQueue:
         """
         self.io = io
         # The files are open with O_NONBLOCK; before Linux 5.15, io_uring then fails with EAGAIN.
-        self._clears_nonblock = io == "io_uring" and _kernel() < (5, 15)
+        major, minor = map(int, re.findall(r"\d+", platform.release())[:2])
+        self._clears_nonblock = io == "io_uring" and (major, minor) < (5, 15)
         self._flags = os.O_DIRECT if direct else 0
         self._handles: list[XnvmeDevice] = []
         self._moved: set[int] = set()
@@ -183,19 +185,12 @@ def _anonymous_file(content: bytes) -> int:
 def _descriptor(handle: XnvmeDevice, home: int) -> int:
     """The descriptor of a handle on `home`, if libxnvme keeps it where 0.7.5 and main do."""
     fd = handle.descriptor
-    try:
+    with suppress(OSError):  # not open
         if os.path.sameopenfile(fd, home) and fd != home:
             return fd
-    except OSError:  # not open
-        pass
     raise BackendUnavailable(
         f"{handle.library.path} does not keep its descriptors where libxnvme 0.7.5 and main do"
     )
-
-
-def _kernel() -> tuple[int, int]:
-    major, minor = platform.release().split(".")[:2]
-    return int(major), int("".join(takewhile(str.isdigit, minor)))
 
 
 class FileReads(Commands):
@@ -230,7 +225,7 @@ class FileReads(Commands):
         self._fds = fds
         self._memory = memory
         self._starts = starts + np.zeros_like(sizes)
-        self._will_wait = will_wait
+        self.will_wait = will_wait
         self._rounded = -(-sizes // unit) * unit
         self._sizes = sizes
         self._unit = unit
@@ -268,6 +263,3 @@ class FileReads(Commands):
     def reject(self, index: int, error: int) -> None:
         self.errors[index] = error
         self.end([index])
-
-    def will_wait(self) -> None:
-        self._will_wait()

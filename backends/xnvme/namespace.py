@@ -80,14 +80,9 @@ class Namespace:
         try:
             runner.require_usable()  # if it is closed, the device and the lists may be gone
             peer = None if bus is None else (bus, self._lists[queue])
+            columns, reports = (runner, offsets, memory, lengths), self._kind.reports_length
             commands = ReadCommands(
-                runner,
-                offsets,
-                memory,
-                lengths,
-                lba_bytes=self.lba_bytes,
-                reports_length=self._kind.reports_length,
-                peer=peer,
+                *columns, lba_bytes=self.lba_bytes, reports_length=reports, peer=peer
             )
             runner.run(commands, (owner, peer[1]) if peer else owner)
         except OSError as error:

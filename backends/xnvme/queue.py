@@ -18,7 +18,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -36,8 +36,7 @@ UNDER_WAY, NOTHING_TO_DO = 0, 1  # codes of a submission
 QueueDepth: TypeAlias = Annotated[int, Option(tuple(1 << power for power in range(12)))]
 """An option. libxnvme wants a power of two below 4096."""
 
-Statuses: TypeAlias = npt.NDArray[np.uint16]
-"""SCT << 8 | SC of commands."""
+Statuses: TypeAlias = npt.NDArray[np.uint16]  # SCT << 8 | SC
 
 _STATE_BYTES = 8
 _FREE = 0xFF  # the state of a context without a command
@@ -55,9 +54,11 @@ class Commands(ABC):
 
     Attributes:
         count: the number of commands; each is identified by an index.
+        will_wait: called when there is nothing to do but to wait for completions.
     """
 
     count: int
+    will_wait: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod
     def submit(self, indices: list[int], contexts: list[int]) -> Sequence[int]:
@@ -76,10 +77,6 @@ class Commands(ABC):
     @abstractmethod
     def reject(self, index: int, error: int) -> None:
         """Called for a command that cannot be submitted; `error` is an errno."""
-
-    @abstractmethod
-    def will_wait(self) -> None:
-        """Called when there is nothing to do but to wait for completions."""
 
 
 class Queue:
@@ -114,7 +111,7 @@ class Queue:
         self.poke = library.xnvme_queue_poke
         self._outstanding = library.xnvme_queue_get_outstanding
         self.functions: Any = library.with_gil if device.io in _NO_SYSTEM_CALL else library
-        self._backoff = _Backoff(spin)
+        self._spin = spin
         self._timeout_s = timeout_s
         self._memory: list[object] = []  # owner of the memory being read to: none or one
         try:
@@ -202,7 +199,7 @@ class Queue:
         self._free = list(range(len(self.pointers)))
         self._owners = np.zeros(len(self.pointers), np.int64)  # command index by context
         self._states[:] = _FREE
-        self._backoff.reset()
+        self._backoff = _Backoff(self._spin)
 
     def _run(self, commands: Commands) -> None:
         todo, depth = deque(range(commands.count)), len(self.pointers)
@@ -276,10 +273,6 @@ class _Backoff:
 
     def __init__(self, spin: bool) -> None:
         self._spin = spin
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin with the shortest pause."""
         self._group, self._pause, self._has_slept = 1, _SHORTEST_PAUSE, False
 
     def start(self, count: int, depth: int) -> None:

@@ -59,7 +59,7 @@ class ReadCommands(Commands):
         commands["slba"] = offsets // lba_bytes
         commands["nlb"] = lengths // lba_bytes - 1  # as NVMe counts blocks
         self._prps = None
-        if peer is not None:
+        if peer:
             self._prps, self._lists = prps(peer[0], memory, lengths), peer[1]
             commands["prp1"] = self._prps.first
             # Without a buffer, the backend "upcie" leaves the PRPs of a command as they are.
@@ -76,15 +76,11 @@ class ReadCommands(Commands):
         return list(map(self._pass, pointers, memory, nbytes, repeat(None), repeat(0)))
 
     def complete(self, indices: IntArray, results: IntArray, statuses: Statuses) -> list[int]:
-        self.results[indices] = results
-        self.statuses[indices] = statuses
+        self.results[indices], self.statuses[indices] = results, statuses
         return []
 
     def reject(self, index: int, error: int) -> None:
         self.errors[index] = error
-
-    def will_wait(self) -> None:
-        pass
 
     def failures(self) -> dict[int, tuple[int, str]]:
         """The errno of each command that failed or was short, and what happened, by its index."""
