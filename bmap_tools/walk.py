@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -35,9 +34,6 @@ class Folder:
 
     def parts(self, length: int) -> Iterator[Folder]:
         """The same files in folders of at most `length`."""
-        if len(self) <= length:
-            yield self
-            return
         names = self.split()
         for start in range(0, len(names), length):
             part = names[start : start + length]
@@ -114,23 +110,13 @@ def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
                 names.append(entry.name)
-                continue
-            kind = stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else _target(entry)
-            if kind == stat.S_IFDIR:
+            elif entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path):
                 directories.append(entry.name)
             elif entry.is_symlink():  # to a special file, for example, which itself is no sample
                 names.append(entry.name)
-                if kind != stat.S_IFREG:
+                if not os.path.isfile(entry.path):
                     special.append(entry.name)
     return names, special, directories
-
-
-def _target(entry: os.DirEntry[bytes]) -> int | None:
-    """The file type of a link's target; None if it cannot be determined."""
-    try:
-        return stat.S_IFMT(entry.stat().st_mode)
-    except OSError:
-        return None
 
 
 def _identity(directory: bytes) -> tuple[int, int]:
