@@ -8,26 +8,20 @@ after Ctrl-C.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from . import create, show, verify
 from .bmap_json import MapFormatError
 from .console import BadInputError, print_message, reason
 from .device import UnsupportedStorage
 
-_COMMANDS: dict[str, Callable[..., int]] = {
-    "create": create.run,
-    "verify": verify.run,
-    "show": show.run,
-}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line. Returns the exit status."""
     options = vars(parser().parse_args(arguments))
-    run = _COMMANDS[options.pop("command")]
+    command = {"create": create, "verify": verify, "show": show}[options.pop("command")]
     try:
-        return run(**options)
+        return int(command.run(**options))
     except (BadInputError, UnsupportedStorage, MapFormatError) as error:
         print_message(str(error))
     except BrokenPipeError:  # `show | head`: the flush at exit must not fail once more

@@ -22,6 +22,8 @@ _END = b"\n]\n}\n"
 
 _short = Repr()
 _short.maxstring = _short.maxother = 300
+short_repr = _short.repr
+"""The repr of a value for a message, shortened."""
 
 
 class MapFormatError(ValueError):
@@ -73,11 +75,18 @@ def read_document(file: BinaryIO) -> dict[str, Any]:
             Python's recursion limit, or has an integer of more digits than Python converts.
         OSError: the file cannot be read.
     """
-    text = _read_text(file)
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise MapFormatError(
+            f"larger than {MAX_BYTES >> 20} MiB, and damaged or not written with one file per line"
+        )
     try:
-        found = _decoder.decode(text)
+        found = _decoder.decode(data.decode())
     except MapFormatError:
         raise
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise MapFormatError(f"line {line}: not UTF-8: {error.reason}") from None
     except JSONDecodeError as error:
         raise MapFormatError(f"line {error.lineno}: not JSON, or cut off: {error.msg}") from None
     except RecursionError:
@@ -87,19 +96,6 @@ def read_document(file: BinaryIO) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise MapFormatError(f"must be a JSON object, not {short_repr(found)}")
     return found
-
-
-def _read_text(file: BinaryIO) -> str:
-    data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise MapFormatError(
-            f"larger than {MAX_BYTES >> 20} MiB, and damaged or not written with one file per line"
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise MapFormatError(f"line {line}: not UTF-8: {error.reason}") from None
 
 
 def _parse_part(text: bytes) -> Any:
@@ -185,11 +181,6 @@ class Members:
         return MapFormatError(
             f"{self._where}: {name} must be {expected}, not {short_repr(self._members[name])}"
         )
-
-
-def short_repr(value: object) -> str:
-    """The repr of a value for a message, shortened."""
-    return _short.repr(value)
 
 
 def path_repr(path: bytes) -> str:

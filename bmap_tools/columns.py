@@ -55,12 +55,10 @@ class Columns:
         except MapFormatError as error:
             for row in rows if len(rows) > 1 else ():
                 self.add([row])  # finds the bad one
-            raise MapFormatError(f"{self._label(rows[0])}: {error}") from None
+            path = rows[0][0] if isinstance(rows[0], list) and rows[0] else None
+            where = short_repr(path) if isinstance(path, str) else f"file {len(self.name_sizes)}"
+            raise MapFormatError(f"{where}: {error}") from None
         self.paths.add(names)
-
-    def _label(self, row: Any) -> str:
-        path = row[0] if isinstance(row, list) and row else None
-        return short_repr(path) if isinstance(path, str) else f"file {len(self.name_sizes)}"
 
     def _add(self, rows: Sequence[Any]) -> list[bytes]:
         if set(map(type, rows)) != {list} or set(map(len, rows)) != {len(COLUMNS)}:
@@ -87,10 +85,7 @@ class Columns:
         extents = list(chain.from_iterable(column))
         if extents:
             self.extents.extend(_extent_numbers(extents))
-        if len(extents) == len(column) and all(column):  # the usual case
-            self.extent_counts.extend(array("q", [1]) * len(column))
-        else:
-            self.extent_counts.extend(map(len, column))
+        self.extent_counts.extend(map(len, column))
 
     def _without_reasons(self, column: Sequence[Any]) -> list[Any]:
         """Keep the reasons of files that are not mapped, and replace them by no extents."""

@@ -173,9 +173,6 @@ def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list
 
 
 def _adjacent(extent: Extent, logical: int, physical: int) -> bool:
-    first_logical, first_physical, length = extent
-    if first_logical + length != logical:
-        return False
-    if first_physical < 0 or physical < 0:
-        return first_physical == physical
-    return first_physical + length == physical
+    start, address, length = extent
+    after = UNWRITTEN if address == UNWRITTEN else address + length
+    return (start + length, after) == (logical, physical)

@@ -94,10 +94,7 @@ def unsupported_attribute(fd: int, file_system: str) -> str | None:
     buffer = bytearray(_FSXATTR_BYTES)
     fcntl.ioctl(fd, request, buffer)
     flags = int.from_bytes(buffer[:4], sys.byteorder)
-    for flag, why in reasons.items():
-        if flags & flag:
-            return why
-    return None
+    return next((why for flag, why in reasons.items() if flags & flag), None)
 
 
 def settling_ns(ctime_ns: int) -> int:
