@@ -8,6 +8,7 @@ and NaN and Infinity are not numbers.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from json import JSONDecodeError, JSONDecoder
 from reprlib import Repr
 from typing import Any, BinaryIO
@@ -156,10 +157,6 @@ class Members:
         """A string as for `text()`, or None for null."""
         return None if self[name] is None else self.text(name)
 
-    def path(self, name: str) -> bytes:
-        """A string, as bytes."""
-        return self.text(name).encode("utf-8", "surrogateescape")
-
     def names(self, name: str) -> tuple[bytes, ...]:
         """A list of strings, as bytes."""
         value = self[name]
@@ -195,14 +192,12 @@ def to_bytes(names: Iterable[Any]) -> list[bytes] | None:
     In a UTF-8 locale this is `os.fsencode`; the meaning of a map must not depend on the locale.
     """
     names = list(names)
-    if not set(map(type, names)) <= {str}:
-        return None
-    try:
+    with suppress(TypeError, UnicodeEncodeError):
         joined = "\0".join(names).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return None
-    encoded = joined.split(b"\0") if names else []
-    return encoded if len(encoded) == len(names) else None
+        encoded = joined.split(b"\0") if names else []
+        if len(encoded) == len(names):
+            return encoded
+    return None
 
 
 def to_text(names: Iterable[bytes]) -> list[str]:

@@ -63,16 +63,13 @@ class _Comparison:
         self._root = root
         self._path = device.name
         self._fd = device.fileno()
-        self._start = self._file_system_start()
-
-    def _file_system_start(self) -> int:
-        """Where the file system begins on the device, in bytes."""
-        file_system = self._map.file_system
+        file_system = extent_map.file_system
         family = "xfs" if file_system.type == "xfs" else "ext"
-        for start in sorted({0, self._map.device.start}):
+        for start in sorted({0, extent_map.device.start}):
             with suppress(UnsupportedStorage):
                 if superblock(self._fd, start) == (family, file_system.uuid):
-                    return start
+                    self._start = start  # of the file system on the device, bytes
+                    return
         raise BadInputError(
             f"{self._path} does not hold the map's file system, {file_system.type} with UUID "
             f"{file_system.uuid}; give the device, the disk or an image that does with --uri"

@@ -4,9 +4,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import TypeAlias
 
 Tick: TypeAlias = Callable[[int], None]
@@ -32,13 +31,13 @@ def print_message(text: str) -> None:
     print(f"bmap_tools: {_visible(text)}", file=sys.stderr, flush=True)
 
 
-def print_files(heading: str, lines: Iterable[str], count: int) -> None:
-    """Print a heading, the first of `count` lines about files, and how many more there are."""
+def print_files(heading: str, lines: Sequence[str]) -> None:
+    """Print a heading, the first lines about files, and how many more there are."""
     print_message(heading)
-    for line in islice(lines, _LISTED):
+    for line in lines[:_LISTED]:
         print(f"  {_visible(line)}", file=sys.stderr)
-    if count > _LISTED:
-        print(f"  and {count - _LISTED:,} more", file=sys.stderr, flush=True)
+    if len(lines) > _LISTED:
+        print(f"  and {len(lines) - _LISTED:,} more", file=sys.stderr, flush=True)
 
 
 def _visible(text: str) -> str:

@@ -63,8 +63,8 @@ def _check_output(output: str) -> None:
 def _walk(root: bytes, output: bytes) -> Walk:
     tree = walk.walk(root, without=output)
     if tree.unreadable:
-        lines = (f"{printable(name)}/: {why}" for name, why in sorted(tree.unreadable.items()))
-        print_files("these directories could not be listed:", lines, len(tree.unreadable))
+        lines = [f"{printable(name)}/: {why}" for name, why in sorted(tree.unreadable.items())]
+        print_files("these directories could not be listed:", lines)
         raise BadInputError(
             f"nothing was written: the samples in these directories below {printable(root)} would "
             "be missing; get permission to list the directories, or move them elsewhere"
@@ -90,8 +90,7 @@ def _report(extent_map: ExtentMap, output: str) -> int:
         print_files(
             f"{len(unmapped):,} of {len(extent_map):,} files are not mapped; the map marks them "
             "to be read as files:",
-            (f"{printable(extent_map.name(i))}: {why}" for i, why in sorted(unmapped.items())),
-            len(unmapped),
+            [f"{printable(extent_map.name(i))}: {why}" for i, why in sorted(unmapped.items())],
         )
     print_message(
         f"{output}: {len(extent_map):,} files, {int(extent_map.sizes.sum()):,} bytes, "

@@ -104,11 +104,10 @@ def _attribute(directory: str, name: str) -> str | None:
     try:
         with open(os.path.join(directory, name), errors="surrogateescape") as file:
             return file.read().strip() or None
-    except FileNotFoundError:
-        return None
     except OSError as error:
         # A device may have the file and no value, and some files are readable by root only.
-        if error.errno in (errno.EACCES, errno.EINVAL, errno.ENXIO, errno.EOPNOTSUPP):
+        none = errno.ENOENT, errno.EACCES, errno.EINVAL, errno.ENXIO, errno.EOPNOTSUPP
+        if error.errno in none:
             return None
         raise
 

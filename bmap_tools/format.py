@@ -57,10 +57,8 @@ def save(extent_map: ExtentMap, path: PathLike) -> None:
     members = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in header.items()]
     with replacing(os.path.realpath(os.fsdecode(path))) as file:
         file.write(("{\n" + "".join(members) + '"files": [').encode("ascii"))
-        separator = "\n"
-        for line in lines(extent_map):
-            file.write((separator + line).encode("ascii"))
-            separator = ",\n"
+        for number, line in enumerate(lines(extent_map)):
+            file.write(f"{',' * (number > 0)}\n{line}".encode("ascii"))
         file.write(b"\n]\n}\n")
 
 
@@ -111,18 +109,10 @@ def _read(header: dict[str, Any], groups: Iterable[list[Any]]) -> ExtentMap:
     for rows in groups:
         if rows:
             columns.add(rows)
-    extent_map = _extent_map(members, columns)
-    check(extent_map, columns.paths)
-    if members["digest"] != digest(extent_map):
-        raise MapFormatError("the digest does not match: the map was damaged or edited; renew it")
-    return extent_map
-
-
-def _extent_map(members: Members, columns: Columns) -> ExtentMap:
     members.text("creator")
     sizes, inodes, mtimes_ns, ctimes_ns = map(as_array, columns.numbers.values())
-    return ExtentMap(
-        root=members.path("root"),
+    extent_map = ExtentMap(
+        root=members.text("root").encode("utf-8", "surrogateescape"),
         created=members.text("created"),
         file_system=FileSystem(**_fields(FileSystem, "file_system", members)),
         device=Device(**_fields(Device, "device", members)),
@@ -137,6 +127,10 @@ def _extent_map(members: Members, columns: Columns) -> ExtentMap:
         extents=as_array(columns.extents).reshape(-1, 3),
         unmapped=columns.unmapped,
     )
+    check(extent_map, columns.paths)
+    if members["digest"] != digest(extent_map):
+        raise MapFormatError("the digest does not match: the map was damaged or edited; renew it")
+    return extent_map
 
 
 def _fields(kind: type[FileSystem | Device], name: str, members: Members) -> dict[str, Any]:

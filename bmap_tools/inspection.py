@@ -51,17 +51,15 @@ def inspect(name: bytes, directory: int, device: int, file_system: FileSystem) -
     """
     try:
         fd = os.open(name, _FLAGS, dir_fd=directory)
+        try:
+            before = os.fstat(fd)
+            began_ns = time.time_ns()
+            outcome = _outcome(fd, before, device, file_system)
+            status = _status(os.fstat(fd))
+        finally:
+            os.close(fd)
     except OSError as error:
         return inspect_unopened(name, directory)[0], reason(error)
-    try:
-        before = os.fstat(fd)
-        began_ns = time.time_ns()
-        outcome = _outcome(fd, before, device, file_system)
-        status = _status(os.fstat(fd))
-    except OSError as error:
-        return inspect_unopened(name, directory)[0], reason(error)
-    finally:
-        os.close(fd)
     if status != _status(before) or abs(began_ns - status[3]) < settling_ns(status[3]):
         return status, KEPT_CHANGING
     return status, outcome

@@ -45,9 +45,7 @@ def run(
     arguments = shlex.join([os.fsdecode(directory), "-o", path])
     renew = f"renew the map: python -m bmap_tools create {arguments}"
     if changes := list(_device_changes(extent_map, found, device)):
-        print_files(
-            f"{printable(directory)} is not on the device of {path}:", changes, len(changes)
-        )
+        print_files(f"{printable(directory)} is not on the device of {path}:", changes)
         print_message(renew)
         return 1
     files = np.arange(len(extent_map))
@@ -66,8 +64,8 @@ def run(
     if not wrong:
         print_message(f"{path}: {len(files):,} of {len(extent_map):,} files are as mapped")
         return 0
-    lines = (f"{printable(extent_map.name(file))}: {why}" for file, why in sorted(wrong.items()))
-    print_files(f"{len(wrong):,} of {len(files):,} files are not as mapped:", lines, len(wrong))
+    lines = [f"{printable(extent_map.name(file))}: {why}" for file, why in sorted(wrong.items())]
+    print_files(f"{len(wrong):,} of {len(files):,} files are not as mapped:", lines)
     print_message(renew)
     return 1
 
