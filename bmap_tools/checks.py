@@ -37,9 +37,7 @@ class PathChecks:
         """Refuse paths that are not relative or have ".", ".." or empty components."""
         joined = b"\0%b\0" % b"\0".join(paths)
         components = joined.replace(b"/", b"\0")
-        if b"\0\0" in components or (
-            b"\0." in components and (b"\0.\0" in components or b"\0..\0" in components)
-        ):
+        if any(bad in components for bad in (b"\0\0", b"\0.\0", b"\0..\0")):
             path = next(path for path in paths if not _is_plain(path))
             raise MapFormatError(
                 f"{path_repr(path)}: a path must be relative to the root, without '.', '..' and "

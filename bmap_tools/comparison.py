@@ -93,12 +93,10 @@ class _Comparison:
             for piece in _pieces(extents, int(self._map.sizes[file])):
                 if piece[1] < 0:
                     offset = _first_data(fd, piece)
-                else:
-                    offset = self._first_difference(fd, piece, memory)
-                if offset is not None:
                     where = "in a hole of the map, which reads as zeros"
-                    if piece[1] >= 0:
-                        where = f"byte {self._start + piece[1] + offset - piece[0]} of {self._path}"
+                elif (offset := self._first_difference(fd, piece, memory)) is not None:
+                    where = f"byte {self._start + piece[1] + offset - piece[0]} of {self._path}"
+                if offset is not None:
                     return f"byte {offset} differs on the device ({where})"
         finally:
             os.close(fd)

@@ -53,8 +53,7 @@ def examine(node: str) -> Device:
     status = os.stat(node)
     if not stat.S_ISBLK(status.st_mode):
         raise UnsupportedStorage(f"{node} is not a block device")
-    number = status.st_rdev
-    return of_sysfs(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    return of_sysfs(f"/sys/dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
 
 
 def of_sysfs(path: str) -> Device:

@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import device
 from .device import UnsupportedStorage
@@ -37,8 +37,7 @@ _UNSUPPORTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """A mounted file system: its type and its options other than defaults, as in mountinfo."""
 
     type: str
