@@ -11,7 +11,6 @@ import re
 import stat
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from numbers import Number
 from typing import Any, TypeAlias, TypedDict, Unpack, cast
 
@@ -38,7 +37,14 @@ Labels: TypeAlias = int | float | str | Iterable[int | float | str]
 
 
 class Filters(TypedDict, total=False):
-    """The arguments of `fn.readers.file` that filter a directory; `from_tree()` describes them."""
+    """The arguments of `fn.readers.file` that filter a directory.
+
+    Attributes:
+        file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
+            match; None is DEFAULT_FILE_FILTERS.
+        dir_filters: the same for classes; None lets all pass.
+        case_sensitive_filter: whether upper and lower case differ, for both.
+    """
 
     file_filters: Patterns | None
     dir_filters: Patterns | None
@@ -84,13 +90,11 @@ def discover(
                 return from_index(file_root, **filters)
             if scheme(path_bytes("file_root", file_root)):
                 return from_store(remote, file_root, **filters)
-            return from_tree(directory(file_root), **filters)
+            return from_directory(file_root, **filters)
         if tree is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(tree, **filters)
-    # DALI does not use filters here, but checks them.
-    compile_filters("file_filters", filters.get("file_filters"), case_sensitive=True)
-    compile_filters("dir_filters", filters.get("dir_filters"), case_sensitive=True)
+    _filters(**filters)  # DALI does not use them here, but checks them
     if file_root is not None and is_index(file_root):
         what = f"file_root must be a directory with files or file_list, not {file_root!r}"
         raise ValueError(f"{what}; an index has names and labels of its own")
@@ -109,42 +113,20 @@ def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
         OSError: file_root, one of its entries or a class cannot be accessed; names it.
         ValueError: as from_tree(); or file_root is not a local path.
     """
-    return from_tree(directory(file_root), **filters)
+    return from_tree(Directory(file_root), **filters)
 
 
-def directory(file_root: PathLike) -> Tree:
-    """The directory as a tree, which is listed when it is asked.
-
-    Raises:
-        ValueError, TypeError: it is not a local path.
-    """
-    return _Directory(local_path("file_root", file_root))
-
-
-def from_tree(
-    tree: Tree,
-    *,
-    file_filters: Patterns | None = None,
-    dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool = False,
-) -> Catalog:
+def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
     """The samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() finds them.
 
     A class is a directory, or a link to one, that passes `dir_filters`; hidden ones count. Its
     label is its index among the classes in byte order, whether it has samples or not. A sample is a
     regular file, or a link to anything, that passes `file_filters`; in byte order within its class.
 
-    Args:
-        tree: the directory.
-        file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
-            match; None is DEFAULT_FILE_FILTERS.
-        dir_filters: the same for classes; None lets all pass.
-        case_sensitive_filter: whether upper and lower case differ, for both.
-
     Raises:
         ValueError: there are no samples, or a list of filters is empty.
     """
-    choose_files, choose_classes = _filters(file_filters, dir_filters, case_sensitive_filter)
+    choose_files, choose_classes = _filters(**filters)
     classes = sorted(choose_classes(tree.directories()))
     builder = CatalogBuilder()
     for label, directory in enumerate(classes):
@@ -153,8 +135,8 @@ def from_tree(
     if not len(builder):
         raise ValueError(
             f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its directories "
-            f"pass dir_filters={dir_filters!r}, and no file directly in these passes "
-            f"file_filters={_file_filters(file_filters)!r}"
+            f"pass dir_filters={filters.get('dir_filters')!r}, and no file directly in these "
+            f"passes file_filters={_file_filters(filters.get('file_filters'))!r}"
         )
     return builder.build(tree.root)
 
@@ -164,7 +146,9 @@ def _file_filters(file_filters: Patterns | None) -> Patterns:
 
 
 def _filters(
-    file_filters: Patterns | None, dir_filters: Patterns | None, case_sensitive_filter: bool
+    file_filters: Patterns | None = None,
+    dir_filters: Patterns | None = None,
+    case_sensitive_filter: bool = False,
 ) -> tuple[NameFilter, NameFilter]:
     """Those of files and of classes."""
     with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
@@ -174,14 +158,7 @@ def _filters(
     )
 
 
-def from_store(
-    remote: Remote | None,
-    file_root: PathLike,
-    *,
-    file_filters: Patterns | None = None,
-    dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool = False,
-) -> Catalog:
+def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
     """The samples below a URL, as discover_files_s3.cc finds them in the list of its objects.
 
     They are the objects `root/<class>/<file>` in the order of their keys' bytes. A class gets its
@@ -189,15 +166,15 @@ def from_store(
     of its own; in gs, as in DALI, it is none. So labels may differ from those of the same tree on
     disk. The catalog has sizes and versions.
 
-    The filters are those of `from_tree()`. Other than in DALI, classes that do not pass are not
-    listed, the root may be a bucket, and the markers of directories are no samples.
+    Other than in DALI, classes that do not pass are not listed, the root may be a bucket, and the
+    markers of directories are no samples.
 
     Raises:
         OSError: the store cannot be asked; names the URL.
         ValueError: as from_tree(); or there is no store to list.
     """
     root = location("file_root", file_root)
-    choose_files, choose_classes = _filters(file_filters, dir_filters, case_sensitive_filter)
+    choose_files, choose_classes = _filters(**filters)
     if scheme(root) not in _LISTED:
         what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
         raise ValueError(f"{what}; name them by files or file_list")
@@ -209,9 +186,9 @@ def from_store(
     if not samples.objects.size:
         raise ValueError(
             f"no files found under {os.fsdecode(root)!r} as CLASS/FILE: "
-            f"{len(samples.classes)} classes pass "
-            f"dir_filters={dir_filters!r}, and none of the {len(listing.sizes)} objects in these, "
-            f"or in no class, passes file_filters={_file_filters(file_filters)!r}"
+            f"{len(samples.classes)} classes pass dir_filters={filters.get('dir_filters')!r}, "
+            f"and none of the {len(listing.sizes)} objects in these, or in no class, passes "
+            f"file_filters={_file_filters(filters.get('file_filters'))!r}"
         )
     names, offsets = select(listing, samples.objects)
     sizes, versions = listing.sizes[samples.objects], listing.versions[samples.objects]
@@ -221,9 +198,7 @@ def from_store(
 def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
     """The samples that an index lists, in its order; see `catalog_file`.
 
-    Args:
-        index: the file.
-        **filters: those of `from_tree()`, each by default or as the index was made.
+    Each filter is given by default or as the index was made.
 
     Raises:
         OSError: the index cannot be read.
@@ -243,7 +218,7 @@ def filters_as_text(
     dir_filters: Patterns | None = None,
     case_sensitive_filter: bool = False,
 ) -> dict[str, Any]:
-    """The filters of `from_tree()` as an index records them."""
+    """`Filters` as an index records them."""
 
     def text(argument: str, patterns: Patterns) -> list[str]:
         listed = as_list(argument, patterns, PATH_TYPES)
@@ -256,11 +231,12 @@ def filters_as_text(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The tree that the operating system lists."""
+class Directory:
+    """A local directory as a tree; the operating system lists it when it is asked."""
 
-    root: bytes
+    def __init__(self, file_root: PathLike) -> None:
+        """Raise ValueError or TypeError if `file_root` is not a local path."""
+        self.root = local_path("file_root", file_root)
 
     def directories(self) -> list[bytes]:
         """As in DALI, an entry that cannot be accessed is an error."""

@@ -73,9 +73,6 @@ class CatalogFile:
         filters: see the layout.
     """
 
-    root: bytes
-    filters: dict[str, Any]
-
     def __init__(self, path: PathLike) -> None:
         """Open and check the file; read its header only.
 
@@ -85,7 +82,15 @@ class CatalogFile:
         """
         self.path = os.fsdecode(path)
         self._memory = _map(self.path)
-        text, self._data = self._header()
+        start = bytes(self._memory[: _START.size])
+        if not start.startswith(_MAGIC):
+            what = f"{self.path!r} is neither a directory nor an index of samples"
+            raise ValueError(f"{what}; python -m dali_storage index ROOT -o FILE makes one")
+        _, length, crc = _START.unpack(start.ljust(_START.size, b"\0"))
+        text = bytes(self._memory[_START.size : _START.size + length])
+        if zlib.crc32(text) != crc:
+            raise self._damaged("its header is cut short or has another CRC-32")
+        self._data = _aligned(_START.size + length)
         try:
             header = json.loads(text)
             layout = header["version"]
@@ -99,16 +104,8 @@ class CatalogFile:
 
     def catalog(self) -> Catalog:
         """The catalog; its columns are views of the mapped file."""
-        columns = self._columns
-        catalog = Catalog(
-            self.root,
-            columns["names"].data,
-            columns["offsets"],
-            columns["labels"],
-            sizes=columns.get("sizes"),
-            versions=columns.get("versions"),
-        )
-        return catalog.knowing(self._checksum)
+        columns: dict[str, Any] = self._columns | {"names": self._columns["names"].data}
+        return Catalog(self.root, **columns).knowing(self._checksum)
 
     def verify(self) -> None:
         """Read all columns.
@@ -120,21 +117,9 @@ class CatalogFile:
             if zlib.crc32(column.data) != self._crcs[name]:
                 raise self._damaged(f"its column {name!r} has another CRC-32")
 
-    def _header(self) -> tuple[bytes, int]:
-        """The text of the header, and where the data starts."""
-        start = bytes(self._memory[: _START.size])
-        if not start.startswith(_MAGIC):
-            what = f"{self.path!r} is neither a directory nor an index of samples"
-            raise ValueError(f"{what}; python -m dali_storage index ROOT -o FILE makes one")
-        _, length, crc = _START.unpack(start.ljust(_START.size, b"\0"))
-        text = bytes(self._memory[_START.size : _START.size + length])
-        if zlib.crc32(text) != crc:
-            raise self._damaged("its header is cut short or has another CRC-32")
-        return text, _aligned(_START.size + length)
-
     def _parse(self, header: dict[str, Any]) -> None:
-        self.root = header["root"].encode("utf-8", "surrogateescape")
-        self.filters = dict(header["filters"])
+        self.root: bytes = header["root"].encode("utf-8", "surrogateescape")
+        self.filters: dict[str, Any] = dict(header["filters"])
         self._checksum = int(header["checksum"])
         about: dict[str, dict[str, Any]] = header["columns"]
         self._crcs = {name: int(each["crc32"]) for name, each in about.items()}
@@ -216,22 +201,16 @@ def _columns(catalog: Catalog) -> dict[str, npt.NDArray[Any]]:
         raise ValueError(f"{root!r}: only whole files with labels can be indexed, at least one")
     if not root.startswith("/") and not scheme(catalog.root):
         raise ValueError(f"{root!r} is a relative path: an index needs an absolute one")
-    columns: dict[str, npt.NDArray[Any]] = {
-        "names": np.frombuffer(catalog.names, np.uint8),
-        "offsets": catalog.offsets,
-        "labels": catalog.labels,
-    }
-    if catalog.sizes is not None:
-        columns["sizes"] = catalog.sizes
-    if (versions := catalog.versions) is not None:
-        if versions.itemsize > LONGEST_VERSION:
-            longest = int(np.char.str_len(versions).argmax())
-            what = f"its ETag has more than {LONGEST_VERSION} bytes, which an index does not hold"
-            raise ValueError(f"{os.fsdecode(catalog.file_path(longest))!r}: {what}")
-        columns["versions"] = versions
+    if (versions := catalog.versions) is not None and versions.itemsize > LONGEST_VERSION:
+        longest = int(np.char.str_len(versions).argmax())
+        what = f"its ETag has more than {LONGEST_VERSION} bytes, which an index does not hold"
+        raise ValueError(f"{os.fsdecode(catalog.file_path(longest))!r}: {what}")
+    names = np.frombuffer(catalog.names, np.uint8)
+    columns = names, catalog.offsets, catalog.labels, catalog.sizes, versions
     return {
         name: np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
-        for name, column in columns.items()
+        for name, column in zip(_TYPES, columns, strict=True)
+        if column is not None
     }
 
 

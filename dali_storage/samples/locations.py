@@ -50,10 +50,8 @@ def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[byte
     names = [path_bytes(argument, name) for name in as_list(argument, files, PATH_TYPES)]
     if not names:
         raise ValueError(f"{argument} must not be empty")
-    urls = 0
+    urls = sum(bool(require_known(argument, name)) for name in names if b"://" in name)
     for name in names:
-        if b"://" in name:
-            urls += bool(require_known(argument, name))
         if not name or b"\0" in name:
             raise ValueError(f"{argument} must be names of files, not {name!r}")
     if urls:
@@ -113,11 +111,9 @@ def locations(
     found = [] if file_root is None else [location("file_root", root_of(file_root))]
     found += files[:1] if files else []  # the others are of the same kind
     if file_list is not None:
+        path = os.fsdecode(local_path("file_list", file_list))
         # A list that cannot be read is an error when the samples are found.
-        with (
-            suppress(OSError),
-            open(os.fsdecode(local_path("file_list", file_list)), "rb") as lines,
-        ):
+        with suppress(OSError), open(path, "rb") as lines:
             found += [next(filter(bytes.strip, lines), b"")]
             if scheme(found[-1]):
                 require_public(found[-1].rstrip())

@@ -42,21 +42,11 @@ def compile_filters(
     usual_case = fnmatch(ascii_lowercase.encode(), ascii_uppercase.encode(), _FNM_CASEFOLD) == 0
     if len(literals) < len(globs) or not usual_case:
         return lambda names: [name for name in names if match(name)]
-    return _suffix_filter(tuple(literal[1] for literal in literals), case_sensitive, match)
-
-
-def _suffix_filter(
-    suffixes: tuple[bytes, ...], case_sensitive: bool, match: Callable[[bytes], bool]
-) -> NameFilter:
-    """Faster for ASCII names: a call of fnmatch() takes longer than listing a file."""
-    folded = tuple(map(bytes.lower, suffixes))
-
-    if case_sensitive:
-        return lambda names: [
-            n for n in names if (n.endswith(suffixes) if n.isascii() else match(n))
-        ]
+    # Faster for ASCII names: a call of fnmatch() takes longer than listing a file.
+    fold = bytes if case_sensitive else bytes.lower
+    suffixes = tuple(fold(literal[1]) for literal in literals)
     return lambda names: [
-        n for n in names if (n.lower().endswith(folded) if n.isascii() else match(n))
+        n for n in names if (fold(n).endswith(suffixes) if n.isascii() else match(n))
     ]
 
 
@@ -64,7 +54,6 @@ def _fnmatch() -> Callable[[bytes, bytes, int], int]:
     """fnmatch() of this process's libc, which DALI calls too; it returns 0 for a match."""
     function = ctypes.CDLL(None).fnmatch
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
-    function.restype = ctypes.c_int
     return cast("Callable[[bytes, bytes, int], int]", function)
 
 

@@ -67,7 +67,7 @@ def find(
             remote, file_root, file_filters=[file_filter], case_sensitive_filter=True
         )
         return replace(found, labels=_NO_LABELS)
-    tree, builder = discovery.directory(file_root), CatalogBuilder()
+    tree, builder = discovery.Directory(file_root), CatalogBuilder()
     for folder in [b".", *sorted(tree.directories())]:  # "." also comes before "!"
         builder.extend(sorted(choose(tree.files(folder))), (), prefix=folder + b"/")
     found = builder.build(root)

@@ -112,7 +112,7 @@ def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
     if is_index(root):
         return indexed_classes(discovery.from_index(root))
-    return _names(discovery.directory(root), _shown_root(root))
+    return _names(discovery.Directory(root), _shown_root(root))
 
 
 def _class_names_of_map(settings: Settings) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def find(root: str, split: Split) -> ImageNetSplit:
     base = _base(root, split)
     folder, train = os.path.join(base, split), os.path.join(base, "train")
     synsets = _synsets(train) if os.path.isdir(train) else None
-    if split == "train" or discovery.directory(folder).directories():
+    if split == "train" or discovery.Directory(folder).directories():
         classes = _synsets(folder)
         if loose := _images(folder):
             raise ValueError(
@@ -65,9 +65,8 @@ def find(root: str, split: Split) -> ImageNetSplit:
                 f"would not be read: {shown([os.fsdecode(name) for name in loose])}"
             )
         if synsets is not None:
-            require_classes(
-                classes, synsets, f"class directories of {folder!r}, compared with train"
-            )
+            what = f"class directories of {folder!r}, compared with train"
+            require_classes(classes, synsets, what)
         return ImageNetSplit(classes, {"file_root": folder})
     return _find_flat(folder, [folder, base, root], synsets)
 
@@ -96,7 +95,7 @@ def _synsets(folder: str) -> tuple[str, ...]:
 def _images(folder: str) -> list[bytes]:
     """The names of the images that lie directly in a directory, sorted."""
     choose = compile_filters("", discovery.DEFAULT_FILE_FILTERS, case_sensitive=False)
-    return sorted(choose(discovery.directory(folder).files(b".")))
+    return sorted(choose(discovery.Directory(folder).files(b".")))
 
 
 def _find_flat(
@@ -112,9 +111,8 @@ def _find_flat(
     if extra := sorted(set(synset_of) - labels.keys()):
         raise ValueError(f"{path!r} has synsets that train does not have: {shown(extra)}")
     numbers = [labels[synset] for synset in synset_of]
-    return ImageNetSplit(
-        classes, {"file_root": folder, "files": images, "labels": numbers}, len(images)
-    )
+    arguments = {"file_root": folder, "files": images, "labels": numbers}
+    return ImageNetSplit(classes, arguments, len(images))
 
 
 def _read_labels(images: Sequence[bytes], places: Sequence[str]) -> tuple[str, list[str]]:
