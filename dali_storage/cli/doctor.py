@@ -15,6 +15,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any, TypeAlias
 
 from ..contract import registry
@@ -53,8 +54,13 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
     devices: dict[tuple[str, str, str], Verdict] = {}
     for name in registry.names():
         try:
-            reader = registry.load(name)
-            problem, statuses = _checked(reader.unavailable(), [*reader.devices()])
+            reader: Any = registry.load(name)  # a plug-in may return anything
+            problem, statuses = reader.unavailable(), [*reader.devices()]
+            if not isinstance(problem, (BackendUnavailable, NoneType)):
+                what = "unavailable() must return BackendUnavailable or None"
+                raise TypeError(f"{what}, not {problem!r}")
+            if wrong := [each for each in statuses if not isinstance(each, DeviceStatus)]:
+                raise TypeError(f"devices() must return DeviceStatus objects, not {wrong[0]!r}")
         except BackendUnavailable as error:
             problem, statuses = error, []
         except (Exception, SystemExit) as error:
@@ -68,17 +74,6 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
             key = each.name, each.kind, str(each.problem)
             devices.setdefault(key, verdict)["backends"].append(name)
     return backends, [*devices.values()]
-
-
-def _checked(
-    problem: object, statuses: list[DeviceStatus]
-) -> tuple[BackendUnavailable | None, list[DeviceStatus]]:
-    """What a plug-in has returned; raises TypeError if it is of a wrong type."""
-    if not (problem is None or isinstance(problem, BackendUnavailable)):
-        raise TypeError(f"unavailable() must return BackendUnavailable or None, not {problem!r}")
-    if wrong := [each for each in statuses if not isinstance(each, DeviceStatus)]:
-        raise TypeError(f"devices() must return DeviceStatus objects, not {wrong[0]!r}")
-    return problem, statuses
 
 
 def _outcome(problem: BackendUnavailable | None) -> Verdict:

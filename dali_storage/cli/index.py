@@ -1,6 +1,6 @@
 """`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
 
-A directory or a URL is no container: `index_root` makes the index of the samples below it.
+A directory or a URL is no container: `index_samples` makes the index of the samples below it.
 
 The kind of a container is seen from its first bytes. The index has DALI's format, and is written
 beside the container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension
