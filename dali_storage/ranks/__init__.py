@@ -114,8 +114,7 @@ def _torch() -> Claim | None:
     distributed: Any = sys.modules.get("torch.distributed")
     if not distributed or not distributed.is_available() or not distributed.is_initialized():
         return None
-    rank, world = distributed.get_rank(), distributed.get_world_size()
-    return Claim("torch's process group", rank, world)
+    return Claim("torch's process group", distributed.get_rank(), distributed.get_world_size())
 
 
 def _ray() -> Claim | None:

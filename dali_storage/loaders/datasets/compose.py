@@ -103,11 +103,9 @@ def _merged(steps: Sequence[Transform]) -> Steps:
     """The steps, with neighbours that DALI does at once made one."""
     result: list[Transform] = []
     for place, step in enumerate(steps):
-        before = result[-1] if result else None
-        if isinstance(step, Normalize) and isinstance(before, Flip):
-            result[-1] = Finish(before, step)
-        elif isinstance(step, Normalize):
-            result.append(Finish(None, step))
+        if isinstance(step, Normalize):
+            flip: Any = result.pop() if result and isinstance(result[-1], Flip) else None
+            result.append(Finish(flip, step))
         elif isinstance(step, Flip) and place == len(steps) - 1:
             result.append(Finish(step))
         else:

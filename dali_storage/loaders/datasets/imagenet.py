@@ -70,10 +70,10 @@ def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader
 
 def _describe(split: Split, found: ImageNetSplit) -> str:
     """What there is, and where it differs from ILSVRC's."""
-    count = len(found.classes)
-    parts = [f"{count:,} classes" + ("" if count == _CLASSES else f" (ILSVRC: {_CLASSES:,})")]
-    if found.images is not None:
-        expected = _IMAGES[split]
-        differs = "" if found.images == expected else f" (ILSVRC: {expected:,})"
-        parts.append(f"{found.images:,} images{differs}")
+    counts = (len(found.classes), _CLASSES, "classes"), (found.images, _IMAGES[split], "images")
+    parts = [
+        f"{count:,} {what}" + f" (ILSVRC: {expected:,})" * (count != expected)
+        for count, expected, what in counts
+        if count is not None
+    ]
     return f"imagenet {split}: {', '.join(parts)}"

@@ -85,8 +85,8 @@ class ImagePipeline:
     ) -> Pipeline:
         """A pipeline of one shard."""
         settings = self.settings
-        chosen = chosen_transforms(settings, self.preset)
-        steps = compose.seeded(chosen, settings.seed + shard_id)
+        seed = settings.seed + shard_id
+        steps = compose.seeded(chosen_transforms(settings, self.preset), seed)
         conditional = any(getattr(step, "conditional", False) for step in steps)
         define = pipeline_def(self._define, enable_conditionals=conditional)
         pipeline = define(
@@ -95,7 +95,7 @@ class ImagePipeline:
             batch_size=settings.batch_size,
             num_threads=settings.num_threads,
             device_id=self._device_id(),
-            seed=settings.seed + shard_id,
+            seed=seed,
             prefetch_queue_depth=settings.prefetch_queue_depth,
             exec_dynamic=True,
             enable_checkpointing=True,
@@ -125,10 +125,9 @@ class ImagePipeline:
         settings = self.settings
         if settings.device == "cpu":
             return None
-        number = settings.device_id
-        if number is None:
-            number = (settings.shard or Shard.here()).local_rank
-        return _require_gpu(number)
+        if settings.device_id is not None:
+            return _require_gpu(settings.device_id)
+        return _require_gpu((settings.shard or Shard.here()).local_rank)
 
     def _order(self, shard_id: int, num_shards: int) -> dict[str, Any]:
         """The arguments of the reader."""

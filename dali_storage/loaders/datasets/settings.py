@@ -111,8 +111,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, known in _INTEGERS.items():
-            if (number := getattr(self, name)) is not None or name not in _OPTIONAL:
-                require_integer("loaders", name, number, known)
+            if name != "device_id" or self.device_id is not None:
+                require_integer("loaders", name, getattr(self, name), known)
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"loaders: {name} must be one of {choices}, not {value!r}")
@@ -125,7 +125,6 @@ class Settings:
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
 
 
-_OPTIONAL = ("device_id",)
 _POSITIVE, _NATURAL = range(1, 2**31), range(2**31)
 _INTEGERS = {
     "batch_size": _POSITIVE,
@@ -144,11 +143,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Show the options of a function with `**options` in its signature, and refuse all others."""
-    own = [
-        p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
-    ]
+    signature = inspect.signature(function)
+    *own, _ = signature.parameters.values()  # the last is **options
     common = inspect.signature(Settings).parameters.values()
-    signature = inspect.signature(function).replace(parameters=[*own, *common])
+    signature = signature.replace(parameters=[*own, *common])
 
     @functools.wraps(function)
     def checked(*arguments: _P.args, **options: _P.kwargs) -> _R:
