@@ -58,7 +58,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
         queue_depth: Annotated[int, _DEPTHS] = 128,
         max_transfer: Annotated[int | None, _TRANSFERS] = None,
         retries: Retries = 1,
-        gpu: Annotated[int, Option(range(1 << 16))] = 0,
+        gpu: Annotated[int, Option(range(1024))] = 0,
         nsid: Nsid = 1,
         check: Flag = True,
     ) -> None:
