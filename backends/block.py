@@ -53,10 +53,10 @@ class BlockReader(MappedReader[DirectFile]):
             uri: the disk, partition, loop device or image that holds the mapped file system.
                 None: the device it is mounted from, else the one that the map names.
             check: compare samples with the map while the file system is mounted: inode, size and
-                times at every read; the extents at every read if the file can be moved while it is
-                mounted, else when the reader is opened (8 us per file, 15 if its inode is not in
-                memory). Without the check, a file that has changed since it was mapped gives wrong
-                bytes.
+                times at every read. Extents are compared at every read if the file can be moved
+                while it is mounted, else when the reader is opened (8 us per file, 15 if its inode
+                is not in memory). Without the check, a file that has changed since it was mapped
+                gives wrong bytes.
             queue_depth: reads under way at once in a lane.
             lanes: batches read at once.
             max_transfer: the most that one read asks for.

@@ -79,12 +79,11 @@ class ObjectStoreReader(Reader):
             catalog: the samples.
             remote: what found the samples, made with the same options; its stores are used again.
             requests: the most requests under way at once, over all lanes. Every rank has as many.
-                At most 16 while the median of the last 16 answers takes up to 10 ms: with such a
+                At most 16 until the median of the last 16 answers exceeds 10 ms: with a faster
                 store, more would only compete for the processors.
             lanes: batches read at once.
             timeout: when a request is given up, if its whole answer has not arrived.
-            retry: until how long after the first request for an object it is made again if it
-                fails. 0: never.
+            retry: how long after an object's first request failures are retried. 0: never.
             hedge: when a request that has no answer yet is made once more; the faster answer is
                 taken. At most a twentieth more requests. None: never.
             check: compare the versions of objects. Without it only their sizes are compared, and an

@@ -67,9 +67,8 @@ class PythonFileReader(Reader):
                 one file after the other in each lane; it is slower, above all with `direct`, and
                 gains from more `lanes`. None: "aio" where it works, otherwise "preadv" with a
                 RuntimeWarning.
-            copying_lanes: lanes that may copy out of the page cache at once. None: of whole files,
-                as many as DALI's threads leave processors over, at least one; of ranges, as many as
-                there are processors.
+            copying_lanes: lanes that may copy out of the page cache at once. None, whole
+                files: processors minus `num_threads`, at least 1; ranges: all processors.
 
         Raises:
             ValueError, TypeError: a wrong option.
