@@ -148,7 +148,7 @@ def test_nothing_found_names_root_objects_and_filters() -> None:
 @pytest.mark.parametrize("root", ["http://h/x", "https://h"])
 def test_web_servers_have_no_lists(root: str) -> None:
     with pytest.raises(ValueError, match=f"^file_root '{root}': a web server .* by files or file"):
-        discovery.discover(None, Shelf(), file_root=root)
+        discovery.discover(remote=Shelf(), file_root=root)
 
 
 def test_a_backend_may_not_list() -> None:

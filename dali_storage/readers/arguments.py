@@ -113,7 +113,7 @@ def complete(reader: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def prepare(
     arguments: Mapping[str, Any],
-    find: Callable[[Tree | None, Remote | None], Catalog],
+    find: Callable[[Callable[[], Tree | None], Remote | None], Catalog],
     fmt: Format,
     *,
     names: Sequence[bytes] = (),

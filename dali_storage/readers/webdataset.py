@@ -91,7 +91,7 @@ def webdataset(
             tars,
             indexes,
             Selection(extensions, types, missing, case),
-            may_be_missing=tree is not None,  # the backend has a map
+            may_be_missing=tree() is not None,  # the backend has a map
             files=Files(remote),
         ),
         format_.WebDataset(types),

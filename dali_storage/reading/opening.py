@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 from ..contract.catalog import Catalog, Tree
@@ -16,8 +17,8 @@ class Opening:
     """How a reader opens, and how it reads, from checked arguments.
 
     Attributes:
-        find: finds the samples, given those that the backend knows, if any, and what lists objects
-            and reads indexes; None for files.
+        find: finds the samples. It is given `Reader.tree()`, to be called only if it is needed, and
+            what lists objects and reads indexes; None for files.
         reader: the class of the backend.
         options: of the backend.
         backend: the backend in messages, see `registry.shown()`.
@@ -30,7 +31,7 @@ class Opening:
         resume: a state to go on from; see `BatchStream.resume()`.
     """
 
-    find: Callable[[Tree | None, Remote | None], Catalog]
+    find: Callable[[Callable[[], Tree | None], Remote | None], Catalog]
     reader: type[Reader]
     options: Mapping[str, Any] = field(default_factory=dict)
     backend: str = ""
@@ -50,7 +51,8 @@ class Opening:
                 samples, or not into the memory of this device.
             Exception: as `find` and the backend.
         """
-        tree = self.reader.tree(**self.options)  # lives until the reader has its loaded map, too
+        # What it returns lives until the reader is open: both may be made from one loaded map.
+        tree = cache(partial(self.reader.tree, **self.options))
         remote = self.reader.remote(**self.options) if self.remote else None
         catalog = self.find(tree, remote)
         reader_meta(catalog.delivered, self.order)  # refuses more shards than samples

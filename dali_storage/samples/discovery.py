@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Number
 from typing import Any, TypeAlias, TypedDict, Unpack, cast
 
@@ -62,7 +62,7 @@ _LIST_LINE = re.compile(
 
 
 def discover(
-    tree: Tree | None = None,
+    known: Callable[[], Tree | None] = lambda: None,
     remote: Remote | None = None,
     *,
     file_root: PathLike | None = None,
@@ -73,7 +73,7 @@ def discover(
 ) -> Catalog:
     """The samples that `fn.readers.file` finds with these arguments; None means not given.
 
-    Without file_root, files and file_list they are those of `tree`. `remote` lists objects.
+    Without file_root, files and file_list they are those that are `known`. `remote` lists objects.
 
     Raises:
         ValueError: the arguments exclude each other, or none of the three is given.
@@ -91,7 +91,7 @@ def discover(
             if scheme(path_bytes("file_root", file_root)):
                 return from_store(remote, file_root, **filters)
             return from_directory(file_root, **filters)
-        if tree is None:
+        if (tree := known()) is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(tree, **filters)
     _filters(**filters)  # DALI does not use them here, but checks them

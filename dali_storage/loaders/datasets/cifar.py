@@ -34,7 +34,7 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
     """The 50,000 or 10,000 images of CIFAR-10, with torchvision's pixels.
 
     The files are read when a pipeline is built. By default they then stay in memory, 154 or 31 MB
-    in each process, batches are copied out of it, and later changes of the files are not noticed.
+    for each pipeline, batches are copied out of it, and later changes of the files are not noticed.
     Any other backend reads the images of a batch from the files. Nothing that a pickle names is
     called, so the files cannot run code.
 
