@@ -53,12 +53,12 @@ class ObjectStoreReader(Reader):
     gap = 32 << 10  # as much takes the CPU time of a request; and no waiting for an answer
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
+    _stores_of_remote: Stores | None = None
 
     @check_options(_NAME)
     def __init__(
         self,
         catalog: Catalog,
-        remote: StoreRemote | None = None,
         *,
         requests: Annotated[int, Option(range(1, 1025))] = 64,
         lanes: Lanes = 3,
@@ -77,7 +77,6 @@ class ObjectStoreReader(Reader):
 
         Args:
             catalog: the samples.
-            remote: what found the samples, made with the same options; its stores are used again.
             requests: the most requests under way at once, over all lanes. Every rank has as many.
                 At most 16 until the median of the last 16 answers exceeds 10 ms: with a faster
                 store, more would only compete for the processors.
@@ -112,7 +111,7 @@ class ObjectStoreReader(Reader):
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
         options = endpoint, region, anonymous, timeout, client_options
-        self._stores = Stores(*options) if remote is None else remote.stores
+        self._stores = self._stores_of_remote or Stores(*options)
         self._cache: Cache | None = None
         if cache is not None:
             make = _cache_type()
@@ -152,9 +151,12 @@ class ObjectStoreReader(Reader):
             self._cache.close()
 
     @classmethod
-    def open(cls, catalog: Catalog, remote: Remote | None, **options: Any) -> ObjectStoreReader:
-        assert remote is None or isinstance(remote, StoreRemote)  # it is of remote()
-        return cls(catalog, remote, **options)
+    def open(cls, catalog: Catalog, remote: Remote | None, /, **options: Any) -> ObjectStoreReader:
+        reader = cls.__new__(cls)
+        if isinstance(remote, StoreRemote):
+            reader._stores_of_remote = remote.stores
+        reader.__init__(catalog, **options)  # type: ignore[misc]  # of this class or a subclass
+        return reader
 
     @classmethod
     @check_options(_NAME)

@@ -20,9 +20,9 @@ def replacing(target: str) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())  # a power cut must not leave a name without its bytes
         os.replace(part, target)
     except OSError as error:
-        if error.filename == part:  # which means nothing to the user
-            error.filename = target
-        raise
+        if error.filename != part:  # which means nothing to the user
+            raise
+        raise OSError(error.errno, error.strerror, target) from None
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)

@@ -249,6 +249,15 @@ def test_a_backend_that_cannot_read_the_images_is_refused(
         len(loader)
 
 
+def test_the_contents_of_the_files_are_not_the_users(root: Path) -> None:
+    options = {"backend_options": {"contents": [b"x"]}}
+    with (
+        cifar10(root, "test", batch_size=2, **RAW, **options) as loader,
+        pytest.raises(ValueError, match="backend_options must be empty for memory"),
+    ):
+        len(loader)
+
+
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_batch_that_python_3_pickled_is_refused_with_the_remedy(
     copy: Path, protocol: int

@@ -22,7 +22,7 @@ import obstore
 import pytest
 from PIL import Image
 
-from dali_storage import ObjectReplacedError, readers
+from dali_storage import Catalog, ObjectReplacedError, Reader, readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import listing as listing_module
 from dali_storage.backends.objects import store
@@ -391,9 +391,24 @@ def test_objects_replaced_after_they_were_listed(server: FaultServer) -> None:
     assert caught.value.filename == "s3://data/train/a/1.jpg"
 
 
+class OneLane(ObjectStoreReader):
+    """A backend of somebody else, made of ours, with an option that has the name of a parameter."""
+
+    def __init__(self, catalog: Catalog, *, remote: str = "") -> None:
+        super().__init__(catalog, lanes=1)
+
+    @classmethod
+    def remote(cls, **options: Any) -> Any:
+        return ObjectStoreReader.remote()
+
+
 @pytest.mark.parametrize("files", [None, ["s3://data/train/a/1.jpg"]])
+@pytest.mark.parametrize("backend", ["object-store", OneLane])
 def test_credentials_are_looked_up_once_for_a_reader(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, files: list[str] | None
+    server: FaultServer,
+    monkeypatch: pytest.MonkeyPatch,
+    files: list[str] | None,
+    backend: str | type[Reader],
 ) -> None:
     fill(server, ["a/1.jpg", "b/1.jpg"])
     made, looked_up = Counter[type](), Counter[str]()
@@ -410,7 +425,10 @@ def test_credentials_are_looked_up_once_for_a_reader(
     monkeypatch.setattr(store.Stores, "__init__", counted)
     monkeypatch.setattr(store, "signing", counted_signing)
     root = None if files else "s3://data/train"
-    pipeline = build(readers.file, 2, {}, files=files, file_root=root)
+    options = {"remote": "here"} if backend is OneLane else {}
+    pipeline = build(
+        readers.file, 2, {}, files=files, file_root=root, backend=backend, backend_options=options
+    )
     take(pipeline, 1)
     assert (made.total(), looked_up.total()) == (1, 1)
 

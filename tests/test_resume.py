@@ -705,6 +705,18 @@ def test_a_seed_that_ranks_may_not_share_is_refused() -> None:
             made.run()
 
 
+def test_the_seed_of_one_rank_that_began_is_that_of_all_that_go_on() -> None:
+    arguments: dict[str, Any] = {"random_shuffle": True, "options": {"seed": 4}}
+    alone = pipeline(0, 1, 2, **arguments)
+    states, given = [readers.state(alone, "R")], list[int]()
+    for world in (1, 2, 3):
+        made = [pipeline(rank, world, 2, states[-1], **arguments) for rank in range(world)]
+        given += chain.from_iterable(chain.from_iterable(take(each, 1)) for each in made)
+        states.append(readers.state(made[0], "R"))
+    assert len(set(given)) == len(given) == 2 * (1 + 2 + 3)
+    assert len({state["seed"] for state in states}) == 1
+
+
 def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know() -> None:
     """A Loader has such states: of its own rank they are right."""
     arguments: dict[str, Any] = {"random_shuffle": True, "options": {"seed": 4}}

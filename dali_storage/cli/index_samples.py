@@ -1,6 +1,6 @@
 """`python -m dali_storage index ROOT -o FILE`: the index of a directory or of a prefix of objects.
 
-Its format is that of `catalog_file`; `readers.file(file_root=FILE)` takes it.
+Its format is that of `index_file`; `readers.file(file_root=FILE)` takes it.
 """
 
 import argparse

@@ -70,6 +70,8 @@ def check_options(backend: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]
         options, text = dict[str, Option](), function.__doc__ or ""
         for it in signature.parameters.values():
             for option in getattr(it.annotation, "__metadata__", ()):
+                if not isinstance(option, Option):
+                    continue
                 option = replace(option, backend=backend, name=it.name, default=it.default)
                 text = re.sub(rf"(?m)^( +{it.name}):", rf"\1 ({option}):", text)
                 options[it.name] = option

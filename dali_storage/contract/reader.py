@@ -127,7 +127,7 @@ class Reader(ABC):
     def __init__(self, catalog: Catalog) -> None: ...
 
     @classmethod
-    def open(cls, catalog: Catalog, remote: Remote | None, **options: Any) -> Reader:
+    def open(cls, catalog: Catalog, remote: Remote | None, /, **options: Any) -> Reader:
         """Open the catalog that `remote` has found, if there is one: calls the constructor.
 
         A class whose `remote()` has connections may override it, to use them further.

@@ -131,8 +131,7 @@ def _fault(backend: object) -> str:
     parameters = [*inspect.signature(backend).parameters.values()]
     if not parameters or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return "does not take a catalog as its first argument"
-    others = [p for p in parameters[1:] if p.name != "remote"]  # see Reader.open()
-    if wrong := [str(p) for p in others if p.kind is not p.KEYWORD_ONLY]:
+    if wrong := [str(p) for p in parameters[1:] if p.kind is not p.KEYWORD_ONLY]:
         return f"must take its options as keyword-only arguments: {', '.join(wrong)}"
     return ""
 

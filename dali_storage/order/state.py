@@ -64,7 +64,7 @@ class SavedPositions:
     ) -> None:
         """`reader` begins the messages. `shared_seed`: all ranks have the seed of `order`."""
         self._reader, self._order, self._batch_size = reader, order, batch_size
-        self._shared_seed = shared_seed or order.num_shards == 1 or not order.random_shuffle
+        self._shared_seed = shared_seed or not order.random_shuffle
         self._identity = _identity(catalog, order)
 
     def checkpoint(
@@ -108,7 +108,7 @@ class SavedPositions:
             epoch, batches = divmod(position, rounds(size, world, self._batch_size))
             given = batches * self._batch_size * world
         values = self._identity | {"epoch": epoch, "given": given, "num_shards": world}
-        values |= {} if self._shared_seed else {"seed": None}
+        values |= {} if self._shared_seed or world == 1 else {"seed": None}
         return {name: values[name] for name in _STATE}
 
     def read_state(self, state: Any) -> tuple[int, Rest | None, dict[str, Any]]:

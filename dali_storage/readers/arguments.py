@@ -13,7 +13,6 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import DataNode, add_reader
 from ..order import OrderOptions
 from ..reading.opening import Opening
 
@@ -26,17 +25,17 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class ReadingArguments(TypedDict, total=False):
     """Arguments of all readers and of `dynamic.readers.File`; `readers.file` describes them."""
 
-    initial_fill: int
-    lazy_init: bool
-    num_shards: int
-    pad_last_batch: bool
-    prefetch_queue_depth: int
-    random_shuffle: bool
+    initial_fill: int | None
+    lazy_init: bool | None
+    num_shards: int | None
+    pad_last_batch: bool | None
+    prefetch_queue_depth: int | None
+    random_shuffle: bool | None
     seed: int | None
-    shard_id: int
-    shuffle_after_epoch: bool
+    shard_id: int | None
+    shuffle_after_epoch: bool | None
     shuffle_after_epoch_seed: int | None
-    stick_to_shard: bool
+    stick_to_shard: bool | None
     backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
 
@@ -46,8 +45,8 @@ class ReaderArguments(ReadingArguments, total=False):
 
     device: str | None
     name: str | None
-    preserve: bool
-    return_index: bool
+    preserve: bool | None
+    return_index: bool | None
     pinned: bool | None
     resume: Mapping[str, Any] | None
 
@@ -55,10 +54,10 @@ class ReaderArguments(ReadingArguments, total=False):
 class IgnoredArguments(TypedDict, total=False):
     """Arguments of DALI's readers that make no difference here; `readers.file` says why."""
 
-    dont_use_mmap: bool
-    read_ahead: bool
-    skip_cached_images: bool
-    tensor_init_bytes: int
+    dont_use_mmap: bool | None
+    read_ahead: bool | None
+    skip_cached_images: bool | None
+    tensor_init_bytes: int | None
 
 
 class DaliArguments(ReaderArguments, IgnoredArguments, total=False):
@@ -71,6 +70,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "bytes_per_sample_hint": 0,
     "initial_fill": 1024,
     "num_shards": 1,
+    "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
     "tensor_init_bytes": 1 << 20,
@@ -90,7 +90,9 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=(_DEFAULTS | defaults).get(name, False if hint is bool else None),
+                default=(_DEFAULTS | defaults).get(
+                    name, False if hint in (bool, bool | None) else None
+                ),
                 annotation=hint,
             )
             for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
@@ -160,16 +162,15 @@ def prepare(
     )
 
 
-def add(arguments: Mapping[str, Any], opening: Opening) -> tuple[DataNode, ...]:
-    """Add a reader to the pipeline, in the way that its arguments say."""
-    return add_reader(
-        arguments["name"],
-        opening,
-        inherits_seed=arguments["seed"] is None,
-        preserve=dali_flag("preserve", arguments["preserve"]),
-        lazy=dali_flag("lazy_init", arguments["lazy_init"]),
-        with_index=dali_flag("return_index", arguments["return_index"]),
-    )
+def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `dali.add_reader()` beside the `Opening`."""
+    return {
+        "name": arguments["name"],
+        "inherits_seed": arguments["seed"] is None,
+        "preserve": dali_flag("preserve", arguments["preserve"]),
+        "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
+        "with_index": dali_flag("return_index", arguments["return_index"]),
+    }
 
 
 def _storage(

@@ -12,7 +12,7 @@ from .arguments import DaliArguments
 class DirectArguments(DaliArguments, total=False):
     """The arguments of DALI's readers that may read past the page cache."""
 
-    use_o_direct: bool
+    use_o_direct: bool | None
 
 
 def on_cpu(device: str | None, why: str) -> None:

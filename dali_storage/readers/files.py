@@ -6,11 +6,11 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..reading.opening import Opening
 from ..samples import discovery
 from ..samples.locations import file_names, locations
-from .arguments import DaliArguments, add, complete, prepare, takes_arguments
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 
 
 class SampleArguments(discovery.Filters, total=False):
@@ -156,7 +156,7 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
     arguments = complete(file, given)
-    return add(arguments, prepare_file(arguments))
+    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
 
 
 def prepare_file(arguments: Mapping[str, Any]) -> Opening:

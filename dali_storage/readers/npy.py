@@ -8,12 +8,12 @@ from nvidia.dali.data_node import DataNode as Tensor
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
-from .arguments import add, complete, prepare, takes_arguments
+from .arguments import complete, in_graph, prepare, takes_arguments
 from .containers import DirectArguments, on_cpu
 
 Integers: TypeAlias = int | Sequence[int] | None
@@ -27,14 +27,14 @@ _PAD = "pad", "constant", "const", "fill"  # what DALI takes for it, in any case
 class NumpyArguments(DirectArguments, total=False):
     """The arguments of `numpy`."""
 
-    cache_header_information: bool
+    cache_header_information: bool | None
     file_filter: PathLike
     file_list: PathLike | None
     file_root: PathLike | None
     files: PathLike | Sequence[PathLike] | None
-    fill_value: float
-    out_of_bounds_policy: str
-    register_buffers: bool
+    fill_value: float | None
+    out_of_bounds_policy: str | None
+    register_buffers: bool | None
     rel_roi_end: Fractions
     rel_roi_shape: Fractions
     rel_roi_start: Fractions
@@ -107,7 +107,7 @@ def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
         header.Npy(_region(arguments)),
         names=locations(file_root, files, file_list),
     )
-    nodes = add(arguments, opening)
+    nodes = add_reader(opening=opening, **in_graph(arguments))
     return nodes if len(nodes) > 1 else nodes[0]
 
 

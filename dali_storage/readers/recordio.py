@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..contract._types import PathLike
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import DaliArguments, add, complete, prepare, takes_arguments
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import on_cpu
 
 
@@ -68,4 +68,4 @@ def mxnet(
         names=paths,
         shuffle=shuffle,
     )
-    return add(arguments, opening)
+    return add_reader(opening=opening, **in_graph(arguments))

@@ -5,12 +5,12 @@ from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import ReaderArguments, add, complete, prepare, takes_arguments
+from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
 
 
 class _Records(Format):
@@ -76,4 +76,4 @@ def records(
         _Records(),
         names=names,
     )
-    return add(arguments, opening)
+    return add_reader(opening=opening, **in_graph(arguments))

@@ -7,12 +7,12 @@ from typing import Any, Unpack
 from ..contract._types import PathLike
 from ..contract.errors import BackendUnavailable
 from ..contract.options import dali_flag
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
-from .arguments import add, complete, prepare, takes_arguments
+from .arguments import complete, in_graph, prepare, takes_arguments
 from .containers import DirectArguments, index_names, on_cpu
 from .features import describe
 
@@ -87,7 +87,7 @@ def tfrecord(
         names=files,
         shuffle=shuffle,
     )
-    nodes = add(arguments, opening)
+    nodes = add_reader(opening=opening, **in_graph(arguments))
     outputs = dict(zip(described, nodes, strict=False))
     return (outputs, nodes[-1]) if dali_flag("return_index", arguments["return_index"]) else outputs
 

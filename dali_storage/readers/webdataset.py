@@ -10,13 +10,13 @@ from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import DaliArguments, add, complete, prepare, takes_arguments
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import index_names, on_cpu
 
 
@@ -98,7 +98,7 @@ def webdataset(
         names=tars,
         shuffle=shuffle,
     )
-    nodes = add(arguments, opening)
+    nodes = add_reader(opening=opening, **in_graph(arguments))
     return nodes if len(nodes) > 1 else nodes[0]
 
 

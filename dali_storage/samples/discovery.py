@@ -1,7 +1,7 @@
 """Which samples `fn.readers.file` of DALI 2.4 finds, and their labels.
 
 The rules are those of DALI's loader/discover_files.cc (directories), file_label_loader.h (lists,
-and arguments that exclude each other) and filesystem.h (paths); `classes` has those of listings.
+and arguments that exclude each other) and filesystem.h (paths); `listing` has those of listings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Filters(TypedDict, total=False):
 
     file_filters: Patterns | None
     dir_filters: Patterns | None
-    case_sensitive_filter: bool
+    case_sensitive_filter: bool | None
 
 
 _LISTED = "s3", "gs", "az"  # web servers have no lists
@@ -90,7 +90,7 @@ def discover(
                 return from_index(file_root, **filters)
             if scheme(path_bytes("file_root", file_root)):
                 return from_store(remote, file_root, **filters)
-            return from_directory(file_root, **filters)
+            return from_tree(Directory(file_root), **filters)
         if (tree := known()) is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(tree, **filters)
@@ -148,7 +148,7 @@ def _file_filters(file_filters: Patterns | None) -> Patterns:
 def _filters(
     file_filters: Patterns | None = None,
     dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool = False,
+    case_sensitive_filter: bool | None = False,
 ) -> tuple[NameFilter, NameFilter]:
     """Those of files and of classes."""
     with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
@@ -196,7 +196,7 @@ def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Fil
 
 
 def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """The samples that an index lists, in its order; see `catalog_file`.
+    """The samples that an index lists, in its order; see `index_file`.
 
     Each filter is given by default or as the index was made.
 
@@ -216,7 +216,7 @@ def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
 def filters_as_text(
     file_filters: Patterns | None = None,
     dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool = False,
+    case_sensitive_filter: bool | None = False,
 ) -> dict[str, Any]:
     """`Filters` as an index records them."""
 

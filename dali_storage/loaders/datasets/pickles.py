@@ -71,9 +71,6 @@ class _Call:
     arguments: tuple[Any, ...] = ()
     state: Any = None
 
-    def __call__(self, *arguments: Any) -> "_Call":
-        return _Call(self.name, arguments)
-
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
@@ -113,6 +110,12 @@ class _Unpickler(pickle._Unpickler):
             raise pickle.UnpicklingError("a dict has other keys than text")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
+    def _note_call(self) -> None:
+        arguments, call = self.stack.pop(), self.stack.pop()
+        if type(call) is not _Call or type(arguments) is not tuple:
+            raise pickle.UnpicklingError("it calls what is not in the published files")
+        self.append(_Call(call.name, arguments))  # pickle's REDUCE would copy the arguments
+
     def _skip_pixels(self) -> None:
         """A range of the file stands for text of more than 255 bytes."""
         (nbytes,) = struct.unpack("<I", self._file.read(4))
@@ -125,6 +128,7 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = {
         **dict.fromkeys(range(256), _refuse),
         **{opcode: pickle._Unpickler.dispatch[opcode] for opcode in _OPCODES},
+        pickle.REDUCE[0]: _note_call,
         pickle.SETITEMS[0]: _set_items,
         pickle.BINSTRING[0]: _skip_pixels,
     }
