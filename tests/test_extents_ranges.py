@@ -70,7 +70,7 @@ def random_rows(paths: Sequence[Path], count: int, seed: int = 1) -> list[Row]:
 
 
 def read(reader: Reader, catalog: Catalog, samples: Sequence[int] | IntArray) -> list[bytes]:
-    batch = read_batch(reader, catalog, np.asarray(samples, np.int64), reader.allocate)
+    batch = read_batch(reader, catalog, np.asarray(samples, np.int64), reader.allocate, 0)
     pieces = zip(batch.offsets.tolist(), batch.sizes.tolist(), strict=True)
     return [batch.buffer[start : start + size].tobytes() for start, size in pieces]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ._types import Buffer, HostBuffer, IntArray
+from ._types import Buffer, IntArray
 from .catalog import Catalog
 
 SMALL = 4096
@@ -74,14 +74,3 @@ def packed(items: Sequence[Any] | NDArray[Any], dtype: np.dtype[Any]) -> Content
         shape = len(items), size // dtype.itemsize
         return np.ndarray(shape, dtype, bytearray().join(items))
     return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
-
-
-def windows(memory: Buffer, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """Every range of `size_bytes` in `memory` as one element, which starts at its index.
-
-    Numpy copies an element whole, so to gather records costs what it costs to copy them: 0.5 us
-    for 3,072 bytes.
-    """
-    count = max(memory.nbytes - size_bytes + 1, 0)
-    host: HostBuffer = memory  # type: ignore[assignment]
-    return np.ndarray((count,), np.dtype(f"V{size_bytes}"), host, strides=(1,))

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ..contract._types import Buffer, IntArray
+from ..contract._types import Buffer, HostBuffer, IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import SampleChangedError, SampleSizeChanged
-from ..contract.format import SMALL, Contents, windows
+from ..contract.format import SMALL, Contents
 from ..contract.ranges import Spans, lay_out
 from ..contract.reader import Batch, Reader
 
@@ -18,7 +18,7 @@ def read_batch(
     catalog: Catalog,
     samples: IntArray,
     allocate: Callable[[int], Buffer],
-    lane: int = 0,
+    lane: int,
 ) -> Batch:
     """Read `samples` of a catalog into memory from `allocate`; twice, if a size changes meanwhile.
 
@@ -85,7 +85,7 @@ def parts(buffer: Buffer, offsets: IntArray, sizes: IntArray) -> Contents:
     """The same for ranges, in any order in the buffer. Small ones of one size are copied."""
     size = int(sizes[0])
     if isinstance(buffer, np.ndarray) and 0 < size <= SMALL and (sizes == size).all():
-        return windows(buffer, size)[offsets].view(np.uint8).reshape(sizes.size, size)
+        return _windows(buffer, size)[offsets].view(np.uint8).reshape(sizes.size, size)
     return _each(buffer, offsets, offsets + sizes)
 
 
@@ -93,3 +93,14 @@ def _each(buffer: Buffer, starts: IntArray, ends: IntArray) -> Contents:
     # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
     memory: Any = buffer.data if isinstance(buffer, np.ndarray) else buffer
     return [memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _windows(memory: Buffer, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Every range of `size_bytes` in `memory` as one element, which starts at its index.
+
+    Numpy copies an element whole, so to gather records costs what it costs to copy them: 0.5 us
+    for 3,072 bytes.
+    """
+    count = max(memory.nbytes - size_bytes + 1, 0)
+    host: HostBuffer = memory  # type: ignore[assignment]
+    return np.ndarray((count,), np.dtype(f"V{size_bytes}"), host, strides=(1,))

@@ -107,12 +107,12 @@ def _read(
     names, root = list(map(os.fsencode, found.files)), os.fsencode(found.directory)
     files = Catalog.from_names(names, (), root)
     held = reader is registry.load(_MEMORY)
+    if held and options:
+        raise ValueError("backend_options must be empty for memory: the loader reads the files")
     records = [_records(found, path, held) for path in files.file_paths(np.arange(len(names)))]
     labels = np.concatenate([each.labels for each in records]).astype(np.int32)
     columns = ((each.starts, np.full(each.starts.shape, RECORD_BYTES)) for each in records)
     catalog = replace(files, labels=labels, ranges=Ranges.of_files(columns))
-    if held and options:
-        raise ValueError("backend_options must be empty for memory: the loader reads the files")
     if held:
         options["contents"] = [each.content for each in records]
     opening = Opening(
