@@ -13,15 +13,10 @@ BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
 NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
-LOADER_TESTS := $(wildcard tests/test_loader*.py) \
-	$(patsubst %,tests/test_%.py,benchmark_loaders dynamic elastic examples ignite jax lightning notebooks ranks)
-CONTAINER_TESTS := $(wildcard tests/test_readers_*.py tests/test_tfrecord*.py tests/test_webdataset*.py) \
-	$(patsubst %,tests/test_%.py,benchmark_containers example files_containers index order_containers outputs ranges \
-	span_backend tars)
-OBJECT_TESTS := $(wildcard tests/test_object*.py) tests/test_benchmark_objects.py tests/test_catalog_file.py tests/test_resume.py
 IMAGE_PACKAGES := buildah debootstrap
+GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-library test-data test-frameworks test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-all test-soak test-frameworks test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -40,17 +35,20 @@ demo: install
 	$(BIN)/python examples/make_pictures.py demo/pictures
 	cd demo && ../$(BIN)/python ../examples/ignite_train.py --data pictures --device cpu --epochs 3
 
+# Every promise once. ARGS are options of pytest: make test ARGS="-k loader --durations=20"
 test: install
-	@which g++ >/dev/null || \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
-	@$(MAKE) --no-print-directory -j 2 -O test-library test-data
+	@$(GXX)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
-# Two processes, because most tests use one processor. What each prints is shown when it has ended.
-test-library: install
-	$(BIN)/python -m pytest -q $(patsubst %,--ignore=%,$(LOADER_TESTS) $(CONTAINER_TESTS) $(OBJECT_TESTS))
+# All but the machines (test-gpu, test-nvme, test-image), with long random runs.
+test-all: install
+	@$(GXX)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --tier all $(ARGS)
+	@$(MAKE) --no-print-directory test-frameworks test-distributed
 
-test-data: install
-	$(BIN)/python -m pytest -q $(LOADER_TESTS) $(CONTAINER_TESTS) $(OBJECT_TESTS)
+# For hours, by hand: random parity, Ctrl-C at random moments. SECONDS_EACH bounds each test.
+test-soak: install
+	$(BIN)/python -m pytest -q --tier soak $(ARGS)
 
 # TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
@@ -59,7 +57,7 @@ test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
 
 # DALI's plugin is compiled against the TensorFlow that is installed.
 $(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
-	@which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; }
+	@$(GXX)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 		'$(subst nvidia-dali-,nvidia-dali-tf-plugin-,$(DALI))'
 	touch $@
@@ -67,8 +65,7 @@ $(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
 # Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.json also
 # writes what it measures.
 test-gpu: $(GPU_VENV)/installed
-	@which g++ >/dev/null || \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
+	@$(GXX)
 	$(GPU_VENV)/bin/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--figures $(FIGURES))
 
 test-nvme: install $(NVME_VM)/initramfs

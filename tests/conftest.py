@@ -1,49 +1,58 @@
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
-import shutil
 import subprocess
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline
 
-from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.device import XnvmeDevice
-from dali_storage.backends.xnvme.file_queue import IOS
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
-from dali_storage.loaders import Loader, Shard
-from dali_storage.samples.discovery import from_directory
+from tests.kit import summary, tiers
+from tests.kit.hooks import sitecustomize
+from tests.kit.paths import ROOT
+from tests.kit.trees import Tree
 
-from .devices import Disk, disk
-from .fake_cuda import Cuda, install
-from .hooks import sitecustomize
-from .layouts import make_map
-from .nvme_sim.build import COMPILER
-from .objects.client import FaultServer
-from .objects.swift_client import Swift
-from .xnvme import offers, open_ramdisk
+if TYPE_CHECKING:
+    from dali_storage.backends.xnvme import library as _xnvme
+    from dali_storage.loaders import Loader
+    from tests.kit.devices import Disk
+    from tests.kit.fake_cuda import Cuda
+    from tests.kit.objects.client import FaultServer
+    from tests.kit.objects.swift_client import Swift
+
+# What only some folders need is imported by the fixture that needs it.
 
 XNVME_LIBRARIES = os.environ.get("XNVME_TEST_LIBRARIES", "").split(os.pathsep)
 """Paths of the libxnvme.so files to test with; an empty path is the one that the binding finds."""
 
-# Subprocesses and notebooks import torchvision as pytest does, see tests/hooks.
+# Subprocesses and notebooks import torchvision as pytest does, see tests/kit/hooks.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [os.path.dirname(sitecustomize.__file__), os.environ.get("PYTHONPATH")])
 )
 
-Tree = Callable[..., Path]
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=tiers.TIERS, default="test", help="see CONTRIBUTING.md")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.select(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    others = [item for item in items if not tiers.belongs(item)]
+    items[:] = [item for item in items if tiers.belongs(item)]
+    config.hook.pytest_deselected(items=others)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    summary.write(terminalreporter)
 
 
 @pytest.fixture
@@ -64,21 +73,32 @@ def tree(tmp_path: Path) -> Tree:
     return make
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of 100,000 random bytes."""
+    (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(100_000))
+    return tmp_path / "file"
+
+
 @pytest.fixture(params=XNVME_LIBRARIES, ids=lambda path: os.path.realpath(path) if path else "")
 def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _xnvme.Library:
     """A libxnvme, which is also the one that the code under test loads."""
+    from dali_storage.backends.xnvme import library
+
     if request.param:
         monkeypatch.setenv("XNVME_LIBRARY_PATH", request.param)
     try:
-        return _xnvme.load()
+        return library.load()
     except BackendUnavailable:
         where = request.param or "here; conda install -c conda-forge libxnvme, or build it"
         pytest.skip(f"no libxnvme {where}; XNVME_TEST_LIBRARIES may name several, with colons")
 
 
-@pytest.fixture(params=IOS)
+@pytest.fixture(params=("io_uring", "libaio", "emu", "thrpool"))
 def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
     """An asynchronous implementation that this libxnvme offers here."""
+    from tests.kit.xnvme import offers
+
     name: str = request.param
     if not offers(xnvme, name):
         pytest.skip(f"this libxnvme does not offer {name} here")
@@ -88,53 +108,17 @@ def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     """CuPy and two GPUs, in host memory."""
+    from tests.kit.fake_cuda import install
+
     return install(monkeypatch)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A file of 100,000 random bytes."""
-    (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(100_000))
-    return tmp_path / "file"
-
-
-@pytest.fixture(scope="session")
-def sim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where tests build the kernel for the host, and the simulated controller."""
-    if not shutil.which(COMPILER):
-        pytest.skip(f"no {COMPILER}: apt-get install {COMPILER}")
-    return tmp_path_factory.mktemp("nvme_sim")
-
-
-@pytest.fixture
-def ramdisk(xnvme: _xnvme.Library) -> Iterator[XnvmeDevice]:
-    """A namespace in memory."""
-    with closing(open_ramdisk(xnvme, "emu")) as device:
-        yield device
 
 
 @pytest.fixture(scope="module")
 def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    from tests.kit.devices import disk
+
     with disk(tmp_path_factory.mktemp("ext4"), "ext4") as made:
         yield made
-
-
-@pytest.fixture
-def root(ext4: Disk, request: pytest.FixtureRequest) -> Path:
-    """A new directory on the ext4 disk."""
-    name = f"{abs(hash(request.node.nodeid)):x}"
-    (ext4.mount / name).mkdir()
-    return ext4.mount / name
-
-
-@pytest.fixture
-def mapped(root: Path, tmp_path: Path) -> tuple[Catalog, Path]:
-    """A few files and their map."""
-    for name in ("class/a", "class/b", "other/c"):
-        path = root / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(name.encode() * 3000)
-    return from_directory(root, file_filters="*"), make_map(root, tmp_path / "bmap.json")
 
 
 @pytest.fixture(scope="session")
@@ -153,6 +137,8 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def loader() -> Iterator[Callable[..., Loader]]:
     """Makes loaders of numpy arrays and of the whole data set, and closes them."""
+    from dali_storage.loaders import Loader, Shard
+
     made: list[Loader] = []
 
     def make(make: Any, **options: Any) -> Loader:
@@ -168,7 +154,7 @@ def loader() -> Iterator[Callable[..., Loader]]:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The generated set of the examples: train/ with 128 pictures, val/ with 32; four classes."""
     directory = tmp_path_factory.mktemp("pictures")
-    script = Path(__file__).parent.parent / "examples" / "make_pictures.py"
+    script = ROOT / "examples" / "make_pictures.py"
     subprocess.run([sys.executable, script, directory, "--images", "128"], check=True)
     return directory
 
@@ -184,6 +170,8 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def fault_server() -> Iterator[FaultServer]:
     """A server of objects with faults on demand, for sessions; tests take `server`."""
+    from tests.kit.objects.client import FaultServer
+
     with FaultServer() as server:
         yield server
 
@@ -207,6 +195,8 @@ def server(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultS
 @pytest.fixture(scope="session")
 def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
     """OpenStack Swift, for sessions; tests take `swift`."""
+    from tests.kit.objects.swift_client import Swift
+
     if not find_spec("swift"):
         pytest.skip("no OpenStack Swift: pip install swift==2.38.3 setuptools")
     with Swift(tmp_path_factory.mktemp("swift")) as server:
@@ -227,81 +217,3 @@ def pipelines_end() -> Iterator[None]:
     gc.freeze()  # later collections skip what exists already
     yield
     gc.collect()
-
-
-def descriptors(below: Path | str = "") -> set[tuple[int, str]]:
-    """The descriptors of this process, and their files: all, or those that begin with a path.
-
-    Compare with `<=`: what earlier tests have left may be closed at any time.
-    """
-    found = set[tuple[int, str]]()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing, or it was just closed
-            path = os.readlink(f"/proc/self/fd/{number}").removesuffix(" (deleted)")
-            found |= {(int(number), path)} if path.startswith(str(below)) else set()
-    return found
-
-
-def open_files() -> set[tuple[int, str]]:
-    """The `descriptors()`, without those that only a traceback refers to."""
-    gc.collect()
-    return descriptors()
-
-
-def threads() -> set[threading.Thread]:
-    """The threads of this process. Compare with `<=`: those of earlier tests may end any time."""
-    return {*threading.enumerate()}
-
-
-@contextlib.contextmanager
-def started(command: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A process, which ends with the block, also if the test fails.
-
-    It gets SIGINT; commands that a shell runs in the background ignore it.
-    """
-    command = ["env", "--default-signal=INT", *map(str, command)]
-    with subprocess.Popen(command, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -> Pipeline:
-    """A pipeline with the outputs of `operator`, a readers.file."""
-    pipeline = Pipeline(
-        batch_size=batch_size, num_threads=1, device_id=None, **arguments.pop("pipeline", {})
-    )
-    with pipeline:
-        data, labels = operator(**arguments)
-        pipeline.set_outputs(data, labels)
-    return pipeline
-
-
-def run_in_fork(pipeline: Pipeline) -> int:
-    """The exit status of a fork that runs a pipeline: 0, or 17 if it is refused for being one."""
-    with warnings.catch_warnings():  # of a fork with threads, which is what is tested
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            pipeline.run()
-        except RuntimeError as error:
-            os._exit(17 if "fork" in str(error) else 1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def take(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:
-    """The bytes and labels of the samples of some batches."""
-    samples: list[tuple[bytes, int]] = []
-    for _ in range(batches):
-        data, labels = pipeline.run()
-        assert str(data.dtype) == "DALIDataType.UINT8"
-        assert str(labels.dtype) == "DALIDataType.INT32"
-        for position in range(len(data)):
-            sample, label = np.asarray(data[position]), np.asarray(labels[position])
-            assert sample.ndim == 1
-            assert label.shape == (1,)
-            samples.append((sample.tobytes(), int(label[0])))
-    return samples

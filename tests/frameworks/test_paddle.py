@@ -17,8 +17,7 @@ from nvidia.dali import fn
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from dali_storage.loaders import Loader
-
-from ..pipelines import VALIDATION, maker
+from tests.kit.training_pipelines import VALIDATION, maker
 
 
 def test_a_loader_makes_tensors_of_paddle(jpegs: Path) -> None:

@@ -16,8 +16,7 @@ from nvidia.dali.plugin.tf import DALIDataset, experimental
 
 from dali_storage import readers
 from dali_storage.loaders import Loader
-
-from ..pipelines import VALIDATION, maker
+from tests.kit.training_pipelines import VALIDATION, maker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_dataset.py"
 SIGNATURE = tf.TensorSpec((None, 16, 16, 3), tf.float32), tf.TensorSpec((None,), tf.int64)

@@ -13,10 +13,9 @@ import numpy as np
 
 from dali_storage.backends.gpu import layout
 from dali_storage.contract._types import HostBuffer, address_of
-
-from ..nvme_sim.reads import Reads, Setup
-from ..nvme_sim.simulation import Simulation
-from ..nvme_sim.trial import IMAGE, Trial
+from tests.kit.nvme_sim.reads import Reads, Setup
+from tests.kit.nvme_sim.simulation import Simulation
+from tests.kit.nvme_sim.trial import IMAGE, Trial
 
 SHARED = (
     *("submission_queue", "completion_queue", "submission_doorbell", "completion_doorbell"),

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from dali_storage import Reader
-
-from . import readers as gpu_readers
-from .conftest import Measured
+from tests.gpu import readers as gpu_readers
+from tests.gpu.conftest import Measured
+from tests.kit.paths import ROOT
 
 pytest.importorskip("nvidia.dali", reason="no DALI: pip install 'dali-storage[cuda12]'")
 
@@ -27,7 +27,6 @@ from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
 
-ROOT = Path(__file__).parent.parent.parent
 IMAGES, ROUNDS = 2000, 3
 BATCHES = 1000
 LONG = ("--batches", 250)  # so that filling the queues takes a small part of the time

@@ -11,13 +11,12 @@ from contextlib import ExitStack
 import pytest
 
 from dali_storage.backends.gpu import layout, module
-
-from ..nvme_sim.build import COMPILER, build_controller
-from ..nvme_sim.reads import Setup
-from ..nvme_sim.simulation import NEVER, Simulation
-from ..nvme_sim.trial import some_reads
-from .conftest import Measured
-from .kernel import GpuTrial, make_trial, small_reads
+from tests.gpu.conftest import Measured
+from tests.gpu.kernel import GpuTrial, make_trial, small_reads
+from tests.kit.nvme_sim.build import COMPILER, build_controller
+from tests.kit.nvme_sim.reads import Setup
+from tests.kit.nvme_sim.simulation import NEVER, Simulation
+from tests.kit.nvme_sim.trial import some_reads
 
 COMMANDS, RUNS = 200_000, 3
 QUEUES = (1, 2, 4, 8)

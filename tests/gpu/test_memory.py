@@ -17,9 +17,8 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import SnapshotRangeTests
-
-from .conftest import Measured
-from .readers import DeviceReader
+from tests.gpu.conftest import Measured
+from tests.gpu.readers import DeviceReader
 
 MIB = 1 << 20
 ATTRIBUTES = {

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ..pictures import IMAGES, make_pictures
-from .buildah import Buildah, Container, bootstrap, pip_volumes
+from tests.image.buildah import Buildah, Container, bootstrap, pip_volumes
+from tests.kit.paths import ROOT
+from tests.kit.pictures import IMAGES, make_pictures
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 KEPT = ROOT / ".image"
 """The directory of the base image, which is kept for the next run."""
 TAG = "localhost/dali_storage"

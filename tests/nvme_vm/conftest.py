@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ..nvme_sim.build import build_kernel, sources
-from . import plan
-from .disks import MappedDisk, plant, sparse
-from .guests import run
-from .machine import Machine
+from tests.kit.nvme_sim.build import build_kernel, sources
+from tests.nvme_vm import plan
+from tests.nvme_vm.disks import MappedDisk, plant, sparse
+from tests.nvme_vm.guests import run
+from tests.nvme_vm.machine import Machine
 
 
 @pytest.fixture(scope="session")

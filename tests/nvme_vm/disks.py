@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from . import plan
-from .hardware import Controller, Namespace, ReadError
+from tests.nvme_vm import plan
+from tests.nvme_vm.hardware import Controller, Namespace, ReadError
 
 
 def sparse(path: Path, size: int) -> Path:

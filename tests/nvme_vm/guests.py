@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from . import plan
-from .machine import Machine
+from tests.nvme_vm import plan
+from tests.nvme_vm.machine import Machine
 
 TIMEOUT = 480.0  # seconds; most take 10 to 30, the longest 170, on a busy computer
 

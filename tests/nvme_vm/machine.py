@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .hardware import Controller, attached, options, shared_directory
-from .qmp import Monitor
+from tests.nvme_vm.hardware import Controller, attached, options, shared_directory
+from tests.nvme_vm.qmp import Monitor
 
 _BOOT_FILES = Path(__file__).parents[2] / ".nvme_vm"  # packages.py makes them
 _KERNEL, _INITRAMFS = _BOOT_FILES / "vmlinux", _BOOT_FILES / "initramfs"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import initramfs
+from tests.nvme_vm import initramfs
 
 MODULES = (
     *("virtio_pci", "9pnet_virtio", "9p", "overlay", "nvme"),

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from dali_storage.backends.xnvme import library as _xnvme
-
-from . import plan
-from .disks import MappedDisk, disk, empty_disks, sparse
-from .guests import guest_tests, run, run_and_take_out
-from .test_xnvme import machine
+from tests.nvme_vm import plan
+from tests.nvme_vm.disks import MappedDisk, disk, empty_disks, sparse
+from tests.nvme_vm.guests import guest_tests, run, run_and_take_out
+from tests.nvme_vm.test_xnvme import machine
 
 BROKEN = {
     "bad": ("class1/04.bin", 140_000),

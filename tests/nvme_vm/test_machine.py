@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from . import plan
-from .disks import disk
-from .guests import TIMEOUT, guest_tests, run
-from .hardware import Controller, Namespace, ReadError
-from .machine import Machine, MachineError
+from tests.nvme_vm import plan
+from tests.nvme_vm.disks import disk
+from tests.nvme_vm.guests import TIMEOUT, guest_tests, run
+from tests.nvme_vm.hardware import Controller, Namespace, ReadError
+from tests.nvme_vm.machine import Machine, MachineError
 
 
 def test_a_command_hands_back_its_status_and_its_output(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from . import plan
-from .disks import MappedDisk, disk, empty_disks
-from .guests import guest_tests, run, run_and_take_out
-from .machine import Machine
+from tests.nvme_vm import plan
+from tests.nvme_vm.disks import MappedDisk, disk, empty_disks
+from tests.nvme_vm.guests import guest_tests, run, run_and_take_out
+from tests.nvme_vm.machine import Machine
 
 
 def test_block_reads_hostile_layouts_right(tmp_path: Path) -> None:

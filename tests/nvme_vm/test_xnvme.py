@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dali_storage.backends.xnvme import library as _xnvme
-
-from . import plan
-from .disks import MappedDisk, disk, empty_disks, sparse, unusual_disks
-from .guests import guest_tests, run, run_and_take_out
-from .hardware import Controller
-from .machine import Machine
+from tests.nvme_vm import plan
+from tests.nvme_vm.disks import MappedDisk, disk, empty_disks, sparse, unusual_disks
+from tests.nvme_vm.guests import guest_tests, run, run_and_take_out
+from tests.nvme_vm.hardware import Controller
+from tests.nvme_vm.machine import Machine
 
 BROKEN = {
     "bad": ("class1/04.bin", 140_000),

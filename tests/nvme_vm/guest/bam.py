@@ -17,11 +17,10 @@ from dali_storage.backends.gpu import queue_pairs
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import fill, make_batch, read
-
-from . import vram, ways
-from .hostile import Layout
-from .launching import on_the_processor as on_the_processor
-from .promises import GUARD
+from tests.nvme_vm.guest import vram, ways
+from tests.nvme_vm.guest.hostile import Layout
+from tests.nvme_vm.guest.launching import on_the_processor as on_the_processor
+from tests.nvme_vm.guest.promises import GUARD
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),

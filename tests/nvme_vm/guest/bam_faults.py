@@ -15,13 +15,19 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import MapNotChecked
 from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
-
-from .. import plan
-from . import controllers, ways
-from .faults import BMAP, contents, failure, known_faults, read_epoch, require_named
-from .launching import on_the_processor as on_the_processor
-from .pipeline import require_images_of_readers_file
-from .xnvme_faults import STATUS
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers, ways
+from tests.nvme_vm.guest.faults import (
+    BMAP,
+    contents,
+    failure,
+    known_faults,
+    read_epoch,
+    require_named,
+)
+from tests.nvme_vm.guest.launching import on_the_processor as on_the_processor
+from tests.nvme_vm.guest.pipeline import require_images_of_readers_file
+from tests.nvme_vm.guest.xnvme_faults import STATUS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),

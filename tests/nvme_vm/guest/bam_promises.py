@@ -13,14 +13,13 @@ from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import read
-
-from .. import plan
-from . import controllers, ways
-from .launching import on_the_processor as on_the_processor
-from .promises import DiskPromises
-from .removal import failure_when_taken_out
-from .xnvme_namespaces import filled
-from .xnvme_removal import TIMEOUT, prepare
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers, ways
+from tests.nvme_vm.guest.launching import on_the_processor as on_the_processor
+from tests.nvme_vm.guest.promises import DiskPromises
+from tests.nvme_vm.guest.removal import failure_when_taken_out
+from tests.nvme_vm.guest.xnvme_namespaces import filled
+from tests.nvme_vm.guest.xnvme_removal import TIMEOUT, prepare
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),

@@ -18,11 +18,10 @@ from dali_storage.contract.errors import MapNotChecked
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
-
-from ...devices import make_file_system, mounted
-from ...layouts import contents_of, make_hostile_files, make_map
-from .. import plan
-from . import controllers
+from tests.kit.devices import make_file_system, mounted
+from tests.kit.layouts import contents_of, make_hostile_files, make_map
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
 
 
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])

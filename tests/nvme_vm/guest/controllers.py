@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...devices import run
+from tests.kit.devices import run
 
 DIRECTORY = Path(os.environ["NVME_VM"])
 """Shared with the host."""

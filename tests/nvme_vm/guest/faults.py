@@ -16,10 +16,9 @@ from dali_storage.contract.errors import StaleMapError
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
-
-from ...devices import run
-from .. import plan
-from . import controllers
+from tests.kit.devices import run
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 

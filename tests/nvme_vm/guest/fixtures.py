@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .hostile import Layout, make_layout
+from tests.nvme_vm.guest.hostile import Layout, make_layout
 
 _KINDS = ((512, "ext4"), (4096, "xfs"))
 

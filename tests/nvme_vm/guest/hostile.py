@@ -13,12 +13,11 @@ from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
-
-from ...devices import make_file_system, mounted
-from ...layouts import contents_of, make_hostile_files, make_map
-from .. import plan
-from . import controllers
-from .block import require_layout
+from tests.kit.devices import make_file_system, mounted
+from tests.kit.layouts import contents_of, make_hostile_files, make_map
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
+from tests.nvme_vm.guest.block import require_layout
 
 
 @dataclass(frozen=True, slots=True)

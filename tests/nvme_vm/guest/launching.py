@@ -12,10 +12,9 @@ import pytest
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.gpu import module, registers
 from dali_storage.contract._types import HostBuffer, address_of
-
-from ...nvme_sim.host_launches import HostLaunches
-from . import vram
-from .controllers import user_space_driver
+from tests.kit.nvme_sim.host_launches import HostLaunches
+from tests.nvme_vm.guest import vram
+from tests.nvme_vm.guest.controllers import user_space_driver
 
 
 class HostLauncher:

@@ -12,9 +12,8 @@ from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
 from dali_storage.contract.errors import MapNotChecked
-
-from .. import plan
-from . import controllers
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
 
 BATCH, BATCHES = 8, 4  # more than an epoch
 

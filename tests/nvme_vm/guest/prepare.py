@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ...devices import make_file_system, mounted, run
-from .. import plan
-from . import controllers
+from tests.kit.devices import make_file_system, mounted, run
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
 
 
 def main() -> None:

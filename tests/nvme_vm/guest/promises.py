@@ -11,10 +11,9 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import SIZES, SnapshotReaderTests
 from dali_storage.testing.packing import packed_contents, write_packed
-
-from ...devices import make_file_system, mounted
-from ...layouts import make_map
-from . import controllers, ways
+from tests.kit.devices import make_file_system, mounted
+from tests.kit.layouts import make_map
+from tests.nvme_vm.guest import controllers, ways
 
 CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
 GUARD = 0xA5

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .. import plan
-from . import controllers
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
 
 
 def read(node: str, position: int, length: int) -> bytes:

@@ -13,9 +13,8 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
-
-from .. import plan
-from . import controllers
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers
 
 BMAP = controllers.DIRECTORY / plan.BMAP
 AT_ONCE = 3.0  # seconds, of an emulated computer

@@ -26,8 +26,7 @@ from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract import cuda
 from dali_storage.contract._types import address_of
 from dali_storage.contract.reader import Reader
-
-from ...fake_cuda import Cuda, install
+from tests.kit.fake_cuda import Cuda, install
 
 _PAGE = 64 << 10  # bytes
 _UNIT = 2 << 20  # bytes

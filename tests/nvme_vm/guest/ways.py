@@ -10,8 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from dali_storage.backends.xnvme import library as _xnvme
-
-from . import controllers, vram
+from tests.nvme_vm.guest import controllers, vram
 
 Way: TypeAlias = Callable[..., AbstractContextManager[str]]
 

@@ -11,13 +11,12 @@ import pytest
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.testing import read
-
-from ...devices import mounted
-from ...layouts import contents_of
-from .. import plan
-from . import controllers, ways
-from .block import ram_disk, read_at_once
-from .hostile import Layout
+from tests.kit.devices import mounted
+from tests.kit.layouts import contents_of
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers, ways
+from tests.nvme_vm.guest.block import ram_disk, read_at_once
+from tests.nvme_vm.guest.hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 

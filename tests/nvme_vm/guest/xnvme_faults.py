@@ -11,10 +11,16 @@ from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
-
-from .. import plan
-from . import ways
-from .faults import BMAP, contents, failure, known_faults, read_epoch, require_named
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import ways
+from tests.nvme_vm.guest.faults import (
+    BMAP,
+    contents,
+    failure,
+    known_faults,
+    read_epoch,
+    require_named,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),

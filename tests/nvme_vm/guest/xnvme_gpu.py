@@ -11,10 +11,9 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.reader import Reader
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.prefetch import Prefetcher
-
-from .. import plan
-from . import vram, ways
-from .promises import DiskPromises
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import vram, ways
+from tests.nvme_vm.guest.promises import DiskPromises
 
 pytestmark = [
     ways.ONLY_MAIN,

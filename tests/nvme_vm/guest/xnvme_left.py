@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dali_storage.contract.errors import BackendUnavailable
-
-from .. import plan
-from . import ways
-from .xnvme_namespaces import filled
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import ways
+from tests.nvme_vm.guest.xnvme_namespaces import filled
 
 pytestmark = [
     ways.ONLY_MAIN,

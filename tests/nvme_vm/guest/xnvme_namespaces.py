@@ -10,13 +10,12 @@ import pytest
 import bmap_tools
 from bmap_tools import device
 from dali_storage.contract.errors import StaleMapError
-
-from ...devices import make_file_system, mounted, run
-from ...layouts import contents_of, make_map
-from .. import plan
-from . import controllers, ways
-from .block import plant
-from .hostile import Layout
+from tests.kit.devices import make_file_system, mounted, run
+from tests.kit.layouts import contents_of, make_map
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers, ways
+from tests.nvme_vm.guest.block import plant
+from tests.nvme_vm.guest.hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 

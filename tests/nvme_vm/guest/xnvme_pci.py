@@ -11,10 +11,9 @@ from dali_storage.backends.xnvme.namespace import open_namespace
 from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import make_batch, read
-
-from ...fake_cuda import install
-from . import controllers, raw, vram, ways
-from .hostile import Layout
+from tests.kit.fake_cuda import install
+from tests.nvme_vm.guest import controllers, raw, vram, ways
+from tests.nvme_vm.guest.hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 

@@ -9,10 +9,9 @@ import pytest
 
 import benchmark
 from dali_storage.contract.errors import MapNotChecked
-
-from .. import plan
-from . import controllers, ways
-from .pipeline import require_images_of_readers_file
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers, ways
+from tests.nvme_vm.guest.pipeline import require_images_of_readers_file
 
 
 @ways.TO_HOST_MEMORY

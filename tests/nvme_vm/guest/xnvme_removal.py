@@ -16,13 +16,12 @@ import pytest
 from dali_storage.backends.xnvme import namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.catalog import Catalog
-
-from ...devices import make_file_system, mounted
-from ...layouts import make_map
-from .. import plan
-from . import controllers, vram, ways
-from .block import plant
-from .removal import failure_when_taken_out
+from tests.kit.devices import make_file_system, mounted
+from tests.kit.layouts import make_map
+from tests.nvme_vm import plan
+from tests.nvme_vm.guest import controllers, vram, ways
+from tests.nvme_vm.guest.block import plant
+from tests.nvme_vm.guest.removal import failure_when_taken_out
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 

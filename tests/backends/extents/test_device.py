@@ -1,0 +1,361 @@
+"""Which device or image holds a mapped file system: compared with devices that tests describe."""
+
+from __future__ import annotations
+
+import gc
+import os
+import uuid
+import weakref
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bmap_tools.extent_map import Device, ExtentMap, FileSystem
+from dali_storage.backends.block import BlockReader
+from dali_storage.backends.extents.device import locate, open_mapped
+from dali_storage.backends.extents.map import LoadedMap
+from dali_storage.backends.linux.storage import Storage
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.samples.discovery import from_directory, from_tree
+from dali_storage.testing import read
+from tests.kit.devices import Disk, disk, loop_device, mounted, run
+from tests.kit.layouts import contents_of, make_map
+
+DISK_SIZE, SIZE, START = 100 << 20, 90 << 20, 1 << 20
+UUID = "0f0e0d0c-0b0a-4908-8706-050403020100"
+PARTITION = Device(
+    path="/dev/nvme0n1p1",
+    size=SIZE,
+    logical_block_size=512,
+    disk="/dev/nvme0n1",
+    disk_size=DISK_SIZE,
+    start=START,
+    serial="S4EWNX0R",
+    wwid="eui.0102030405060708",
+    backing_file=None,
+)
+
+
+def loaded(device: Device = PARTITION, physical: tuple[int, ...] = (8192,)) -> LoadedMap:
+    """The map of a file of one block, in a file system on `device`."""
+    n, zeros = len(physical), np.zeros(1, np.int64)
+    rows = [[4096 * row, offset, 4096] for row, offset in enumerate(physical)]
+    mapped = ExtentMap(
+        root=b"/root",
+        created="",
+        file_system=FileSystem("ext4", UUID, 4096),
+        device=device,
+        directories=(),
+        names=b"a",
+        name_offsets=np.array([0, 1]),
+        sizes=np.array([4096 * n]),
+        inodes=zeros,
+        mtimes_ns=zeros,
+        ctimes_ns=zeros,
+        extent_offsets=np.array([0, n]),
+        extents=np.array(rows, np.int64),
+        unmapped={},
+    )
+    return LoadedMap(mapped, "renew the map: create it again")
+
+
+@dataclass
+class FakeSource:
+    """A device with a file system at one offset."""
+
+    storage: Storage
+    start: int = 0
+    uuid: str = UUID
+    closed: int = 0
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        content = bytearray(nbytes)
+        if offset == self.start:  # the superblock of ext4
+            content[1024 + 0x38 : 1024 + 0x3A] = b"\x53\xef"
+            content[1024 + 0x68 : 1024 + 0x78] = uuid.UUID(self.uuid).bytes
+        return bytes(content)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def storage(size: int, **facts: Any) -> Storage:
+    known = {"path": "/dev/x", "aliases": ("/dev/x",), "alignment": 512}
+    return Storage(**(known | {"size": size} | facts))
+
+
+THE_PARTITION = storage(
+    SIZE, logical_block_size=512, serial="S4EWNX0R", wwids=("eui.0102030405060708",)
+)
+THE_DISK = replace(THE_PARTITION, size=DISK_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("found", "start"),
+    [
+        (THE_PARTITION, 0),
+        (THE_DISK, START),
+        (replace(THE_PARTITION, offset=5 << 20), 5 << 20),  # read by its disk
+        (storage(SIZE), 0),  # an image, of which nothing else is known
+        (storage(DISK_SIZE), START),
+        (storage(DISK_SIZE + 511), START),  # an odd end is not a block
+        (replace(THE_PARTITION, wwids=("eui.00", "eui.0102030405060708")), 0),
+        (replace(THE_PARTITION, serial=None, wwids=()), 0),
+    ],
+)
+def test_the_mapped_device_is_located(found: Storage, start: int) -> None:
+    assert locate(FakeSource(found, start), loaded()) == start
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (storage(SIZE - 512), f"it has {SIZE - 512} bytes, the mapped one {SIZE}, its disk"),
+        (
+            replace(THE_PARTITION, logical_block_size=4096),
+            "its logical_block_size is 4096 and was 512",
+        ),
+        (replace(THE_PARTITION, serial="S4EWNX0"), "its serial is S4EWNX0 and was S4EWNX0R"),
+        (
+            replace(THE_PARTITION, wwids=("eui.01", "nvme.2")),
+            "its wwid is eui.01 or nvme.2 and was eui.0102030405060708",
+        ),
+    ],
+)
+def test_another_device_is_refused(found: Storage, message: str) -> None:
+    with pytest.raises(StaleMapError, match=message) as caught:
+        locate(FakeSource(found), loaded())
+    assert caught.value.filename == "/dev/x"
+    assert "this is not the mapped device: " in str(caught.value)
+    assert str(caught.value).count("renew the map: create it again") == 1
+
+
+@pytest.mark.parametrize("wwid", [None, "uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"])
+@pytest.mark.parametrize("serial", [None, "S4EWNX0R"])
+def test_what_only_the_kernel_knows_of_a_controller_is_not_compared(
+    wwid: str | None, serial: str | None
+) -> None:
+    found = replace(THE_PARTITION, may_have_uuid=True)
+    assert locate(FakeSource(found), loaded(replace(PARTITION, wwid=wwid, serial=serial))) == 0
+
+
+def test_another_uuid_of_a_namespace_is_refused_where_the_kernel_knows_it() -> None:
+    mapped = loaded(replace(PARTITION, wwid="uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"))
+    with pytest.raises(StaleMapError, match=r"and was uuid\.ad0bc0f5"):
+        locate(FakeSource(THE_PARTITION), mapped)
+
+
+def test_another_file_system_on_a_device_of_the_same_size_is_refused() -> None:
+    other = "00000000-0000-4000-8000-000000000001"
+    message = f"its file system is {other}, the mapped one is {UUID}"
+    with pytest.raises(StaleMapError, match=message):
+        locate(FakeSource(THE_PARTITION, uuid=other), loaded())
+    with pytest.raises(StaleMapError, match=f"no ext2, .* at byte {START}"):
+        locate(FakeSource(THE_DISK, start=0), loaded())
+
+
+@pytest.mark.parametrize(
+    ("device", "physical"),
+    [(PARTITION, (8192, 512)), (replace(PARTITION, start=START + 512), (8192,))],
+)
+def test_files_that_are_not_aligned_to_the_blocks_of_an_image_are_refused(
+    device: Device, physical: tuple[int, ...]
+) -> None:
+    image = storage(DISK_SIZE, alignment=4096)
+    with pytest.raises(BackendUnavailable, match=r"blocks of 4096 bytes.*losetup --find --show"):
+        locate(FakeSource(image, device.start), loaded(device, physical))
+
+
+def test_an_unwritten_extent_needs_no_alignment() -> None:
+    image = storage(SIZE, alignment=4096)
+    assert locate(FakeSource(image), loaded(physical=(8192, -1))) == 0
+
+
+def test_a_refused_device_is_closed_and_the_accepted_one_is_not(tmp_path: Path) -> None:
+    right, wrong = FakeSource(THE_PARTITION), FakeSource(storage(4096))
+    assert open_mapped("/dev/x", loaded(), bytes(tmp_path), lambda _: right) == (right, 0)
+    with pytest.raises(StaleMapError):
+        open_mapped("/dev/x", loaded(), bytes(tmp_path), lambda _: wrong)
+    assert (right.closed, wrong.closed) == (0, 1)
+
+
+def test_the_first_likely_place_that_holds_the_file_system_is_taken(tmp_path: Path) -> None:
+    named, behind = tmp_path / "loop9", tmp_path / "disk.img"
+    for path in (named, behind):
+        path.touch()
+    device = replace(PARTITION, path=str(named), backing_file=str(behind))
+    sources = {str(named): FakeSource(storage(4096)), str(behind): FakeSource(THE_PARTITION)}
+    opened, start = open_mapped(None, loaded(device), bytes(tmp_path), sources.__getitem__)
+    assert (opened, start) == (sources[str(behind)], 0)
+    assert sources[str(named)].closed == 1
+
+
+def test_if_no_place_is_right_the_error_is_that_of_the_first(tmp_path: Path) -> None:
+    (tmp_path / "image").touch()
+    device = replace(PARTITION, path=str(tmp_path / "image"), backing_file="/no/such/file")
+    with pytest.raises(
+        StaleMapError, match=r"it has 4096 bytes.*; give the mapped device as uri, or"
+    ):
+        open_mapped(None, loaded(device), bytes(tmp_path), lambda _: FakeSource(storage(4096)))
+
+
+def test_the_error_of_a_refused_device_does_not_keep_it_alive(tmp_path: Path) -> None:
+    """A traceback keeps what a device was reading to, and that keeps a device of libxnvme open."""
+    sources: list[weakref.ref[FakeSource]] = []
+
+    def opener(path: str) -> FakeSource:
+        source = FakeSource(storage(4096))
+        sources.append(weakref.ref(source))
+        return source
+
+    gc.disable()  # frees cycles, at some time
+    try:
+        with pytest.raises(StaleMapError, match=r"it has 4096 bytes"):
+            open_mapped("/dev/x", loaded(), bytes(tmp_path), opener)
+        assert [source() for source in sources] == [None]
+    finally:
+        gc.enable()
+
+
+def test_a_uri_that_is_not_a_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="uri must be the path of a device or an image, not 5"):
+        open_mapped(5, loaded(), bytes(tmp_path), lambda _: FakeSource(THE_PARTITION))  # type: ignore[arg-type]
+
+
+# Real devices
+
+
+def test_another_file_system_is_refused(mapped: tuple[Catalog, Path], tmp_path: Path) -> None:
+    catalog, bmap = mapped
+    with disk(tmp_path, "ext4") as other:
+        for uri in (other.device, other.image):
+            with pytest.raises(StaleMapError, match="not the mapped device: its file system is"):
+                BlockReader(catalog, bmap=bmap, uri=uri)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 321 << 20])
+def test_a_device_of_another_size_is_refused(
+    mapped: tuple[Catalog, Path], tmp_path: Path, size: int
+) -> None:
+    catalog, bmap = mapped
+    (tmp_path / "other").touch()
+    os.truncate(tmp_path / "other", size)
+    with pytest.raises(StaleMapError, match=f"it has {size} bytes"):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
+    with (
+        loop_device(tmp_path / "other") as device,
+        pytest.raises(StaleMapError, match=f"it has {size} bytes"),
+    ):
+        BlockReader(catalog, bmap=bmap, uri=device)
+
+
+def test_a_device_without_a_file_system_is_refused(
+    mapped: tuple[Catalog, Path], tmp_path: Path
+) -> None:
+    catalog, bmap = mapped
+    (tmp_path / "other").touch()
+    os.truncate(tmp_path / "other", 320 << 20)
+    with pytest.raises(StaleMapError, match="not the mapped device"):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
+
+
+def test_a_device_of_another_block_size_is_refused(
+    mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
+) -> None:
+    catalog, bmap = mapped
+    with (
+        loop_device(ext4.image, sector=4096) as device,
+        pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512"),
+    ):
+        BlockReader(catalog, bmap=bmap, uri=device)
+
+
+def test_a_copy_of_what_is_mounted_is_refused(
+    mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
+) -> None:
+    catalog, bmap = mapped
+    run("cp", "--sparse=always", str(ext4.image), str(tmp_path / "copy"))
+    with pytest.raises(StaleMapError, match=r"is mounted from /dev/loop.*, not from .*copy"):
+        BlockReader(catalog, bmap=bmap, uri=tmp_path / "copy")
+
+
+def test_a_directory_that_is_not_on_the_mapped_file_system_is_refused(
+    mapped: tuple[Catalog, Path], root: Path, tmp_path: Path, ext4: Disk
+) -> None:
+    _, bmap = mapped
+    run("cp", "-a", str(root), str(tmp_path / "copy"))
+    with pytest.raises(StaleMapError, match="is on another file system"):
+        BlockReader(from_directory(tmp_path / "copy", file_filters="*"), bmap=bmap, uri=ext4.device)
+
+
+def test_a_directory_with_the_same_names_is_refused_without_the_check_too(
+    mapped: tuple[Catalog, Path], root: Path
+) -> None:
+    twin = root.with_name(root.name + "-twin")
+    run("cp", "-a", str(root), str(twin))
+    with pytest.raises(StaleMapError, match="its inode was"):
+        BlockReader(from_directory(twin, file_filters="*"), bmap=mapped[1], check=False)
+
+
+def test_a_device_with_another_name_is_found(tmp_path: Path) -> None:
+    with disk(tmp_path, "ext4") as made:
+        (made.mount / "class").mkdir()
+        (made.mount / "class" / "a").write_bytes(b"bytes")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        run("umount", str(made.mount))
+        # The old name is that of a copy now; the image has another, and is mounted elsewhere.
+        run("losetup", "--detach", made.device)
+        (tmp_path / "copy").write_bytes(made.image.read_bytes())
+        run("losetup", "--sector-size", "512", made.device, str(tmp_path / "copy"))
+        with loop_device(made.image) as device, mounted(device, tmp_path / "elsewhere"):
+            assert device != made.device
+            catalog = from_directory(tmp_path / "elsewhere", file_filters="*")
+            with BlockReader(catalog, bmap=bmap) as reader:
+                assert read(reader, np.arange(1)) == [b"bytes"]
+        with pytest.warns(MapNotChecked):
+            BlockReader(catalog_of(bmap), bmap=bmap).close()
+        run("mount", made.device, str(made.mount))
+
+
+def catalog_of(bmap: Path) -> Catalog:
+    return from_tree(BlockReader.tree(bmap=bmap), file_filters="*")
+
+
+def test_an_image_by_a_relative_path_is_read(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
+    catalog, bmap = mapped
+    with BlockReader(catalog, bmap=bmap, uri=os.path.relpath(ext4.image)) as reader:
+        assert read(reader, np.arange(3)) == contents_of(catalog)
+
+
+def test_a_file_system_that_is_mounted_elsewhere_is_read(
+    mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
+) -> None:
+    _, bmap = mapped
+    with mounted(ext4.device, tmp_path / "elsewhere"):
+        catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, np.arange(3)) == contents_of(catalog)
+            os.utime(catalog.path(1))
+            with pytest.raises(StaleMapError) as caught:
+                read(reader, np.arange(3))
+            assert caught.value.filename == os.fsdecode(catalog.path(1))
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "message"),
+    [
+        ("/no/such/device", FileNotFoundError, "option uri"),
+        ("/", ValueError, "neither a block device nor an image"),
+        ("/dev/null", ValueError, "NVMe character devices are for xnvme-block"),
+        (5, TypeError, "uri"),
+    ],
+)
+def test_a_uri_that_is_not_a_device_is_refused(
+    mapped: tuple[Catalog, Path], uri: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        BlockReader(mapped[0], bmap=mapped[1], uri=uri)

@@ -1,0 +1,530 @@
+"""Ranges of containers by extent maps, on loop devices. What is expected is in the files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import bmap_tools
+from bmap_tools import create, fiemap
+from dali_storage import readers
+from dali_storage.backends.block import BlockReader
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import (
+    BackendUnavailable,
+    ContainerChangedError,
+    MapNotChecked,
+    StaleMapError,
+)
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
+from dali_storage.reading.batches import read_batch
+from dali_storage.samples.discovery import from_files
+from tests.backends.extents.test_freshness import room_for
+from tests.kit.bmap.files import fragment
+from tests.kit.dali import build, take
+from tests.kit.devices import Disk, disk, require, run
+from tests.kit.layouts import make_hostile_files, make_map, write_interleaved, write_sparse
+from tests.kit.mapped import NEEDS_ROOT, FailingAio
+from tests.kit.process import open_files
+from tests.kit.xnvme import offers
+
+pytestmark = NEEDS_ROOT
+
+Row: TypeAlias = tuple[int, int, int]
+"""A range: file, start, size."""
+
+BLOCK = 4096
+
+
+def catalog_of(paths: Sequence[Path | str], rows: Sequence[Row] | IntArray) -> Catalog:
+    named = from_files(paths)
+    files, starts, sizes = np.array(rows, np.int64).reshape(-1, 3).T
+    ranges = Ranges.of_columns(files, starts, sizes)
+    return Catalog(named.root, named.names, named.offsets, np.empty(0, np.int32), ranges)
+
+
+def random_rows(paths: Sequence[Path], count: int, seed: int = 1) -> list[Row]:
+    """Ranges of any alignment: most of them short, some of the whole file or empty."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        file = int(random.integers(len(paths)))
+        nbytes = paths[file].stat().st_size
+        start = int(random.integers(nbytes + 1))
+        most = [0, 100, 9000, 200_000, nbytes][random.integers(5)]
+        rows.append((file, start, int(min(random.integers(most + 1), nbytes - start))))
+        if random.random() < 0.3:  # a neighbour, behind what a header takes
+            start = sum(rows[-1][1:]) + 512
+            rows.append((file, start, min(700, nbytes - start)) if start < nbytes else rows[-1])
+    return rows
+
+
+def read(reader: Reader, catalog: Catalog, samples: Sequence[int] | IntArray) -> list[bytes]:
+    batch = read_batch(reader, catalog, np.asarray(samples, np.int64), reader.allocate, 0)
+    pieces = zip(batch.offsets.tolist(), batch.sizes.tolist(), strict=True)
+    return [batch.buffer[start : start + size].tobytes() for start, size in pieces]
+
+
+def expected(paths: Sequence[Path], rows: Sequence[Row]) -> list[bytes]:
+    contents = [path.read_bytes() for path in paths]
+    return [contents[file][start : start + size] for file, start, size in rows]
+
+
+def require_right(reader: Reader, catalog: Catalog, contents: Sequence[bytes]) -> None:
+    """In random batches of all sizes."""
+    random = np.random.default_rng(2)
+    for count in (1, 7, 64, 300):
+        samples = random.integers(0, len(contents), count)
+        assert read(reader, catalog, samples) == [contents[sample] for sample in samples]
+    assert read(reader, catalog, range(len(contents))) == list(contents)
+
+
+DISKS = [("ext4", 512), ("ext4", 4096), ("xfs", 512), ("xfs", 4096)]
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Disk, Any]]:
+    """A disk of fragmented, sparse and preallocated files, ranges of them, and the map."""
+    file_system, sector = request.param
+    with disk(tmp_path, file_system, sector=sector, partition=sector == 4096) as made:
+        make_hostile_files(made.mount / "shards")
+        paths = sorted((made.mount / "shards").iterdir())
+        rows = random_rows(paths, 400)
+        yield made, (paths, rows, make_map(made.mount, tmp_path / "bmap.json"))
+
+
+@pytest.mark.parametrize("hostile", DISKS, indirect=True, ids=str)
+def test_ranges_of_hostile_layouts_are_read_right(hostile: tuple[Disk, Any]) -> None:
+    made, (paths, rows, bmap) = hostile
+    catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+    for uri in (None, made.image):
+        with BlockReader(catalog, bmap=bmap, uri=uri, max_transfer=64 << 10) as reader:
+            require_right(reader, catalog, contents)
+    run("umount", str(made.mount))
+    try:
+        with pytest.warns(MapNotChecked):
+            unmounted = BlockReader(catalog, bmap=bmap, uri=made.image)
+        with unmounted:
+            require_right(unmounted, catalog, contents)
+    finally:
+        run("mount", made.device, str(made.mount))
+
+
+@pytest.mark.parametrize("hostile", DISKS[1:3], indirect=True, ids=str)
+def test_ranges_are_read_right_by_nvme_commands(
+    xnvme: Library, io: str, hostile: tuple[Disk, Any]
+) -> None:
+    made, (paths, rows, bmap) = hostile
+    catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+    assert offers(xnvme, io)
+    options: dict[str, Any] = {"io": io, "queue_depth": 16, "max_transfer": 64 << 10}
+    with XnvmeBlockReader(catalog, bmap=bmap, uri=made.device, **options) as reader:
+        require_right(reader, catalog, contents)
+
+
+# Containers that change
+
+
+@pytest.fixture(scope="module", params=["ext4", "xfs"])
+def shards(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Disk]:
+    with disk(tmp_path_factory.mktemp("shards"), request.param) as made:
+        yield made
+
+
+Opened: TypeAlias = tuple[Reader, Catalog, list[Path], list[bytes]]
+
+
+@pytest.fixture
+def opened(shards: Disk, tmp_path: Path) -> Iterator[Opened]:
+    """Two containers of many extents, one of few, and a reader of ranges of them."""
+    folder = shards.mount / tmp_path.name
+    folder.mkdir()
+    random = np.random.default_rng(3)
+    (folder / "few").write_bytes(random.bytes(3 << 20))
+    write_interleaved(folder, ["one", "two"], 200, random)
+    paths = [folder / name for name in ("few", "one", "two")]
+    bmap = make_map(folder, tmp_path / "bmap.json")
+    rows = [(file, start, 30_000) for file in (0, 1, 2) for start in range(512, 780_000, 31_000)]
+    catalog = catalog_of(paths, rows)
+    with BlockReader(catalog, bmap=bmap) as reader:
+        yield reader, catalog, paths, expected(paths, rows)
+
+
+def rewrite(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"other bytes")
+
+
+def append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def replace(path: Path) -> None:
+    twin = path.with_name("twin")
+    twin.write_bytes(path.read_bytes())
+    os.replace(twin, path)
+
+
+def defragment(path: Path) -> None:
+    tool = ("xfs_fsr", "-v") if run("stat", "-f", "-c", "%T", str(path)) == "xfs" else ("e4defrag",)
+    require(tool[0])
+    before = path.stat()
+    run(*tool, str(path))
+    after = path.stat()
+    assert (before.st_mtime_ns, before.st_ctime_ns) == (after.st_mtime_ns, after.st_ctime_ns)
+
+
+def fallocate(*options: str) -> Callable[[Path], None]:
+    return lambda path: (run("fallocate", *options, str(path)), None)[1]
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "rewritten": rewrite,
+    "appended to": append,
+    "truncated": lambda path: os.truncate(path, 5000),
+    "replaced": replace,
+    "deleted": os.unlink,
+    "touched": os.utime,
+    "defragmented": defragment,
+    "collapsed": fallocate("--collapse-range", "--offset", "8192", "--length", "4096"),
+    "punched": fallocate("--punch-hole", "--offset", "8192", "--length", "4096"),
+}
+
+
+def require_refused(opened: Opened, changed: int) -> None:
+    """All batches with ranges of one container are refused by its name, and no others."""
+    reader, catalog, paths, contents = opened
+    files = catalog.files(np.arange(len(catalog)))
+    others, own = np.flatnonzero(files != changed), np.flatnonzero(files == changed)
+    for samples in (own, np.concatenate((others, own)), np.random.default_rng(0).permutation(78)):
+        with pytest.raises(StaleMapError, match=r"bmap_tools create") as caught:
+            read(reader, catalog, samples)
+        assert caught.value.filename == str(paths[changed])
+    assert read(reader, catalog, others) == [contents[sample] for sample in others]
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        *((change, True) for change in CHANGES),
+        *((change, False) for change in ("rewritten", "replaced", "deleted", "defragmented")),
+    ],
+)
+def test_a_changed_container_is_refused_by_name(opened: Opened, change: str, known: bool) -> None:
+    reader, catalog, paths, contents = opened
+    if known:
+        require_right(reader, catalog, contents)
+    CHANGES[change](paths[1])
+    require_refused(opened, 1)
+
+
+@pytest.mark.parametrize("change", ["rewritten", "replaced", "deleted"])
+def test_a_changed_container_that_cannot_be_moved_is_refused_by_name(
+    root: Path, tmp_path: Path, change: str
+) -> None:
+    paths = [root / name for name in "abc"]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 10_000)
+    rows = [(file, 5, 9000) for file in (2, 0, 1)]
+    catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+    bmap = make_map(root, tmp_path / "bmap.json")
+    assert len(bmap_tools.load(bmap).extents) == 3
+    with BlockReader(catalog, bmap=bmap) as reader:
+        before = open_files()
+        require_right(reader, catalog, contents)
+        assert open_files() <= before
+        for path in paths[:2]:
+            CHANGES[change](path)
+        for samples, first in (([0, 1, 2], 0), ([2, 1, 0], 1)):
+            with pytest.raises(StaleMapError) as caught:
+                read(reader, catalog, samples)
+            assert caught.value.filename == str(paths[first])
+        assert read(reader, catalog, [0]) == contents[:1]
+
+
+def test_the_first_changed_container_of_a_batch_is_named(opened: Opened) -> None:
+    reader, catalog, paths, _ = opened
+    for path in paths[1:]:
+        defragment(path)
+    for samples, first in (([60, 30, 61], 2), ([30, 60], 1), ([0, 61, 30], 2)):
+        with pytest.raises(StaleMapError) as caught:
+            read(reader, catalog, samples)
+        assert caught.value.filename == str(paths[first])
+
+
+@pytest.mark.parametrize("clone", ["copied", "cloned in part"])
+def test_a_cloned_container_is_refused_by_name(shards: Disk, opened: Opened, clone: str) -> None:
+    if "ext4" in run("findmnt", "-no", "FSTYPE", str(shards.mount)):
+        with pytest.raises(AssertionError, match="not supported"):
+            run("cp", "--reflink=always", str(opened[2][1]), str(opened[2][1].with_name("twin")))
+        return
+    path = opened[2][1]
+    if clone == "copied":
+        run("cp", "--reflink=always", "--preserve=all", str(path), str(path.with_name("twin")))
+        os.replace(path.with_name("twin"), path)
+    else:
+        require("xfs_io")
+        run("xfs_io", "-c", f"reflink {opened[2][0]} 0 0 64k", str(path))
+    require_refused(opened, 1)
+
+
+def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    """Deduplication leaves no trace in the times, and moves only a part of a container."""
+    require("xfs_io")
+    with disk(tmp_path, "xfs") as made:
+        paths = [made.mount / name for name in "ab"]
+        for path in paths:
+            fragment(path, 100)
+        with open(paths[1], "r+b") as file:
+            file.write(paths[0].read_bytes())
+        # The kernel tells of 17 extents at once: of one block each, but for the last.
+        blocks = [67, 0, 33, 34, 68, 99]
+        rows = [(1, block * BLOCK + 9, 4000) for block in blocks] + [(1, 20 * BLOCK, 50 * BLOCK)]
+        catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        assert np.diff(bmap_tools.load(bmap).extent_offsets).tolist() == [100, 100]
+        with BlockReader(catalog, bmap=bmap) as reader:
+            require_right(reader, catalog, contents)
+            for number, block in enumerate(blocks):
+                unmoved = list(range(number, len(blocks)))
+                assert read(reader, catalog, unmoved) == contents[number : len(blocks)]
+                where = f"{block * BLOCK} {block * BLOCK} {BLOCK}"
+                run("xfs_io", "-c", f"dedupe {paths[0]} {where}", str(paths[1]))
+                for moved in ([number], unmoved, [len(blocks)]):
+                    with pytest.raises(StaleMapError, match="data of the file has been") as caught:
+                        read(reader, catalog, moved)
+                    assert caught.value.filename == str(paths[1])
+
+
+def test_a_container_that_gets_a_clone_is_still_read(shards: Disk, opened: Opened) -> None:
+    """XFS then reports its extents as shared, where they were."""
+    reader, catalog, paths, contents = opened
+    require_right(reader, catalog, contents)
+    for path in paths:
+        how = "never" if "ext4" in run("findmnt", "-no", "FSTYPE", str(shards.mount)) else "always"
+        run("cp", f"--reflink={how}", str(path), str(path.with_name("twin")))
+    require_right(reader, catalog, contents)
+
+
+def test_what_is_reserved_behind_the_last_block_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XFS may list it as data without an address, until it allocates or frees it."""
+    ends: list[int] = []
+    ask = fiemap.answers
+    monkeypatch.setattr(
+        "bmap_tools.fiemap.answers", lambda fd, end: (ends.append(end), ask(fd, end))[1]
+    )
+    with disk(tmp_path, "ext4", mkfs=("-b", "1024")) as made:
+        path, random = made.mount / "a", np.random.default_rng(0)
+        write_sparse(path, 8200, [(0, 1000), (5000, 8200)], random)
+        rows = [(0, 100, 2000), (0, 8000, 200)]
+        catalog, contents = catalog_of([path], rows), expected([path], rows)
+        with BlockReader(catalog, bmap=make_map(made.mount, tmp_path / "bmap.json")) as reader:
+            require_right(reader, catalog, contents)
+            assert ends == [9 * 1024]
+
+
+def test_extents_that_cannot_be_compared_are_refused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, catalog, paths, contents = opened
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "no extents")
+
+    assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
+    with monkeypatch.context() as broken:
+        broken.setattr("bmap_tools.fiemap.answers", fail)
+        assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
+        # Where the kernel does not answer a second time, all of the extents are compared again.
+        broken.setattr("bmap_tools.fiemap._IOCTL", 0)
+        with pytest.raises(OSError) as failed:
+            read(reader, catalog, [30, 60])
+    assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(paths[1]))
+    assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
+
+
+@pytest.mark.usefixtures("pipelines_end")
+def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(
+    opened: Opened, tmp_path: Path
+) -> None:
+    _, catalog, paths, contents = opened
+    assert catalog.ranges is not None
+    options = {"bmap": str(tmp_path / "bmap.json")}
+    columns = {
+        "files": paths,
+        "offsets": catalog.ranges.starts,
+        "sizes": 30_000,
+        "file_ids": catalog.files(np.arange(len(catalog))),
+    }
+    ours = build(readers.records, **columns, backend="block", backend_options=options)
+    assert [data for data, _ in take(ours, 20)] == (contents * 2)[:80]
+    defragment(paths[2])
+    with pytest.raises(StaleMapError, match="has been moved") as caught:
+        take(ours, 40)
+    assert caught.value.filename == str(paths[2])
+
+
+def test_few_descriptors_are_enough_for_many_containers(tmp_path: Path) -> None:
+    with disk(tmp_path, "xfs") as made:  # where every container is opened for every batch
+        paths = [made.mount / f"{index:03d}" for index in range(150)]
+        for path in paths:
+            path.write_bytes(path.name.encode() * 5000)
+        rows = random_rows(paths, 200)
+        catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+        with BlockReader(catalog, bmap=make_map(made.mount, tmp_path / "bmap.json")) as reader:
+            with room_for(20):
+                assert read(reader, catalog, range(len(rows))) == contents
+            os.utime(paths[149])
+            last = np.argsort(catalog.files(np.arange(len(rows))))  # not among the first 20
+            with room_for(20), pytest.raises(StaleMapError) as caught:
+                read(reader, catalog, last)
+            assert caught.value.filename == str(paths[149])
+
+
+# Ranges that are not in their containers
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((1, 9000, 1001), "sample 2: 1,001 bytes at 9,000"),
+        ((1, 10_001, 0), "sample 2: 0 bytes at 10,001"),
+        ((1, -1, 5), "sample 2: 5 bytes at -1"),
+        ((1, 1 << 62, 1 << 62), "bytes at 4,611,686,018,427,387,904"),
+    ],
+)
+def test_a_range_outside_its_container_is_refused(
+    root: Path, tmp_path: Path, row: Row, text: str
+) -> None:
+    paths = [root / name for name in "ab"]
+    for path in paths:
+        path.write_bytes(bytes(10_000))
+    bmap = make_map(root, tmp_path / "bmap.json")
+    catalog = catalog_of(paths, [(0, 0, 5), (1, 0, 10_000), row, (1, 0, 10_001)])
+    message = f"{text}, but the mapped file has 10,000 bytes; make its index anew"
+    with pytest.raises(ContainerChangedError, match=message) as caught:
+        BlockReader(catalog, bmap=bmap)
+    assert caught.value.filename == str(paths[1])
+    paths[1].write_bytes(bytes(20_000))  # then the map is wrong
+    with pytest.raises(StaleMapError, match="its size was 10000 and is 20000") as stale:
+        BlockReader(catalog, bmap=bmap, check=False)
+    assert stale.value.filename == str(paths[1])
+
+
+def test_a_range_outside_of_a_file_system_that_is_not_mounted(tmp_path: Path) -> None:
+    with disk(tmp_path, "ext4") as made:
+        (made.mount / "a").write_bytes(bytes(10_000))
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+    catalog = catalog_of([made.mount / "a"], [(0, 0, 5), (0, 9999, 2)])
+    with pytest.raises(StaleMapError, match="sample 1: 2 bytes at 9,999, but the mapped file"):
+        BlockReader(catalog, bmap=bmap, uri=made.image)
+
+
+def test_any_number_of_ranges_is_compared_with_the_containers() -> None:
+    sizes = np.array([1000, 10, 5000])
+    files, random = np.repeat([2, 0], 100_000), np.random.default_rng(0)
+    starts = random.integers(0, 900, files.size)
+    assert Ranges.of_columns(files, starts, np.full(files.size, 100)).first_outside(sizes) is None
+    for sample in (0, 65_535, 65_536, 150_000, files.size - 1):
+        other = starts.copy()
+        other[sample] = sizes[files[sample]] - 99
+        ranges = Ranges.of_columns(files, other, np.full(files.size, 100))
+        assert ranges.first_outside(sizes) == sample
+
+
+# Which containers
+
+
+def test_containers_are_found_by_any_path(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards lie in the root of the map, without class directories."""
+    names = ["shard-0.tar", "shard-1.tar"]
+    for name in names:
+        (root / name).write_bytes(name.encode() * 2000)
+    bmap = make_map(root, tmp_path / "bmap.json")
+    (tmp_path / "link").symlink_to(root)
+    for name in names:
+        (tmp_path / f"linked-{name}").symlink_to(root / name)
+    monkeypatch.chdir(root.parent)
+    for folder in (root, Path(root.name), tmp_path / "link", Path("..") / root.parent.name / root):
+        paths = [folder / name for name in names]
+        catalog = catalog_of(paths, [(1, 5, 7000), (0, 0, 9)])
+        with BlockReader(catalog, bmap=bmap) as reader:
+            assert read(reader, catalog, [0, 1]) == expected(paths, [(1, 5, 7000), (0, 0, 9)])
+    paths = [tmp_path / f"linked-{name}" for name in names]
+    catalog = catalog_of(paths, [(1, 5, 7000)])
+    with BlockReader(catalog, bmap=bmap) as reader:
+        assert read(reader, catalog, [0]) == expected(paths, [(1, 5, 7000)])
+    with pytest.raises(StaleMapError, match=r"1 of 2 containers are not in the map: '.*other"):
+        BlockReader(catalog_of([root / "shard-0.tar", root / "other"], [(0, 0, 9)]), bmap=bmap)
+
+
+def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path: Path) -> None:
+    with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
+        paths = [made.mount / name for name in "abc"]
+        paths[0].write_bytes(b"inside its inode")
+        paths[1].write_bytes(b"b" * 10_000)
+        (tmp_path / "elsewhere").write_bytes(np.random.default_rng(0).bytes(20_000))
+        paths[2].symlink_to(tmp_path / "elsewhere")  # on another file system
+        bmap = tmp_path / "bmap.json"
+        assert create.run(str(made.mount), str(bmap), threads=1) == 1
+        rows = [(0, 7, 3), (1, 5, 9000), (0, 0, 16), (0, 3, 13), (0, 16, 0), (2, 9000, 9000)]
+        catalog, contents = catalog_of(paths, rows), expected(paths, rows)
+        with BlockReader(catalog, bmap=bmap) as reader:
+            require_right(reader, catalog, contents)
+            paths[0].write_bytes(b"Inside")
+            with pytest.raises(StaleMapError) as caught:
+                read(reader, catalog, [1, 0])
+            assert caught.value.filename == str(paths[0])
+    with pytest.raises(BackendUnavailable, match=r"2 containers can only be read as files"):
+        BlockReader(catalog, bmap=bmap, uri=made.image)
+
+
+# Reads that fail
+
+
+@pytest.mark.parametrize("times", [1, 10**9])
+def test_a_bad_sector_is_reported_with_the_sample_that_needs_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Samples lie close together, so one read is for all of them."""
+    path = root / "shard"
+    path.write_bytes(np.random.default_rng(0).bytes(50 * BLOCK))
+    rows = [(0, 512 + 8192 * index, 7000) for index in range(20)]
+    bmap = make_map(root, tmp_path / "bmap.json")
+    logical, physical, length = bmap_tools.load(bmap).extents[0].tolist()
+    monkeypatch.setattr("dali_storage.backends.linux.aio.read", FailingAio.fail)
+    monkeypatch.setattr(FailingAio, "bad", physical + 8192 * 7 + 600)
+    monkeypatch.setattr(FailingAio, "times", times)
+    catalog, contents = catalog_of([path], rows), expected([path], rows)
+    with BlockReader(catalog, bmap=bmap, max_transfer=BLOCK) as reader:
+        if times == 1:
+            assert read(reader, catalog, [9, 7, 8, 3]) == [contents[i] for i in (9, 7, 8, 3)]
+            return
+        with pytest.raises(OSError) as caught:
+            read(reader, catalog, [9, 7, 8, 3, 6])
+        assert caught.value.errno == errno.EIO
+        assert caught.value.filename == str(path)
+        lba = (physical + 8192 * 7) // 512
+        assert f"sample 7: 7,000 bytes at 57,856: cannot read 4096 bytes at LBA {lba} of /dev/" in (
+            str(caught.value)
+        )
+        extent = f"(extent 0, logical {logical}, physical {physical}, length {length})"
+        assert extent in str(caught.value)
+        assert read(reader, catalog, [9, 8, 3, 6]) == [contents[i] for i in (9, 8, 3, 6)]

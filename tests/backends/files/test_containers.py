@@ -1,0 +1,453 @@
+"""Containers that are kept open: which ones, for how long, and what is noticed of their changes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.files import containers, opening
+from dali_storage.backends.linux import libc
+from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ContainerChangedError
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
+from dali_storage.testing import make_batch, read
+from dali_storage.testing.reading import names_path
+from tests.kit.process import descriptors, open_files
+
+_BYTES = 6000  # of a container, which has two ranges: 0 to 3999 and 3000 to 5999
+
+
+def content(number: int) -> bytes:
+    return np.random.default_rng(number).bytes(_BYTES)
+
+
+def expected(sample: int) -> bytes:
+    return content(sample // 2)[3000:] if sample % 2 else content(sample // 2)[:4000]
+
+
+def catalog_of(directory: Path, count: int) -> Catalog:
+    """Two samples per container; they are written a second time so that time passes."""
+    names = [b"%d" % number for number in range(count)]
+    files = Catalog.from_names(names, [], os.fsencode(directory))
+    starts = np.tile(np.array([0, 3000], np.int64), count)
+    sizes = np.tile(np.array([4000, 3000], np.int64), count)
+    return replace(files, ranges=Ranges.of_columns(np.repeat(np.arange(count), 2), starts, sizes))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[int], Catalog]:
+    """Writes containers long ago; returns the catalog of their ranges."""
+
+    def write(count: int) -> Catalog:
+        for number in range(count):
+            (tmp_path / str(number)).write_bytes(content(number))
+            os.utime(tmp_path / str(number), (1, 1))
+        return catalog_of(tmp_path, count)
+
+    return write
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[int], None]]:
+    """Sets how many files this process may open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def paths_open(catalog: Catalog) -> list[str]:
+    """The containers that this process has open, once for each descriptor."""
+    return [path for _, path in sorted(descriptors(os.fsdecode(catalog.root)))]
+
+
+def check(reader: Reader, catalog: Catalog, samples: list[int], lane: int = 0) -> None:
+    got = read(reader, np.array(samples), catalog, lane=lane)
+    assert got == [expected(sample) for sample in samples]
+
+
+def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(
+    make: Callable[[int], Catalog], limit: Callable[[int], None]
+) -> None:
+    catalog = make(100)
+    limit(160)
+    with PythonFileReader(catalog) as reader:
+        for start in range(0, 200, 20):
+            check(reader, catalog, list(range(start, start + 20)))
+            check(reader, catalog, list(range(start, start + 20)), lane=1)
+            opened = paths_open(catalog)
+            assert len(opened) == len(set(opened)) == min(10 + start // 2, 40)
+        newest = {os.fsdecode(catalog.path(sample)) for sample in range(120, 200)}
+        assert set(opened) == newest  # those used last
+        check(reader, catalog, [120])
+        check(reader, catalog, [0])
+        assert os.fsdecode(catalog.path(120)) in paths_open(catalog)
+        assert os.fsdecode(catalog.path(122)) not in paths_open(catalog)
+    assert paths_open(catalog) == []
+
+
+def test_a_batch_of_more_containers_than_may_stay_open(
+    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_MOST_OPEN", 3)
+    catalog = make(200)
+    samples = np.random.default_rng(3).permutation(400).tolist()
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, samples)
+        check(reader, catalog, samples)
+        check(reader, catalog, [0, 2, 4])
+        assert len(paths_open(catalog)) == 3
+
+
+def test_all_lanes_share_few_descriptors(
+    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_MOST_OPEN", 2)
+    catalog = make(30)
+    before = open_files()
+    with PythonFileReader(catalog, lanes=4) as reader:
+
+        def run(lane: int) -> None:
+            random = np.random.default_rng(lane)
+            for _ in range(100):
+                check(reader, catalog, random.integers(0, 60, 8).tolist(), lane)
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(run, range(4)))
+    assert len(open_files() - before) <= 4  # contexts of kernel AIO have none
+
+
+def test_a_lane_that_has_read_keeps_nothing_open(
+    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_MOST_OPEN", 3)
+    catalog = make(8)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0])
+        check(reader, catalog, list(range(2, 16)), lane=1)
+        assert set(paths_open(catalog)) == {os.fsdecode(catalog.path(row)) for row in (10, 12, 14)}
+
+
+MANY = """
+import os, resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import numpy as np
+from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.order import Order, OrderOptions
+from tests.test_files_containers import catalog_of, content, expected
+from dali_storage.backends.python_file import PythonFileReader
+catalog = catalog_of(Path(sys.argv[1]), 1000)
+reader = PythonFileReader(catalog, lanes=8, copying_lanes=8)
+prefetcher = Prefetcher(catalog, reader, Order(2000, 200, OrderOptions(random_shuffle=True)), 8)
+for index in range(20):
+    batch = prefetcher.get(index)
+    for sample, got in zip(batch.samples.tolist(), batch.contents):
+        assert bytes(got) == expected(sample), sample
+    assert len(os.listdir("/proc/self/fd")) < 64 + 64 + 30  # open, being opened, others
+prefetcher.close()
+print("read all")
+"""
+
+
+def test_a_thousand_containers_at_a_limit_of_256(make: Callable[[int], Catalog]) -> None:
+    command = [sys.executable, "-c", MANY, os.fsdecode(make(1000).root)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.stdout == "read all\n", run.stderr
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_few_descriptors_are_enough(
+    make: Callable[[int], Catalog], limit: Callable[[int], None], left: int
+) -> None:
+    catalog = make(10)
+    samples = [4, *np.random.default_rng(left).permutation(20).tolist()]
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [4])
+        taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]
+        try:
+            limit(max(taken) + 1)
+            for fd in [taken.pop() for _ in range(left)]:
+                os.close(fd)
+            for _ in range(3):
+                check(reader, catalog, samples)
+        finally:
+            list(map(os.close, taken))
+
+
+def test_no_descriptor_at_all_is_refused_with_the_limit(
+    make: Callable[[int], Catalog],
+    limit: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "_PATIENCE_S", 0.02)
+    catalog = make(3)
+    taken: deque[int] = deque()
+    with PythonFileReader(catalog) as reader:
+        limit(100)
+        with contextlib.suppress(OSError):
+            taken += map(os.open, ["/dev/null"] * 100, [os.O_RDONLY] * 100)
+        with pytest.raises(OSError, match="ulimit -n") as caught:
+            read(reader, np.array([2, 0]), catalog)
+        list(map(os.close, taken))
+        assert caught.value.errno == errno.EMFILE
+        assert names_path(caught.value, catalog.path(2))
+        check(reader, catalog, [2, 0])
+
+
+def test_a_container_replaced_while_it_was_closed_is_refused(
+    make: Callable[[int], Catalog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the old one is back when the batch has been read."""
+    monkeypatch.setattr(containers, "_MOST_OPEN", 1)
+    catalog = make(3)
+    twin = tmp_path / "twin"
+    twin.write_bytes(bytes(_BYTES))
+    os.utime(twin, (1, 1))
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0, 2])
+        check(reader, catalog, [4])  # closes the others
+        (tmp_path / "0").rename(tmp_path / "old")
+        twin.rename(tmp_path / "0")
+        batch = make_batch(reader, np.array([0, 2]), catalog)
+
+        def put_back(*arguments: Any) -> Any:
+            (tmp_path / "old").rename(tmp_path / "0")
+            return before(*arguments)
+
+        before = reader._read
+        monkeypatch.setattr(reader, "_read", put_back)
+        with pytest.raises(ContainerChangedError, match="written or replaced") as caught:
+            reader.read(batch, 0)
+        assert names_path(caught.value, catalog.path(0))
+        monkeypatch.setattr(reader, "_read", before)
+        (tmp_path / "old").rename(tmp_path / "0")
+        check(reader, catalog, [0, 2])
+
+
+def test_a_container_written_while_it_is_read_is_refused(
+    make: Callable[[int], Catalog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make(3)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0, 2, 4])
+
+        def write(*arguments: Any) -> Any:
+            with open(tmp_path / "1", "r+b") as file:
+                file.write(b"x")
+            return before(*arguments)
+
+        before = reader._read
+        monkeypatch.setattr(reader, "_read", write)
+        with pytest.raises(ContainerChangedError) as caught:
+            read(reader, np.array([0, 2]), catalog)
+        assert names_path(caught.value, catalog.path(2))
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_what_does_not_change_the_bytes_is_no_change(
+    make: Callable[[int], Catalog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The time of status change changes with each, and with a rename to and fro."""
+    monkeypatch.setattr(containers, "_MOST_OPEN", most)
+    catalog = make(2)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0, 2])
+        os.chmod(tmp_path / "0", 0o400)
+        check(reader, catalog, [0, 2])
+        os.link(tmp_path / "1", tmp_path / "link")
+        os.unlink(tmp_path / "1")
+        os.rename(tmp_path / "link", tmp_path / "1")
+        check(reader, catalog, [0, 2])
+
+
+def test_a_directory_in_the_path_that_is_another_now_is_noticed(
+    make: Callable[[int], Catalog], tmp_path: Path
+) -> None:
+    make(1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0").write_bytes(content(0))
+    os.symlink("a", tmp_path / "current")
+    catalog = catalog_of(tmp_path / "current", 1)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0])
+        os.unlink(tmp_path / "current")
+        os.symlink("b", tmp_path / "current")
+        with pytest.raises(ContainerChangedError):
+            read(reader, np.array([0]), catalog)
+
+
+def test_a_container_that_is_gone_is_named(make: Callable[[int], Catalog], tmp_path: Path) -> None:
+    catalog = make(3)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0, 2, 4])
+        os.unlink(tmp_path / "1")
+        with pytest.raises(FileNotFoundError) as caught:
+            read(reader, np.array([4, 3]), catalog)
+        assert names_path(caught.value, catalog.path(3))
+        check(reader, catalog, [0, 4])
+
+
+def test_the_first_sample_beyond_the_end_is_named(
+    make: Callable[[int], Catalog], tmp_path: Path
+) -> None:
+    catalog = make(2)
+    os.truncate(tmp_path / "1", 5000)
+    with PythonFileReader(catalog) as reader:
+        with pytest.raises(ContainerChangedError) as caught:
+            read(reader, np.array([0, 2, 3]), catalog)
+        assert names_path(caught.value, catalog.path(3))
+        assert "sample 3: 3,000 bytes at 3,000 ends behind the container: 5,000" in str(
+            caught.value
+        )
+        check(reader, catalog, [0, 2])
+
+
+def test_what_is_no_regular_file_is_named_without_blocking(
+    make: Callable[[int], Catalog], tmp_path: Path
+) -> None:
+    catalog = make(2)
+    os.unlink(tmp_path / "1")
+    os.mkfifo(tmp_path / "1")
+    with PythonFileReader(catalog) as reader:
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            read(reader, np.array([0, 2]), catalog)
+        assert names_path(caught.value, catalog.path(2))
+        check(reader, catalog, [0])
+
+
+def test_a_range_behind_eight_gib(tmp_path: Path) -> None:
+    start = (8 << 30) + 4097
+    with open(tmp_path / "0", "wb") as file:
+        file.seek(start)
+        file.write(b"right")
+    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
+    ranges = Ranges.of_columns(np.array([0]), np.array([start]), np.array([5]))
+    catalog = replace(files, ranges=ranges)
+    for options in ({}, {"direct": True}, {"io": "preadv"}):
+        with PythonFileReader(catalog, **options) as reader:  # type: ignore[arg-type]
+            assert read(reader, np.array([0, 0]), catalog) == [b"right"] * 2
+
+
+def test_an_error_of_the_storage_names_container_and_sample(
+    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads are short besides, and must be continued."""
+    catalog = make(3)
+
+    def stunted(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+        short = iovecs.copy()
+        short["len"] = np.minimum(short["len"], 1000)
+        results = whole(fds, short, starts, rw_flags)
+        bad = (os.fstat(int(fds[i])).st_ino == inode and starts[i] >= 3000 for i in range(len(fds)))
+        results[np.fromiter(bad, bool)] = -errno.EIO
+        return results
+
+    inode = os.stat(catalog.path(2)).st_ino
+    with PythonFileReader(catalog) as reader:
+        whole = reader._read
+        monkeypatch.setattr(reader, "_read", stunted)
+        check(reader, catalog, [0, 1, 4, 5])
+        with pytest.raises(OSError, match="sample 3: 3,000 bytes at 3,000") as caught:
+            read(reader, np.array([5, 3, 0]), catalog)
+        assert caught.value.errno == errno.EIO
+        assert names_path(caught.value, catalog.path(3))
+        check(reader, catalog, [0, 1, 4, 5])
+
+
+@pytest.mark.parametrize("options", [{}, {"direct": True}, {"io": "preadv"}])
+@pytest.mark.parametrize("fails_again", [True, False])
+def test_the_sample_whose_bytes_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], fails_again: bool
+) -> None:
+    """All samples are one span, which is read in pieces of several samples each."""
+    size, count, bad = 90_001, 20, 7
+    (tmp_path / "0").write_bytes(np.random.default_rng(0).bytes(size * count))
+    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
+    rows = np.arange(count)
+    catalog = replace(files, ranges=Ranges.of_columns(rows * 0, rows * size, rows * 0 + size))
+    left = [2 if fails_again else 1]
+
+    def fail(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+        results = whole(fds, iovecs, starts, rw_flags)
+        ends = starts + iovecs["len"][:, 0].astype(np.int64)
+        touches = (starts <= bad * size + 50_000) & (ends > bad * size + 50_000)
+        if touches.any() and not rw_flags and left[0]:
+            left[0] -= 1
+        elif not rw_flags:
+            return results
+        results[touches] = -errno.EAGAIN if rw_flags else -errno.EIO
+        return results
+
+    with PythonFileReader(catalog, **options) as reader:
+        whole = reader._read
+        monkeypatch.setattr(reader, "_read", fail)
+        with pytest.raises(OSError, match=f"sample {bad}: 90,001 bytes") as caught:
+            read(reader, np.array([*range(bad, count), *range(bad)]), catalog)
+        assert caught.value.errno == errno.EIO
+        left[0] = 2 if fails_again else 1
+        # If it does not fail again, the first sample with bytes in the piece that failed.
+        first = bad if fails_again else bad * size // (256 << 10) * (256 << 10) // size
+        with pytest.raises(OSError, match=f"sample {first}: 90,001 bytes"):
+            read(reader, rows, catalog)
+        read(reader, rows, catalog)
+
+
+def test_two_readers_of_one_container(make: Callable[[int], Catalog]) -> None:
+    catalog = make(2)
+    with PythonFileReader(catalog) as one:
+        with PythonFileReader(catalog, direct=True) as other:
+            check(one, catalog, [0, 3])
+            check(other, catalog, [0, 3])
+        check(one, catalog, [0, 3, 1])
+
+
+def test_containers_that_are_not_on_a_local_file_system(
+    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No system call holds the interpreter lock there."""
+    monkeypatch.setattr(opening, "_LOCAL", frozenset())
+    monkeypatch.setattr(libc, "openat2_with_gil", None)
+    monkeypatch.setattr(libc, "statx_with_gil", None)
+    catalog = make(3)
+    with PythonFileReader(catalog) as reader:
+        check(reader, catalog, [0, 3, 5])
+        check(reader, catalog, [0, 3, 5])
+
+
+def test_containers_without_direct_io_are_refused_at_opening() -> None:
+    files = Catalog.from_names([b"/proc/version"], [])
+    ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([5]))
+    with pytest.raises(OSError, match="direct=False") as caught:
+        PythonFileReader(replace(files, ranges=ranges), direct=True)
+    assert names_path(caught.value, b"/proc/version")
+
+
+def test_nothing_is_allocated_per_row(tmp_path: Path) -> None:
+    import tracemalloc
+
+    (tmp_path / "0").write_bytes(content(0))
+    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
+    rows = np.zeros(1_000_000, np.int64)
+    catalog = replace(files, ranges=Ranges.of_columns(rows, rows, rows + 1))
+    tracemalloc.start()
+    with PythonFileReader(catalog) as reader:
+        assert read(reader, np.array([7]), catalog) == [content(0)[:1]]
+        _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20

@@ -1,0 +1,311 @@
+"""The kernel that submits NVMe reads, on the host, against a simulated controller."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dali_storage.backends.gpu import layout
+from dali_storage.backends.gpu.layout import (
+    MAX_BLOCKS,
+    MAX_BYTES,
+    NO_FAULT,
+    NOT_DONE,
+    PAGE,
+    STOPPED,
+    TIMED_OUT,
+)
+from tests.kit.nvme_sim import build
+from tests.kit.nvme_sim.host_kernel import HostKernel
+from tests.kit.nvme_sim.reads import Reads, Setup, place
+from tests.kit.nvme_sim.simulation import NEVER, UNTOUCHED
+from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED, Trial, assert_clean, some_reads
+
+Kernels = dict[int, HostKernel]
+
+
+@pytest.fixture(scope="session")
+def controller(sim_folder: Path) -> Path:
+    return build.build_controller(sim_folder / "controller")
+
+
+@pytest.fixture(scope="session")
+def kernels(sim_folder: Path) -> Kernels:
+    """The kernel with 1, 4 and 32 lanes."""
+    return {
+        lanes: HostKernel(build.build_kernel(sim_folder / f"kernel{lanes}", lanes))
+        for lanes in (1, 4, 32)
+    }
+
+
+@pytest.fixture(params=[1, 4], ids="{} lanes".format)
+def trial(kernels: Kernels, controller: Path, request: pytest.FixtureRequest) -> Trial:
+    return Trial(kernels[request.param], controller)
+
+
+def reads_of(blocks: np.ndarray, setup: Setup) -> tuple[Reads, int]:
+    return place(np.random.default_rng(1), blocks, setup, IMAGE.size)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@settings(deadline=None, max_examples=200)
+@given(
+    setup=st.builds(
+        Setup,
+        seed=st.integers(0, 1 << 30),
+        queues=st.integers(1, 4),
+        depth=st.integers(2, 70) | st.integers(2, 1024),
+        block_shift=st.sampled_from([9, 12]),
+        page_shift=st.sampled_from([12, 16, 21]),
+        max_bytes=st.sampled_from([PAGE, 3 * PAGE, 1 << 17]),
+        delay=st.sampled_from([0, 3, 30]),
+    ),
+    counts=st.lists(st.integers(1, 120), min_size=1, max_size=3),
+    share=st.integers(1, layout.LANES),
+)
+def test_reads_are_right(
+    lanes: int, kernels: Kernels, controller: Path, setup: Setup, counts: list[int], share: int
+) -> None:
+    Trial(kernels[lanes], controller).random_reads_are_right(setup, counts, share)
+
+
+@pytest.mark.parametrize("depth", [20, 33, 200])
+def test_a_warp_of_32_lanes(kernels: Kernels, controller: Path, depth: int) -> None:
+    Trial(kernels[32], controller).random_reads_are_right(Setup(depth=depth, delay=0), [200])
+
+
+@pytest.mark.parametrize("page_shift", [12, 16, 21])
+@pytest.mark.parametrize("block_shift", [9, 12])
+def test_prps_of_every_length(trial: Trial, page_shift: int, block_shift: int) -> None:
+    setup = Setup(block_shift=block_shift, page_shift=page_shift, max_bytes=MAX_BYTES)
+    pages = np.array([1, 2, 3, 4, 511, 512, 513]) * PAGE >> block_shift
+    blocks = np.unique(np.concatenate([[1], pages, pages[:-1] + 1, pages[1:] - 1]))
+    trial.reads_are_right(setup, [reads_of(blocks, setup)])
+
+
+def test_20000_rounds_of_the_phase_tag(kernels: Kernels, controller: Path) -> None:
+    setup, reads = Setup(depth=2, max_bytes=512, delay=0), one_block_reads(40_000)
+    simulation = Trial(kernels[1], controller).reads_are_right(setup, [reads])
+    assert simulation.counters["rounds"] == 20_000
+
+
+def test_no_identifier_is_ffffh(kernels: Kernels, controller: Path) -> None:
+    setup, reads = Setup(depth=1024, max_bytes=512, delay=0), one_block_reads(100_000)
+    Trial(kernels[1], controller).reads_are_right(setup, [reads])
+
+
+def one_block_reads(count: int) -> tuple[Reads, int]:
+    """Reads of the same few blocks, again and again."""
+    block, blocks = np.arange(count) % 1000, 1000
+    return Reads(block, np.ones_like(block), block * 512), blocks * 512
+
+
+def test_an_empty_batch(trial: Trial) -> None:
+    trial.reads_are_right(Setup(), [(Reads(*np.zeros((3, 0), np.int64)), PAGE)])
+
+
+# --- faults ---
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_status_reaches_its_command(trial: Trial, seed: int) -> None:
+    trial.statuses_reach_their_commands(Setup(seed=seed, queues=2))
+
+
+@pytest.mark.parametrize("count", [12, 100], ids="of {}".format)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_command_that_completes_twice(trial: Trial, seed: int, count: int) -> None:
+    trial.a_second_completion_is_found(Setup(seed=seed, delay=seed % 3, max_bytes=PAGE), count)
+
+
+@pytest.mark.parametrize(
+    "difference", [1 << 15, 1 << 10, 0x3F0], ids=["old use", "next use", "slot beyond the depth"]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_completion_of_a_foreign_identifier(trial: Trial, difference: int, seed: int) -> None:
+    trial.a_foreign_identifier_is_found(Setup(seed=seed), difference)
+
+
+def test_failed_commands_can_be_run_again(trial: Trial) -> None:
+    setup = Setup(queues=2)
+    reads, size = some_reads(setup, 300)
+    with trial.simulate(setup, size) as simulation:
+        for block in BAD_BLOCKS:
+            simulation.fault(block, UNRECOVERED, times=1)
+        status = trial.kernel.run(simulation, reads)
+        failed = np.flatnonzero(status)
+        assert 0 < failed.size <= len(BAD_BLOCKS)
+        assert set(status[failed].tolist()) == {UNRECOVERED}
+        status[failed] = trial.kernel.run(simulation, reads[failed])
+        assert not status.any()
+        assert simulation.wrong_bytes(reads, status) == 0
+    assert_clean(simulation, 300 + failed.size)
+
+
+def test_a_status_without_the_bits_that_are_no_error(trial: Trial) -> None:
+    more, retry_delay = 0x2000, 0x1800
+    reads = Reads(*np.array([[5], [1], [0]]))
+    with trial.simulate(Setup(), PAGE) as simulation:
+        simulation.fault(5, UNRECOVERED | more | retry_delay)
+        assert trial.kernel.run(simulation, reads).tolist() == [UNRECOVERED]
+
+
+def test_a_read_beyond_the_end(trial: Trial) -> None:
+    end, out_of_range = IMAGE.size >> 9, layout.DNR | 0x80
+    slba = np.array([end, end - 1, end - 2, 1 << 40])
+    reads = Reads(slba, np.array([1, 2, 2, 8]), np.arange(4) * PAGE)
+    with trial.simulate(Setup(), 4 * PAGE) as simulation:
+        status = trial.kernel.run(simulation, reads)
+        assert status.tolist() == [out_of_range, out_of_range, 0, out_of_range]
+        assert simulation.arena[2 * PAGE :][:1024].tolist() == IMAGE[-1024:].tolist()
+        assert (simulation.arena[: 2 * PAGE] == UNTOUCHED).all()
+    assert_clean(simulation, 4)
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_a_command_that_never_completes(trial: Trial, queues: int) -> None:
+    setup = Setup(queues=queues)
+    reads, size = some_reads(setup, 300)
+    with trial.simulate(setup, size) as simulation:
+        simulation.fault(int(reads.slba[150]), NEVER)
+        start = time.monotonic()
+        status = trial.kernel.run(simulation, reads, patience_s=0.3)
+        assert time.monotonic() - start >= 0.3
+        faults, left = simulation.queues["fault"], simulation.queues["in_flight"]
+        given_up = faults == TIMED_OUT
+        assert given_up.any()
+        assert (given_up | (faults == NO_FAULT)).all()
+        assert ((left > 0) == given_up).all()
+        # If all queue pairs have given up, commands are left that none has taken.
+        not_done = status == NOT_DONE
+        assert not_done.sum() == left.sum() or given_up.all()
+        assert not_done[150]
+        assert not status[~not_done].any()
+        assert simulation.wrong_bytes(reads, status) == 0
+    assert simulation.refused() == {}
+
+
+def test_patience_begins_anew_with_each_completion(kernels: Kernels, controller: Path) -> None:
+    setup, count, taken = Setup(depth=4, delay=2000, max_bytes=512), 1000, 0.0
+    trial = Trial(kernels[1], controller)
+    while taken < 0.8:  # until a batch takes longer than the patience
+        count *= 2
+        reads, size = one_block_reads(count)
+        with trial.simulate(setup, size) as simulation:
+            start = time.monotonic()
+            status = trial.kernel.run(simulation, reads, patience_s=0.6)
+            taken = time.monotonic() - start
+        assert not status.any()
+
+
+def test_a_clock_that_goes_backwards(sim_folder: Path, controller: Path) -> None:
+    texts, now = build.sources(), "now.tv_sec * 1000000000ull + now.tv_nsec"
+    assert now in texts["host.h"]
+    texts["host.h"] = texts["host.h"].replace(now, f"0 - ({now})")
+    kernel = HostKernel(build.build_kernel(sim_folder / "backwards", 1, texts=texts))
+    Trial(kernel, controller).random_reads_are_right(Setup(delay=100), [1000])
+
+
+def test_a_queue_pair_with_a_fault_takes_no_commands(trial: Trial) -> None:
+    setup = Setup(queues=2)
+    reads, size = some_reads(setup, 100)
+    with trial.simulate(setup, size) as simulation:
+        simulation.queues["fault"][0] = TIMED_OUT
+        simulation.queues["in_flight"][0] = 3
+        assert not trial.kernel.run(simulation, reads).any()
+        simulation.queues["fault"][1] = STOPPED
+        assert (trial.kernel.run(simulation, reads) == NOT_DONE).all()
+        assert simulation.queues["fault"].tolist() == [TIMED_OUT, STOPPED]
+        assert simulation.queues["in_flight"].tolist() == [3, 0]
+    assert_clean(simulation, 100)
+
+
+def test_the_host_stops_a_kernel_that_waits(trial: Trial) -> None:
+    trial.a_kernel_that_waits_is_stopped(Setup(), after_s=0.2)
+
+
+def test_the_host_stops_a_kernel_that_is_busy(trial: Trial) -> None:
+    setup = Setup(delay=0, max_bytes=PAGE)
+    reads, size = some_reads(setup, 20_000)
+    with trial.simulate(setup, size) as simulation:
+        status = trial.kernel.run(simulation, reads, stop=np.ones(1, np.uint32))
+        assert simulation.queues["fault"].tolist() == [STOPPED]
+        assert (status == NOT_DONE).sum() > 10_000
+
+
+# --- layout.py ---
+
+
+@pytest.mark.parametrize("depth", [1, 1025])
+def test_a_depth_out_of_range(depth: int) -> None:
+    with pytest.raises(ValueError, match=f"depth={depth}: must be 2 to 1024"):
+        layout.queue_pairs(1, depth)
+
+
+BATCH = {"count": 1, "page_shift": 12, "block_shift": 9, "nsid": 1, "share": 1, "patience_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("count", (1 << 31) + 1),
+        ("page_shift", 11),
+        ("block_shift", 8),
+        ("nsid", 0),
+        ("share", 0),
+        ("share", 33),
+        ("patience_s", 0.0),
+        ("patience_s", float("nan")),
+    ],
+)
+def test_a_value_of_a_batch_out_of_range(name: str, value: Any) -> None:
+    assert layout.batch(**BATCH)["patience_ns"] == 1_000_000_000
+    with pytest.raises(ValueError, match=f"{name}={value}: must be "):
+        layout.batch(**{**BATCH, name: value})
+
+
+@pytest.mark.parametrize(
+    ("blocks", "offset", "block_shift"),
+    [
+        (0, 0, 9),
+        (-1, 0, 9),
+        (MAX_BYTES // 512 + 1, 0, 9),
+        (MAX_BLOCKS + 1, 0, 0),
+        (1, 2, 9),
+        (MAX_BYTES // 512, 512, 9),
+        (1, -PAGE, 9),
+        (9, (4 << 20) - PAGE, 9),
+        (1, 4 << 20, 9),
+    ],
+)
+def test_a_read_that_would_write_elsewhere(blocks: int, offset: int, block_shift: int) -> None:
+    arena = {"block_shift": block_shift, "arena_bytes": 4 << 20}
+    layout.check_reads(np.array([8]), np.array([(4 << 20) - PAGE]), **arena)
+    with pytest.raises(ValueError, match=f"command 1: {blocks} blocks of .* to offset {offset}"):
+        layout.check_reads(np.array([1, blocks]), np.array([0, offset]), **arena)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("u32 fault; ", "u32 fault, more; "),
+        ("u32 nsid;", "u64 nsid;"),
+        ("u32 *commands; ", "u32 *cmds; "),
+        ("u32 tail, head, phase;", "u32 head, tail, phase;"),
+        ("STOPPED = 2", "STOPPED = 4"),
+        ("LIST_ENTRIES = 512", "LIST_ENTRIES = 511"),
+    ],
+)
+def test_a_kernel_that_differs_from_the_layout(sim_folder: Path, old: str, new: str) -> None:
+    texts = build.sources()
+    assert old in texts["submit.cu"]
+    texts["submit.cu"] = texts["submit.cu"].replace(old, new)
+    folder = sim_folder / f"differs_{abs(hash(new))}"
+    with pytest.raises(AssertionError, match=r"layout\.py|has no member"):
+        build.build_kernel(folder, 1, texts=texts)

@@ -1,0 +1,181 @@
+"""The kernel on the host under ThreadSanitizer, and bugs that these tests must find."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.kit.nvme_sim import build
+from tests.kit.nvme_sim.trial import log_of
+from tests.kit.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def sanitized_controller(sim_folder: Path) -> Path:
+    return build.build_controller(sim_folder / "controller_tsan", flags=build.SANITIZED)
+
+
+def run_trials(
+    kernels: Sequence[Path], controller: Path, *, patience_s: float, seconds: float
+) -> list[tuple[int, str]]:
+    """Run all trials of each kernel under ThreadSanitizer, until one fails or the time is over.
+
+    Returns the exit status of each and what it has said.
+    """
+    command = [build.COMPILER, "-print-file-name=libtsan.so"]
+    runtime = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        "TSAN_OPTIONS": "exitcode=66 halt_on_error=1 atexit_sleep_ms=0",
+        "OPENBLAS_NUM_THREADS": "1",  # a process that forks must have one thread
+    }
+    done = subprocess.run(
+        # GCC 12's runtime does not find room where addresses are randomized.
+        [
+            *("setarch", "-R", sys.executable, "-m", "tests.kit.nvme_sim.trial"),
+            *(str(controller), str(patience_s), str(seconds), *map(str, kernels)),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    statuses = map(int, done.stdout.split())
+    return [
+        (status, log_of(kernel).read_text())
+        for status, kernel in zip(statuses, kernels, strict=True)
+    ]
+
+
+def test_the_kernel_has_no_data_race(sim_folder: Path, sanitized_controller: Path) -> None:
+    kernels = [
+        build.build_kernel(sim_folder / f"tsan{lanes}", lanes, flags=build.SANITIZED)
+        for lanes in (1, 4)
+    ]
+    for status, said in run_trials(kernels, sanitized_controller, patience_s=60, seconds=2):
+        assert status == 0, said
+        assert int(said) >= 1
+
+
+# What is replaced in submit.cu or host.h, and by what.
+RACES = {
+    "no barrier before the submission doorbell": (
+        "    sync_lanes();\n    if (lane == 0) write_doorbell(queue.submission_doorbell",
+        "    if (lane == 0) write_doorbell(queue.submission_doorbell",
+    ),
+    "no fence before the submission doorbell": (
+        "    fence();\n    sync_lanes();",
+        "    sync_lanes();",
+    ),
+    "the first lane alone has a fence": ("    fence();\n", "    if (lane == 0) fence();\n"),
+    "no barrier before the completion doorbell": (
+        "    sync_lanes();\n    if (lane == 0) write_doorbell(queue.completion_doorbell",
+        "    if (lane == 0) write_doorbell(queue.completion_doorbell",
+    ),
+    "no barrier before the state is written": (
+        "    sync_lanes();  // the state has been read by all lanes\n",
+        "",
+    ),
+    "the slot's command is taken by two lanes": (
+        "index = exchange(queue.commands + slot, NO_COMMAND);",
+        "{ index = queue.commands[slot]; queue.commands[slot] = NO_COMMAND; }",
+    ),
+    "a doorbell announces no writes": (
+        "if (all) __atomic_store_n(doorbell, value, __ATOMIC_RELEASE);",
+        "if (all) __atomic_store_n(doorbell, value, __ATOMIC_RELAXED);",
+    ),
+    "a completion announces no data": (
+        "return __atomic_load_n(word, __ATOMIC_ACQUIRE);",
+        "return __atomic_load_n(word, __ATOMIC_RELAXED);",
+    ),
+}
+BUGS = {
+    # Queues.
+    "one command too many": (
+        "room = queue.depth - 1 - state.in_flight, first",
+        "room = queue.depth - state.in_flight, first",
+    ),
+    "the tail goes past the end": ("state.tail >= queue.depth", "state.tail > queue.depth"),
+    "the phase tag is never flipped": ("-= queue.depth, state.phase ^= 1;", "-= queue.depth;"),
+    "the phase tag of lanes beyond the end": (
+        "at -= queue.depth, phase ^= 1;",
+        "at -= queue.depth;",
+    ),
+    "completions after a gap": (
+        "count_trailing_ones(ballot(posted))",
+        "count_ones(ballot(posted))",
+    ),
+    "the head goes past the end": ("state.head >= queue.depth", "state.head > queue.depth"),
+    "the completion doorbell is not written": (
+        "if (lane == 0) write_doorbell(queue.completion_doorbell, state.head);",
+        "",
+    ),
+    # Identifiers.
+    "identifiers without a use count": ("(id + SLOTS) % IDENTIFIERS", "id"),
+    "the use count is not compared": (" && queue.identifiers[slot] == id", ""),
+    "the slot of an identifier is not checked": ("slot < queue.depth && ", ""),
+    "a completed command stays in its slot": (
+        "exchange(queue.commands + slot, NO_COMMAND)",
+        "exchange(queue.commands + slot, queue.commands[slot])",
+    ),
+    "the stack of identifiers is one off": (
+        "queue.free[room - 1 - lane]",
+        "queue.free[room - lane]",
+    ),
+    # Commands.
+    "the PRP list of another slot": (
+        "queue.prp_lists + LIST_ENTRIES * (u64)(id % SLOTS)",
+        "queue.prp_lists + LIST_ENTRIES * (u64)((id + 1) % queue.depth)",
+    ),
+    "a PRP list of other lanes' bytes": ("from_lane(bytes, each)", "bytes"),
+    "arena pages that follow each other": (
+        "prp2 = bus_address(batch, page_start(offset) + PAGE)",
+        "prp2 = bus_address(batch, page_start(offset)) + PAGE",
+    ),
+    "PRPs that begin in the middle of a page": (
+        "page_start(offset) + page * PAGE",
+        "offset + page * PAGE",
+    ),
+    "bytes from the middle of a page": ("bytes = offset % PAGE + ", "bytes = "),
+    # Ends.
+    "the stop word is ignored": ("if (load_acquire(batch.stop)) fault = STOPPED;", ""),
+    "a fault is forgotten": (", shared.fault = state.fault;", ";"),
+    "the phase tag is forgotten": (", shared.phase = state.phase;", ";"),
+    # Statuses.
+    "the status of another command": ("batch.status[index] =", "batch.status[index ^ 1] ="),
+    "the status with the phase tag": ("word >> 17 & STATUS_BITS", "word >> 16 & STATUS_BITS"),
+}
+
+
+@pytest.fixture(scope="module")
+def trials(sim_folder: Path, sanitized_controller: Path) -> dict[str, tuple[int, str]]:
+    """Of each bug: the exit status of its trials, and what they have said."""
+    kernels = []
+    for bug, (old, new) in (RACES | BUGS).items():
+        texts = {name: text.replace(old, new) for name, text in build.sources().items()}
+        assert [texts[name] != text for name, text in build.sources().items()].count(True) == 1
+        folder = sim_folder / re.sub(r"\W", "_", bug)
+        kernels.append(build.build_kernel(folder, 4, flags=build.SANITIZED, texts=texts))
+    done = run_trials(kernels, sanitized_controller, patience_s=2, seconds=30)
+    return dict(zip(RACES | BUGS, done, strict=True))
+
+
+@pytest.mark.parametrize("bug", RACES)
+def test_a_race_is_found(bug: str, trials: dict[str, tuple[int, str]]) -> None:
+    assert "WARNING: ThreadSanitizer: data race" in trials[bug][1], trials[bug]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_found(bug: str, trials: dict[str, tuple[int, str]]) -> None:
+    """By what is wrong, by ThreadSanitizer, or because the kernel crashes."""
+    status, said = trials[bug]
+    assert status in (1, 66), said
+    assert "AssertionError" in said or "ThreadSanitizer: " in said

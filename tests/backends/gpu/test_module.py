@@ -1,0 +1,316 @@
+"""Launches of the kernel by CuPy: a CuPy on host memory runs the kernel on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.gpu import layout
+from dali_storage.backends.gpu.module import Launcher, Launches
+from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.contract.waiting import run_in_lane
+from tests.kit import fake_cuda
+from tests.kit.nvme_sim import build
+from tests.kit.nvme_sim.reads import Reads, Setup, place
+from tests.kit.nvme_sim.simulation import NEVER, Simulation
+from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED
+
+_REGISTERS = 7  # cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory
+
+
+class Gpu(fake_cuda.Cuda):
+    """A GPU that runs the kernel on the host, when somebody waits for it.
+
+    Attributes:
+        capability: as CuPy writes it.
+        failure: what its compiler or driver raises.
+        maps_registers: whether CUDA does.
+        blocks: of the last launch.
+    """
+
+    def __init__(self, library: Path) -> None:
+        super().__init__()
+        self.library = ctypes.CDLL(str(library))
+        self.capability, self.maps_registers = "90", True
+        self.failure: Exception | None = None
+        self.blocks = 0
+        self.in_stream: list[int] = []
+
+    def module(self) -> ModuleType:
+        module: Any = super().module()
+        module.RawModule = self.compile
+        module.cuda.Device = partial(Device, self)
+        module.cuda.Stream = partial(Stream, self)
+        module.cuda.runtime.pointerGetAttributes = lambda address: SimpleNamespace(
+            devicePointer=address
+        )
+        return module
+
+    def compile(self, *, code: str, options: tuple[str, ...]) -> SimpleNamespace:
+        assert (code, options) == (layout.source(), ("--std=c++17",))
+        return SimpleNamespace(compile=self.fail, get_function={"submit_reads": self.launch}.get)
+
+    def fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def launch(self, grid: tuple[int], block: tuple[int], arguments: tuple[Any, Any]) -> None:
+        self.fail()
+        batch, pairs = arguments[0].copy(), ctypes.c_void_p(int(arguments[1]))
+        assert block == (32,)
+        self.blocks = grid[0]
+        self._require(pairs.value or 0, grid[0] * layout.QUEUE_PAIR.itemsize)
+        for name in ("slba", "blocks", "offset", "status", "next", "page_bus"):
+            self._require(int(batch[name]), 4)
+            assert batch[name] % 8 == 0  # a GPU reads u64 only there
+        rows = np.ctypeslib.as_array((ctypes.c_uint64 * (12 * grid[0])).from_address(pairs.value))
+        assert not (rows.view(layout.QUEUE_PAIR)["prp_list_bus"] % 8).any()
+        assert any(start <= batch["stop"] < start + size for start, size in self.registered.items())
+
+        def run() -> None:
+            self.fail()
+            self.library.submit_reads(ctypes.c_void_p(batch.ctypes.data), pairs, grid[0])
+
+        self.queue(self.in_stream[-1], run)
+
+    def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802
+        if flags == _REGISTERS and not self.maps_registers:
+            raise fake_cuda.CUDARuntimeError("cudaErrorNotPermitted")
+        super().hostRegister(address, nbytes, 3 if flags == _REGISTERS else flags)
+
+
+class Device(fake_cuda.Device):
+    @property
+    def compute_capability(self) -> str:
+        return self.machine.capability  # type: ignore[attr-defined, no-any-return]
+
+
+class Stream(fake_cuda.Stream):
+    def __enter__(self) -> None:
+        self.machine.in_stream.append(self.ptr)  # type: ignore[attr-defined]
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.machine.in_stream.pop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def libraries(sim_folder: Path) -> tuple[Path, Path]:
+    kernel = build.build_kernel(sim_folder / "module_kernel", 1)
+    return kernel, build.build_controller(sim_folder / "module_controller")
+
+
+@pytest.fixture
+def gpu(libraries: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    """It must have nothing allocated and nothing registered in the end."""
+    machine = Gpu(libraries[0])
+    fake_cuda.install(monkeypatch, machine)
+    yield machine
+    gc.collect()
+    assert machine.allocated == {}
+    assert machine.registered == {}
+
+
+@pytest.fixture
+def simulation(libraries: tuple[Path, Path]) -> Simulation:
+    setup = Setup(queues=3, depth=9)
+    return Simulation(libraries[1], setup, image=IMAGE, arena_bytes=64 << 20)
+
+
+def launches_of(simulation: Simulation, gpu: int = 0) -> Launches:
+    pairs, depth = simulation.queues.copy(), simulation.setup.depth
+    lists = [
+        np.array((ctypes.c_uint64 * depth).from_address(int(address)))
+        for address in pairs["prp_list_bus"]
+    ]
+    for name in ("prp_list_bus", "commands", "identifiers", "free"):
+        pairs[name] = 0
+    return Launcher(gpu).launches(pairs, np.array(lists))
+
+
+def start(
+    launches: Launches, simulation: Simulation, reads: Reads, patience_s: float = 20.0
+) -> None:
+    setup = simulation.setup
+    batch = layout.batch(
+        count=reads.slba.size,
+        page_shift=setup.page_shift,
+        block_shift=setup.block_shift,
+        nsid=1,
+        share=8,
+        patience_s=patience_s,
+    )
+    launches.start(
+        batch,
+        slba=reads.slba.astype(np.uint64),
+        blocks=reads.blocks.astype(np.uint32),
+        offset=reads.offset.astype(np.uint64),
+        page_bus=simulation.page_bus,
+    )
+
+
+def some_reads(count: int, simulation: Simulation) -> Reads:
+    random = np.random.default_rng(count)
+    return place(random, random.integers(1, 20, count), simulation.setup, IMAGE.size)[0]
+
+
+def test_batches_are_read_right_in_a_lane(gpu: Gpu, simulation: Simulation) -> None:
+    def run() -> None:
+        launches = launches_of(simulation, 1)
+        for count in (1, 500, 3):
+            reads = some_reads(count, simulation)
+            start(launches, simulation, reads)
+            status = launches.wait()
+            assert status.tolist() == [0] * count
+            assert simulation.wrong_bytes(reads, status) == 0
+            simulation.arena[:] = 0xEE
+        launches.stop()
+
+    with simulation:
+        run_in_lane(run)
+    assert gpu.used == {1}  # no other GPU got a context
+    assert gpu.blocks == simulation.setup.queues
+    assert simulation.refused() == {}
+    assert simulation.counters["commands"] == 504
+
+
+def test_a_batch_that_is_larger_than_the_memory_for_columns(
+    gpu: Gpu, simulation: Simulation
+) -> None:
+    random, count = np.random.default_rng(2), 90_000
+    places = np.arange(count) % 100_000 * 512
+    reads = Reads(random.integers(0, IMAGE.size >> 9, count), np.ones(count, int), places)
+    with simulation:
+        launches = launches_of(simulation)
+        before, capacity = sum(size for _, size in gpu.allocated.values()), gpu.capacity
+        for room in (0, 3 << 20):  # for the memory of the GPU, or of the host, there is none
+            gpu.capacity = room
+            with pytest.raises(MemoryError):
+                start(launches, simulation, reads)
+        gpu.capacity = capacity
+        start(launches, simulation, reads)
+        status = launches.wait()
+        assert not status.any()
+        assert simulation.wrong_bytes(reads, status) == 0
+        assert sum(size for _, size in gpu.allocated.values()) > before
+
+
+def test_statuses_are_those_of_the_commands(gpu: Gpu, simulation: Simulation) -> None:
+    reads = some_reads(400, simulation)
+    bad = np.logical_or.reduce([reads.covers(block) for block in BAD_BLOCKS])
+    with simulation:
+        for block in BAD_BLOCKS:
+            simulation.fault(block, UNRECOVERED)
+        launches = launches_of(simulation)
+        start(launches, simulation, reads)
+        status = launches.wait()
+        start(launches, simulation, reads[np.flatnonzero(~bad)])
+        assert not launches.wait().any()
+    assert status.tolist() == np.where(bad, UNRECOVERED, 0).tolist()
+    assert bad.any()
+
+
+def test_a_launch_tells_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: Simulation) -> None:
+    reads = some_reads(400, simulation)
+    with simulation:
+        simulation.fault(int(reads.slba[3]), NEVER)
+        launches = launches_of(simulation)
+        start(launches, simulation, reads, patience_s=0.2)
+        assert launches.wait()[3] == layout.NOT_DONE
+    assert layout.TIMED_OUT in launches.pairs["fault"]
+    assert (launches.pairs["in_flight"] > 0).tolist() == (launches.pairs["fault"] > 0).tolist()
+
+
+def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Simulation) -> None:
+    reads = some_reads(400, simulation)
+    with simulation:
+        simulation.fault(int(reads.slba[3]), NEVER)
+        launches = launches_of(simulation)
+        start(launches, simulation, reads)
+        launches.stop()
+        assert layout.STOPPED in launches.pairs["fault"]
+        assert launches.pairs["in_flight"].sum() > 0
+
+
+def test_launches_go_on_after_a_stop_without_a_launch(gpu: Gpu, simulation: Simulation) -> None:
+    launches = launches_of(simulation)
+    launches.stop()
+    assert not launches.pairs["fault"].any()
+    assert (launches.pairs["depth"] == simulation.setup.depth).all()
+    with simulation:
+        start(launches, simulation, some_reads(400, simulation))
+        assert not launches.wait().any()
+
+
+def test_a_gpu_that_fails_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
+    launches = launches_of(simulation)
+    start(launches, simulation, some_reads(3, simulation))
+    gpu.failure = fake_cuda.CUDARuntimeError("cudaErrorIllegalAddress")
+    with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
+        launches.wait()
+    gpu.failure = None
+
+
+def test_launches_cannot_be_made_on_a_gpu_that_has_failed(
+    gpu: Gpu, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise fake_cuda.CUDARuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(gpu, "memcpyAsync", fail)
+    fake_cuda.install(monkeypatch, gpu)
+    with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
+        launches_of(simulation)
+
+
+def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
+    launches = launches_of(simulation)
+    gpu.failure = RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")  # of the driver
+    with pytest.raises(OSError, match=r"GPU 0 has failed .* CUDA_ERROR_ILLEGAL_ADDRESS"):
+        start(launches, simulation, some_reads(3, simulation))
+    gpu.failure = None
+    launches.stop()
+    assert not launches.pairs["fault"].any()
+
+
+@pytest.mark.parametrize("capability", ["61", "52"])
+def test_a_gpu_that_is_too_old_is_refused(gpu: Gpu, capability: str) -> None:
+    gpu.capability = capability
+    with pytest.raises(
+        BackendUnavailable, match=f"capability {capability[0]}.{capability[1]}.*7.0"
+    ):
+        Launcher(0)
+
+
+def test_a_kernel_that_cannot_be_compiled_is_named(gpu: Gpu) -> None:
+    gpu.capability, gpu.failure = "130", ValueError("invalid value for --gpu-architecture")
+    with pytest.raises(BackendUnavailable, match=r"GPU 1 \(sm_130\): invalid value.*NVRTC"):
+        Launcher(1)
+
+
+def test_memory_and_registers_are_mapped_until_they_die(gpu: Gpu) -> None:
+    launcher = Launcher(0)
+    memory, registers = (np.frombuffer(bytearray(n), np.uint8) for n in (5000, 4096))
+    assert launcher.map_memory(memory) == memory.ctypes.data
+    assert launcher.map_registers(registers) == registers.ctypes.data
+    assert len(gpu.registered) == 2
+    part = registers[:10]
+    del memory, registers
+    assert [*gpu.registered] == [part.ctypes.data]
+
+
+def test_registers_that_cuda_does_not_map_are_refused(gpu: Gpu) -> None:
+    gpu.maps_registers = False
+    launcher, registers = Launcher(0), np.zeros(4096, np.uint8)
+    with pytest.raises(
+        BackendUnavailable, match=r"registers .* cudaErrorNotPermitted; run as root"
+    ):
+        launcher.map_registers(registers)
+    assert gpu.registered == {}

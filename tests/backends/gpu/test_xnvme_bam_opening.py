@@ -1,0 +1,289 @@
+"""Opening and closing an xnvme-bam reader, with stand-ins for the controller and the GPU."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import weakref
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends import xnvme_bam
+from dali_storage.backends.extents import reader as extents_reader
+from dali_storage.backends.gpu import queue_pairs
+from dali_storage.backends.xnvme.bus import BusMemory
+from dali_storage.backends.xnvme_bam import XnvmeBamReader
+from dali_storage.contract._types import address_of
+from dali_storage.contract.errors import BackendUnavailable
+from tests.backends.gpu.test_queue import Launcher
+from tests.backends.gpu.test_queue_pairs import Controller, Memory
+from tests.backends.xnvme.test_pci import ADDRESS
+
+GET_FEATURES, CREATE, DELETE = [10], [5, 1], [0, 4]
+COMMANDS = GET_FEATURES + 2 * CREATE + [5, 5] + CREATE  # two identifiers are taken by then
+
+
+class Machine:
+    """A controller, at most one reader of it, and what that has.
+
+    Attributes:
+        admin: the controller's admin queue.
+        mapped: whether the registers are mapped.
+        is_open: whether libxnvme has the controller open.
+        failing: the name of a step -> what it raises.
+        options: what the parts of a reader were given.
+        where: the address of a buffer.
+        made: the launches of each lane.
+        page_locked: host memory.
+        max_depth: entries of a queue, at most.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.admin: Any = Controller()
+        self.admin.nsid = 1
+        self.mapped = self.is_open = False
+        self.failing: dict[str, BaseException] = {}
+        self.options: dict[str, Any] = {}
+        self.where: Callable[[Any], int] = address_of
+        self.max_depth = 1024
+        self.memory = Memory(monkeypatch)
+        monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", [])
+        launcher: Any = Launcher()
+        self.made, self.page_locked = launcher.made, []
+        map_memory = launcher.map_memory
+        launcher.map_memory = lambda memory: self.page_locked.append(memory) or map_memory(memory)
+        launcher.map_registers = lambda doorbells: self.fail("map_registers") or 5000
+        for name, value in {
+            "module": SimpleNamespace(Launcher=partial(self.launcher, launcher)),
+            "_library": lambda: None,
+            "require_access": lambda address: None,
+            "load_map": lambda bmap: None,
+            "Registers": self.registers,
+        }.items():
+            monkeypatch.setattr(xnvme_bam, name, value)
+        monkeypatch.setattr(extents_reader, "open_mapped", self.open)
+        monkeypatch.setattr(extents_reader, "MappedSamples", self.samples)
+
+    def fail(self, step: str) -> None:
+        if step in self.failing:
+            raise self.failing[step]
+
+    def launcher(self, launcher: Any, gpu: int) -> Any:
+        self.options["gpu"] = gpu
+        return launcher
+
+    def transfer(self, backend: str, wanted: int | None, default: int) -> int:
+        return wanted or default
+
+    def open(self, uri: str, loaded: None, root: bytes, opener: Any) -> tuple[Any, int]:
+        self.options |= {"uri": uri, "nsid": opener.keywords["nsid"]}
+        self.is_open = True
+        return (
+            SimpleNamespace(
+                device=self.admin,
+                storage=SimpleNamespace(path=ADDRESS),
+                lba_bytes=512,
+                transfer=self.transfer,
+                close=self.close,
+            ),
+            0,
+        )
+
+    def close(self) -> None:
+        assert self.admin.queues == {}
+        self.is_open = False
+
+    def registers(self, address: str, granted: int) -> Any:
+        self.fail("Registers")
+        found = Registers()
+        found.max_depth, self.mapped = self.max_depth, True
+        weakref.finalize(found, self.unmap)
+        return found
+
+    def unmap(self) -> None:
+        assert self.admin.queues == {}  # a GPU may write to their doorbells
+        self.mapped = False
+
+    def samples(self, *_: object, **options: object) -> Any:
+        self.fail("MappedSamples")
+        self.options |= options
+        return SimpleNamespace(alignment=4096, read=self.read_one, close=lambda: None)
+
+    def read_one(self, batch: Any, lane: int, submit: Any) -> None:
+        """Read a block by a command."""
+        columns = ("offsets", 0), ("memory", self.where(batch.buffer)), ("lengths", 512)
+        submit(SimpleNamespace(**{name: np.array([value]) for name, value in columns}))
+
+    def reader(self, queues: int = 3, **options: Any) -> XnvmeBamReader:
+        catalog: Any = SimpleNamespace(root=b"/")
+        return XnvmeBamReader(catalog, bmap="map", uri=ADDRESS, queues=queues, **options)
+
+    def require_nothing_left(self) -> None:
+        gc.collect()
+        assert self.admin.queues == {}
+        assert (self.mapped, self.is_open) == (False, False)
+
+
+class Registers:
+    doorbells = np.zeros(4096, np.uint8)
+    max_depth = 0
+
+    def offsets(self, qid: int) -> tuple[int, int]:
+        return 8 * qid, 8 * qid + 4
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machine: Machine) -> None:
+    reader = machine.reader()
+    assert (machine.mapped, machine.is_open, reader.lanes) == (True, True, 2)
+    assert {qid for _, qid in machine.admin.queues} == {8, 7, 6}
+    reader.close()
+    machine.require_nothing_left()
+    assert machine.admin.log == COMMANDS + 3 * DELETE
+    reader.close()
+
+
+def test_options_go_to_the_parts_of_a_reader(machine: Machine) -> None:
+    options = {"gpu": 3, "nsid": 2, "retries": 7, "check": False, "max_transfer": 8192}
+    with machine.reader(1, **options) as reader:
+        assert (reader.lanes, reader.device, reader.pinned, reader.gpu) == (1, "cpu", True, None)
+        memory = reader.allocate(5000)
+        assert machine.page_locked[-1] is memory
+    assert machine.options == {"uri": ADDRESS, "lanes": 1, **options}
+    with machine.reader(1):
+        assert machine.options["max_transfer"] == 2 << 20
+
+
+class Peer:
+    """Memory of GPU 1."""
+
+    flushes = 0
+
+    def __init__(self, gpu: int, address: str) -> None:
+        assert (gpu, address) == (1, ADDRESS)
+        self.allocated: list[np.ndarray] = []
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        self.allocated.append(np.zeros(nbytes, np.uint8))
+        return self.allocated[-1]
+
+    def find(self, memory: np.ndarray) -> BusMemory:
+        pages = np.arange(memory.nbytes // 4096, dtype=np.uint64) << np.uint64(12)
+        return BusMemory(1 << 30, memory.nbytes, pages + np.uint64(7 << 40), 12)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def test_completion_queues_are_in_the_memory_of_the_gpu_and_that_is_flushed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xnvme_bam, "PeerMemory", Peer)
+    machine.where = lambda buffer: 1 << 30
+    with machine.reader(1, mem="gpu", gpu=1) as reader:
+        assert (reader.device, reader.pinned, reader.gpu) == ("gpu", False, 1)
+        ((there, _),) = [at for at in machine.admin.queues.items() if not at[0][0]]
+        assert machine.admin.queues[there][0] == 7 << 40
+        (launches,) = machine.made
+        assert launches.pairs["completion_queue"].tolist() == [1 << 30]
+        peer: Any = reader._peer
+        reader.read(SimpleNamespace(buffer=reader.allocate(4096)), 0)  # type: ignore[arg-type]
+        assert peer.flushes == 1
+
+
+def test_each_lane_has_a_queue_of_its_own(machine: Machine) -> None:
+    with machine.reader(3) as reader:
+        for lane in (1, 0, 1):
+            batch: Any = SimpleNamespace(buffer=reader.allocate(4096))
+            reader.read(batch, lane)
+        assert [len(launches.batches) for launches in machine.made] == [1, 2]
+        assert machine.made[0].batches[0][0]["patience_ns"] == 10_000_000_000
+
+
+@pytest.mark.parametrize("step", ["map_registers", "Registers", "MappedSamples"])
+@pytest.mark.parametrize("failure", [OSError(errno.EIO, "it fails"), KeyboardInterrupt()])
+def test_nothing_is_left_of_a_reader_that_cannot_be_opened(
+    machine: Machine, step: str, failure: BaseException
+) -> None:
+    machine.failing[step] = failure
+    with pytest.raises(type(failure)):
+        machine.reader()
+    failure.__traceback__ = None
+    machine.require_nothing_left()
+
+
+@pytest.mark.parametrize("number", range(len(COMMANDS)))
+@pytest.mark.parametrize("failure", [0x006, KeyboardInterrupt()])
+def test_nothing_is_left_if_an_admin_command_fails_or_is_interrupted(
+    machine: Machine, number: int, failure: Any
+) -> None:
+    machine.admin.fails[number] = failure
+    with pytest.raises((OSError, KeyboardInterrupt)) as caught:
+        machine.reader()
+    assert getattr(caught.value, "filename", ADDRESS) == ADDRESS
+    caught.value.__traceback__ = None
+    del caught
+    machine.require_nothing_left()
+
+
+@pytest.mark.parametrize("number", range(len(3 * DELETE)))
+def test_closing_goes_on_after_ctrl_c(machine: Machine, number: int) -> None:
+    reader = machine.reader()
+    machine.admin.fails[len(COMMANDS) + number] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        reader.close()
+    machine.require_nothing_left()
+
+
+def test_a_reader_is_cleaned_up_in_spite_of_a_second_ctrl_c(machine: Machine) -> None:
+    machine.failing["MappedSamples"] = first = KeyboardInterrupt()
+    machine.admin.fails[len(COMMANDS) + 1] = second = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        machine.reader()
+    first.__traceback__ = second.__traceback__ = None
+    machine.require_nothing_left()
+
+
+def test_deeper_queues_than_the_controller_has_are_refused(machine: Machine) -> None:
+    machine.max_depth = 64
+    with pytest.raises(ValueError, match=f"at most 64, the entries of a queue of {ADDRESS}, not 6"):
+        machine.reader(queue_depth=65)
+    machine.require_nothing_left()
+    machine.reader(queue_depth=64).close()
+
+
+@pytest.mark.parametrize("granted", [1, 2, 3])
+def test_more_queues_than_the_controller_grants_are_refused(machine: Machine, granted: int) -> None:
+    machine.admin.granted = granted
+    most = f"{ADDRESS} grants {granted} queue pairs, of which libxnvme uses 2"
+    with pytest.raises((ValueError, BackendUnavailable)) as caught:
+        machine.reader(2)
+    message = "queues must be at most 1, not 2" if granted == 3 else "use xnvme-block"
+    assert most in str(caught.value)
+    assert message in str(caught.value)
+    del caught
+    machine.require_nothing_left()
+    assert machine.admin.log == GET_FEATURES
+
+
+def test_an_error_that_names_a_file_keeps_its_name(machine: Machine) -> None:
+    machine.failing["Registers"] = OSError(errno.EMFILE, "Too many open files", "/dev/module")
+    with pytest.raises(OSError) as caught:
+        machine.reader()
+    assert caught.value.filename == "/dev/module"
+
+
+def test_a_closed_reader_says_so(machine: Machine) -> None:
+    reader = machine.reader()
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader._queues[0].create()

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.linux import aio, libc
+from dali_storage.backends.linux.aio import IO_EVENT, IOCB, AioContext
+from dali_storage.backends.linux.libc import IOVEC
+from dali_storage.contract.errors import BackendUnavailable
+from tests.kit.interrupts import interrupted
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
+    content = np.random.default_rng(1).bytes(100_000)
+    (tmp_path / "file").write_bytes(content)
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    yield fd, content
+    os.close(fd)
+
+
+def pieces(buffer: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+    iovecs = np.zeros((len(starts), 1), IOVEC)
+    iovecs["base"][:, 0] = buffer.ctypes.data + starts
+    iovecs["len"][:, 0] = length
+    return iovecs
+
+
+def test_the_layouts_are_the_kernels() -> None:
+    # struct iocb: u64 data, u32 key, u32 rw_flags, u16 opcode, s16 prio, u32 fd, u64 buf,
+    # u64 nbytes, s64 offset, u64 reserved, u32 flags, u32 resfd
+    assert IOCB.itemsize == struct.calcsize("=QIIHhIQQqQII") == 64
+    assert IOCB.fields is not None
+    assert [IOCB.fields[name][1] for name in ("fd", "buf", "nbytes", "offset")] == [20, 24, 32, 40]
+    assert IO_EVENT.itemsize == struct.calcsize("=QQqq")
+    assert IOVEC.itemsize == 2 * ctypes.sizeof(ctypes.c_void_p)
+
+
+@pytest.mark.parametrize("rw_flags", [0, os.RWF_NOWAIT])
+@pytest.mark.parametrize("depth", [1, 7, 64, 300])
+def test_any_number_of_reads_goes_through_any_depth(
+    file: tuple[int, bytes], depth: int, rw_flags: int
+) -> None:
+    fd, content = file
+    offsets = np.random.default_rng(depth).integers(0, 99_000, 200)
+    buffer = np.zeros(200 * 1000, np.uint8)
+    with closing(AioContext(depth)) as context:
+        results = context.read(
+            np.full(200, fd), pieces(buffer, np.arange(200) * 1000, 1000), offsets, rw_flags
+        )
+    assert results.tolist() == [1000] * 200
+    for index, offset in enumerate(offsets.tolist()):
+        assert (
+            buffer[index * 1000 : (index + 1) * 1000].tobytes() == content[offset : offset + 1000]
+        )
+
+
+def test_what_is_not_complete_at_once_is_waited_for_without_the_interpreter_lock(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def nothing_yet(*arguments: Any) -> int:
+        asked.append(1)
+        assert len(asked) == 1, "it polls"
+        return 0
+
+    monkeypatch.setattr(libc, "syscall_with_gil", nothing_yet)
+    buffer = np.zeros(1000, np.uint8)
+    with closing(AioContext(4)) as context:
+        iovecs = pieces(buffer, np.zeros(1, np.int64), 1000)
+        assert context.read([file[0]], iovecs, [500], os.RWF_NOWAIT).tolist() == [1000]
+    assert asked
+    assert buffer.tobytes() == file[1][500:1500]
+
+
+def test_a_refused_read_does_not_harm_its_neighbours(
+    file: tuple[int, bytes], tmp_path: Path
+) -> None:
+    fd, content = file
+    folder = os.open(tmp_path, os.O_RDONLY)
+    buffer = np.zeros(500, np.uint8)
+    with closing(AioContext(8)) as context:
+        fds = [fd, 1_000_000, fd, folder, fd]
+        results = context.read(fds, pieces(buffer, np.arange(5) * 100, 100), np.arange(5) * 100)
+    os.close(folder)
+    assert results.tolist() == [100, -errno.EBADF, 100, -errno.EINVAL, 100]
+    for index in (0, 2, 4):
+        assert (
+            buffer[index * 100 : (index + 1) * 100].tobytes()
+            == content[index * 100 : (index + 1) * 100]
+        )
+
+
+def test_the_end_of_a_file_gives_fewer_bytes(file: tuple[int, bytes]) -> None:
+    fd, content = file
+    buffer = np.zeros(2000, np.uint8)
+    with closing(AioContext(2)) as context:
+        results = context.read(
+            [fd, fd], pieces(buffer, np.array([0, 1000]), 1000), [99_900, 100_000]
+        )
+    assert results.tolist() == [100, 0]
+    assert buffer[:100].tobytes() == content[-100:]
+
+
+def test_closing_twice_is_fine() -> None:
+    context = AioContext(1)
+    context.close()
+    context.close()
+
+
+def test_the_error_of_a_used_up_machine_names_the_limit() -> None:
+    limit = int(Path("/proc/sys/fs/aio-max-nr").read_text())
+    with pytest.raises(BackendUnavailable, match=r"fs\.aio-max-nr"):
+        AioContext(limit + 1)
+
+
+def test_the_error_of_an_unknown_machine_names_the_sandbox_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio, "_SETUP", -1)
+    with pytest.raises(BackendUnavailable, match="seccomp"):
+        AioContext(1)
+
+
+def contexts() -> int:
+    """How many contexts this process has: each has a ring that is mapped."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("[aio]")
+
+
+def read_one(fd: int, depth: int) -> bytes:
+    memory = np.zeros(100, np.uint8)
+    assert aio.read(depth, [fd], pieces(memory, np.array([0]), 100), [0]).tolist() == [100]
+    return memory.tobytes()
+
+
+def test_reads_in_sequence_use_one_context(file: tuple[int, bytes]) -> None:
+    read_one(file[0], 64)
+    before = contexts()
+    for _ in range(100):
+        assert read_one(file[0], 64) == file[1][:100]
+    assert contexts() == before
+
+
+def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(
+    file: tuple[int, bytes],
+) -> None:
+    def run(_: int) -> bool:
+        return all(read_one(file[0], 64) == file[1][:100] for _ in range(300))
+
+    before = contexts()
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(run, range(8)))
+    assert contexts() <= before + 8
+
+
+def test_an_error_leaves_no_read_under_way_and_no_context_behind(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = np.zeros(100_000, np.uint8)
+    iovecs = pieces(memory, np.array([0]), memory.size)
+    read_one(file[0], 64)
+    before = contexts()
+    with monkeypatch.context() as failing, pytest.raises(OSError, match="no events"):
+        failing.setattr(AioContext, "_reap", Mock(side_effect=OSError(errno.EIO, "no events")))
+        aio.read(64, [file[0]], iovecs, [0])
+    assert memory.tobytes() == file[1]
+    assert contexts() < before
+    assert read_one(file[0], 64) == file[1][:100]
+
+
+@pytest.mark.parametrize("point", range(0, 40, 3))
+def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind(point: int) -> None:
+    assert aio.unavailable(64) is None
+    before = contexts()
+    with contextlib.suppress(KeyboardInterrupt), interrupted(aio.unavailable, point):
+        aio.unavailable(48)
+    while aio._close_an_idle_one():
+        pass
+    assert contexts() < before
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets how many contexts the kernel allows, beside those that there are already."""
+    real, ids, most = libc.syscall, set[int](), [0]
+
+    def limited(number: int, *arguments: Any) -> int:
+        if number == aio._SETUP and len(ids) >= most[0]:
+            ctypes.set_errno(errno.EAGAIN)
+            return -1
+        if number == aio._DESTROY:
+            ids.discard(arguments[0].value)
+        result: int = real(number, *arguments)
+        if number == aio._SETUP and result == 0:
+            ids.add(arguments[1]._obj.value)
+        return result
+
+    while aio._close_an_idle_one():
+        pass
+    monkeypatch.setattr(libc, "syscall", limited)
+    yield lambda allowed: most.__setitem__(0, allowed)
+    while aio._close_an_idle_one():
+        pass
+
+
+def test_an_idle_context_of_another_depth_makes_room(
+    file: tuple[int, bytes], limit: Callable[[int], None]
+) -> None:
+    limit(1)
+    for depth in (4, 8, 8, 4):
+        assert read_one(file[0], depth) == file[1][:100]
+
+
+def test_a_lane_waits_for_the_context_of_another_one(
+    file: tuple[int, bytes], limit: Callable[[int], None]
+) -> None:
+    limit(1)
+    ours, theirs = os.pipe()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(read_one, ours, 4)
+        while not contexts_are_borrowed(4):
+            time.sleep(0.001)
+        second = threads.submit(read_one, file[0], 4)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.1)
+        assert aio.unavailable(4) is None  # a new reader is not refused meanwhile
+        os.write(theirs, file[1][:100])
+        assert first.result(timeout=30) == second.result(timeout=30) == file[1][:100]
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("allowed", [1, 3])
+def test_many_threads_share_few_contexts(
+    file: tuple[int, bytes], limit: Callable[[int], None], allowed: int
+) -> None:
+    def run(number: int) -> bool:
+        return all(read_one(file[0], 4 << number % 2) == file[1][:100] for _ in range(5))
+
+    limit(allowed)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(run, range(8)))
+
+
+def contexts_are_borrowed(depth: int) -> bool:
+    return len(aio._open) > len(aio._idle[depth])
+
+
+def test_no_context_at_all_is_refused_and_later_works(
+    file: tuple[int, bytes], limit: Callable[[int], None]
+) -> None:
+    limit(0)
+    with pytest.raises(BackendUnavailable, match=r"in use; raise the limit .*fs\.aio-max-nr"):
+        read_one(file[0], 4)
+    for depth in (1, 4):
+        assert re.search(r"in use; raise the limit .*fs\.aio-max-nr", str(aio.unavailable(depth)))
+    limit(1)
+    assert aio.unavailable(4) is None
+    assert read_one(file[0], 4) == file[1][:100]
+    assert aio.unavailable() is None
+
+
+FORK = """
+import os, sys
+import numpy as np
+from dali_storage.backends.linux import aio
+from dali_storage.backends.linux.aio import AioContext
+from dali_storage.backends.linux.libc import IOVEC
+
+def read_one():
+    memory = np.zeros(5, np.uint8)
+    iovecs = np.array([[(memory.ctypes.data, 5)]], IOVEC)
+    assert aio.read(4, [fd], iovecs, [0]).tolist() == [5]
+    assert memory.tobytes() == b"bytes"
+
+fd = os.open(sys.argv[1], os.O_RDONLY)
+read_one()
+context = AioContext(4)
+child = os.fork()
+read_one()  # in both
+context.close()  # the child leaves the kernel's context alone
+if not child:
+    aio._idle.clear()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+read_one()
+print("read")
+"""
+
+
+def test_a_forked_process_has_contexts_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    command = [sys.executable, "-c", FORK, str(tmp_path / "file")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("read\n", "")

@@ -1,0 +1,472 @@
+"""What goes wrong with objects, seen from a pipeline: a clear error, nothing lost, nothing left."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dali_storage import readers
+from dali_storage.backends.objects.errors import mapped
+from dali_storage.backends.objects.store import Stores
+from dali_storage.contract import registry
+from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
+from tests.kit import paths
+from tests.kit.dali import build, run_in_fork, take
+from tests.kit.objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
+from tests.kit.objects.swift_client import Swift
+from tests.kit.process import started
+
+COUNT = 12
+CONTENTS = [b"%02d" % number * 50 for number in range(COUNT)]
+NAMES = [f"train/{'ab'[number * 2 // COUNT]}/{number:02d}.jpg" for number in range(COUNT)]
+URLS = [f"s3://data/{name}" for name in NAMES]
+ROOT = {"file_root": "s3://data/train"}
+EXPIRED = "the credentials have expired; renew them"
+Server = FaultServer
+
+GIVEN = pytest.mark.parametrize("given", [ROOT, {"files": URLS}], ids=["root", "files"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _obstore_has_started(fault_server: FaultServer) -> None:
+    """What obstore opens once for the process."""
+    fault_server.reset()
+    options = {"endpoint": fault_server.url, "anonymous": True}
+    fault_server.put("data/c/x", b"x")
+    take(build(readers.file, 1, files=["s3://data/c/x"], backend_options=options), 1)
+    gc.collect()
+    gc.freeze()  # later collections skip what exists already
+
+
+@pytest.fixture
+def store(server: FaultServer) -> FaultServer:
+    for name, content in zip(NAMES, CONTENTS, strict=True):
+        server.put(f"data/{name}", content)
+    return server
+
+
+def open_sockets() -> list[str]:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    found = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(link for link in found if link.startswith("socket:"))
+
+
+def working() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("dali_storage")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No thread, socket or file is left but those of the tests' own servers."""
+    for name in {"server", "swift"} & {*request.fixturenames}:
+        request.getfixturevalue(name)
+    gc.collect()
+    threads, sockets, files = working(), open_sockets(), len(os.listdir("/proc/self/fd"))
+    yield
+    until = time.monotonic() + 10
+    while time.monotonic() < until:  # obstore closes connections some time later
+        gc.collect()
+        left = working() - threads, [*set(open_sockets()) - set(sockets)]
+        if left == (set(), []) and len(os.listdir("/proc/self/fd")) <= files + 2:
+            return
+        time.sleep(0.02)
+    raise AssertionError((left, os.listdir("/proc/self/fd"), files))
+
+
+def run(batches: int = 1, **arguments: Any) -> list[tuple[bytes, int]]:
+    return take(build(readers.file, **arguments), batches)
+
+
+def refuse(server: Server) -> dict[str, Any]:
+    return {"endpoint": "http://127.0.0.1:1"}
+
+
+def fail(mode: str) -> Callable[[Server], dict[str, Any]]:
+    def make(server: Server) -> dict[str, Any]:
+        for method in ("GET", "HEAD", "LIST"):
+            server.fail(mode, n=FOR_EVER, on=method)
+        return {}
+
+    return make
+
+
+BAD: list[tuple[str, Callable[[Server], dict[str, Any]], type[OSError], str]] = [
+    ("expired", fail("expired"), PermissionError, EXPIRED),
+    ("forbidden", fail("403"), PermissionError, "access is denied; check the credentials"),
+    ("wrong key", fail("signature"), PermissionError, "the secret is not that of the access key"),
+    ("region", fail("region"), OSError, "the bucket is in another region; set region"),
+    ("region 400", fail("region-400"), OSError, "the bucket is in the region eu-central-1; set"),
+    ("refuses", refuse, ConnectionRefusedError, "endpoint http://127.0.0.1:1 refuses connections"),
+    (
+        "no address",
+        lambda _: {"endpoint": "http://store.invalid"},
+        OSError,
+        "the host of the endpoint http://store.invalid is not known",
+    ),
+    ("throttled", lambda server: fail("503")(server) | {"retry": 0.3}, OSError, "throttles"),
+]
+
+
+@GIVEN
+@pytest.mark.parametrize(
+    ("make", "kind", "says"), [each[1:] for each in BAD], ids=[each[0] for each in BAD]
+)
+def test_a_store_that_refuses_is_an_error_that_says_what_to_do(
+    store: Server,
+    given: dict[str, Any],
+    make: Callable[[Server], dict[str, Any]],
+    kind: type[OSError],
+    says: str,
+) -> None:
+    options = make(store)
+    with pytest.raises(kind) as caught:
+        run(**given, backend_options=options)
+    assert says in str(caught.value)
+    named = str(getattr(caught.value, "filename", ""))
+    assert named in (URLS[0] if "files" in given else ("s3://data/train", "s3://data/train/"))
+    assert len(store.log()) < 100
+
+
+@GIVEN
+def test_no_bucket(store: Server, given: dict[str, Any]) -> None:
+    given = {
+        name: [url.replace("data", "none") for url in value]
+        if isinstance(value, list)
+        else "s3://none/train"
+        for name, value in given.items()
+    }
+    with pytest.raises(FileNotFoundError, match="no such bucket; check its name") as caught:
+        run(**given)
+    assert str(caught.value.filename).startswith("s3://none/train")
+
+
+@GIVEN
+def test_no_credentials(
+    store: Server, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ValueError, match="only AWS_ACCESS_KEY_ID is set"):
+        run(**given)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(PermissionError, match=r"no credentials were found; .*anonymous=True"):
+        run(**given)
+    assert store.log() == []
+    assert len(run(**given, backend_options={"anonymous": True})) == 4
+    assert not any("authorization" in request.headers for request in store.log())
+
+
+def test_a_root_without_objects(store: Server) -> None:
+    store.put("data/flat", b"x")
+    for root in ("none", "trai", "flat", "train/a/00.jpg"):
+        with pytest.raises(ValueError, match="no files") as caught:
+            run(file_root=f"s3://data/{root}")
+        assert f"s3://data/{root}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("s3://data/none.jpg", "no such object"),
+        ("s3://data/train", "no such object"),
+        ("s3://data/a//b", "has an empty"),
+        ("s3://data/../b", "'..' part"),
+        ("s3://data/a\nb", "control characters"),
+        ("s3://data/\udcff", "is not UTF-8"),
+        ("s3://data/", "has an empty"),
+        ("s3:///x", "has no valid name of a bucket"),
+    ],
+)
+def test_names_that_cannot_be_read_are_named(store: Server, name: str, says: str) -> None:
+    with pytest.raises((FileNotFoundError, ValueError)) as caught:
+        run(files=[URLS[0], name])
+    assert says in str(caught.value)
+    assert repr(name) in str(caught.value)
+
+
+def test_question_marks_and_hashes_are_read(store: Server) -> None:
+    names = ["what?.jpg", "no #1.jpg", "50%25.jpg", "a+b.jpg"]
+    for name in names:
+        store.put(f"data/odd/c/{name}", name.encode())
+    assert [content for content, _ in run(file_root="s3://data/odd")] == sorted(
+        name.encode() for name in names
+    )
+
+
+@GIVEN
+@pytest.mark.parametrize("change", ["deleted", "replaced", "shorter", "longer"])
+def test_an_object_that_changes_in_mid_epoch_is_named(
+    store: Server, given: dict[str, Any], change: str
+) -> None:
+    pipeline = build(readers.file, 2, **given, prefetch_queue_depth=1, pipeline={"seed": 1})
+    got = take(pipeline, 6)  # now all are known
+    last = f"data/{NAMES[-1]}"
+    if change == "deleted":
+        store.delete(last)
+    else:
+        content = CONTENTS[-1]
+        changed = {
+            "replaced": bytes(len(content)),
+            "shorter": content[:-1],
+            "longer": content + b"+",
+        }
+        store.put(last, changed[change])
+    with pytest.raises((FileNotFoundError, ObjectReplacedError)) as caught:
+        got += take(pipeline, 6)
+    assert caught.value.filename == URLS[-1]
+    assert isinstance(caught.value, FileNotFoundError) == (change == "deleted")
+    assert {content for content, _ in got} == set(CONTENTS)
+
+
+def test_nothing_is_lost_by_an_error_that_passes(store: Server) -> None:
+    pipeline = build(readers.file, 4, files=URLS)
+    got = take(pipeline, 3)  # now all are known
+    store.fail("403", n=FOR_EVER)
+    with pytest.raises(PermissionError) as caught:
+        for _ in range(20):  # some were read ahead
+            got += take(pipeline, 1)
+    assert caught.value.filename in URLS
+    store.heal()
+    for _ in range(40):  # some had failed by then
+        if len(got) < 5 * COUNT:
+            with suppress(PermissionError):
+                got += take(pipeline, 1)
+    assert [content for content, _ in got] == 5 * CONTENTS
+
+
+@pytest.mark.parametrize(
+    "mode", ["503", "429", "500", "408", "425", "504", "cut", "reset", "short"]
+)
+def test_what_passes_is_not_seen(store: Server, mode: str) -> None:
+    for method in ("GET", "HEAD", "LIST"):
+        store.fail(mode, n=2, on=method)
+    assert [content for content, _ in run(3, **ROOT)] == CONTENTS
+    assert sum(request.fault == mode for request in store.log()) >= 3
+
+
+@pytest.mark.parametrize("mode", ["foreign-etag", "longer"])
+def test_a_store_that_ignores_if_match_is_found_out(store: Server, mode: str) -> None:
+    store.fail(mode, n=FOR_EVER)
+    with pytest.raises(OSError) as caught:
+        run(**ROOT, backend_options={"retry": 0.2})
+    assert caught.value.filename in URLS
+
+
+def test_a_fork_is_refused(store: Server) -> None:
+    pipeline = build(readers.file, files=URLS)
+    take(pipeline, 1)
+    assert run_in_fork(pipeline) == 17
+
+
+def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
+    store.set(latency=1000)
+    program = (
+        "from tests.kit.dali import build\nfrom dali_storage import readers\n"
+        f"pipeline = build(readers.file, files={URLS!r})\n"
+        "try: pipeline.run()\nexcept KeyboardInterrupt: print('interrupted', flush=True); raise"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with started(command, **pipes, cwd=paths.ROOT) as process:
+        until = time.monotonic() + 120
+        while not store.log() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)  # of 1,000 seconds
+    assert output == "interrupted\n"
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert SECRET not in errors
+
+
+def test_without_obstore_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "obstore":
+                raise ModuleNotFoundError("No module named 'obstore'", name=name)
+
+    for name in [*sys.modules]:
+        if name.startswith(("dali_storage.backends.object", "obstore")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    with pytest.raises(BackendUnavailable) as caught:
+        registry.load("object-store")
+    assert caught.value.remedy == "pip install 'dali-storage[object-store]'"
+
+
+def test_wrong_options_are_named() -> None:
+    for options, says in (
+        ({"secret_access_key": SECRET}, "has no option secret_access_key"),
+        ({"client_options": {"timeout": SECRET}}, "client_options['timeout']"),
+        ({"endpoint": f"http://me:{SECRET}@host"}, "endpoint must be like"),
+        ({"timeout": -1}, "timeout"),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            run(files=URLS, backend_options=options)
+        assert says in str(caught.value)
+        assert SECRET not in str(caught.value)
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+CANARIES = (SECRET, KEY_ID, "canary-token", "canary-header", "canary-sas")
+
+
+def written(error: BaseException | None) -> str:
+    """All that an exception says, and those that it hides behind it."""
+    texts = []
+    while error is not None:
+        texts += [*traceback.format_exception(error), repr(error), repr(vars(error))]
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "".join(texts)
+
+
+def test_no_secret_is_ever_shown(
+    store: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
+    monkeypatch.setenv("RUST_LOG", "trace")
+    options = {"client_options": {"default_headers": {"x-canary": "canary-header"}}, "retry": 0}
+    shown = []
+    for _, make, *_ in BAD:
+        for given in (ROOT, {"files": URLS}):
+            with pytest.raises(Exception) as caught:
+                run(**given, backend_options=options | make(store) | {"retry": 0})
+            shown.append(written(caught.value))
+            store.heal()
+    pipeline = build(
+        readers.file, **ROOT, backend_options=options, pipeline={"enable_checkpointing": True}
+    )
+    take(pipeline, 1)
+    assert all(
+        request.headers["x-canary"] == "canary-header"
+        and request.headers["x-amz-security-token"] == "canary-token"
+        for request in store.log()
+    )
+    shown += [repr(pipeline.checkpoint()), repr(pipeline), str(vars(pipeline))]
+    shown += [repr(pipeline.reader_meta()), caplog.text, *capfd.readouterr()]
+    for canary in CANARIES:
+        assert not [text for text in shown if canary in text]
+
+
+SECRET_URLS = [
+    "https://me:canary@host/a.jpg",
+    "https://me:can/canary@host/a.jpg",
+    "https://host/a.jpg?X-Amz-Signature=canary",
+    "https://host/a.jpg#canary",
+    "https://host/\udcff?canary",
+    "https://me:canary@host/\udcff",
+    "HTTPS://host/a.jpg?sig=canary",
+    "s3://KEY:canary@bucket/a.jpg",
+    "s3://KEY:can/canary@bucket/a.jpg",
+    "az://container/a.jpg?sv=1&sig=canary",
+    "ftp://me:canary@host/a.jpg",
+    "hdfs://host/a.jpg?token=canary",
+]
+PLACES: dict[str, Callable[[str, str], Any]] = {
+    "file_root": lambda url, _: build(readers.file, file_root=url),
+    "files": lambda url, _: build(readers.file, files=["s3://b/x", url]),
+    "mixed": lambda url, _: build(readers.file, files=["/a", url]),
+    "root and files": lambda url, _: build(readers.file, file_root=url, files=["s3://b/x"]),
+    "python-file": lambda url, _: build(readers.file, files=url, backend="python-file"),
+    "path of a list": lambda url, _: build(readers.file, file_list=url),
+    "list": lambda _, path: build(readers.file, file_list=path),
+    "list, python-file": lambda _, path: build(readers.file, file_list=path, backend="python-file"),
+    "webdataset": lambda url, _: build(readers.webdataset, paths=url, ext="jpg"),
+    "index": lambda url, _: build(
+        readers.webdataset, paths="s3://b/x.tar", index_paths=url, ext="jpg"
+    ),
+    "numpy": lambda url, _: build(readers.numpy, file_root=url),
+    "stores": lambda url, _: Stores().locate(os.fsencode(url)),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_secret_in_a_url_is_refused_and_not_shown(
+    server: FaultServer, tmp_path: Path, place: str
+) -> None:
+    lists = ("{} 0\n", "{} x\n", "s3://b/x 0\n{} x\n") if "list" in place else ("",)
+    for url, text in product(SECRET_URLS, lists):
+        (tmp_path / "list").write_bytes(os.fsencode(text.format(url)))
+        with pytest.raises(ValueError) as caught:
+            PLACES[place](url, str(tmp_path / "list"))
+        error = caught.value
+        texts = [str(error), repr(error.args), str(vars(error)), str(error.__cause__)]
+        assert "canary" not in "".join(texts)
+        assert error.__suppress_context__ or not error.__context__
+    assert server.log() == []
+
+
+def test_no_secret_of_the_environment_is_in_a_local_variable(
+    store: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tools that show the variables of each frame would show it."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
+    for _, make, *_ in BAD:
+        for given in (ROOT, {"files": URLS}):
+            with pytest.raises(Exception) as caught:
+                run(**given, backend_options=make(store) | {"retry": 0})
+            frames = traceback.StackSummary.extract(  # but for this one
+                traceback.walk_tb(caught.tb.tb_next), capture_locals=True
+            )
+            assert any(frame.locals and "self" in frame.locals for frame in frames)
+            shown = "".join(frames.format())
+            assert not [each for each in (SECRET, KEY_ID, "canary-token") if each in shown]
+            store.heal()
+
+
+def test_a_signed_url_of_azure_is_not_shown(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=1&sig=canary-sas")
+    opened, key = Stores(endpoint=store.url).locate(b"az://data/x")
+    for mode in ("403", "503", "reset", "cut", "404", "400", "redirect"):
+        store.fail(mode, n=FOR_EVER, arg="http://127.0.0.1:1/?sig=canary-sas")
+        with pytest.raises(Exception) as caught:
+            bytes(opened.get(key).bytes())
+        assert "canary-sas" not in written(mapped(caught.value, b"az://data/x"))
+        store.heal()
+
+
+# --- a real implementation ------------------------------------------------------------------------
+
+
+def test_swift_in_the_same_way(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> None:
+    swift.fill(
+        "bad", {name.encode(): content for name, content in zip(NAMES, CONTENTS, strict=True)}
+    )
+    root = {"file_root": "s3://bad/train"}
+    pipeline = build(readers.file, 4, **root, prefetch_queue_depth=1)
+    assert [content for content, _ in take(pipeline, 3)] == CONTENTS
+    swift.fill("bad", {NAMES[-1].encode(): bytes(len(CONTENTS[-1]))})
+    with pytest.raises(ObjectReplacedError) as caught:
+        take(pipeline, 6)
+    assert caught.value.filename == f"s3://bad/{NAMES[-1]}"
+    swift.delete("bad", NAMES[0].encode())
+    with pytest.raises(FileNotFoundError):
+        run(files=[f"s3://bad/{NAMES[0]}"])
+    with pytest.raises(FileNotFoundError, match="no such bucket"):
+        run(file_root="s3://not-there/train")
+    with pytest.raises(ValueError, match="no files"):
+        run(file_root="s3://bad/none")
+    with pytest.raises(OSError, match="in the region us-east-1; set region"):
+        run(**root, backend_options={"region": "eu-west-1"})
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(PermissionError, match="the secret is not that of the access key"):
+        run(**root)

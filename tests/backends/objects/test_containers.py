@@ -1,0 +1,351 @@
+"""Containers that are objects: their catalogs, and the readers beside DALI's own.
+
+A catalog is compared with that of the same files on disk, made without objects.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import tarfile
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import wds2idx
+from nvidia.dali import fn, tfrecord
+
+from dali_storage import readers
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
+from dali_storage.contract.objects import Part, Versions
+from dali_storage.formats import plain, recordio
+from dali_storage.formats.files import Files
+from dali_storage.formats.tar import webdataset
+from dali_storage.formats.tar.components import Selection
+from dali_storage.formats.tfrecord import index as tfrecord_index
+from tests.kit.containers import (
+    write_numbered_recordios,
+    write_numbered_tars,
+    write_numbered_tfrecords,
+    write_tar,
+    write_wds_index,
+)
+from tests.kit.objects.client import FaultServer
+from tests.kit.parity import build, compare, seeds, some_order, take
+
+COUNTS = (3, 1, 4)
+Find = Callable[..., Catalog]
+
+
+class HttpRemote:
+    """What a store knows, asked by the standard library."""
+
+    def __init__(self, server: FaultServer | None) -> None:
+        self._url = server.url if server else ""
+        self.asked: list[int] = []  # how many objects by each heads()
+        self.read: list[int] = []  # and how many parts by each contents()
+
+    def _open(self, url: bytes, method: str = "GET", **headers: str) -> Any:
+        target = f"{self._url}/{urllib.parse.quote(url.removeprefix(b's3://'))}"
+        return urllib.request.urlopen(urllib.request.Request(target, None, headers, method=method))
+
+    def heads(self, urls: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], Versions]:
+        self.asked.append(len(urls))
+        found = []
+        for url in urls:
+            with self._open(url, "HEAD") as response:
+                found.append((int(response.headers["Content-Length"]), response.headers["ETag"]))
+        sizes, versions = zip(*found, strict=True)
+        return np.array(sizes, np.int64), np.array(versions, np.bytes_)
+
+    def contents(self, parts: Sequence[Part]) -> list[bytes]:
+        self.read.append(len(parts))
+        found: list[bytes] = []
+        for url, start, size in parts:
+            end = "" if size is None else str(start + size - 1)
+            with self._open(url, Range=f"bytes={start}-{end}") as response:
+                found.append(response.read())
+        return found
+
+    def listing(self, root: bytes, choose: Any) -> Any:
+        raise NotImplementedError
+
+
+def put(server: FaultServer, paths: Sequence[str]) -> list[str]:
+    """Put files where URLs name them, which are returned."""
+    for path in paths:
+        server.put(f"data/c/{Path(path).name}", Path(path).read_bytes())
+    return [f"s3://data/c/{Path(path).name}" for path in paths]
+
+
+def encoded(paths: Sequence[str]) -> list[bytes]:
+    return [path.encode() for path in paths]
+
+
+def find_tars(paths: Sequence[str], indexes: Sequence[str] | None, files: Files) -> Catalog:
+    selection = Selection([b"n"], [np.dtype(np.int64)])
+    given = None if indexes is None else encoded(indexes)
+    return webdataset.find(encoded(paths), given, selection, may_be_missing=False, files=files)
+
+
+def find_tfrecords(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+    return tfrecord_index.find(encoded(paths), encoded(indexes), files)
+
+
+def find_recordios(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+    return recordio.find(encoded(paths), encoded(indexes)[0], files)
+
+
+def find_records(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+    return plain.find(encoded(paths), [0, 8, 3, 1], [1, 2, 3, 4], [0, 1, 2, 2], None, files)
+
+
+FORMATS: list[tuple[Find, Any]] = [
+    (find_tars, write_numbered_tars),
+    (find_tfrecords, write_numbered_tfrecords),
+    (find_recordios, write_numbered_recordios),
+    (find_records, write_numbered_tfrecords),
+]
+
+
+@pytest.mark.parametrize("remote_indexes", [False, True])
+@pytest.mark.parametrize(("find", "write"), FORMATS)
+def test_the_catalog_is_that_of_the_files_with_the_sizes_and_versions_of_the_objects(
+    find: Find, write: Any, server: FaultServer, tmp_path: Path, remote_indexes: bool
+) -> None:
+    paths, indexes = write(tmp_path, COUNTS)
+    expected = find(paths, indexes, Files())
+    urls = put(server, paths)
+    remote = HttpRemote(server)
+    found = find(urls, put(server, indexes) if remote_indexes else indexes, Files(remote))
+    assert expected.sizes is None
+    assert expected.versions is None
+    samples = np.arange(len(expected))
+    for catalog in (expected, found):
+        assert catalog.ranges is not None
+    assert found.files(samples).tolist() == expected.files(samples).tolist()
+    for column in ("starts", "sizes"):
+        ours, its = (getattr(each.ranges, column) for each in (found, expected))
+        assert ours.tolist() == its.tolist()
+    assert found.file_paths(np.arange(3)) == encoded(urls)
+    assert found.pieces == expected.pieces
+    assert (found.containers is None) == (expected.containers is None)
+    assert found.sizes is not None
+    assert found.versions is not None
+    assert found.sizes.tolist() == [Path(path).stat().st_size for path in paths]
+    _, etags = HttpRemote(server).heads(encoded(urls))
+    assert found.versions.tolist() == etags.tolist()
+    assert remote.asked == [3]  # all at once
+
+
+def test_of_a_tar_a_header_of_the_first_and_of_the_last_sample_is_read(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    members = [(f"{n}.{e}", b"x" * 5000) for n in range(5) for e in ("j", "n")]
+    tar = write_tar(tmp_path / "a.tar", members)
+    index = write_wds_index(tar, tmp_path / "a.idx")
+    (url,) = put(server, [str(tar)])
+    server.log(clear=True)
+    find_tars([url], [str(index)], Files(HttpRemote(server)))
+    gets = [request.headers["range"] for request in server.log() if request.kind == "GET"]
+    # 512 bytes of header and 5,120 of data each, and what a long name would take
+    assert gets == [f"bytes={n * 5632 + 512 - 4096}-{n * 5632 + 511}" for n in (1, 9)]
+
+
+def test_an_index_of_another_tar_is_refused(server: FaultServer, tmp_path: Path) -> None:
+    first = write_tar(tmp_path / "a.tar", [("1.n", b"12345678"), ("2.n", b"12345678")])
+    index = write_wds_index(first, tmp_path / "a.idx")
+    other = [("1.n", b"12345678"), ("2.jpg", b"12345678"), ("2.n", b"12345678")]
+    write_tar(first, other)
+    (url,) = put(server, [str(first)])
+    with pytest.raises(ContainerChangedError, match="line 3: 8 bytes at 1,536, but") as info:
+        find_tars([url], [str(index)], Files(HttpRemote(server)))
+    assert info.value.filename == url
+
+
+def test_an_index_of_a_longer_tar_is_refused(server: FaultServer, tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "a.tar", [("1.n", b"12345678"), ("2.n", b"12345678")])
+    index = write_wds_index(tar, tmp_path / "a.idx")
+    tar.write_bytes(tar.read_bytes()[:1540])
+    (url,) = put(server, [str(tar)])
+    with pytest.raises(ContainerChangedError, match="the tar has 1,540"):
+        find_tars([url], [str(index)], Files(HttpRemote(server)))
+
+
+def test_the_wrong_place_of_a_file_with_a_long_name_is_found(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    long = "l" * 96  # only with the longer extension it does not fit into a header
+    names = ["1.n", f"{long}.long", f"{long}.n", "3.n"]
+    members = [(name, b"12345678") for name in names]
+    tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
+    creator = wds2idx.IndexCreator(str(tar), str(tmp_path / "a.idx"), verbose=False)
+    creator.create_index()
+    creator.close()
+    (url,) = put(server, [str(tar)])
+    with pytest.raises(ContainerChangedError, match="of type 'L', not of a file"):
+        find_tars([url], [str(tmp_path / "a.idx")], Files(HttpRemote(server)))
+
+
+def test_a_range_beyond_its_object_is_refused(server: FaultServer, tmp_path: Path) -> None:
+    server.put("data/a", b"12345")
+    files = Files(HttpRemote(server))
+    with pytest.raises(ValueError, match="'s3://data/a' has 5 bytes"):
+        plain.find([b"s3://data/a"], [0, 3], [2, 3], None, None, files)
+    (tmp_path / "a.idx").write_text("0 4\n2 4\n")
+    with pytest.raises(ValueError, match="line 2: 4 bytes at 2 of 's3://data/a', which has 5"):
+        find_tfrecords(["s3://data/a"], [str(tmp_path / "a.idx")], files)
+    (tmp_path / "a.idx").write_text("0 0\n1 6\n")
+    with pytest.raises(ValueError, match="begins at 6, and the files have 5 bytes"):
+        find_recordios(["s3://data/a"], [str(tmp_path / "a.idx")], files)
+
+
+def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path: Path) -> None:
+    paths, _ = write_numbered_tars(tmp_path, COUNTS)
+    with pytest.raises(ValueError, match=r"'s3://data/0.idx' is an object, and this backend asks"):
+        find_tars(paths, ["s3://data/0.idx"] * 3, Files())
+
+
+@pytest.mark.parametrize(
+    ("read", "argument"),
+    [
+        (lambda: readers.webdataset(paths="s3://data/a.tar", ext="n"), "index_paths"),
+        (lambda: readers.tfrecord(path="s3://data/a.tfrecord", features={}), "index_path"),
+    ],
+)
+def test_an_object_needs_an_index(read: Callable[[], object], argument: str) -> None:
+    words = f"{argument} must be given for 's3://data/a.*python -m dali_storage index"
+    with pytest.raises(ValueError, match=words):
+        read()
+
+
+def test_of_several_wrong_indexes_the_first_is_named(server: FaultServer, tmp_path: Path) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
+    for number in (39, 3, 4):
+        Path(indexes[number]).write_text("damaged\n")
+    urls = put(server, paths)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=re.escape(f"index '{indexes[3]}', line 1")):
+            find_tars(urls, indexes, Files(HttpRemote(server)))
+
+
+def test_indexes_and_headers_are_asked_for_at_once(server: FaultServer, tmp_path: Path) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
+    urls, remote = put(server, paths), HttpRemote(server)
+    find_tars(urls, put(server, indexes), Files(remote))
+    assert (remote.asked, remote.read) == ([40], [40, 40])
+
+
+# --- the readers, beside DALI's -----------------------------------------------------------------
+
+FEATURES = {"n": tfrecord.FixedLenFeature([1], tfrecord.int64, -1)}
+
+
+def in_order(outputs: Any) -> list[Any]:
+    """The nodes of a reader of TFRecord, whose names are not compared."""
+    nodes, index = outputs if isinstance(outputs, tuple) else (outputs, None)
+    return [*nodes.values(), *([] if index is None else [index])]
+
+
+OPERATORS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]], Any]] = {
+    "webdataset": (write_numbered_tars, lambda m: partial(m.webdataset, ext="n"), "paths"),
+    "tfrecord": (
+        write_numbered_tfrecords,
+        lambda m: lambda **given: in_order(m.tfrecord(features=FEATURES, **given)),
+        "path",
+    ),
+    "mxnet": (write_numbered_recordios, lambda m: m.mxnet, "path"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_dali_delivers_of_objects_is_delivered(
+    name: str, server: FaultServer, tmp_path: Path
+) -> None:
+    write, operator, argument = OPERATORS[name]
+    random, found = Random(name), Counter[str]()
+    for _ in seeds(8):
+        counts = [random.randint(1, 12) for _ in range(random.randint(1, 4))]
+        paths, indexes = write(tmp_path, counts)
+        urls = put(server, paths)
+        if random.random() < 0.5:
+            indexes = put(server, indexes)
+        arguments = {
+            argument: urls,
+            argument.replace("path", "index_path"): indexes,
+            **some_order(random, sum(counts), by_container=True),
+        }
+        found[compare(random, operator(fn.readers), operator(readers), arguments)] += 1
+    assert found["equal"] + found["restored"] > 3, found
+
+
+def test_what_dali_finds_of_arrays_in_a_store_is_delivered(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    random, found = Random(8), Counter[str]()
+    for name in ("9", "b/1", "a-b/1", "a-b/2", "a/2", "a/1", "a/deep/1", "!/1", "10"):
+        np.save(tmp_path / "array.npy", np.full((random.randint(1, 3), 2), random.random()))
+        server.put(f"data/t/{name}.npy", (tmp_path / "array.npy").read_bytes())
+    server.put("data/t/a/2.txt", b"no array")
+    (tmp_path / "list").write_text("a/2.npy\na-b/1.npy\n")
+    for where in (
+        {"file_root": "s3://data/t"},
+        {"file_root": "s3://data/t/", "file_filter": "[12]*"},
+        {"files": ["s3://data/t/a/1.npy", "s3://data/t/9.npy"]},
+        {"files": ["a/1.npy", "9.npy"], "file_root": "s3://data/t"},
+        {"file_list": str(tmp_path / "list"), "file_root": "s3://data/t"},
+    ):
+        arguments = {**where, **some_order(random, 2, by_container=False)}
+        found[compare(random, fn.readers.numpy, readers.numpy, arguments)] += 1
+    assert found["equal"] + found["restored"] > 3, found
+
+
+def test_near_samples_of_a_container_are_one_request(server: FaultServer, tmp_path: Path) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, (20, 20))
+    pipeline = build(
+        readers.webdataset, 10, {}, paths=put(server, paths), index_paths=indexes, ext="n"
+    )
+    server.log(clear=True)
+    (((samples,),),) = [take(pipeline, 1)]
+    assert [struct.unpack("<q", data) for _, _, data in samples] == [(n,) for n in range(10)]
+    gets = [request for request in server.log() if request.kind == "GET"]
+    assert {request.key for request in gets} == {"data/c/0.tar", "data/c/1.tar"}
+    assert len(gets) < 16  # read ahead: up to seven batches of 10
+
+
+def test_a_container_that_is_replaced_is_refused_by_name(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    paths, indexes = write_numbered_tars(tmp_path, (20,))
+    (url,) = put(server, paths)
+    pipeline = build(
+        readers.webdataset, 4, {}, paths=url, index_paths=indexes, ext="n", lazy_init=False
+    )
+    other = write_numbered_tars(tmp_path, (21,))[0][0]
+    server.put("data/c/0.tar", Path(other).read_bytes())
+    with pytest.raises(ObjectReplacedError) as info:
+        pipeline.run()
+    assert info.value.filename == url
+
+
+def test_a_container_that_is_missing_is_named(server: FaultServer, tmp_path: Path) -> None:
+    _, indexes = write_numbered_tars(tmp_path, (20,))
+    server.put("data/other", b"")
+    for read, argument, backend in (
+        (readers.webdataset, {"paths": "s3://data/0.tar", "ext": "n"}, "index_paths"),
+        (readers.tfrecord, {"path": "s3://data/0.tar", "features": FEATURES}, "index_path"),
+        (readers.mxnet, {"path": "s3://data/0.tar"}, "index_path"),
+        (readers.records, {"files": "s3://data/0.tar", "offsets": [0], "sizes": [1]}, None),
+    ):
+        more = {} if backend is None else {backend: indexes[0]}
+        with pytest.raises(FileNotFoundError) as info:
+            build(read, 4, {}, **argument, **more)
+        assert info.value.filename == "s3://data/0.tar"

@@ -1,0 +1,235 @@
+"""Every answer of a store, and every failure on the way, as an error that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dali_storage.backends.objects.errors import ShortBodyError, compare, mapped, retryable
+from dali_storage.backends.objects.store import Stores, head
+from dali_storage.contract.errors import ObjectReplacedError
+from tests.kit.objects.client import FOR_EVER, FaultServer
+from tests.kit.objects.fault_server import ERRORS
+
+URL = b"s3://data/a/status: 503 <Code>SlowDown</Code>"
+DATA = b"0123456789" * 100
+ASK: dict[str, Callable[[Any, str], object]] = {
+    "GET": lambda store, key: bytes(store.get(key, options={"range": (0, len(DATA))}).buffer()),
+    "HEAD": lambda store, key: store.head(key),
+    "LIST": lambda store, key: store.list("a/").collect(),
+}
+
+
+@pytest.fixture
+def store(server: FaultServer) -> FaultServer:
+    """The server with one object, whose key looks like an answer."""
+    server.put(URL.removeprefix(b"s3://"), DATA)
+    return server
+
+
+def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[BaseException, OSError]:
+    """The error of obstore, and ours."""
+    store, key = Stores(**options).locate(url)
+    try:
+        ASK[method](store, key)
+    except Exception as error:
+        return error, mapped(error, url)
+    raise AssertionError("nothing failed")
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "says"),
+    [
+        ("400", OSError, "check the region (400 InvalidRequest)"),
+        ("401", PermissionError, "asks for credentials"),
+        ("403", PermissionError, "access is denied; check the credentials"),
+        ("404", FileNotFoundError, "no such object"),
+        ("408", OSError, "(408 RequestTimeout)"),
+        ("409", OSError, "(409 OperationAborted)"),
+        ("412", ObjectReplacedError, "was replaced after it was listed"),
+        ("425", OSError, "(425 TooEarly)"),
+        ("429", OSError, "throttles requests; lower the option requests (429 TooManyRequests)"),
+        ("500", OSError, "(500 InternalError)"),
+        ("501", OSError, "(501 NotImplemented)"),
+        ("502", OSError, "(502 BadGateway)"),
+        ("503", OSError, "(503 SlowDown)"),
+        ("504", OSError, "(504 GatewayTimeout)"),
+        ("archived", PermissionError, "in an archive; restore it first"),
+        ("clock", PermissionError, "clocks of store and machine differ"),
+        ("expired", PermissionError, "have expired; renew them"),
+        ("key-id", PermissionError, "access is denied; check the credentials"),
+        ("no-bucket", FileNotFoundError, "no such bucket; check its name and the endpoint"),
+        ("region", OSError, "in another region; set region, or AWS_REGION"),
+        ("region-400", OSError, "in the region eu-central-1; set region, or AWS_REGION"),
+        ("signature", PermissionError, "the secret is not that of the access key"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "LIST"])
+def test_answers(
+    store: FaultServer, mode: str, kind: type[OSError], says: str, method: str
+) -> None:
+    store.fail(mode, on=method)
+    _, error = failure(method)
+    assert type(error) is kind
+    assert says in (error.strerror or "")
+    assert error.filename == URL.decode()
+    assert set(ERRORS) >= {mode}
+
+
+@pytest.mark.parametrize("mode", ERRORS)
+@pytest.mark.parametrize("method", ASK)
+def test_what_may_pass_is_worth_another_try(store: FaultServer, mode: str, method: str) -> None:
+    store.fail(mode, on=method)
+    error, _ = failure(method)
+    passing = mode in ("408", "425", "429", "500", "502", "503", "504")
+    assert retryable(error) is retryable(error, reached=False) is passing
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "says"),
+    [
+        ("400", OSError, "check the region (400)"),
+        ("403", PermissionError, "access is denied"),
+        ("404", FileNotFoundError, "no such object (404)"),
+        ("region", OSError, "in another region"),
+    ],
+)
+def test_answers_without_a_body(
+    store: FaultServer, mode: str, kind: type[OSError], says: str
+) -> None:
+    store.fail(mode, on="HEAD")
+    _, error = failure("HEAD")
+    assert type(error) is kind
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [("expired", "have expired"), ("no-bucket", "no such bucket"), ("region-400", "eu-central-1")],
+)
+def test_the_reason_of_a_refused_head_is_asked_for(
+    store: FaultServer, mode: str, says: str
+) -> None:
+    store.fail(mode, on="HEAD")
+    store.fail(mode, on="GET")
+    opened, key = Stores().locate(URL)
+    with pytest.raises(Exception) as caught:
+        head(opened, key)
+    assert says in str(mapped(caught.value, URL))
+    assert head(opened, key)["size"] == len(DATA)
+    store.fail("429", on="HEAD")
+    store.log(clear=True)
+    with pytest.raises(Exception) as caught:
+        head(opened, key)
+    assert retryable(caught.value)
+    assert [request.kind for request in store.log()] == ["HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "arg", "number", "reached", "unreached"),
+    [
+        ("reset", None, errno.ECONNRESET, True, True),
+        ("cut", None, errno.ECONNRESET, True, True),
+        ("slow", 2, errno.ETIMEDOUT, True, True),
+        ("stall", 2, errno.ETIMEDOUT, True, True),
+        ("no-range", None, errno.EPROTO, False, False),
+        ("redirect", "http://127.0.0.1:1/", errno.ECONNREFUSED, True, False),
+        ("redirect", "http://no.such.host.invalid/", errno.EHOSTUNREACH, True, False),
+    ],
+)
+def test_connections(
+    store: FaultServer, mode: str, arg: Any, number: int, reached: bool, unreached: bool
+) -> None:
+    store.fail(mode, arg=arg)
+    error, ours = failure(timeout=0.2)
+    assert ours.errno == number
+    assert (retryable(error), retryable(error, reached=False)) == (reached, unreached)
+
+
+def test_a_redirect_in_a_circle(store: FaultServer) -> None:
+    store.fail("redirect", n=FOR_EVER)
+    error, ours = failure()
+    assert ours.errno == errno.ELOOP
+    assert not retryable(error)
+    assert len(store.log()) < 20
+
+
+def test_a_redirect_is_followed(store: FaultServer) -> None:
+    store.fail("redirect")
+    opened, key = Stores().locate(URL)
+    assert ASK["GET"](opened, key) == DATA
+
+
+def test_an_endpoint_that_refuses_or_has_no_address_is_named(store: FaultServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # does not listen
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        error, ours = failure(endpoint=endpoint)
+    assert ours.errno == errno.ECONNREFUSED
+    assert f"the endpoint {endpoint} refuses connections" in str(ours)
+    assert retryable(error)
+    assert not retryable(error, reached=False)
+    _, ours = failure(endpoint="http://no.such.host.invalid")
+    assert "the host of the endpoint http://no.such.host.invalid is not known" in str(ours)
+
+
+@pytest.mark.parametrize("mode", ["503", "cut", "reset", "429"])
+def test_obstore_asks_once(store: FaultServer, mode: str) -> None:
+    store.fail(mode, n=FOR_EVER)
+    error, _ = failure()
+    assert len(store.log()) == 1
+    assert retryable(error)
+
+
+def test_another_version_or_size_is_a_replaced_object() -> None:
+    compare(URL, (3, b'"a"'), (3, b'"a"'))
+    for now in ((4, b'"a"'), (3, b'"b"')):
+        with pytest.raises(ObjectReplacedError) as caught:
+            compare(URL, now, (3, b'"a"'))
+        assert caught.value.filename == URL.decode()
+    short = ShortBodyError("asked for 3 bytes, got 2")
+    assert retryable(short, reached=False)
+    assert mapped(short, URL).errno == errno.EIO
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl: apt-get install openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    made = folder / "certificate.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    parts = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    parts += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    files = ["-out", made[0], "-keyout", made[1]]
+    subprocess.run([*command.split(), *parts, *files], check=True, capture_output=True)
+    return made
+
+
+@pytest.fixture
+def tls(certificate: tuple[Path, Path], store: FaultServer) -> Iterator[str]:
+    """The URL of a server with a certificate that nobody knows; it has no buckets."""
+    with FaultServer(certificate) as secure:
+        yield secure.url
+
+
+def test_a_certificate_that_cannot_be_verified(
+    tls: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, ours = failure(endpoint=tls)
+    assert ours.errno == errno.EPROTO
+    assert f"certificate of the endpoint {tls} cannot be verified" in str(ours)
+    assert not retryable(error)
+    authority = {"root_certificate": certificate[0].read_bytes()}
+    assert isinstance(failure(endpoint=tls, client_options=authority)[1], FileNotFoundError)
+    monkeypatch.setenv("DALI_S3_NO_VERIFY_SSL", "1")
+    assert isinstance(failure(endpoint=tls)[1], FileNotFoundError)
+    monkeypatch.setenv("DALI_S3_NO_VERIFY_SSL", "0")
+    assert failure(endpoint=tls)[1].errno == errno.EPROTO

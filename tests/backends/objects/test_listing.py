@@ -1,0 +1,492 @@
+"""Listing objects in many requests at a time; the server's own keys and log are the oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import obstore
+import pytest
+from PIL import Image
+
+from dali_storage import Catalog, ObjectReplacedError, Reader, readers
+from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects import listing as listing_module
+from dali_storage.backends.objects import store
+from dali_storage.cli import index
+from dali_storage.contract.objects import Listing
+from dali_storage.loaders import image_folder
+from tests.kit.objects.client import FOR_EVER, FaultServer
+from tests.kit.parity import build, take
+
+Choose = Callable[[list[bytes]], list[bytes]]
+
+
+def listing(root: str, choose: Choose = list, **options: Any) -> Listing:
+    remote = ObjectStoreReader.remote(**options)
+    assert remote is not None
+    return remote.listing(root.encode(), choose)
+
+
+def names_of(found: Listing) -> list[str]:
+    bounds = zip(found.offsets.tolist(), found.offsets[1:].tolist(), strict=False)
+    return [found.names[start:stop].decode() for start, stop in bounds]
+
+
+def fill(server: FaultServer, keys: Iterable[str]) -> None:
+    for key in keys:
+        empty = key.endswith(("/", ".empty"))
+        server.put(f"data/train/{key}", b"" if empty else key.encode() * 2)
+
+
+def assert_lists(found: Listing, keys: Sequence[str]) -> None:
+    """Exactly these objects, in the order of their keys' bytes."""
+    assert names_of(found) == sorted(keys, key=str.encode)
+    contents = [b"" if name.endswith(".empty") else name.encode() * 2 for name in names_of(found)]
+    assert found.sizes.tolist() == [*map(len, contents)]
+    versions = [f'"{hashlib.md5(content).hexdigest()}"'.encode() for content in contents]
+    assert found.versions.tolist() == versions
+
+
+@pytest.mark.parametrize("root", ["s3://data/train", "s3://data/train/"])
+def test_what_is_listed(server: FaultServer, root: str) -> None:
+    wanted = ["a/1", "a/2.empty", "a-b/1", "a.b/x?y#z %41.jpg", "top", "b/é\U0001f600", "a/deep"]
+    fill(
+        server, [*wanted, "", "a/", "c/", "a/deep/", "a/deep/1", "d/deep/1", "b/deep-/1", "b/deep/"]
+    )
+    server.put("data/train-x/a", b"")
+    server.put("data/train", b"")
+    found = listing(root)
+    assert found.root == root.encode()
+    assert_lists(found, wanted)
+
+
+def test_a_bucket_is_a_root(server: FaultServer) -> None:
+    for key in ("a/1", "top", "a/deep/1"):
+        server.put(f"data/{key}", b"x")
+    for root in ("s3://data", "s3://data/"):
+        assert names_of(listing(root)) == ["a/1", "top"]
+
+
+def test_nothing(server: FaultServer) -> None:
+    fill(server, ["a/1"])
+    found = listing("s3://data/other")
+    assert (found.names, found.offsets.tolist(), len(found.sizes), len(found.versions)) == (
+        *(b"", [0]),
+        *(0, 0),
+    )
+
+
+def test_classes_that_are_not_chosen_are_not_listed(server: FaultServer) -> None:
+    keys = [f"{name}/{number}" for name in ("a", "a-b", "b", "c") for number in range(3)]
+    fill(server, [*keys, "top"])
+    asked = []
+
+    def choose(names: list[bytes]) -> list[bytes]:
+        asked.extend(names)
+        return [name for name in names if name in (b"a", b"c")]
+
+    found = listing("s3://data/train", choose)
+    assert sorted(asked) == [b"a", b"a-b", b"b", b"c"]
+    assert_lists(found, [key for key in keys if key[:2] in ("a/", "c/")] + ["top"])
+    prefixes = {request.key for request in server.log()}
+    assert prefixes == {"data/train/", "data/train/a/", "data/train/c/"}
+    assert names_of(listing("s3://data/train", lambda names: [])) == ["top"]
+
+
+def some_tree(random: Random) -> list[str]:
+    """Classes of which one name starts with another, empty objects, deeper ones and markers."""
+    letters = "ab-.!0~é"
+    classes = ["".join(random.choices(letters, k=random.randint(1, 3))) for _ in range(200)]
+    classes = [name for name in classes if name.strip(".")][: random.choice([1, 3, 20, 200])]
+    names = [
+        f"{n:0{random.randint(1, 4)}}" for n in random.sample(range(500), random.randint(1, 40))
+    ]
+    keys = [f"{name}/{file}" for name in classes for file in names if random.random() < 0.7]
+    keys += [*random.choices(names, k=3), f"{random.choice(classes)}/x.empty"]
+    keys += [f"{random.choice(classes)}/{random.choice(names)}/deep" for _ in range(5)]
+    keys += [f"{key.rpartition('/')[0]}/" for key in random.sample(keys, 2) if "/" in key]
+    return sorted({*keys})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_trees(server: FaultServer, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges are divided as soon as they have more than a page of a few keys."""
+    random = Random(seed)
+    page = random.choice([1, 2, 10])
+    monkeypatch.setattr(listing_module, "_PAGE", page)
+    monkeypatch.setattr(listing_module, "_LONG", 1)
+    server.set(page=page)
+    keys = some_tree(random)
+    fill(server, keys)
+    wanted = [key for key in keys if key.count("/") < 2 and not key.endswith("/")]
+    assert_lists(listing("s3://data/train"), wanted)
+
+
+SHAPES = {"many classes": (100, 20), "some classes": (20, 100), "one class": (1, 2000)}
+
+
+@pytest.mark.parametrize(("classes", "files"), SHAPES.values(), ids=[*SHAPES])
+def test_2000_objects(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, classes: int, files: int
+) -> None:
+    """In pages of 20, of which a single chain of requests would need 100."""
+    monkeypatch.setattr(listing_module, "_PAGE", 20)
+    keys = [f"n{label:03}/IMG_{n:05}.jpg" for label in range(classes) for n in range(files)]
+    for key in keys:
+        server.put(f"data/train/{key}", b"x")
+    server.set(page=20, latency=0.01)
+    server.fail("503", 5, on="LIST", chance=0.1)
+    assert names_of(listing("s3://data/train")) == keys
+    log = server.log()
+    assert len(log) < 180
+    assert all("delimiter" not in request.query for request in log[6:])
+    assert 8 <= max(request.under_way for request in log) <= 32
+
+
+def test_three_pages_of_which_the_second_fails(server: FaultServer) -> None:
+    keys = [f"a/{number:04}" for number in range(2100)]
+    for key in keys:
+        server.put(f"data/train/{key}", b"x")
+    server.fail("503", 1, on="LIST", key="data/train/a/", skip=1)
+    assert names_of(listing("s3://data/train")) == keys
+    starts = [request.query for request in server.log() if request.key == "data/train/a/"]
+    assert [request.get("start-after", "") for request in starts[:3]] == ["", "", "train/a/0999"]
+    assert "continuation-token" in starts[1]
+
+    server.fail("403", FOR_EVER, on="LIST", key="data/train/a/", skip=1)
+    with pytest.raises(PermissionError, match="access is denied") as caught:
+        listing("s3://data/train")
+    assert caught.value.filename == "s3://data/train"
+
+
+@pytest.mark.parametrize("mode", ["500", "429", "reset", "cut", "slow"])
+def test_a_list_that_fails_is_asked_for_again(server: FaultServer, mode: str) -> None:
+    fill(server, ["a/1", "b/1"])
+    server.fail(mode, 3, on="LIST", skip=1, arg=9 if mode == "slow" else None)
+    assert_lists(listing("s3://data/train", timeout=0.5), ["a/1", "b/1"])
+
+
+@pytest.mark.parametrize("how", ["backwards", "pages backwards", "last key again"])
+def test_stores_that_do_not_list_in_order(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As S3 Express One Zone; then every class is listed as a whole."""
+    real = obstore.list
+
+    def backwards(*arguments: Any, **options: Any) -> Any:
+        pages = [*real(*arguments, **options)]
+        if how == "last key again":
+            return iter([[*before[-1:], *page] for before, page in pairwise([[], *pages])])
+        return iter([page[::-1] for page in pages] if how == "backwards" else pages[::-1])
+
+    monkeypatch.setattr(listing_module, "_PAGE", 2)
+    monkeypatch.setattr(listing_module.obstore, "list", backwards)
+    keys = [f"{name}/{number}" for name in ("a", "a-b", "b") for number in range(3)]
+    fill(server, keys)
+    assert_lists(listing("s3://data/train"), keys)
+    server.log(clear=True)
+    server.put("data--x-s3/a/1", b"")
+    assert names_of(listing("s3://data--x-s3")) == ["a/1"]
+    assert all(request.query["delimiter"] == "/" for request in server.log())
+
+
+def test_ranges_are_divided_at_names_that_a_client_takes(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past "-" come "." and "/", which are no names."""
+    monkeypatch.setattr(listing_module, "_PAGE", 2)
+    keys = [f"{name}/{mark}{n}.jpg" for name in "ab" for mark in "-,.+" for n in range(1, 8)]
+    fill(server, keys)
+    server.set(page=2)
+    assert_lists(listing("s3://data/train"), keys)
+
+
+def test_a_store_that_repeats_keys(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one without an order may that changes meanwhile; no object is a sample twice."""
+    real = obstore.list_with_delimiter
+
+    def twice(*arguments: Any) -> Any:
+        found = real(*arguments)
+        return {name: [*each, *reversed(each)] for name, each in found.items()}
+
+    monkeypatch.setattr(listing_module.obstore, "list_with_delimiter", twice)
+    for key in ("a/1", "a/2", "b/1", "top"):
+        server.put(f"data--x-s3/{key}", key.encode())
+    assert names_of(listing("s3://data--x-s3")) == ["a/1", "a/2", "b/1", "top"]
+
+
+def test_objects_that_come_and_go_while_they_are_listed(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are there all the time are listed once each."""
+    monkeypatch.setattr(listing_module, "_PAGE", 3)
+    keys = [f"{name}/{n:02}" for name in ("a", "a-b", "b") for n in range(40)]
+    for key in keys:
+        server.put(f"data/train/{key}", b"x")
+    server.set(page=3)
+    real, random = obstore.list, Random(0)
+
+    def changing(*arguments: Any, **options: Any) -> Any:
+        for page in real(*arguments, **options):
+            name = f"data/train/{random.choice(['a', 'a-b', 'b', 'new'])}/{random.randrange(40):02}"
+            server.put(f"{name}.new", b"x")
+            yield page
+
+    monkeypatch.setattr(listing_module.obstore, "list", changing)
+    found = names_of(listing("s3://data/train"))
+    assert [name for name in found if not name.endswith(".new")] == sorted(keys)
+    assert found == sorted({*found})
+
+
+ODD = {
+    "a//x": "a//",
+    "a/./x": "a/./",
+    "a/../x": "a/../",
+    "a/tab\tx": "a/tab\tx",
+    "a/line\nx": "a/line\nx",
+    "..": "..",
+    "/x": "/",
+}
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_keys_that_obstore_cannot_read_are_named(server: FaultServer, key: str) -> None:
+    fill(server, ["a/1", key])
+    with pytest.raises(
+        ValueError, match=r"has an empty, .* or control characters; rename"
+    ) as caught:
+        listing("s3://data/train")
+    assert repr(f"s3://data/train/{ODD[key]}") in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["a/deep//x", "a/deep/../x", "b/deep/./x"])
+def test_odd_keys_that_lie_deeper_do_no_harm(server: FaultServer, key: str) -> None:
+    fill(server, ["a/1", "a/2", "b/1", key])
+    assert names_of(listing("s3://data/train")) == ["a/1", "a/2", "b/1"]
+    many = [f"c{number:03}/1" for number in range(100)]
+    fill(server, many)
+    assert names_of(listing("s3://data/train")) == ["a/1", "a/2", "b/1", *many]
+
+
+@pytest.mark.parametrize("root", ["s3://data/train//", "s3://data//train", "s3://data/a/../b"])
+def test_odd_roots_are_refused(server: FaultServer, root: str) -> None:
+    with pytest.raises(ValueError, match=r"s3://data/.* has an empty, '.' or '..' part"):
+        listing(root)
+    assert server.log() == []
+
+
+def test_a_class_that_is_a_deep_tree_is_passed_by(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DALI lists all of it."""
+    monkeypatch.setattr(listing_module, "_PAGE", 10)
+    server.set(page=10)
+    fill(server, [f"a/deep/{number:03}" for number in range(300)])
+    fill(server, ["a/1", "a/z", "b/1"])
+    assert_lists(listing("s3://data/train"), ["a/1", "a/z", "b/1"])
+    assert len(server.log()) < 10
+
+
+def test_only_the_classes_with_odd_objects_are_listed_with_a_delimiter(server: FaultServer) -> None:
+    """A marker, which looks like an empty object; and deeper objects, among many classes."""
+    keys = [f"c{number:03}/1" for number in range(100)]
+    fill(server, [*keys, "c020/marker/", "c050/deep/1", "c050/deep/2"])
+    assert_lists(listing("s3://data/train"), keys)
+    exact = {each.key for each in server.log() if "delimiter" in each.query}
+    assert exact == {"data/train/", "data/train/c020/", "data/train/c050/"}
+
+
+def test_errors_name_the_root(server: FaultServer) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such bucket") as caught:
+        listing("s3://nothing/train")
+    assert caught.value.filename == "s3://nothing/train"
+    server.fail("region", FOR_EVER, on="LIST")
+    with pytest.raises(OSError, match="the bucket is in another region; set region"):
+        listing("s3://data/train")
+    server.heal()
+    began = time.monotonic()
+    with pytest.raises(ConnectionRefusedError, match="refuses connections"):
+        listing("s3://data/train", endpoint="http://127.0.0.1:1")
+    assert time.monotonic() - began < 5  # a mistake, and not asked again for two minutes
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("dali_storage")]
+
+
+def test_no_thread_is_left(server: FaultServer) -> None:
+    before = threads()
+    fill(server, ["a/1", "b/1"])
+    listing("s3://data/train")
+    server.fail("403", FOR_EVER, on="LIST", skip=1)
+    with pytest.raises(PermissionError):
+        listing("s3://data/train")
+    assert {*threads()} <= {*before}
+
+
+def contents(*keys: str) -> list[bytes]:
+    remote = ObjectStoreReader.remote()
+    assert remote is not None
+    return remote.contents([(f"s3://data/train/{key}".encode(), 0, None) for key in keys])
+
+
+@pytest.mark.parametrize(
+    "ask", [partial(listing, "s3://data/train"), partial(contents, *["a/1", "b/1"] * 20)]
+)
+def test_an_interrupt_ends_what_waits(server: FaultServer, ask: Callable[[], object]) -> None:
+    fill(server, ["a/1", "b/1"])
+    for kind in ("LIST", "GET"):
+        server.fail("slow", FOR_EVER, 20, on=kind, skip=1)
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        ask()
+    assert time.monotonic() - began < 10
+    timer.join()
+
+
+def test_after_a_failure_no_more_objects_are_asked_for(server: FaultServer) -> None:
+    fill(server, ["a"])
+    server.set(latency=0.05)
+    server.log(clear=True)
+    with pytest.raises(FileNotFoundError) as caught:
+        contents(*["a"] * 3, "no", *["a"] * 500)
+    assert caught.value.filename == "s3://data/train/no"
+    assert len(server.log()) < 300
+
+
+def test_an_error_is_freed_without_the_garbage_collector(server: FaultServer) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            contents("no")
+        assert not [each for each in gc.get_objects() if type(each) is FileNotFoundError]
+    finally:
+        gc.enable()
+
+
+def test_objects_replaced_after_they_were_listed(server: FaultServer) -> None:
+    fill(server, ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
+    pipeline = build(readers.file, 1, {}, name="R", file_root="s3://data/train", num_shards=3)
+    server.put("data/train/a/1.jpg", b"a/1.jpgA/1.JPG")
+    with pytest.raises(ObjectReplacedError, match="was replaced") as caught:
+        take(pipeline, 1)
+    assert caught.value.filename == "s3://data/train/a/1.jpg"
+
+
+class OneLane(ObjectStoreReader):
+    """A backend of somebody else, made of ours, with an option that has the name of a parameter."""
+
+    def __init__(self, catalog: Catalog, *, remote: str = "") -> None:
+        super().__init__(catalog, lanes=1)
+
+    @classmethod
+    def remote(cls, **options: Any) -> Any:
+        return ObjectStoreReader.remote()
+
+
+@pytest.mark.parametrize("files", [None, ["s3://data/train/a/1.jpg"]])
+@pytest.mark.parametrize("backend", ["object-store", OneLane])
+def test_credentials_are_looked_up_once_for_a_reader(
+    server: FaultServer,
+    monkeypatch: pytest.MonkeyPatch,
+    files: list[str] | None,
+    backend: str | type[Reader],
+) -> None:
+    fill(server, ["a/1.jpg", "b/1.jpg"])
+    made, looked_up = Counter[type](), Counter[str]()
+    make, signing = store.Stores.__init__, store.signing
+
+    def counted(self: store.Stores, *options: Any, **more: Any) -> None:
+        made[type(self)] += 1
+        make(self, *options, **more)
+
+    def counted_signing(profile: Any, anonymous: bool) -> dict[str, Any]:
+        looked_up[profile.name] += 1
+        return signing(profile, anonymous)
+
+    monkeypatch.setattr(store.Stores, "__init__", counted)
+    monkeypatch.setattr(store, "signing", counted_signing)
+    root = None if files else "s3://data/train"
+    options = {"remote": "here"} if backend is OneLane else {}
+    pipeline = build(
+        readers.file, 2, {}, files=files, file_root=root, backend=backend, backend_options=options
+    )
+    take(pipeline, 1)
+    assert (made.total(), looked_up.total()) == (1, 1)
+
+
+def test_heads_and_contents(server: FaultServer) -> None:
+    remote = ObjectStoreReader.remote()
+    assert remote is not None
+    urls = []
+    for number in range(100):
+        server.put(f"data/{number}", b"x" * number)
+        urls.append(b"s3://data/%d" % number)
+    server.set(latency=0.1)
+    sizes, versions = remote.heads(urls)
+    assert sizes.tolist() == [*range(100)]
+    hashes = [f'"{hashlib.md5(b"x" * number).hexdigest()}"'.encode() for number in range(100)]
+    assert versions.tolist() == hashes
+    assert 16 <= max(request.under_way for request in server.log(clear=True)) <= 32
+    assert remote.contents([(url, 0, None) for url in urls]) == [b"x" * n for n in range(100)]
+    assert 16 <= max(request.under_way for request in server.log()) <= 32
+    server.put("data/index", b"0123456789")
+    parts: list[tuple[int, int | None]] = [(0, None), (3, None), (3, 4), (0, 4), (8, 40)]
+    assert remote.contents([(b"s3://data/index", *part) for part in parts]) == [
+        *(b"0123456789", b"3456789", b"3456", b"0123", b"89")
+    ]
+    for ask in (
+        lambda: remote.heads([urls[0], b"s3://data/no"]),
+        lambda: remote.contents([(url, 0, None) for url in (urls[0], b"s3://data/no")]),
+    ):
+        with pytest.raises(FileNotFoundError) as caught:
+            ask()
+        assert caught.value.filename == "s3://data/no"
+
+
+def test_an_image_folder_of_a_url(server: FaultServer, tmp_path: Path) -> None:
+    server.serve("data", tmp_path)
+    for name in ("train/cat/1.png", "train/cat-b/2.png", "train/dog/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), len(name), np.uint8)).save(tmp_path / name)
+    options: dict[str, Any] = {"train": False, "batch_size": 3, "device": "cpu", "num_threads": 1}
+    options["backend_options"] = {"requests": 8}
+    with image_folder("s3://data/train", **options) as loader:
+        assert next(iter(loader))[1].tolist() == [0, 1, 2]
+        assert loader.classes == ("cat-b", "cat", "dog")
+        listed = [(images.tolist(), labels.tolist()) for images, labels in loader]
+    made = tmp_path / "x.index"
+    assert index.main(["s3://data/train", "-o", str(made)]) == 0
+    with image_folder(made, **options) as loader:
+        assert loader.classes == ("cat-b", "cat", "dog")
+        assert [(images.tolist(), labels.tolist()) for images, labels in loader] == listed
+    with image_folder("s3://data/train", classes=["cat", "dog"], **options) as loader:
+        with pytest.raises(ValueError, match="not expected: 'cat-b'"):
+            len(loader)
+        with pytest.raises(ValueError, match="not expected: 'cat-b'"):
+            _ = loader.classes
+    with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://data/train'"):
+        image_folder("s3://data/train", **options | {"backend": "python-file"})
+    (tmp_path / "train" / "stray.png").write_bytes(b"")
+    with (
+        image_folder("s3://data/train", **options) as loader,
+        pytest.raises(ValueError, match=r"'stray.png' directly in 's3://data/train': in no class"),
+    ):
+        len(loader)

@@ -1,0 +1,484 @@
+"""URLs, keys, endpoints and credentials: what arrives at the server."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import NoReturn
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dali_storage.backends.objects import store as stores
+from dali_storage.backends.objects.errors import mapped, retryable
+from dali_storage.backends.objects.store import Stores
+from dali_storage.contract.errors import BackendUnavailable
+from tests.kit.objects.client import KEY_ID, SECRET, FaultServer
+from tests.kit.objects.fault_server import Request
+from tests.kit.objects.swift_client import Swift
+
+
+def get(url: str | bytes, stores: Stores | None = None) -> bytes:
+    url = os.fsencode(url)
+    store, key = (stores or Stores()).locate(url)
+    try:
+        return bytes(store.get(key).bytes())
+    except Exception as error:
+        raise mapped(error, url) from None
+
+
+def only(server: FaultServer) -> Request:
+    """The one request since the last call."""
+    (request,) = server.log(clear=True)
+    return request
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+@given(key=st.text(st.characters(codec="utf-8"), min_size=1, max_size=12))
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_keys_arrive_as_they_are_written(server: FaultServer, scheme: str, key: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DALI_GCS_ENDPOINT_URL", server.url)
+        patch.setenv("DALI_GCS_ANONYMOUS", "1")
+        url = f"{scheme}://data/{key}"
+        parts = key.split("/")
+        if {"", ".", ".."} & {*parts} or any(c < " " or c == "\x7f" for c in key):
+            with pytest.raises(ValueError) as caught:
+                Stores().locate(url.encode())
+            assert repr(url) in str(caught.value)
+            assert "rename" in str(caught.value)
+        else:
+            server.put(f"data/{key}", key.encode())
+            assert get(url) == key.encode()
+            assert only(server).key == f"data/{key}"
+
+
+@pytest.mark.parametrize(
+    "key", ["a%2Fb", "%41", "a?b#c", "a+b &=c", "~'()*!@:$,;[]{}|\\^`\"<>", "é"]
+)
+def test_special_characters_are_nothing_special(server: FaultServer, key: str) -> None:
+    server.put(f"data/{key}", b"yes")
+    assert get(f"s3://data/{key}") == b"yes"
+
+
+def test_a_url_of_the_web_is_quoted(server: FaultServer) -> None:
+    server.put("data/a b%é.jpg", b"yes")
+    for name in ("a%20b%25%C3%A9.jpg", "a b%é.jpg"):
+        assert get(f"{server.url}/data/{name}") == b"yes"
+    assert [request.headers.get("authorization") for request in server.log()] == [None, None]
+    with pytest.raises(ValueError, match=r"/data/a' has a query, a .*; take it out") as caught:
+        get(f"{server.url}/data/a?signature=canary")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (b"s3:///x", "has no valid name of a bucket"),
+        (b"s3://da ta/x", "has no valid name of a bucket"),
+        (b"gs://-/x", "has no valid name of a bucket"),
+        (b"http:///x", "has no valid name of a host"),
+        (b"http://a b/x", "has no valid name of a host"),
+        (b"https://h:99999/x", "has no valid name of a host"),
+        (b"https://[::/x", "has no valid name of a host"),
+        (b"https://:/x", "has no valid name of a host"),
+        (b"s3://data", "has an empty"),
+        (b"s3://data/a//b", "has an empty"),
+        (b"s3://data//b", "has an empty"),
+        (b"s3://data/b/", "has an empty"),
+        (b"s3://data/a\tb", "control characters"),
+        (b"s3://data/\xff", "is not UTF-8"),
+        (b"http://h/a%2e./%2e%2e/b", "'..' part"),
+    ],
+)
+def test_urls_that_cannot_be_read(server: FaultServer, url: bytes, says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Stores().locate(url)
+    assert says in str(caught.value)
+    assert repr(os.fsdecode(url)) in str(caught.value)
+    assert server.log() == []
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown(server: FaultServer) -> None:
+    for locate in (
+        lambda: Stores().locate(b"http://me:canary@host/x"),
+        lambda: Stores(endpoint="http://me:canary@host"),
+        lambda: Stores(endpoint="http://host/?key=canary"),
+        lambda: Stores(client_options={"timeout": "canary"}),
+    ):
+        with pytest.raises(ValueError) as caught:
+            locate()
+        assert "canary" not in str(caught.value)
+        assert caught.value.__suppress_context__ or not caught.value.__context__
+
+
+def test_a_bucket_is_opened_once(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, start = [], Barrier(8)
+
+    def count(bucket: str, **options: object) -> stores.Store:
+        opened.append(bucket)
+        return stores.HTTPStore(server.url, client_options={"allow_http": True})
+
+    monkeypatch.setattr(stores, "S3Store", count)
+    made = Stores()
+
+    def locate(number: int) -> int:
+        start.wait()
+        return id(made.locate(b"s3://b%d/x" % (number % 2))[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(locate, range(8))]
+    assert sorted(opened) == ["b0", "b1"]
+    assert found == found[:2] * 4
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"timeout": 0}, "timeout must be a number from 0.001 to 3600"),
+        ({"timeout": float("nan")}, "timeout must be a number"),
+        ({"endpoint": "host:80"}, "endpoint must be like http://host:port, not 'host:80'"),
+        ({"endpoint": "http://h:x"}, "endpoint must be like"),
+        ({"endpoint": "http://h:99999"}, "endpoint must be like"),
+        ({"endpoint": "http://h/a b\n"}, "endpoint must be like"),
+        ({"endpoint": "HTTP://h"}, "endpoint must be like"),
+        ({"endpoint": "http://h/#x"}, "endpoint must be like"),
+        ({"endpoint": b"http://h"}, "endpoint must be like"),
+        ({"client_options": {"colour": 1}}, "client_options['colour']"),
+        ({"client_options": {"root_certificate": "no"}}, "client_options['root_certificate']"),
+    ],
+)
+def test_options(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Stores(**options)  # type: ignore[arg-type]
+    assert says in str(caught.value)
+
+
+def test_client_options_reach_obstore(server: FaultServer) -> None:
+    server.put("data/x", b"yes")
+    proxied = Stores(
+        endpoint="http://store.invalid",
+        client_options={"proxy_url": server.url, "user_agent": "us"},
+    )
+    assert get("s3://data/x", proxied) == b"yes"
+    request = only(server)
+    assert request.headers["host"] == "store.invalid"
+    assert request.headers["user-agent"] == "us"
+
+
+def key_id(request: Request) -> str:
+    """Whose key signed a request."""
+    return request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
+
+
+def region_of(request: Request) -> str:
+    return request.headers["authorization"].split("/")[2]
+
+
+@pytest.fixture
+def home(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory with an empty .aws, and nothing in the environment."""
+    for name in server.environment:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    server.put("data/x", b"yes")
+    return tmp_path / ".aws"
+
+
+def test_endpoints_by_the_environment(
+    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "config").write_text("[default]\nendpoint_url = http://config.invalid\n")
+    stores = {
+        "config.invalid": None,
+        "s3.invalid": "AWS_ENDPOINT_URL_S3",
+        "general.invalid": "AWS_ENDPOINT_URL",
+    }
+    for host, variable in stores.items():
+        if variable:
+            monkeypatch.setenv(variable, f"http://{host}")
+        get("s3://data/x", Stores(anonymous=True, client_options={"proxy_url": server.url}))
+        assert only(server).headers["host"] == host
+    chosen = Stores(
+        anonymous=True, endpoint="http://me.invalid", client_options={"proxy_url": server.url}
+    )
+    get("s3://data/x", chosen)
+    assert only(server).headers["host"] == "me.invalid"
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT", "http://of-obstore.invalid")  # not of DALI
+    get("s3://data/x", Stores(anonymous=True, client_options={"proxy_url": server.url}))
+    assert only(server).headers["host"] == "of-obstore.invalid"
+    assert b"of-obstore" in Stores().place()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(ValueError, match="AWS_ENDPOINT_URL must be like http://host:port"):
+        get("s3://data/x")
+
+
+def test_the_region_signs(server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[default]\nregion = of-profile\naws_access_key_id = ME\naws_secret_access_key = S\n"
+    (home / "config").write_text(text)
+
+    def region(**options: str) -> str:
+        get("s3://data/x", Stores(endpoint=server.url, **options))  # type: ignore[arg-type]
+        return region_of(only(server))
+
+    assert region() == "of-profile"
+    monkeypatch.setenv("AWS_REGION", "of-region")
+    assert region() == "of-region"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "of-default")
+    assert region() == "of-default"
+    assert region(region="of-option") == "of-option"
+
+
+def test_keys_of_the_environment_come_before_those_of_a_profile(
+    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "credentials").write_text(
+        "[default]\naws_access_key_id = FILE\naws_secret_access_key = S\naws_session_token = T\n"
+        "[other]\naws_access_key_id=OTHER\naws_secret_access_key=S\n"
+        "[twice]\naws_access_key_id=SHARED\naws_secret_access_key=S\n"
+    )
+    (home / "config").write_text(
+        "[profile both]\naws_access_key_id=CONFIG\naws_secret_access_key=S\n"
+        "[profile twice]\naws_access_key_id=CONFIG\naws_secret_access_key=S\n"
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    get("s3://data/x")
+    request = only(server)
+    assert (key_id(request), request.headers["x-amz-security-token"]) == ("FILE", "T")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody else")
+    for name, who in (("other", "OTHER"), ("both", "CONFIG"), ("twice", "SHARED")):
+        monkeypatch.setenv("AWS_PROFILE", name)
+        get("s3://data/x")
+        request = only(server)
+        assert key_id(request) == who
+        assert "x-amz-security-token" not in request.headers
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENVIRONMENT")
+    with pytest.raises(ValueError, match="only AWS_ACCESS_KEY_ID is set; set both"):
+        get("s3://data/x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "S")
+    get("s3://data/x")
+    assert key_id(only(server)) == "ENVIRONMENT"
+    get("s3://data/x", Stores(anonymous=True))
+    assert "authorization" not in only(server).headers
+
+
+DALI = """
+from nvidia.dali import fn, pipeline_def
+@pipeline_def(batch_size=1, num_threads=1, device_id=None)
+def pipeline():
+    return tuple(fn.readers.file(files=["s3://data/x"]))
+pipeline().run()
+"""
+
+
+def test_dali_asks_the_same_server_with_the_same_key_and_region(
+    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = "aws_access_key_id = {0}\naws_secret_access_key = S\nregion = {0}\n"
+    (home / "credentials").write_text("[a]\n" + keys.format("A") + "[b]\n" + keys.format("B"))
+    (home / "config").write_text("[profile a]\nendpoint_url = http://127.0.0.1:1\n")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    for pair in ("PROFILE", "REGION"):
+        monkeypatch.setenv(f"AWS_{pair}", "b")
+        monkeypatch.setenv(f"AWS_DEFAULT_{pair}", "a")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True)
+    theirs = {(key_id(request), region_of(request)) for request in server.log(clear=True)}
+    get("s3://data/x")
+    assert theirs == {(key_id(request := only(server)), region_of(request))} == {("A", "a")}
+
+
+def test_dali_reads_without_a_signature_where_this_is_an_error_here(
+    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half a pair")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True)
+    theirs = server.log(clear=True)
+    assert theirs
+    assert not any("authorization" in request.headers for request in theirs)
+    with pytest.raises(ValueError, match="there is no profile 'nobody'"):
+        get("s3://data/x")
+    monkeypatch.delenv("AWS_PROFILE")
+    with pytest.raises(ValueError, match="only AWS_ACCESS_KEY_ID is set"):
+        get("s3://data/x")
+    assert server.log() == []
+
+
+def test_no_credentials(server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PermissionError, match="no credentials were found") as caught:
+        get("s3://data/x")
+    assert caught.value.filename == "s3://data/x"
+    assert caught.value.errno == errno.EACCES
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    asked = Stores(client_options={"connect_timeout": "200ms"})
+    with pytest.raises(PermissionError, match="no credentials were found"):
+        get("s3://data/x", asked)
+    store, key = asked.locate(b"s3://data/x")
+    with pytest.raises(Exception) as failed:
+        store.get(key)
+    assert retryable(failed.value)  # of the machine's credentials, which are renewed
+    assert not retryable(failed.value, reached=False)
+    assert server.log() == []
+    with pytest.raises(ValueError, match=r"check the variables .* AZURE_STORAGE_ACCOUNT_NAME"):
+        Stores().locate(b"az://data/x")
+
+
+@pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_REGION"])
+def test_a_line_break_in_a_variable(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """obstore would panic."""
+    monkeypatch.setenv(name, "canary\r")
+    with pytest.raises(ValueError, match=f"^{name} has a line break") as caught:
+        get("s3://data/x")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "value"),
+    [
+        ("gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent"),
+        ("gs://b/x", "GOOGLE_SERVICE_ACCOUNT_KEY", '{"private_key": "canary"}'),
+        ("az://b/x", "AZURE_STORAGE_ACCOUNT_KEY", "canary!"),
+    ],
+)
+def test_settings_that_obstore_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, url: str, name: str, value: str
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^'{url}' cannot be opened: check the var") as caught:
+        get(url)
+    assert "canary" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_provider_that_fails_later(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expired() -> NoReturn:
+        raise RuntimeError("canary")
+
+    monkeypatch.setattr(stores, "signing", lambda *_: {"credential_provider": expired})
+    store, key = Stores().locate(b"s3://data/x")
+    with pytest.raises(Exception) as caught:
+        store.get(key)
+    error = mapped(caught.value, b"s3://data/x")
+    assert isinstance(error, PermissionError)
+    assert "canary" not in str(error)
+    assert retryable(caught.value)  # it may have been the network
+    assert not retryable(caught.value, reached=False)
+
+
+def test_half_a_pair_in_a_profile_is_in_no_traceback(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "credentials").write_text(
+        f"[default]\naws_secret_access_key = {SECRET}\ncredential_process = false\n"
+    )
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(BackendUnavailable) as caught:
+        get("s3://data/x")
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert SECRET not in "".join(shown.format())
+
+
+def test_a_profile_that_is_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(ValueError, match=r"no profile 'nobody' .*; correct AWS_PROFILE"):
+        Stores().locate(b"s3://data/x")
+
+
+def test_a_broken_file_of_profiles_is_named_but_not_shown(home: Path) -> None:
+    (home / "credentials").write_text(f"aws_secret_access_key = {SECRET}\n")
+    with pytest.raises(ValueError, match="credentials' is not a configuration of AWS") as caught:
+        Stores().locate(b"s3://data/x")
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_boto3_gets_what_a_process_prints(
+    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = '{"Version": 1, "AccessKeyId": "PROCESS", "SecretAccessKey": "S", "SessionToken": "T"}'
+    (home / "keys.json").write_text(keys)
+    text = f"[profile work]\ncredential_process = cat {home / 'keys.json'}\nregion = r\n"
+    (home / "config").write_text(text)
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "boto3", None)
+        with pytest.raises(BackendUnavailable, match=r"has credential_process, .*boto3") as caught:
+            get("s3://data/x")
+        assert caught.value.remedy == "pip install boto3"
+    pytest.importorskip("boto3", reason="no boto3: pip install boto3")
+    assert get("s3://data/x") == b"yes"
+    request = only(server)
+    assert (key_id(request), request.headers["x-amz-security-token"]) == ("PROCESS", "T")
+    (home / "keys.json").write_text("{}")
+    with pytest.raises((OSError, ValueError), match="credential"):
+        get("s3://data/x")
+
+
+def test_stores_show_and_keep_no_secret(server: FaultServer) -> None:
+    made = Stores()
+    made.locate(b"s3://data/x")
+    assert SECRET not in repr(made) + str(made)
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        pickle.dumps(made)
+    assert SECRET not in str(caught.value)
+    assert KEY_ID not in repr(vars(made))
+
+
+def test_a_fork_of_a_process_that_has_asked_is_refused_before_it_hangs(server: FaultServer) -> None:
+    server.put("data/x", b"yes")
+    assert get("s3://data/x") == b"yes"
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            get("s3://data/x")
+        except RuntimeError as error:
+            os._exit(17 if "'spawn'" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_swift_knows_who_asks(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "a b/é ?#%41.jpg"
+    swift.fill("stores", {key.encode(): b"yes"})
+    assert get(f"s3://stores/{key}") == b"yes"
+    with pytest.raises(FileNotFoundError, match="no such object"):
+        get("s3://stores/none")
+    with pytest.raises(FileNotFoundError, match="no such bucket"):
+        get("s3://not-there/x")
+    with pytest.raises(OSError, match=r"in the region us-east-1; set region"):
+        get(f"s3://stores/{key}", Stores(region="eu-central-1"))
+    with pytest.raises(OSError):
+        get(f"s3://stores/{key}", Stores(anonymous=True))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(PermissionError, match="the secret is not that of the access key"):
+        get(f"s3://stores/{key}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    with pytest.raises(PermissionError):
+        get(f"s3://stores/{key}")

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.contract._types import HostBuffer
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ContainerChangedError
+from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
+from dali_storage.testing import SnapshotRangeTests
+from dali_storage.testing.reading import read
+from tests.kit.fake_cuda import FastCopies, install, put_on_gpu
+
+
+class TestMemory(SnapshotRangeTests):
+    batches = 10_000
+    openings = 1_000
+
+    def open(self, catalog: Catalog) -> Reader:
+        return MemoryReader(catalog)
+
+    def test_a_missing_file_is_named_when_it_is_opened(self, catalog: Catalog) -> None:
+        os.unlink(catalog.path(3))
+        with pytest.raises(FileNotFoundError) as caught:
+            MemoryReader(catalog)
+        assert os.fsencode(caught.value.filename) == catalog.path(3)
+
+
+RECORD = 3072
+
+
+@pytest.fixture
+def records() -> tuple[Catalog, list[HostBuffer]]:
+    """Ranges of one size in three files, some of which overlap; and the bytes of the files."""
+    random = np.random.default_rng(20)
+    contents = [random.integers(0, 256, RECORD * 9, np.uint8) for _ in range(3)]
+    starts = [np.arange(8) * RECORD + 77, np.array([1, 0, RECORD * 8]), np.array([5])]
+    ranges = Ranges.of_files((each, np.full(each.shape, RECORD)) for each in starts)
+    return replace(Catalog.from_names([b"a", b"b", b"c"], ()), ranges=ranges), contents
+
+
+def test_records_of_one_size_come_from_given_contents_which_are_not_copied(
+    records: tuple[Catalog, list[HostBuffer]],
+) -> None:
+    catalog, contents = records
+    assert catalog.ranges is not None
+    files = catalog.files(np.arange(len(catalog)))
+    expected = [
+        contents[file][start : start + RECORD].tobytes()
+        for file, start in zip(files, catalog.ranges.starts, strict=True)
+    ]
+    samples = np.array([11, 0, 8, 9, 9, 7, 10, 1, 0])
+    with MemoryReader(catalog, contents=contents) as reader:
+        assert read(reader, samples, catalog) == [expected[sample] for sample in samples]
+        contents[2][:] = 1
+        assert read(reader, np.array([11]), catalog) == [b"\1" * RECORD]
+
+
+def test_closing_forgets_the_contents(records: tuple[Catalog, list[HostBuffer]]) -> None:
+    catalog, contents = records
+    reader = MemoryReader(catalog, contents=contents)
+    forgotten = weakref.ref(contents[0])
+    reader.close()
+    del contents[0], contents
+    records[1].clear()
+    assert forgotten() is None
+
+
+def test_contents_that_end_before_a_range_are_refused(
+    records: tuple[Catalog, list[HostBuffer]],
+) -> None:
+    catalog, contents = records
+    contents[1] = contents[1][:-1]
+    with pytest.raises(ContainerChangedError, match=r"sample 10: 3,072 bytes at 24,576"):
+        MemoryReader(catalog, contents=contents)
+
+
+class TestMemoryOnAGpu(SnapshotRangeTests):
+    @pytest.fixture(autouse=True)
+    def cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        install(monkeypatch, FastCopies())
+
+    def open(self, catalog: Catalog) -> Reader:
+        return put_on_gpu(MemoryReader(catalog))

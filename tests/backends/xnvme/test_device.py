@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.xnvme.abi import GEOMETRY, OPTS
+from dali_storage.backends.xnvme.device import XnvmeDevice
+from dali_storage.backends.xnvme.file_queue import IOS
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.queue import Queue
+from tests.kit.process import open_files
+from tests.kit.xnvme import access_mode, offered, open_file, open_ramdisk
+
+
+@pytest.mark.parametrize("io", IOS)
+def test_files_are_opened_read_only(xnvme: Library, file: Path, io: str) -> None:
+    with offered(xnvme, io), closing(open_file(xnvme, file, io=io)) as device:
+        assert device.io == io
+        assert os.path.samefile(f"/proc/self/fd/{device.descriptor}", file)
+        assert access_mode(device.descriptor) == os.O_RDONLY
+
+
+def test_a_path_that_cannot_be_opened_is_named(xnvme: Library, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        open_file(xnvme, tmp_path / "missing")
+    assert caught.value.filename == str(tmp_path / "missing")
+    with pytest.raises(OSError) as caught:
+        open_file(xnvme, "x" * 1000)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_an_implementation_that_is_not_there_is_an_error(xnvme: Library, file: Path) -> None:
+    with pytest.raises(OSError, match="libxnvme cannot open it"):
+        open_file(xnvme, file, io="no_such_io")
+
+
+def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
+    with closing(open_file(xnvme, file, direct=True)) as device:
+        flags = Path(f"/proc/self/fdinfo/{device.descriptor}").read_text().split()[3]
+        assert int(flags, 8) & os.O_DIRECT
+    before = open_files()
+    with pytest.raises(OSError, match="direct=1") as caught:  # libxnvme itself opens it without
+        open_file(xnvme, "/proc/version", direct=True)
+    assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, "/proc/version")
+    assert open_files() <= before
+
+
+def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None:
+    with closing(open_file(xnvme, file, io="emu")) as device:
+        wanted = np.zeros((), OPTS)
+        wanted["rdonly"] = 1
+        assert device._check(b"uri", wanted, "emu") == "emu"
+        with pytest.raises(OSError, match="'emu', not 'io_uring'"):
+            device._check(b"uri", wanted, "io_uring")
+
+
+def test_the_geometry_of_a_device(ramdisk: XnvmeDevice) -> None:
+    geometry = ramdisk.geometry()
+    assert (geometry.kind, geometry.size, geometry.lba_bytes) == ("conventional", 1 << 30, 512)
+    assert geometry.max_transfer == 1 << 20  # libxnvme's word for no limit
+    assert not geometry.has_metadata
+    assert ramdisk.nsid == 1
+
+
+def test_a_device_without_a_geometry_is_refused(
+    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = np.zeros((), GEOMETRY)
+    monkeypatch.setattr(
+        ramdisk.library, "xnvme_dev_get_geo", lambda _: zeros.ctypes.data, raising=False
+    )
+    with pytest.raises(OSError, match="geometry"):
+        ramdisk.geometry()
+    zeros["type"] = 1
+    with pytest.raises(OSError, match="geometry"):
+        ramdisk.geometry()
+    zeros["lba_nbytes"] = 4096
+    assert ramdisk.geometry().lba_bytes == 4096
+
+
+class Calls:
+    """Counts the calls of a function, and makes them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.arguments.append(arguments)
+        return self.function(*arguments)
+
+
+def test_memory_is_freed_when_the_last_slice_is_gone_and_the_device_after_it(
+    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, close = Calls(xnvme.xnvme_buf_free), Calls(xnvme.xnvme_file_close)
+    monkeypatch.setattr(xnvme, "xnvme_buf_free", free, raising=False)
+    monkeypatch.setattr(xnvme, "xnvme_file_close", close, raising=False)
+    device = open_file(xnvme, file)
+    memory = device.allocate(5000)
+    assert memory.size >= 5000
+    assert memory.ctypes.data % 4096 == 0
+    last = memory[10:4000].view(np.uint16)[100:200].reshape(10, 10)
+    device.close()
+    device.close()
+    del memory
+    gc.collect()
+    last[:] = 7
+    assert (free.arguments, close.arguments) == ([], [])
+    address = last.ctypes.data - 210
+    del last
+    assert free.arguments == [(device.pointer, address)]
+    assert close.arguments == [(device.pointer,)]
+    with pytest.raises(ValueError, match="closed"):
+        device.allocate(1)
+
+
+def test_libxnvme_makes_or_ends_one_thing_at_a_time(
+    xnvme: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, called = [0], []
+
+    def watch(name: str, function: Callable[..., Any]) -> None:
+        def call(*arguments: Any) -> Any:
+            at_once[0] += 1
+            called.append((name, at_once[0]))
+            time.sleep(0.001)
+            result = function(*arguments)
+            at_once[0] -= 1
+            return result
+
+        monkeypatch.setattr(xnvme, name, call, raising=False)
+
+    def make_and_end(_: int) -> None:
+        for _ in range(4):
+            with closing(open_ramdisk(xnvme, "emu")) as device, closing(Queue(device, 1)):
+                device.geometry()
+                device.allocate(1)
+
+    functions = ["dev_open", "dev_close", "dev_get_geo", "buf_alloc", "buf_free"]
+    names = {f"xnvme_{name}" for name in [*functions, "queue_init", "queue_term"]}
+    for name in names:
+        watch(name, getattr(xnvme, name))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make_and_end, range(4)))
+    gc.collect()
+    assert {name for name, _ in called} == names
+    assert {number for _, number in called} == {1}
+
+
+FORKING = """
+import gc, os, sys
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.queue import Queue
+from tests.xnvme import open_ramdisk
+library, ended = _xnvme.load(), []
+for name in ("xnvme_dev_close", "xnvme_buf_free", "xnvme_queue_term"):
+    setattr(library, name, lambda *_, name=name: ended.append(name))
+device = open_ramdisk(library, "emu")
+queue, memory = Queue(device, 1), device.allocate(1)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+try:
+    queue.run(None, memory)
+except (RuntimeError, AttributeError) as error:
+    print(error, flush=True)
+queue.close()
+device.close()
+del queue, device, memory
+gc.collect()
+print(sorted(ended), flush=True)
+if child == 0:
+    os._exit(0)
+"""
+
+
+FORKING_MEANWHILE = """
+import os, signal, threading, time
+from dali_storage.backends.xnvme import library as _xnvme
+from dali_storage.backends.xnvme.device import LIBRARY_LOCK
+from tests.xnvme import open_ramdisk
+library, held = _xnvme.load(), threading.Event()
+def hold():
+    with LIBRARY_LOCK:
+        held.set()
+        time.sleep(1)
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    open_ramdisk(library, "emu").close()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def run_script(script: str, xnvme: Library) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_forked_process_can_open_its_own(xnvme: Library) -> None:
+    done = run_script(FORKING_MEANWHILE, xnvme)
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
+def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
+    done = run_script(FORKING, xnvme)
+    assert done.stderr == ""
+    refused = "a libxnvme reader cannot be used in a forked process: open one"
+    usable = "'NoneType' object has no attribute 'count'"
+    everything = "['xnvme_buf_free', 'xnvme_dev_close', 'xnvme_queue_term']"
+    assert done.stdout.splitlines() == [refused, "[]", usable, everything]
+
+
+def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk: XnvmeDevice) -> None:
+    with pytest.raises(MemoryError, match=r"vm\.nr_hugepages"):
+        ramdisk.allocate(1 << 60)

@@ -1,0 +1,165 @@
+"""Devices are given to libxnvme by the names that the kernel has for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bmap_tools
+from dali_storage.backends.xnvme import nodes as _xnvme_nodes
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.namespace import Namespace
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
+from dali_storage.samples.discovery import from_directory
+from dali_storage.testing import read
+from tests.kit.devices import Disk, disk, loop_device, run
+from tests.kit.layouts import contents_of, make_map
+from tests.kit.mapped import NEEDS_ROOT
+
+pytestmark = NEEDS_ROOT
+
+Mapped = tuple[Catalog, Path]
+
+
+def is_read_right(mapped: Mapped, uri: object) -> bool:
+    catalog, bmap = mapped
+    with XnvmeBlockReader(catalog, bmap=bmap, uri=uri) as reader:  # type: ignore[arg-type]
+        return read(reader, np.arange(len(catalog))) == contents_of(catalog)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[str]:
+    """The name of a disk of other blocks than the mapped one."""
+    (tmp_path / "other").write_bytes(bytes(1 << 20))
+    with loop_device(tmp_path / "other", sector=4096) as node:
+        yield os.path.basename(node)
+
+
+def test_a_disk_is_read_by_links_and_by_nodes_with_other_names(
+    xnvme: Library, mapped: Mapped, ext4: Disk, other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("my-disk", other):
+        link = tmp_path / "dev" / name
+        link.symlink_to(ext4.device)
+        assert is_read_right(mapped, link)
+        link.unlink()
+        os.mknod(link, os.stat(ext4.device).st_mode, os.stat(ext4.device).st_rdev)
+        assert is_read_right(mapped, link)
+        link.unlink()
+
+
+def test_a_disk_that_the_map_names_by_a_link_is_read(
+    xnvme: Library, mapped: Mapped, ext4: Disk, tmp_path: Path
+) -> None:
+    link = tmp_path / "0f0e-by-uuid"
+    link.symlink_to(ext4.device)
+    there = bmap_tools.load(mapped[1])
+    device = replace(there.device, path=str(link), backing_file=None)
+    bmap_tools.save(replace(there, device=device), mapped[1])
+    run("umount", str(ext4.mount))
+    try:
+        with pytest.warns(MapNotChecked):
+            reader = XnvmeBlockReader(mapped[0], bmap=mapped[1])
+        with reader:
+            got = read(reader, np.arange(len(mapped[0])))
+    finally:
+        run("mount", ext4.device, str(ext4.mount))
+    assert got == contents_of(mapped[0])
+
+
+def test_a_disk_that_has_no_node_of_its_name_is_refused(
+    xnvme: Library, mapped: Mapped, ext4: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = _xnvme_nodes._number
+    for there in (None, "7:99"):
+
+        def moved(node: str, there: str | None = there) -> str:
+            if node != ext4.device:
+                return number(node)
+            if there is None:
+                raise FileNotFoundError
+            return there
+
+        monkeypatch.setattr(_xnvme_nodes, "_number", moved)
+        with pytest.raises(BackendUnavailable, match=rf"\(--device {ext4.device}\)"):
+            XnvmeBlockReader(mapped[0], bmap=mapped[1])
+
+
+def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(
+    xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk(tmp_path, partition=True) as made:
+        (made.mount / "class").mkdir()
+        (made.mount / "class/a").write_bytes(b"a")
+        bmap = make_map(made.mount, tmp_path / "bmap.json")
+        mapped = from_directory(made.mount, file_filters="*"), bmap
+        assert is_read_right(mapped, made.device)
+        really = os.access
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: path != made.disk and really(path, mode)
+        )
+        with pytest.raises(BackendUnavailable, match=f"no permission to read {made.disk}; "):
+            XnvmeBlockReader(mapped[0], bmap=mapped[1])
+
+
+@pytest.mark.parametrize(
+    ("kib", "usual", "most"),
+    [
+        ("", 128 << 10, 128 << 10),
+        ("4", 4096, 4096),
+        ("1280", 1 << 20, 1280 << 10),
+        ("2147483647", 1 << 20, 32 << 20),
+    ],
+)
+def test_a_command_reads_as_much_as_the_driver_supports(
+    xnvme: Library, root: Path, ext4: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kib: str, usual: int, most: int
+) -> None:  # fmt: skip
+    (root / "class").mkdir()
+    (root / "class" / "a").write_bytes(np.random.default_rng(0).bytes(3 << 20))
+    bmap = make_map(root, tmp_path / "bmap.json")
+    catalog = from_directory(root, file_filters="*")
+    name = os.path.basename(ext4.device)
+    described = tmp_path / "sys" / name
+    (described / "queue").mkdir(parents=True)
+    (described / "dev").write_text(Path(f"/sys/class/block/{name}/dev").read_text())
+    (described / "queue/max_hw_sectors_kb").write_text(f"{kib}\n")
+    monkeypatch.setattr(_xnvme_nodes, "_BLOCK_DEVICES", tmp_path / "sys")
+    lengths: list[int] = []
+    submit = Namespace.submit
+
+    def watch(namespace: Namespace, queue: int, *columns: Any) -> Any:
+        lengths.extend(columns[2].tolist())
+        return submit(namespace, queue, *columns)
+
+    monkeypatch.setattr(Namespace, "submit", watch)
+
+    def longest(**options: Any) -> int:
+        with XnvmeBlockReader(catalog, bmap=bmap, **options) as reader:
+            lengths.clear()
+            assert read(reader, np.array([0])) == contents_of(catalog)
+            return max(lengths)
+
+    assert longest() == usual
+    longest_extent = int(bmap_tools.load(bmap).extents[:, 2].max())
+    assert longest(max_transfer=most) == min(most, longest_extent)
+    with pytest.raises(ValueError, match=rf"max_transfer must be .* at most {most}, the"):
+        longest(max_transfer=most + 4096)
+
+
+def test_a_device_whose_commands_are_shorter_than_a_block_is_refused(
+    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_xnvme_nodes, "max_transfer", lambda disk: 256)
+    with pytest.raises(BackendUnavailable, match="one command reads only 256 bytes") as caught:
+        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+    assert "io_uring" not in str(caught.value)

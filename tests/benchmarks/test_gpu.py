@@ -1,0 +1,137 @@
+"""benchmark.py with a GPU: what needs one, and what the legs are asked for. Runs without a GPU."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali.data_node import DataNode
+
+import benchmark
+from benchmarks import environment, legs, report, workload
+from benchmarks.legs import BLOCK, PYTHON_FILE, XNVME_BAM, XNVME_GDS, Leg
+from benchmarks.measure import Result
+from benchmarks.workload import Settings, Workload
+from dali_storage import Reader
+from dali_storage.backends.xnvme_bam import XnvmeBamReader
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
+from tests.kit.pictures import make_pictures
+
+CONTROLLER = "0000:3b:00.0"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pictures(tmp_path_factory.mktemp("data") / "train")
+
+
+def prepare(data: Path, **settings: Any) -> Workload:
+    return workload.prepare(str(data), Settings(batch_size=5, **settings))
+
+
+def refusal(data: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The line that the benchmark ends with."""
+    assert benchmark.main(["--datadir", str(data), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("option", ["--mem gpu", "--mem pinned", "--pinned yes"])
+def test_what_needs_a_gpu_is_refused_without_one(
+    data: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    said = refusal(data, capsys, "compare", *option.split())
+    assert said == f"benchmark: {option} needs a GPU in the pipeline: --device-id N"
+    said = refusal(data, capsys, "compare", "--mem", "gpu", "--device-id", "0", "--decode")
+    assert said.endswith("DALI decodes them from there: use --mem pinned")
+
+
+@pytest.mark.parametrize("uri", [None, "/dev/nvme0n1", "/dev/ng0n1"])
+@pytest.mark.parametrize(
+    ("leg", "mem", "start"), [(XNVME_GDS, "gpu", "--mem gpu: it "), (XNVME_BAM, "cpu", "it ")]
+)
+def test_legs_that_need_a_controller_say_so(
+    data: Path, leg: Leg, mem: str, start: str, uri: str | None
+) -> None:
+    reason = leg.unsupported_reason(prepare(data, mem=mem, uri=uri, device_id=0))
+    needs = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
+    assert reason == f"{start}{needs}"
+    made = prepare(data, uri=CONTROLLER, device_id=0, mem="pinned")
+    reason = "it reads into --mem cpu, which is page-locked, or gpu"
+    assert XNVME_BAM.unsupported_reason(made) == reason
+
+
+MEM = {"uri": CONTROLLER, "gpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("leg", "settings", "arguments", "options"),
+    [
+        (PYTHON_FILE, {}, {}, {"direct": False}),
+        (PYTHON_FILE, {"pinned": "yes"}, {"pinned": True}, {"direct": False}),
+        (PYTHON_FILE, {"pinned": "no", "mem": "gpu"}, {"pinned": False}, {"direct": False}),
+        (BLOCK, {"mem": "gpu"}, {}, {"uri": CONTROLLER}),
+        (XNVME_GDS, {"mem": "cpu"}, {}, {"uri": CONTROLLER, "mem": "cpu", "spin": False}),
+        (XNVME_GDS, {"mem": "pinned"}, {}, MEM | {"mem": "pinned", "spin": False}),
+        (XNVME_GDS, {"mem": "gpu"}, {"device": "gpu"}, MEM | {"mem": "gpu", "spin": False}),
+        (XNVME_BAM, {"mem": "cpu", "queues": 4}, {}, MEM | {"mem": "cpu", "queues": 4}),
+        (XNVME_BAM, {"mem": "gpu", "pinned": "no"}, {"device": "gpu"}, MEM | {"mem": "gpu"}),
+    ],
+)
+def test_what_a_leg_asks_for(
+    data: Path, monkeypatch: pytest.MonkeyPatch, leg: Leg, settings: Any,
+    arguments: dict[str, Any], options: dict[str, Any],
+) -> None:  # fmt: skip
+    asked: dict[str, Any] = {}
+
+    def ask(**given: Any) -> None:
+        asked.update(given)
+        raise StopAsyncIteration
+
+    monkeypatch.setattr(legs.readers, "file", ask)
+    made = prepare(data, uri=CONTROLLER, device_id=1, **settings)
+    with pytest.raises(StopAsyncIteration), leg.build(made, False):
+        pass
+    assert asked.pop("backend_options") == options
+    backend = {XNVME_GDS: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
+    assert asked == {"file_root": str(data), "name": "Reader", "backend": backend} | arguments
+
+
+@pytest.mark.parametrize(
+    ("leg", "backend"), [(XNVME_GDS, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
+)
+def test_the_options_of_a_leg_are_those_of_its_backend(leg: Leg, backend: type[Reader]) -> None:
+    assert leg.backend is not None
+    assert {*leg.backend.takes, "gpu"} <= set(inspect.signature(backend).parameters)
+
+
+def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[DataNode] = []
+    monkeypatch.setattr(DataNode, "gpu", lambda node: there.append(node) or node)
+    made = prepare(data, mem="gpu")
+    expected = [
+        np.fromfile(path, np.uint8).sum(dtype=np.uint64) for path in sorted(data.glob("*/*"))
+    ]
+    for leg in (legs.REFERENCE, PYTHON_FILE):
+        with leg.build(made, False) as stream:
+            sums, _ = next(iter(stream.batches))
+        assert [int(each) for each in sums.as_array()] == expected[:5]
+    assert len(there) == 2
+
+
+def test_the_report_says_where_the_buffers_are(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {"dali": None, "python-file": "pinned", "xnvme-gds": "gpu"}
+    results = {name: Result(name, memory=memory) for name, memory in kinds.items()}
+    for device_id, shown in ((0, True), (None, False)):
+        made = prepare(data, device_id=device_id)
+        compared = report.Comparison([], made, None, "", "")
+        report.show_table(results, environment.describe(made), compared)
+        expected = "buffers: python-file pinned, xnvme-gds gpu; pinned is page-locked\n"
+        assert (expected in capsys.readouterr().out) == shown

@@ -1,0 +1,258 @@
+"""create: the map has the extents that filefrag prints, and the bytes are there in the image."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kit.bmap.command import complaints, entries, fill, load, refused, through_the_image, tool
+from tests.kit.bmap.files import as_nobody, filefrag, fragment
+from tests.kit.devices import Disk, disk, mounted, run
+
+SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 131_071, 131_073, (3 << 20) + 17)
+
+
+def test_a_map_has_the_status_and_the_extents_of_every_file(
+    made: Disk, root: Path, bmap: Path
+) -> None:
+    paths = fill(root, SIZES, classes=3)
+    assert tool("create", root, "-o", bmap) == 0
+    content = load(bmap)
+    assert (content["format"], content["version"], content["root"]) == ("bmap", 1, str(root))
+    assert content["directories"] == ["c0", "c1", "c2"]
+    assert content["device"]["path"] == made.device
+    assert content["device"]["backing_file"] == str(made.image)
+    assert content["file_system"]["uuid"] == run(
+        "blkid", "-p", "-o", "value", "-s", "UUID", made.device
+    )
+    files = entries(bmap)
+    assert len(files) == len(paths)
+    for path in paths:
+        name = str(path.relative_to(root))
+        status = path.stat()
+        assert files[name][:4] == [
+            status.st_size,
+            status.st_ino,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        ]
+        assert through_the_image(made, bmap, name) == path.read_bytes()
+        assert sum(extent[2] for extent in files[name][4]) >= status.st_size
+
+
+def test_extents_are_those_that_filefrag_prints(made: Disk, root: Path, bmap: Path) -> None:
+    fragment(root / "many", 200)
+    assert tool("create", root, "-o", bmap) == 0
+    expected = [list(row[:3]) for row in filefrag(root / "many")]
+    assert entries(bmap)["many"][4] == expected
+    assert len(expected) >= 200
+    assert through_the_image(made, bmap, "many") == (root / "many").read_bytes()
+
+
+def test_holes_and_reserved_space_read_as_zeros(made: Disk, root: Path, bmap: Path) -> None:
+    for name, first, last in (("leading", 9, 10), ("middle", 0, 30), ("trailing", 0, 1)):
+        with open(root / name, "wb") as file:
+            for block in (first, last):
+                file.seek(block * 4096)
+                file.write(os.urandom(4096))
+            file.truncate(40 * 4096 + 1)
+    (root / "hole").touch()
+    os.truncate(root / "hole", 1 << 30)
+    assert tool("create", root, "-o", bmap) == 0
+    files = entries(bmap)
+    assert files["hole"][4] == []
+    assert files["leading"][4][0][0] == 9 * 4096
+    for name in ("leading", "middle", "trailing"):
+        assert through_the_image(made, bmap, name) == (root / name).read_bytes()
+
+
+def test_reserved_space_on_old_data_is_unwritten(made: Disk, root: Path, bmap: Path) -> None:
+    (root / "old").write_bytes(b"secret" * 100_000)
+    os.sync()
+    (root / "old").unlink()
+    with open(root / "reserved", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 600_000)
+    with open(root / "beyond", "wb") as file:
+        file.write(b"x" * 5000)
+    run("fallocate", "--keep-size", "--length", "4MiB", str(root / "beyond"))
+    assert tool("create", root, "-o", bmap) == 0
+    files = entries(bmap)
+    assert {extent[1] for extent in files["reserved"][4]} == {None}
+    assert sum(extent[2] for extent in files["reserved"][4]) >= 600_000
+    block = load(bmap)["file_system"]["block_size"]
+    end = -(-5000 // block) * block
+    written, *reserved = files["beyond"][4]
+    assert written[::2] == [0, end]
+    assert reserved == [[end, None, (4 << 20) - end]]
+    assert through_the_image(made, bmap, "beyond") == b"x" * 5000
+
+
+@pytest.mark.parametrize(("file_system", "sector"), [("ext4", 512), ("xfs", 4096)])
+def test_a_map_has_the_start_of_a_partition(
+    tmp_path: Path, bmap: Path, file_system: str, sector: int
+) -> None:
+    with disk(tmp_path, file_system, sector=sector, partition=True) as made:
+        paths = fill(made.mount / ".", (5000, 70_000))
+        assert tool("create", made.mount, "-o", bmap) in (0, 1)
+        content = load(bmap)
+        assert content["device"]["start"] == 1 << 20
+        assert content["device"]["logical_block_size"] == sector
+        for path in paths:
+            name = str(path.relative_to(made.mount))
+            assert through_the_image(made, bmap, name) == path.read_bytes()
+        assert tool("verify", bmap, "--bytes") == 0
+        for uri in (made.device, made.disk, made.image):
+            assert tool("verify", bmap, "--bytes", "--uri", uri) == 0
+
+
+def test_reflinks_share_their_extents(tmp_path: Path, bmap: Path) -> None:
+    with disk(tmp_path, "xfs") as made:
+        (made.mount / "file").write_bytes(os.urandom(100_000))
+        run("cp", "--reflink=always", str(made.mount / "file"), str(made.mount / "copy"))
+        assert tool("create", made.mount, "-o", bmap) == 0
+        files = entries(bmap)
+        assert files["copy"][4] == files["file"][4] != []
+        assert through_the_image(made, bmap, "copy") == (made.mount / "file").read_bytes()
+
+
+def test_names_may_be_any_bytes(root: Path, bmap: Path) -> None:
+    names = [b"a b", b"new\nline", b"\xff\xfe", "\u00fc".encode(), b"quote\"'", b"-o"]
+    for name in names:
+        directory = os.path.join(os.fsencode(root), b"c " + name)
+        os.mkdir(directory)
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(name)
+    assert tool("create", root, "-o", bmap) == 0
+    expected = sorted(b"c " + name + b"/" + name for name in names)
+    assert [os.fsencode(name) for name in entries(bmap)] == expected
+    assert tool("verify", bmap, "--bytes") == 0
+
+
+def test_the_map_itself_is_not_in_the_map(root: Path) -> None:
+    fill(root)
+    for _ in range(2):  # the second time it is there already
+        assert tool("create", root, "-o", root / "bmap.json") == 0
+        assert "bmap.json" not in entries(root / "bmap.json")
+    assert tool("verify", root / "bmap.json") == 0
+
+
+def test_files_that_cannot_be_mapped_are_listed_and_marked(
+    root: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(root, (5000, 5000))
+    os.mkfifo(root / ".fifo")
+    (root / "c0" / "fifo").symlink_to("../.fifo")
+    (root / "c0" / "dangling").symlink_to("nowhere")
+    (root / "c0" / "circle").symlink_to("circle")
+    (root / "c1" / "device").symlink_to("/dev/null")
+    assert tool("create", root, "-o", bmap) == 1
+    files = entries(bmap)
+    reasons = {name: rest[4] for name, rest in files.items() if isinstance(rest[4], str)}
+    assert reasons == {
+        "c0/fifo": "it is not a regular file",
+        "c0/dangling": "No such file or directory",
+        "c0/circle": "Too many levels of symbolic links",
+        "c1/device": "it is not a regular file",
+    }
+    assert files["c0/fifo"][1] == (root / ".fifo").stat().st_ino
+    assert files["c0/dangling"][:4] == [0, 0, 0, 0]
+    assert len(files["c0/00.jpg"][4]) == 1
+    said = complaints(capsys)
+    assert "4 of 6 files are not mapped" in said
+    assert all(f"  {name}: {why}\n" in said for name, why in reasons.items())
+    assert tool("verify", bmap) == 0  # they are as the map says
+    assert tool("verify", bmap, "--bytes") == 0
+
+
+def test_unreadable_files_are_not_mapped(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(public, (5000, 5000))
+    (public / "c0" / "secret").write_bytes(b"x" * 77)
+    (public / "c0" / "secret").chmod(0)
+    bmap, link = public / "out" / "bmap.json", public / "out" / "link"
+    link.symlink_to(public / "c1" / "01.jpg")
+    with as_nobody():
+        for output in (public / "bmap.json", link):
+            assert tool("create", public, "-o", output) == 2
+            assert f"{output} cannot be written: no permission" in complaints(capsys)
+        link.unlink()
+        status = tool("create", public, "-o", bmap)
+        verified = tool("verify", bmap)
+    assert (status, verified) == (1, 0)
+    files = entries(bmap)
+    assert list(files) == ["c0/00.jpg", "c0/secret", "c1/01.jpg"]
+    assert files["c0/secret"][::4] == [77, "Permission denied"]
+    assert len(files["c0/00.jpg"][4]) == 1
+    assert load(bmap)["directories"] == ["c0", "c1", "out"]
+    assert "  c0/secret: Permission denied\n" in complaints(capsys)
+
+
+def test_no_map_is_written_if_a_directory_cannot_be_listed(
+    public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(public, (5000, 5000))
+    (public / "closed").mkdir(mode=0)
+    (public / "c1" / "deep").mkdir()
+    (public / "c1").chmod(0o744)  # it may be listed, but nothing in it be looked at
+    bmap = public / "out" / "bmap.json"
+    bmap.write_text("the old one")
+    bmap.chmod(0o666)
+    capsys.readouterr()
+    with as_nobody():
+        assert tool("create", public, "-o", bmap) == 2
+    said = complaints(capsys)
+    denied = "  c1/deep/: Permission denied\n  closed/: Permission denied\n"
+    assert f"these directories could not be listed:\n{denied}bmap_tools: nothing was wri" in said
+    assert bmap.read_text() == "the old one"
+    assert [path.name for path in bmap.parent.iterdir()] == ["bmap.json"]
+
+
+def test_another_file_system_below_the_root_is_not_mapped(
+    ext4_root: Path, tmp_path: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(ext4_root, (5000,))
+    with disk(tmp_path, "xfs") as other:
+        (other.mount / "file").write_bytes(b"x" * 5000)
+        (ext4_root / "linked").symlink_to(other.mount)
+        with mounted(other.device, ext4_root / "mounted"):
+            assert tool("create", ext4_root, "-o", bmap) == 1
+            assert tool("verify", bmap) == 0
+        files = entries(bmap)
+        (ext4_root / "mounted").rmdir()
+    for name in ("linked/file", "mounted/file"):
+        assert files[name][::4] == [5000, "it is on another file system"]
+    assert len(files["c0/00.jpg"][4]) == 1
+    assert "mounted/file: it is on another file system" in complaints(capsys)
+
+
+def test_a_root_that_cannot_be_mapped_is_refused_with_the_reason(
+    root: Path, tmp_path: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "file").touch()
+    (root / "empty").mkdir()
+    assert "missing: No such file" in refused(capsys, "create", root / "missing", "-o", bmap)
+    assert "file: Not a directory" in refused(capsys, "create", root / "file", "-o", bmap)
+    assert f"no files below {root}/empty" in refused(capsys, "create", root / "empty", "-o", bmap)
+    run("mount", "-t", "tmpfs", "none", str(root / "empty"))
+    try:
+        (root / "empty" / "file").touch()
+        assert "tmpfs is in memory" in refused(capsys, "create", root / "empty", "-o", bmap)
+    finally:
+        run("umount", str(root / "empty"))
+    assert not bmap.exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(root)
+    for output, reason in (
+        (tmp_path, "exists and is not a regular file"),
+        ("/dev/null", "exists and is not a regular file"),
+        (tmp_path / "no" / "bmap.json", f"there is no directory {tmp_path}/no"),
+    ):
+        said = refused(capsys, "create", root, "-o", output)
+        assert reason in said
+        assert str(output) in said
+    assert Path("/dev/null").is_char_device()

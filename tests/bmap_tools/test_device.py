@@ -1,0 +1,125 @@
+"""Block devices, against sysfs as the kernel documents it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bmap_tools import device, file_system
+from bmap_tools.device import UnsupportedStorage
+from tests.kit.devices import Disk, loop_device, require
+
+
+def test_a_node_may_be_given_by_any_path(whole: Disk, tmp_path: Path) -> None:
+    (tmp_path / "by-id").symlink_to(whole.device)
+    assert device.examine(str(tmp_path / "by-id")) == file_system.find(whole.mount)[1]
+
+
+def sysfs(directory: Path, attributes: dict[str, str], *, sector: int = 512) -> Path:
+    defaults = {
+        "size": "1000000\n",
+        "uevent": f"MAJOR=259\nDEVNAME={directory.name}\nDEVTYPE=disk\n",
+        "queue/logical_block_size": f"{sector}\n",
+    }
+    for name, content in (defaults | attributes).items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(content)
+    return directory
+
+
+def test_a_partition_of_an_nvme_namespace(tmp_path: Path) -> None:
+    namespace = sysfs(
+        tmp_path / "nvme0n1",
+        {"wwid": "eui.0025385881b1a1f6\n", "device/serial": "S3EVNX0J800111      \n"},
+        sector=4096,
+    )
+    part = sysfs(namespace / "nvme0n1p2", {"start": "2048\n", "partition": "2\n", "size": "8000\n"})
+    (part / "queue" / "logical_block_size").unlink()  # only disks have it
+    found = device.of_sysfs(str(part))
+    assert found == device.Device(
+        path="/dev/nvme0n1p2",
+        size=8000 * 512,  # sysfs counts in 512 bytes on 4Kn, too
+        logical_block_size=4096,
+        disk="/dev/nvme0n1",
+        disk_size=1_000_000 * 512,
+        start=2048 * 512,
+        serial="S3EVNX0J800111",
+        wwid="eui.0025385881b1a1f6",
+        backing_file=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "serial", "wwid"),
+    [
+        ("sda", {"device/wwid": "naa.5002538e40a1b2c3\n"}, None, "naa.5002538e40a1b2c3"),
+        ("vda", {"serial": "disk-1\n"}, "disk-1", None),
+        ("vdb", {"serial": "\n"}, None, None),
+        ("xvda", {}, None, None),
+        ("ram0", {}, None, None),
+        ("mmcblk0", {"device/serial": "0x12345678\n"}, "0x12345678", None),
+    ],
+)
+def test_disks_of_other_kinds(
+    tmp_path: Path, name: str, attributes: dict[str, str], serial: str | None, wwid: str | None
+) -> None:
+    found = device.of_sysfs(str(sysfs(tmp_path / name, attributes)))
+    assert (found.path, found.disk, found.start) == (f"/dev/{name}", f"/dev/{name}", 0)
+    assert (found.serial, found.wwid) == (serial, wwid)
+
+
+def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> None:
+    described = sysfs(tmp_path / "nvme0n1", {}, sector=8192)
+    with pytest.raises(UnsupportedStorage, match=r"/dev/nvme0n1 has logical blocks of 8192 bytes"):
+        device.of_sysfs(str(described))
+    require("losetup")
+    with open(tmp_path / "image", "wb") as image:
+        image.truncate(1 << 20)
+    try:
+        with (
+            loop_device(tmp_path / "image", sector=8192) as node,
+            pytest.raises(UnsupportedStorage, match=f"{node} has logical blocks of 8192 bytes"),
+        ):
+            device.examine(node)
+    except AssertionError as error:
+        if "losetup" not in str(error):
+            raise
+        pytest.skip("this kernel makes no loop devices with blocks of 8192 bytes: Linux 6.15 does")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("dm-0", "device-mapper.*LVM"),
+        ("md127", "RAID"),
+        ("md_d0", "unknown"),
+        ("bcache0", "bcache"),
+        ("drbd1", "DRBD"),
+        ("nbd0", "network"),
+        ("rbd0", "network"),
+        ("zd16", "ZFS"),
+        ("zram0", "memory"),
+        ("ublkb0", "unknown"),
+        ("nvme0c0n1", "unknown"),
+    ],
+)
+def test_devices_that_are_not_plain_disks_are_refused(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    with pytest.raises(UnsupportedStorage, match=rf"/dev/{name} is on .*{reason}"):
+        device.of_sysfs(str(sysfs(tmp_path / name, {})))
+
+
+def test_a_partition_of_a_raid_is_refused(tmp_path: Path) -> None:
+    raid = sysfs(tmp_path / "md0", {})
+    with pytest.raises(UnsupportedStorage, match=r"/dev/md0p1 is on a RAID"):
+        device.of_sysfs(str(sysfs(raid / "md0p1", {"start": "2048"})))
+
+
+def test_a_device_that_sysfs_does_not_describe_is_unsupported(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedStorage, match="sysfs"):
+        device.of_sysfs(str(tmp_path / "259:7"))
+    (sysfs(tmp_path / "sda", {}) / "size").unlink()
+    with pytest.raises(UnsupportedStorage, match="sysfs"):
+        device.of_sysfs(str(tmp_path / "sda"))

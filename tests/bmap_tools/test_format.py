@@ -1,0 +1,269 @@
+"""Maps written and read, against plain json."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+import bmap_tools
+from bmap_tools import MapFormatError, bmap_json, load, save
+from tests.kit.bmap.documents import (
+    LAYOUTS,
+    Json,
+    contents,
+    document,
+    documents,
+    expected,
+    in_a_shared_directory,
+    many,
+    map_of,
+    put,
+    sealed,
+    write,
+)
+from tests.kit.bmap.rules import is_valid
+from tests.kit.paths import ROOT
+
+
+@in_a_shared_directory
+@given(documents())
+def test_a_saved_map_is_what_plain_json_and_load_read(tmp_path: Path, plain: Json) -> None:
+    path = tmp_path / "bmap.json"
+    save(map_of(plain), path)
+    assert json.loads(path.read_bytes()) == sealed(plain) | {"creator": "bmap_tools"}
+    assert contents(load(path)) == expected(plain)
+
+
+@pytest.mark.parametrize("group", [1, 50, 1 << 14])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_any_formatting_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Callable[[Json], str], group: int
+) -> None:
+    monkeypatch.setattr(bmap_json, "GROUP_BYTES", group)
+    path = write(tmp_path, layout(document()))
+    assert contents(load(path)) == expected(document())
+
+
+def test_names_may_be_written_without_escapes(tmp_path: Path) -> None:
+    plain = document()
+    plain["files"][-1][0] = "b/é 日本 \U0001f600"
+    path = write(tmp_path, json.dumps(sealed(plain), ensure_ascii=False))
+    assert contents(load(path)) == expected(plain)
+
+
+EDITS: list[tuple[Any, ...]] = [
+    *(("created", "2026-11-21T15:00:01Z"), ("root", "/data/test"), ("digest", "0" * 32)),
+    *(("device", "serial", None), ("file_system", "type", "ext3")),
+    *(("directories", ["a", "b"]), ("files", 0, 0, "in the Root"), ("files", 1, 1, 5001)),
+    *(("files", 1, 2, 9), ("files", 1, 3, 9), ("files", 1, 4, 9), ("files", 4, 5, "because")),
+    *(("files", 1, 5, [[0, 8192, 8192]]), ("files", 2, 5, 1, 1, 0), ("files", 3, 5, [])),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=str)
+def test_a_map_that_was_edited_is_refused(tmp_path: Path, edit: tuple[Any, ...]) -> None:
+    plain = document()
+    put(*edit)(plain)
+    assert is_valid(plain)
+    with pytest.raises(MapFormatError, match="digest does not match"):
+        load(write(tmp_path, json.dumps(plain)))
+    load(write(tmp_path, plain))  # with the digest of what it says now
+
+
+def test_a_map_without_its_digest_is_refused(tmp_path: Path) -> None:
+    plain = document()
+    del plain["digest"]
+    with pytest.raises(MapFormatError, match="no member 'digest'"):
+        load(write(tmp_path, plain))
+
+
+def test_a_map_without_files_is_a_map(tmp_path: Path) -> None:
+    plain = document() | {"directories": [], "files": []}
+    assert contents(load(write(tmp_path, plain))) == expected(plain)
+    save(map_of(plain), tmp_path / "saved.json")
+    assert contents(load(tmp_path / "saved.json")) == expected(plain)
+
+
+def test_members_of_later_releases_are_ignored(tmp_path: Path) -> None:
+    plain = document()
+    for members in (plain, plain["device"], plain["file_system"]):
+        members["later"] = {"a": [1.5, None]}
+    assert contents(load(write(tmp_path, plain))) == expected(document())
+
+
+def test_a_saved_map_has_one_file_per_line_in_ascii(tmp_path: Path) -> None:
+    save(map_of(document()), tmp_path / "bmap.json")
+    lines = (tmp_path / "bmap.json").read_text(encoding="ascii").splitlines()
+    rows = [json.loads(line.rstrip(",")) for line in lines if line.startswith('["')]
+    assert rows == document()["files"]
+
+
+@pytest.mark.parametrize("other", [('"version": 1', '"version": 2'), ('"bmap",', '"other",')])
+@pytest.mark.parametrize("layout", ["one file per line", "one line"])
+def test_another_version_is_named_before_anything_else_in_a_map(
+    tmp_path: Path, other: tuple[str, str], layout: str
+) -> None:
+    save(map_of(document()), tmp_path / "bmap.json")
+    text = (tmp_path / "bmap.json").read_text().replace(*other).replace('["a/one", ', "[")
+    text = text.replace('"device": {', '"device": 1, "d": {')
+    path = write(tmp_path, text if layout != "one line" else text.replace("\n", ""))
+    with pytest.raises(MapFormatError, match=r"the only one known here, not (2|'other')"):
+        load(path)
+
+
+def test_no_prefix_of_a_map_is_a_map(tmp_path: Path) -> None:
+    save(map_of(document()), tmp_path / "whole.json")
+    data = (tmp_path / "whole.json").read_bytes().rstrip()
+    for size in range(len(data)):
+        with pytest.raises(MapFormatError):
+            load(write(tmp_path, data[:size]))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        '[["a/one", NaN, 1, 1, 1, []]]',
+        '[["a/one", 0, 1, 1, 1, [[0, -Infinity, 512]]]]',
+        '[["a/one", 0, 1, 1, 1, {"a": 0, "a": 0}]]',
+        f'[["a/one", {"9" * 5000}, 1, 1, 1, []]]',
+        "[" * 10_000_000,
+        '[["a/one", 0, 1, 1, 1, [[0, 0, ' + "[" * 10_000_000,
+        '[["a/one", 0, 1, 1, 1, ' + '{"a":' * 2_000_000,
+    ],
+    ids=["NaN", "Infinity", "twice", "long", "nested", "nested extent", "nested object"],
+)
+@pytest.mark.parametrize("separator", ["", "\n"], ids=["one line", "one file per line"])
+def test_hostile_json_is_refused(tmp_path: Path, rows: str, separator: str) -> None:
+    text = json.dumps(document() | {"files": "HERE"}).replace('"HERE"', rows)
+    text = text.replace('"files": [', f'{separator}"files": [{separator}', 1)
+    message = "is not a number|occurs twice|too many digits|nested too deeply"
+    with pytest.raises(MapFormatError, match=rf"bmap\.json: .*({message})"):
+        load(write(tmp_path, text))
+
+
+@pytest.fixture
+def umask() -> Iterator[int]:
+    mask = 0o026
+    before = os.umask(mask)
+    yield mask
+    os.umask(before)
+
+
+def test_a_map_has_the_mode_of_a_new_file(tmp_path: Path, umask: int) -> None:
+    save(map_of(document()), tmp_path / "bmap.json")
+    assert stat.S_IMODE((tmp_path / "bmap.json").stat().st_mode) == 0o666 & ~umask
+
+
+class Unwritable:
+    """What json cannot write: so saving fails half-way."""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_saving_that_fails_half_way_changes_nothing(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "bmap.json"
+    if there:
+        path.write_text("old")
+    broken = many(20_000)
+    broken.unmapped[19_999] = Unwritable()  # type: ignore[index]
+    with pytest.raises(TypeError, match="Unwritable"):
+        save(broken, path)
+    assert os.listdir(tmp_path) == (["bmap.json"] if there else [])
+    assert not there or path.read_text() == "old"
+
+
+def test_a_map_that_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
+    broken = many(20_000)
+    broken.extents[19_000, 1] += 1
+    with pytest.raises(MapFormatError, match=r"bmap\.json: 'a/00019000\.jpg': the extent"):
+        save(broken, tmp_path / "bmap.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_saving_replaces_an_old_map(tmp_path: Path) -> None:
+    path = tmp_path / "bmap.json"
+    save(many(10), path)
+    save(map_of(document()), path)
+    assert contents(load(path))["files"] == expected(document())["files"]
+    assert os.listdir(tmp_path) == ["bmap.json"]
+
+
+@pytest.mark.parametrize("kind", [str, os.fsencode, Path])
+def test_every_kind_of_path_is_accepted(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+    name = tmp_path / ("é" * 120)  # as long as a name can be, almost
+    save(map_of(document()), kind(name))
+    assert len(load(kind(name))) == 6
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/bmap.json")
+    save(map_of(document()), tmp_path / "link")
+    assert (tmp_path / "link").readlink() == Path("there/bmap.json")
+    assert len(load(tmp_path / "link")) == len(load(tmp_path / "there" / "bmap.json")) == 6
+
+
+def test_a_path_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, error in (("no", FileNotFoundError), ("link", FileNotFoundError)):
+        with pytest.raises(error, match=name):
+            load(tmp_path / name)
+    with pytest.raises(IsADirectoryError):
+        load(tmp_path)
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        save(map_of(document()), tmp_path / "directory")
+    with pytest.raises(FileNotFoundError):
+        save(map_of(document()), tmp_path / "no" / "bmap.json")
+    assert sorted(os.listdir(tmp_path)) == ["directory", "link"]
+
+
+def test_the_public_names() -> None:
+    assert sorted(bmap_tools.__all__) == [
+        "Device",
+        "ExtentMap",
+        "FileSystem",
+        "MapFormatError",
+        "load",
+        "save",
+    ]
+    assert issubclass(MapFormatError, ValueError)
+
+
+def snippet(language: str) -> str:
+    page = (ROOT / "docs" / "bmap.md").read_text()
+    (found,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return str(found)
+
+
+def test_the_map_of_the_page_is_a_map(tmp_path: Path) -> None:
+    plain = json.loads(snippet("json"))
+    assert is_valid(plain)
+    assert contents(load(write(tmp_path, snippet("json")))) == expected(plain)
+
+
+def test_the_program_of_the_page_reads_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = os.urandom(1 << 16)
+    (tmp_path / "image").write_bytes(image)
+    plain = document()
+    plain["device"] |= {"path": str(tmp_path / "image"), "size": 1 << 16}
+    extents = [[512, 4096, 512], [1024, None, 4096], [8192, 512, 4096]]
+    plain["files"] = [["x", 9000, 1, 1, 1, extents]]
+    assert len(load(write(tmp_path, plain))) == 1
+    monkeypatch.chdir(tmp_path)
+    names: Json = {}
+    code = snippet("python")
+    exec(code, names)
+    zeros = bytes(9000)
+    file = zeros[:512] + image[4096:4608] + zeros[1024:8192] + image[512:4608]
+    assert names["data"] == file[:9000]
+    assert len(code.splitlines()) <= 12

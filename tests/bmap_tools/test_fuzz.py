@@ -1,0 +1,167 @@
+"""Edited and mangled maps are refused, or are what plain json says."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmap_tools import MapFormatError, load
+from tests.kit.bmap.documents import (
+    GIB,
+    LAYOUTS,
+    TEXTS,
+    Json,
+    contents,
+    digest,
+    document,
+    documents,
+    expected,
+    in_a_shared_directory,
+    write,
+)
+from tests.kit.bmap.rules import is_valid
+
+
+def load_or_none(path: Path) -> Json | None:
+    try:
+        return contents(load(path))
+    except MapFormatError:
+        return None
+
+
+ODD = st.sampled_from(
+    [
+        *(None, True, False, 0, -1, 1, 3, 511, 512, 4096, 4097, GIB, 2**48, 2**48 + 1, 2**63 - 512),
+        *(2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**400, 0.0, 4096.0, 1e300, "", "0"),
+        *(
+            "a",
+            ".",
+            "..",
+            "/",
+            "a/",
+            "a//b",
+            "/a",
+            "a/..",
+            "a/./b",
+            "b/c",
+            "a\0",
+            "\ud800",
+            "\udcff",
+        ),
+        *([], {}, [[]], [0, 0, 4096], [[0, 0, 512], [0, 0, 512]], [[0, 2**63 - 512, 512]]),
+    ]
+)
+
+
+# Copies, because a later edit may be one of what an earlier one put there.
+VALUES = (ODD | TEXTS | st.integers() | st.lists(ODD, max_size=3)).map(copy.deepcopy)
+
+
+def containers(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each container in a document with each of its keys or indices."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from containers(value[key])
+
+
+@st.composite
+def edited(draw: st.DrawFn) -> Json:
+    """A right document after one to three edits of values, rows and members."""
+    plain = draw(documents() | st.builds(document))
+    for _ in range(draw(st.integers(1, 3))):
+        container, key = draw(st.sampled_from(list(containers(plain))))
+        edit = draw(st.integers(0, 9))
+        if edit == 0:
+            del container[key]
+        elif edit == 1 and isinstance(container, list):
+            container.insert(draw(st.integers(0, len(container))), copy.deepcopy(container[key]))
+        elif edit == 2 and isinstance(container, list):
+            container.reverse()
+        elif edit == 3 and isinstance(container, dict):
+            container[draw(TEXTS)] = draw(VALUES)
+        elif edit < 7 and type(container[key]) is int:
+            container[key] += draw(st.sampled_from([-4096, -512, -1, 1, 512, 4096, 2**62, 2**63]))
+        else:
+            container[key] = draw(VALUES)
+    return plain
+
+
+@settings(in_a_shared_directory, max_examples=400)
+@given(edited())
+def test_an_edited_map_is_refused_or_is_what_plain_json_says(tmp_path: Path, plain: Json) -> None:
+    path = write(tmp_path, plain)
+    assert load_or_none(path) == (expected(plain) if is_valid(plain) else None)
+
+
+def strictly(members: list[tuple[str, Any]]) -> Json:
+    if len(dict(members)) < len(members):
+        raise ValueError("twice")
+    return dict(members)
+
+
+def no_constant(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def plain_json(data: bytes) -> Any:
+    """What Python's json reads, or None where it or the rules for JSON refuse it."""
+    try:
+        text = data.decode()
+        return json.loads(text, object_pairs_hook=strictly, parse_constant=no_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+@in_a_shared_directory
+@given(documents())
+def test_random_documents_are_right_by_the_rules(plain: Json) -> None:
+    assert is_valid(plain)
+
+
+PIECES = st.binary(max_size=3) | st.sampled_from(
+    [
+        *(
+            b"0",
+            b"9",
+            b"-",
+            b".",
+            b"e5",
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b",",
+            b":",
+            b'"',
+            b"\\",
+            b"\n",
+            b" ",
+        ),
+        *(b"null", b"true", b"NaN", b"Infinity", b"],\n[", b'"a": 1,', b"\\ud800", b"\xff", b"\0"),
+    ]
+)
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> bytes:
+    """The text of a right document in which some bytes were replaced."""
+    data = draw(st.sampled_from(list(LAYOUTS.values())))(document()).encode()
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(PIECES) + data[at + draw(st.integers(0, 3)) :]
+    return data
+
+
+@settings(in_a_shared_directory, max_examples=400)
+@given(mangled())
+def test_mangled_text_is_refused_or_is_what_plain_json_says(tmp_path: Path, data: bytes) -> None:
+    path, plain = write(tmp_path, data), plain_json(data)
+    right = is_valid(plain) and plain.get("digest") == digest(plain)
+    assert load_or_none(path) == (expected(plain) if right else None)

@@ -1,0 +1,162 @@
+"""Single files: which cannot be mapped, and why."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmap_tools import fiemap, file_system, inspection
+from tests.kit.bmap.command import entries, fill, settle, through_the_image, tool
+from tests.kit.bmap.files import set_flags
+from tests.kit.devices import Disk, disk, loop_device, require, run
+
+
+def test_the_time_of_the_last_access_stays(root: Path, bmap: Path) -> None:
+    (path,) = fill(root, (5000,))
+    os.utime(path, ns=(1, path.stat().st_mtime_ns))
+    assert tool("create", root, "-o", bmap) == 0
+    assert tool("verify", bmap) == 0
+    assert path.stat().st_atime_ns == 1
+
+
+def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root: Path, bmap: Path) -> None:
+    os.mkfifo(ext4_root / "fifo")
+    (ext4_root / "link").symlink_to("fifo")
+    woken = threading.Event()
+
+    def write() -> None:
+        os.close(os.open(ext4_root / "fifo", os.O_WRONLY))
+        woken.set()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    settle()
+    assert tool("create", ext4_root, "-o", bmap) == 1
+    assert list(entries(bmap)) == ["link"]
+    assert tool("verify", bmap) == 0
+    assert not woken.is_set()
+    os.close(os.open(ext4_root / "fifo", os.O_RDONLY))
+    writer.join(10)
+    assert woken.is_set()
+
+
+def test_data_in_the_inode_or_the_journal_is_not_mapped(tmp_path: Path, bmap: Path) -> None:
+    require("debugfs")
+    with disk(tmp_path, "ext4", size=64 << 20, mkfs=("-O", "inline_data", "-I", "256")) as made:
+        (made.mount / "inline").write_bytes(b"tiny")
+        (made.mount / "plain").write_bytes(b"x" * 50_000)
+        (made.mount / "journaled").write_bytes(b"x" * 50_000)
+        (made.mount / "empty").touch()
+        set_flags(made, "journaled", 0x84000)
+        assert tool("create", made.mount, "-o", bmap) == 1
+        files = entries(bmap)
+        assert files["inline"][::4] == [4, "its data lies inside of its inode"]
+        assert files["journaled"][4] == "new data of it goes to the journal first (chattr +j)"
+        assert files["empty"][4] == []
+        assert through_the_image(made, bmap, "plain") == b"x" * 50_000
+
+
+def test_a_file_with_a_time_beyond_64_bits_is_not_mapped(root: Path, bmap: Path) -> None:
+    (root / "late").write_bytes(b"x")
+    run("touch", "-d", "2400-01-01", str(root / "late"))
+    if (root / "late").stat().st_mtime_ns < 2**63:
+        pytest.skip("the file system has no time stamps beyond the year 2262")
+    assert tool("create", root, "-o", bmap) == 1
+    assert "2262" in entries(bmap)["late"][4]
+    assert tool("verify", bmap) == 0
+
+
+def test_a_file_whose_extents_cannot_be_read_is_not_mapped(
+    root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(root, (5000, 6000))
+
+    def broken(fd: int, *, sync: bool = True) -> Any:
+        if os.fstat(fd).st_size == 6000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, sync=sync)
+
+    real = fiemap.raw_extents
+    monkeypatch.setattr(fiemap, "raw_extents", broken)
+    assert tool("create", root, "-o", bmap) == 1
+    files = entries(bmap)
+    assert files["c1/01.jpg"][::4] == [6000, "Input/output error"]
+    assert len(files["c0/00.jpg"][4]) == 1
+
+
+def reason_against(kind: str, path: Path) -> str | None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return inspection.unsupported_attribute(fd, kind)
+    finally:
+        os.close(fd)
+
+
+def test_plain_files_can_be_mapped(whole: Disk) -> None:
+    (whole.mount / "plain").write_bytes(b"x")
+    assert reason_against(file_system.find(whole.mount)[0].type, whole.mount / "plain") is None
+
+
+def test_a_file_whose_data_is_journaled_cannot_be_mapped(tmp_path: Path) -> None:
+    require("debugfs")
+    with disk(tmp_path, "ext4", size=64 << 20) as made:
+        (made.mount / "journaled").write_bytes(b"x")
+        set_flags(made, "journaled", 0x84000)
+        assert "j" in run("lsattr", str(made.mount / "journaled")).split()[0]
+        assert "journal" in str(reason_against("ext4", made.mount / "journaled"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "reason"),
+    [
+        ("ext4", 0x800, "encrypted"),
+        ("ext3", 0x4000, "journal"),
+        ("ext2", 0x4, "compressed"),
+        ("ext4", 0x80000, None),  # FS_EXTENT_FL
+        ("xfs", 0x1, "real-time"),
+        ("xfs", 0x2, None),  # FS_XFLAG_PREALLOC
+        ("xfs", 0x800, None),  # not encrypted there, but FS_XFLAG_EXTSIZE
+    ],
+)
+def test_flags_that_cannot_be_set_here(
+    monkeypatch: pytest.MonkeyPatch, kind: str, flags: int, reason: str | None
+) -> None:
+    requests = []
+
+    def ioctl(fd: int, request: int, buffer: bytearray) -> int:
+        requests.append(request)
+        buffer[:4] = flags.to_bytes(4, "little")
+        return 0
+
+    monkeypatch.setattr(inspection.fcntl, "ioctl", ioctl)
+    why = inspection.unsupported_attribute(0, kind)
+    assert (why is None) == (reason is None)
+    assert reason is None or reason in str(why)
+    assert requests == [0x801C581F if kind == "xfs" else 0x80086601]
+
+
+def test_a_real_time_file_cannot_be_mapped(tmp_path: Path) -> None:
+    require("mkfs.xfs", "xfs_io")
+    for name in ("data", "realtime"):
+        with open(tmp_path / name, "wb") as image:
+            image.truncate(320 << 20)
+    (tmp_path / "mnt").mkdir()
+    with loop_device(tmp_path / "data") as data, loop_device(tmp_path / "realtime") as realtime:
+        run("mkfs.xfs", "-q", "-f", "-r", f"rtdev={realtime}", data)
+        command = ["mount", "-o", f"rtdev={realtime}", data, str(tmp_path / "mnt")]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            pytest.skip("XFS with a real-time device cannot be mounted: needs CONFIG_XFS_RT")
+        try:
+            (tmp_path / "mnt" / "plain").write_bytes(b"x")
+            path = str(tmp_path / "mnt" / "file")
+            run("xfs_io", "-f", "-c", "chattr +r", "-c", "pwrite 0 100k", path)
+            assert "real-time" in str(reason_against("xfs", Path(path)))
+            assert reason_against("xfs", tmp_path / "mnt" / "plain") is None
+        finally:
+            run("umount", str(tmp_path / "mnt"))

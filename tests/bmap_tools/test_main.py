@@ -1,0 +1,106 @@
+"""The command line, as a user runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.bmap.command import fill, refused, tool
+from tests.kit.paths import ROOT
+from tests.kit.process import started
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "seconds"),
+    [("fiemap", "usable_extents", 0.003), ("format", "lines", 20)],
+    ids=["while files are mapped", "while the map is written"],
+)
+def test_ctrl_c_leaves_nothing_behind(
+    ext4_root: Path, tmp_path: Path, module: str, function: str, seconds: float
+) -> None:
+    fill(ext4_root, (100,) * 1500)
+    (tmp_path / "bmap.json").write_text("the old one")
+    script = (
+        f"import sys, time, bmap_tools.{module} as module\n"
+        "from bmap_tools.__main__ import main\n"
+        f"real = module.{function}\n"
+        "def slowly(*arguments):\n"
+        "    print('at work', flush=True)\n"
+        f"    time.sleep({seconds})\n"
+        "    return real(*arguments)\n"
+        f"module.{function} = slowly\n"
+        "sys.exit(main())\n"
+    )
+    with started(
+        [
+            *(sys.executable, "-c", script),
+            *("create", ext4_root, "-o", tmp_path / "bmap.json", "--threads", "1"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        work, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert work.count("at work") < 800
+    assert said.endswith("bmap_tools: interrupted\n")
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["bmap.json"]
+    assert (tmp_path / "bmap.json").read_text() == "the old one"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("create",),
+        ("create", "root"),
+        ("create", "root", "-o", "x", "--threads", "0"),
+        ("verify", "x", "--sample", "0"),
+        ("verify", "x", "--sample", "many"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
+    assert tool(*arguments) == 2
+
+
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_a_file_that_is_not_a_map_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.json").write_text('{"format": "tiff"}')
+    assert f"{tmp_path}/x.json: " in refused(capsys, command, tmp_path / "x.json")
+    assert "y.json: No such file" in refused(capsys, command, tmp_path / "y.json")
+
+
+def test_a_closed_pipe_is_not_an_error(mapped: tuple[Path, Path]) -> None:
+    _, bmap = mapped
+    command = f"{sys.executable} -m bmap_tools show {bmap} | true"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+def test_the_program_runs_by_its_module_name(mapped: tuple[Path, Path]) -> None:
+    _, bmap = mapped
+    done = subprocess.run(
+        [sys.executable, "-m", "bmap_tools", "verify", str(bmap)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "12 of 12 files are as mapped" in done.stderr

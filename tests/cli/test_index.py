@@ -1,0 +1,291 @@
+"""`python -m dali_storage index`; the oracles are DALI's wds2idx and readers, and tarfile."""
+
+from __future__ import annotations
+
+import builtins
+import bz2
+import contextlib
+import gzip
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wds2idx
+from nvidia.dali import Pipeline, fn
+
+from bmap_tools import console
+from dali_storage.cli import doctor, index
+from dali_storage.contract.errors import os_error
+from dali_storage.formats.tar import archive
+from tests.kit.containers import write_tar
+
+MEMBERS = [("1.jpg", b"one"), ("1.cls", b"1"), ("d/2.left.png", b""), ("d/2.JPG", b"2" * 600)]
+
+
+@pytest.fixture
+def tar(tmp_path: Path) -> Path:
+    return write_tar(tmp_path / "a.tar", MEMBERS)
+
+
+def wds2idx_of(tar: Path) -> str:
+    path = tar.with_suffix(".dali")
+    creator = wds2idx.IndexCreator(str(tar), str(path), verbose=False)
+    creator.create_index()
+    creator.close()
+    return path.read_text()
+
+
+def batch(tar: Path, ext: list[str], **arguments: Any) -> list[list[bytes]]:
+    with Pipeline(4, 1, None) as pipeline:
+        outputs = fn.readers.webdataset(paths=str(tar), ext=ext, **arguments)
+        pipeline.set_outputs(*outputs)
+    return [[np.array(sample).tobytes() for sample in output] for output in pipeline.run()]
+
+
+@pytest.mark.parametrize("flavour", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
+def test_the_index_of_a_simple_tar_is_that_of_wds2idx(tmp_path: Path, flavour: int) -> None:
+    members = MEMBERS + ([("long/" * 30 + "3.jpg", b"3")] if flavour == tarfile.PAX_FORMAT else [])
+    tar = write_tar(tmp_path / "a.b.tar", members, flavour)
+    assert index.main([str(tar)]) == 0
+    assert (tmp_path / "a.b.idx").read_text() == wds2idx_of(tar)
+
+
+@pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_have_the_place_of_their_data(tmp_path: Path, flavour: int) -> None:
+    members = [("long/" * 30 + name, data) for name, data in MEMBERS]
+    tar = write_tar(tmp_path / "a.tar", members, flavour)
+    assert index.main([str(tar)]) == 0
+    found = batch(tar, ["jpg", "JPG"], index_paths=str(tmp_path / "a.idx"))
+    assert found[0][:2] == [b"one", b""]
+    assert found[1][:2] == [b"", b"2" * 600]
+
+
+def test_the_samples_are_those_that_dali_finds_without_an_index(tmp_path: Path) -> None:
+    members = [
+        *(("dir/.hidden", b"h"), ("nodot", b"n"), (".hidden", b"."), ("a.n", b"1"), ("/a.n", b"2")),
+        *(("../up/b.n", b"3"), ("dir/b.n", b"4")),
+    ]
+    tar = write_tar(tmp_path / "a.tar", members)
+    assert index.main([str(tar)]) == 0
+    ext = ["n", "hidden", "nodot"]
+    assert batch(tar, ext, index_paths=str(tmp_path / "a.idx")) == batch(tar, ext)
+
+
+def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
+    other = write_tar(tmp_path / "without_extension", MEMBERS[:1])
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-m", "dali_storage", "index", str(tar), str(other), "-o"]
+    done = subprocess.run([*command, str(tmp_path / "out")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # no bar off a terminal
+    assert sorted(os.listdir(tmp_path / "out")) == ["a.idx", "without_extension.idx"]
+    assert (tmp_path / "out" / "a.idx").read_text() == wds2idx_of(tar)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no tar or TFRecord; it is empty"),
+        (b"some text\n", "is no tar"),
+        (gzip.compress(b"a" * 9999, mtime=1 << 30), "is no tar.*; it is compressed with gzip"),
+        (bz2.compress(b"a" * 9999), "is no tar.*; it is compressed with bzip2; decompress it"),
+        (bytes(10240), "the tar has no samples"),
+    ],
+)
+def test_what_is_no_container_is_named_and_the_others_are_indexed(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    bad, missing = tmp_path / "bad.tar", tmp_path / "missing.tar"
+    bad.write_bytes(content)
+    assert index.main([str(bad), str(missing), str(tar)]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert str(bad) in errors[0]
+    assert re.search(message, errors[0])
+    assert errors[1] == f"error: {os_error(2, os.fsencode(missing))}"
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.tar"]
+
+
+@pytest.mark.parametrize("name", ["a b.jpg", "a.j pg", "a."])
+def test_a_name_that_an_index_cannot_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    tar = write_tar(tmp_path / "t.tar", [("1.jpg", b"1"), (name, b"2")])
+    assert index.main([str(tar)]) == 1
+    assert f"{name!r}: white space or no extension" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["t.tar"]
+
+
+def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.idx").write_text("before")
+    with open(tar, "r+b") as file:
+        file.truncate(1300)
+    assert index.main([str(tar)]) == 1
+    assert (tmp_path / "a.idx").read_text() == "before"
+    write_tar(tar, MEMBERS)
+    assert index.main([str(tar)]) == 0
+    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
+
+
+def test_the_name_that_an_index_cannot_have_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tar = write_tar(tmp_path / "t.tar", [("1.jpg", b"1"), ("1.left eye.jpg", b"2")])
+    assert index.main([str(tar)]) == 1
+    assert "t.tar', '1.left eye.jpg': white space" in capsys.readouterr().err
+
+
+def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [index.Kind("tar", (".tar",), archive.matches, lambda *_: pytest.fail("read"))]
+    monkeypatch.setattr(index, "KINDS", read)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "link.tar").symlink_to(tar)
+    os.symlink(tmp_path / "missing" / "link.idx", tmp_path / "d" / "link.idx")
+    assert index.main([str(tmp_path / "d" / "link.tar")]) == 1
+    assert str(tmp_path / "missing" / "link.idx") in capsys.readouterr().err
+
+
+def test_a_directory_for_indexes_must_exist(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        index.main([str(tar), "-o", str(tmp_path / "no")])
+    assert caught.value.code == 2
+    assert f"-o {str(tmp_path / 'no')!r} is not a directory" in capsys.readouterr().err
+
+
+def test_an_index_that_cannot_be_written_is_named(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.idx").mkdir()
+    assert index.main([str(tar)]) == 1
+    assert str(tmp_path / "a.idx") in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar"]
+
+
+@pytest.mark.parametrize("other", ["d/a.tar", "d/../a.tfrecord", "link/a.tar"])
+def test_two_files_cannot_have_one_index(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to(".")
+    write_tar(tmp_path / other, MEMBERS)
+    output = ["-o", str(tmp_path)] if other == "d/a.tar" else []
+    with pytest.raises(SystemExit):
+        index.main([str(tar), f"{tmp_path}/{other}", *output])
+    error = f"{str(tar)!r} and '{tmp_path}/{other}' have one index, {str(tmp_path / 'a.idx')!r}"
+    assert error in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "a.idx").exists()
+
+
+@pytest.mark.parametrize("name", ["A.TAR", "x.TFRecord", "dir.tar/x.tfrecords"])
+def test_the_usual_extensions_are_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / "dir.tar").mkdir()
+    write_tar(tmp_path / name, MEMBERS)
+    assert index.main([str(tmp_path / name)]) == 0
+    assert (tmp_path / name).with_suffix(".idx").exists()
+
+
+def test_a_file_may_be_named_twice(tar: Path, tmp_path: Path) -> None:
+    assert index.main([str(tar), str(tar)]) == 0
+    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
+
+
+def test_an_index_that_is_interrupted_leaves_nothing(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.idx").write_text("before")
+    (tmp_path / "a.idx.part").write_text("of the user")
+
+    def lines(path: bytes, progress: console.Tick) -> Iterator[bytes]:
+        yield b"v1.2 4\n"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), archive.matches, lines)])
+    with pytest.raises(KeyboardInterrupt):
+        index.main([str(tar)])
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.idx.part", "a.tar"]
+    assert (tmp_path / "a.idx").read_text() == "before"
+
+
+def test_two_programs_may_write_one_index(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when every rank of a job makes it: each writes a file of its own, the last one stays."""
+
+    def lines(path: bytes, progress: console.Tick) -> Iterator[bytes]:
+        yield b"the whole"
+        command = [sys.executable, "-m", "dali_storage", "index", str(tar)]
+        assert subprocess.run(command).returncode == 0
+        assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
+        yield b" index"
+
+    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), archive.matches, lines)])
+    assert index.main([str(tar)]) == 0
+    assert (tmp_path / "a.idx").read_text() == "the whole index"
+
+
+def test_a_terminal_gets_a_bar(tar: Path, tmp_path: Path) -> None:
+    leader, follower = os.openpty()
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(b"no tar")
+    command = [sys.executable, "-m", "dali_storage", "index", str(bad), str(tar)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "500"}
+    with subprocess.Popen(command, stderr=follower, env=environment) as running:
+        os.close(follower)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO when the other end is closed
+            while part := os.read(leader, 65536):
+                shown += part
+        assert running.wait() == 1
+    os.close(leader)
+    assert f"error: '{bad}' is no tar or TFRecord".encode() in shown
+    assert f"/{(tar.stat().st_size + 6) / 1000:.1f} kB".encode() in shown
+
+
+def test_the_command_is_found_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (doctor.main, index.main):
+        with pytest.raises(SystemExit) as caught:
+            command(["--help"])
+        assert caught.value.code == 0
+        assert "python -m dali_storage index" in capsys.readouterr().out
+
+
+def test_the_progress_is_in_bytes_of_all_files(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+    monkeypatch.setattr(console, "bar", lambda *_, of_bytes: nullcontext(shown.append))
+    other = shutil.copy(tar, tmp_path / "other.tar")
+    assert index.main([str(tar), str(other)]) == 0
+    size, each = tar.stat().st_size, len(shown) // 2
+    assert each >= len(MEMBERS)
+    assert shown[0] == 0 < shown[each - 1] < size
+    assert shown == sorted(shown[:each]) + [size + position for position in shown[:each]]
+
+
+def test_it_works_without_rich(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, imported = importlib.util.find_spec, builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+        assert not name.startswith("rich")
+        return imported(name, *arguments, **options)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "rich" else found(n))
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert index.main([str(tar)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)

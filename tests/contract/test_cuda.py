@@ -1,0 +1,324 @@
+"""contract.cuda, on CUDA in host memory. What is expected is what CUDA's documentation says."""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import mmap
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nvidia.dali.tensors import TensorGPU
+
+from dali_storage.contract import cuda
+from dali_storage.contract._types import HostBuffer, address_of
+from dali_storage.contract.errors import BackendUnavailable
+from tests.kit import fake_cuda
+from tests.kit.fake_cuda import Cuda
+from tests.kit.interrupts import ends_at
+
+
+def host_memory(nbytes: int = 100_000) -> HostBuffer:
+    return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+
+
+# What is missing
+
+
+@pytest.fixture
+def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+NEEDS_CUDA: list[Callable[[], object]] = [
+    lambda: cuda.require(),
+    lambda: cuda.allocate(1, 0),
+    lambda: cuda.page_lock(host_memory(), 0),
+    lambda: cuda.CudaStream(0),
+    lambda: cuda.current(0),
+]
+
+
+@pytest.mark.usefixtures("no_cupy")
+@pytest.mark.parametrize("use", NEEDS_CUDA)
+def test_without_cupy_it_says_what_to_install(use: Callable[[], object]) -> None:
+    with pytest.raises(BackendUnavailable, match=r"CuPy.*pip install 'dali-storage\[cuda12\]'"):
+        use()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "raise ValueError('numpy.dtype size changed')",  # built for another NumPy
+        "raise OSError('libcudart.so.12: cannot open shared object file')",
+        "",  # what an incomplete removal leaves behind
+    ],
+)
+def test_a_cupy_that_does_not_work_is_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    (tmp_path / "cupy.py").write_text(broken)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendUnavailable, match=r"cannot be imported: .*; pip install"):
+        cuda.require()
+    sys.modules.pop("cupy", None)
+
+
+@pytest.mark.parametrize("use", NEEDS_CUDA)
+def test_without_a_driver_it_says_so(gpus: Cuda, use: Callable[[], object]) -> None:
+    gpus.count = None
+    with pytest.raises(BackendUnavailable, match=r"InsufficientDriver.*install NVIDIA's driver"):
+        use()
+
+
+@pytest.mark.parametrize("gpu", [-1, 2])
+def test_a_gpu_that_does_not_exist_is_named(gpus: Cuda, gpu: int) -> None:
+    with pytest.raises(
+        BackendUnavailable, match=re.escape(f"no GPU {gpu}; choose one from 0 to 1")
+    ):
+        cuda.allocate(1, gpu)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        ["-c", "import dali_storage; from dali_storage import readers, testing"],
+        ["-m", "dali_storage"],
+    ],
+)
+def test_cupy_is_not_imported_at_start_up(tmp_path: Path, start: list[str]) -> None:
+    (tmp_path / "cupy.py").write_text("open(__file__ + '.imported', 'w')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    environment = os.environ | {"PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in run.stderr
+    assert os.listdir(tmp_path) == ["cupy.py"]
+
+
+# GPU memory
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 2 << 20, (2 << 20) + 1])
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_it_is_allocated_on_its_gpu_in_units_of_2_mib(gpus: Cuda, nbytes: int, gpu: int) -> None:
+    buffer = cuda.allocate(nbytes, gpu)
+    assert gpus.allocated == {buffer.address: (gpu, buffer.nbytes)}
+    assert buffer.nbytes >= max(nbytes, 1)
+    assert buffer.nbytes % (2 << 20) == 0
+    assert (buffer.gpu, len(buffer), address_of(buffer)) == (gpu, buffer.nbytes, buffer.address)
+    assert gpus.current == 0
+
+
+def test_too_much_is_a_memory_error_that_says_what_to_do(gpus: Cuda) -> None:
+    gpus.capacity = 1 << 20
+    with pytest.raises(MemoryError, match=r"GPU 1 cannot allocate 2097152 bytes.*smaller"):
+        cuda.allocate(1, 1)
+
+
+ends = st.none() | st.integers(-100, 100)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    parts=st.lists(st.tuples(ends, ends, st.integers(0, 255)), max_size=5),
+    inner=st.tuples(ends, ends, ends, ends),
+)
+def test_parts_are_read_and_written_as_those_of_a_bytearray(
+    gpus: Cuda,
+    parts: list[tuple[int | None, int | None, int]],
+    inner: tuple[int | None, int | None, int | None, int | None],
+) -> None:
+    buffer, model = cuda.allocate(1, 0)[:60], bytearray(60)
+    buffer[:] = 0
+    for start, stop, value in parts:
+        filled = np.full(len(model[start:stop]), value, np.uint8)
+        model[start:stop] = filled.tobytes()
+        buffer[start:stop] = value if value % 2 else filled
+        assert gpus.contents(buffer) == model  # it was waited for
+    part, expected = buffer[inner[0] : inner[1]], model[inner[0] : inner[1]]
+    assert part[inner[2] : inner[3]].tobytes() == expected[inner[2] : inner[3]]
+
+
+def test_a_slice_with_a_step_is_refused(gpus: Cuda) -> None:
+    with pytest.raises(ValueError, match="step"):
+        cuda.allocate(1, 0)[::2]
+
+
+@pytest.mark.parametrize("value", [b"12", b"1234", np.zeros(4, np.uint8)])
+def test_another_number_of_bytes_is_refused(gpus: Cuda, value: Any) -> None:
+    buffer = cuda.allocate(1, 0)
+    with pytest.raises(ValueError, match=f"cannot copy {len(value)} bytes to 3 bytes"):
+        buffer[5:8] = value
+
+
+def test_it_is_copied_and_filled_on_its_own_gpu(gpus: Cuda) -> None:
+    buffer = cuda.allocate(1, 1)
+    buffer[2:4] = b"ab"  # the machine refuses addresses of other GPUs than the current one
+    buffer[4:6] = 7
+    assert buffer[2:6].tobytes() == b"ab\7\7"
+
+
+def test_the_last_slice_keeps_it_alive(gpus: Cuda) -> None:
+    part = cuda.allocate(1, 0)[10:20][2:4]
+    gc.collect()
+    assert gpus.allocated
+    del part
+    assert not gpus.allocated
+
+
+def test_a_tensor_of_dali_is_the_same_memory_and_keeps_it_alive(gpus: Cuda) -> None:
+    buffer = cuda.allocate(1, 0)
+    piece = buffer[100:107]
+    tensor = TensorGPU(piece, "", 0)
+    assert tensor.shape() == [7]
+    assert tensor.data_ptr() == buffer.address + 100
+    assert str(tensor.dtype) == "DALIDataType.UINT8"
+    del buffer, piece
+    assert gpus.allocated
+    del tensor
+    assert not gpus.allocated
+
+
+def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, log = cuda.allocate(1, 0), io.StringIO()
+    # Functions in C, as CuPy's are.
+    runtime = sys.modules["cupy"].cuda.runtime
+    monkeypatch.setattr(runtime, "memsetAsync", partial(print, "start", file=log))
+    monkeypatch.setattr(fake_cuda.Stream, "synchronize", partial(print, "done", file=log))
+    for instruction in itertools.count():
+        if not ends_at(instruction, cuda, lambda: buffer.__setitem__(slice(5), 1)):
+            break
+        lines = [line.split()[0] for line in log.getvalue().splitlines()]
+        assert lines == ["start", "done"] * (len(lines) // 2)
+    assert instruction > 50
+    assert lines
+
+
+# Page-locked memory
+
+
+@pytest.mark.parametrize("make", [host_memory, lambda: np.zeros(100_000, np.uint8)])
+def test_memory_is_page_locked_until_it_dies(gpus: Cuda, make: Callable[[], HostBuffer]) -> None:
+    buffer = cuda.page_lock(make(), 1)
+    assert gpus.registered == {address_of(buffer): buffer.nbytes}
+    view = buffer[5:]
+    del buffer
+    assert gpus.registered
+    del view
+    gc.collect()
+    assert not gpus.registered  # the machine aborts if the memory is freed before
+
+
+@pytest.mark.parametrize(
+    "make",
+    [host_memory, lambda: host_memory()[4096:], lambda: np.empty(1 << 26, np.uint8)],
+    ids=["a mapping", "a part of an array", "an array that owns its memory"],
+)
+def test_memory_is_unregistered_before_it_is_freed(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], HostBuffer]
+) -> None:
+    is_mapped: list[bool] = []
+
+    class Machine(Cuda):
+        def hostUnregister(self, address: int) -> None:  # noqa: N802
+            is_mapped.append(fake_cuda._is_mapped(address))
+
+    fake_cuda.install(monkeypatch, Machine())
+    locked = cuda.page_lock(make(), 0)
+    assert is_mapped == []
+    del locked
+    assert is_mapped == [True]
+
+
+def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
+    """CUDA would take a new mapping at the same address for the old one."""
+    for instruction in itertools.count():
+        buffer = host_memory()
+        ended = ends_at(instruction, cuda, partial(cuda.page_lock, buffer, 0))
+        del buffer
+        gc.collect()
+        assert not gpus.registered
+        if not ended:
+            break
+    assert instruction > 50
+
+
+def test_memory_that_someone_else_has_page_locked_stays_so(gpus: Cuda) -> None:
+    buffer = cuda.page_lock(host_memory(), 0)
+    with pytest.raises(MemoryError, match="AlreadyRegistered"):
+        cuda.page_lock(buffer[:10], 0)
+    gc.collect()
+    assert gpus.registered
+
+
+def test_memory_that_cannot_be_page_locked(gpus: Cuda) -> None:
+    gpus.capacity = 10
+    with pytest.raises(MemoryError, match=r"cannot page-lock 100000 bytes.*pinned=False"):
+        cuda.page_lock(host_memory(), 0)
+    gc.collect()
+    assert not gpus.registered
+
+
+def test_a_driver_that_shuts_down_is_no_error(gpus: Cuda) -> None:
+    buffer = cuda.page_lock(host_memory(), 0)
+    gpus.count = None
+    del buffer  # an exception in a finalizer would fail the test
+
+
+# Streams
+
+
+def test_a_fence_waits_for_what_was_queued_before_it_only(gpus: Cuda) -> None:
+    done: list[int] = []
+    stream = cuda.CudaStream(1)
+    gpus.queue(stream.pointer, partial(done.append, 1))
+    wait = stream.fence()
+    gpus.queue(stream.pointer, partial(done.append, 2))
+    assert done == []
+    wait()
+    wait()
+    assert done == [1]
+
+
+def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
+    stream = cuda.CudaStream(0)
+    gpus.may_run.clear()
+    gpus.queue(stream.pointer, lambda: None)
+    thread = threading.Thread(target=stream.fence())
+    thread.start()
+    assert thread.is_alive()
+    gpus.may_run.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_fork_never_calls_cuda(gpus: Cuda) -> None:
+    """The machine ends a process that calls it in a fork."""
+    stream, locked = cuda.CudaStream(0), [cuda.page_lock(host_memory(), 0)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        stream.fence()()
+        locked.clear()
+        gc.collect()
+        os._exit(17)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    locked.clear()
+    assert not gpus.registered

@@ -1,0 +1,79 @@
+"""A backend of somebody else that reads objects: whole ones of web servers, by urllib."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+from dali_storage import Batch, Catalog, IntArray, ObjectReplacedError, Reader
+from dali_storage.testing import ObjectTests
+from tests.kit.objects.client import FaultServer
+
+
+class WebReader(Reader):
+    """Asks for each object by a connection of its own; at first for its size and ETag."""
+
+    schemes = ("http",)
+
+    def __init__(self, catalog: Catalog, *, lanes: int = 4) -> None:
+        self.lanes = lanes
+        self._catalog = catalog
+        self._known: dict[int, tuple[int, str]] = {}
+        if catalog.sizes is not None and catalog.versions is not None:
+            versions = map(bytes.decode, catalog.versions.tolist())
+            self._known = dict(enumerate(zip(catalog.sizes.tolist(), versions, strict=True)))
+
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+        for sample in samples.tolist():
+            if sample not in self._known:
+                with self._ask(sample, "HEAD") as answer:
+                    found = int(answer.headers["Content-Length"]), answer.headers["ETag"]
+                    self._known.setdefault(sample, found)
+        return np.array([self._known[sample][0] for sample in samples.tolist()], np.int64)
+
+    def read(self, batch: Batch, lane: int) -> None:
+        memory = memoryview(batch.buffer)
+        for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
+            with self._ask(sample, "GET") as answer:
+                body = answer.read()
+            if (len(body), answer.headers["ETag"]) != self._known[sample]:
+                raise ObjectReplacedError(self._catalog.path(sample), "the object was replaced")
+            memory[start : start + len(body)] = body
+
+    def close(self) -> None:
+        pass
+
+    def _ask(self, sample: int, method: str) -> Any:
+        url = os.fsdecode(self._catalog.path(sample))
+        try:
+            return urlopen(Request(url, method=method), timeout=10)
+        except HTTPError as error:
+            error.close()
+            number = errno.ENOENT if error.code == 404 else errno.EIO
+            raise OSError(number, f"{error.code} {error.reason}", url) from None
+
+
+class TestWebReader(ObjectTests):
+    batches = 20
+
+    @pytest.fixture(autouse=True)
+    def bucket(self, server: FaultServer, directory: Path) -> None:
+        self.server, self.directory_served = server, directory
+        server.serve("data", directory)
+
+    def open(self, catalog: Catalog) -> Reader:
+        return WebReader(catalog)
+
+    def published(self, catalog: Catalog) -> Catalog:
+        return replace(catalog, root=f"{self.server.url}/data".encode())
+
+    def file(self, catalog: Catalog, sample: int) -> Path:
+        return self.directory_served / os.fsdecode(catalog.name(sample))

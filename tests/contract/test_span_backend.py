@@ -1,0 +1,60 @@
+"""A backend of somebody else that reads ranges, too: that of CONTRIBUTING.md and 30 lines."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from dali_storage import Batch, Catalog, ContainerChangedError, Reader
+from dali_storage.testing import RangeTests, ReaderTests
+from tests.docs.test_docs import snippets
+
+names: dict[str, Any] = {}
+exec(snippets("CONTRIBUTING.md", "python")[0], names)
+PreadReader: Any = names["PreadReader"]
+
+
+class SpanReader(PreadReader):
+    """Reads each span by one system call, and remembers every container."""
+
+    reads_ranges = True
+
+    def __init__(self, catalog: Catalog, *, lanes: int = 4) -> None:
+        super().__init__(catalog, lanes=lanes)
+        self._known: dict[int, tuple[int, ...]] = {}
+
+    def read(self, batch: Batch, lane: int) -> None:
+        if self._catalog.ranges is None:
+            super().read(batch, lane)
+            return
+        memory, spans = memoryview(batch.buffer), batch.spans
+        for span in np.argsort(spans.slots).tolist():  # the first that fails is named
+            file, offset = int(spans.files[span]), int(spans.offsets[span])
+            path = os.fsdecode(self._catalog.file_path(file))
+            into = memory[offset : offset + int(spans.sizes[span])]
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                known = self._known.setdefault(file, identity(os.fstat(fd)))
+                got = os.preadv(fd, [into], int(spans.starts[span]))
+                now = identity(os.fstat(fd))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, path) from None
+            finally:
+                os.close(fd)
+            if now != known or got < spans.needed[span]:
+                what = "the container has changed; make its index and the pipeline anew"
+                raise ContainerChangedError(os.fsencode(path), what)
+
+
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class TestSpanBackend(RangeTests, ReaderTests):
+    packings = ("ranges",)  # whole files are read as on the page, and tested in test_docs
+    batches = 50
+
+    def open(self, catalog: Catalog) -> Reader:
+        return SpanReader(catalog)

@@ -1,0 +1,256 @@
+"""Readers of any number of outputs in DALI's pipelines: names, seeds, shapes, checkpoints."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline, fn, types
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dali_storage import dali, readers
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.contract._types import IntArray
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import RecordError
+from dali_storage.contract.format import Contents, Format, Output
+from dali_storage.contract.ranges import Ranges
+from dali_storage.dali import group
+from dali_storage.order import OrderOptions
+from dali_storage.reading.buffers import BufferPool
+from dali_storage.reading.opening import Opening
+from tests.kit.containers import write_numbered_tars
+
+# --- Names and seeds -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> dict[str, list[str]]:
+    paths, indexes = write_numbered_tars(tmp_path, [40, 20])
+    return {"paths": paths, "index_paths": indexes}
+
+
+def outputs_of(reader: Any) -> list[Any]:
+    return [reader] if not isinstance(reader, (list, tuple)) else list(reader)
+
+
+def webdataset(
+    module: Any, tars: dict[str, list[str]], outputs: int, **arguments: Any
+) -> list[Any]:
+    ext, dtypes = ["n"] * outputs, [types.INT64] * outputs
+    return outputs_of(module.webdataset(**tars, ext=ext, dtypes=dtypes, **arguments))
+
+
+def test_generated_names_are_those_of_dali(tars: dict[str, list[str]]) -> None:
+    """Also of the operators between and behind the readers, which are numbered with them."""
+
+    def names(module: Any) -> tuple[list[str], list[str]]:
+        pipeline = Pipeline(2, 1, None)
+        with pipeline:
+            nodes = webdataset(module, tars, 1)
+            nodes.append(fn.copy(nodes[0]))
+            nodes += webdataset(module, tars, 2)
+            nodes += webdataset(module, tars, 3, name="N")
+            nodes.append(fn.copy(nodes[-1]))
+            nodes += webdataset(module, tars, 3)
+            nodes += outputs_of(fn.readers.file(files=tars["paths"]))
+            nodes += webdataset(module, tars, 1, name="single")
+            nodes.append(fn.random.uniform())
+            pipeline.set_outputs(*nodes)
+        return sorted(pipeline.reader_meta()), [node.name for node in nodes]
+
+    ours, real = names(readers), names(fn.readers)
+    assert ours == real
+    assert ours[0][:2] == ["N", "__File_5"]
+    assert "__Webdataset_0" in ours[1]
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_seeds_are_inherited_as_in_dali(tars: dict[str, list[str]], outputs: int) -> None:
+    def run(module: Any) -> tuple[list[list[int]], dict[str, Any]]:
+        shuffled = {"random_shuffle": True, "initial_fill": 7}
+        if module is fn.readers:
+            shuffled["dont_use_mmap"] = True
+        pipeline = Pipeline(4, 1, None, seed=17)
+        with pipeline:
+            before = fn.random.uniform(), fn.random.uniform(seed=3)
+            first = webdataset(module, tars, outputs, **shuffled)
+            seeded = webdataset(module, tars, outputs, seed=5, **shuffled)
+            second = webdataset(module, tars, outputs, **shuffled)
+            # Used in another order than they were made.
+            pipeline.set_outputs(*second[::-1], *before, *seeded, *first)
+        found = [pipeline.run() for _ in range(20)]
+        integers = [i for i, out in enumerate(found[0]) if out.dtype == types.INT64]
+        batches = [[batch[i].as_array().ravel().tolist() for i in integers] for batch in found]
+        return batches, pipeline.reader_meta()
+
+    assert run(readers) == run(fn.readers)
+
+
+# --- Shapes --------------------------------------------------------------------------------------
+
+
+class Numbers(Format):
+    """Of a sample of 4 bytes, the number i of the sample: outputs of several kinds."""
+
+    operator, schema = "numbers", "Numbers"
+    outputs = (
+        Output(np.dtype(np.float32), 0),
+        Output(np.dtype(np.int16), 2),
+        Output(np.dtype(np.bool_), 1),
+        Output(None, None),
+        Output(),
+    )
+
+    def decode(
+        self, catalog: Catalog, delivered: IntArray, contents: Contents
+    ) -> Sequence[Contents]:
+        values = [int(np.frombuffer(content, np.int32)[0]) for content in contents]
+        if 13 in values and FAILS:
+            raise RecordError(catalog.path(13), "sample 13: bad luck; take another one")
+        return (
+            np.array(values, np.float32),
+            np.array([[[value, 0, 1], [1, 2, value]] for value in values], np.int16),
+            [np.arange(value) % 2 == 0 for value in values],
+            [np.full((2, value + 1), value, np.float16) for value in values],
+            contents,
+        )
+
+
+FAILS: list[bool] = []
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Pipeline]:
+    path = tmp_path / "numbers"
+    np.arange(20, dtype=np.int32).tofile(path)
+    named = Catalog.from_names([str(path).encode()], [])
+    ranges = Ranges.of_files([(np.arange(20) * 4, np.full(20, 4))])
+    labels = np.arange(20, dtype=np.int32) + 100
+    catalog = Catalog(b"", named.names, named.offsets, labels, ranges)
+
+    def make(batch_size: int = 5, *, checkpoint: str | None = None, **order: Any) -> Pipeline:
+        opening = Opening(
+            find=lambda tree, remote: catalog,
+            reader=MemoryReader,
+            order=OrderOptions(**order),
+            depth=2,
+            fmt=Numbers(),
+        )
+        pipeline = Pipeline(
+            batch_size, 1, None, enable_checkpointing=True, checkpoint=checkpoint,
+            prefetch_queue_depth=1,
+        )  # fmt: skip
+        with pipeline:
+            pipeline.set_outputs(*dali.add_reader("R", opening, with_index=True))
+        return pipeline
+
+    return make
+
+
+def require_numbers(outputs: Sequence[Any], values: Sequence[int]) -> None:
+    scalars, matrices, flags, halves, data, labels, index = outputs
+    assert scalars.as_array().tolist() == list(values)
+    assert [output.dtype for output in outputs] == [
+        *(types.FLOAT, types.INT16, types.BOOL, types.FLOAT16, types.UINT8),
+        *(types.INT32, types.INT64),
+    ]
+    for i, value in enumerate(values):
+        assert np.array(scalars[i]).shape == ()
+        assert np.array_equal(matrices.at(i), [[value, 0, 1], [1, 2, value]])
+        assert np.array_equal(flags.at(i), np.arange(value) % 2 == 0)
+        assert np.array_equal(halves.at(i), np.full((2, value + 1), value))
+        assert data.at(i).tobytes() == np.int32(value).tobytes()
+    assert labels.as_array().ravel().tolist() == [value + 100 for value in values]
+    assert index.as_array().ravel().tolist() == list(values)
+
+
+def test_outputs_have_any_shape_and_dtype(make: Callable[..., Pipeline]) -> None:
+    pipeline = make()
+    for batch in range(6):
+        first = batch * 5 % 20
+        require_numbers(pipeline.run(), range(first, first + 5))
+
+
+def test_a_checkpoint_restores_all_outputs(make: Callable[..., Pipeline]) -> None:
+    order = {"random_shuffle": True, "seed": 4}
+    pipeline = make(**order)
+    batches = [[np.array(out[0]).tolist() for out in pipeline.run()] for _ in range(3)]
+    restored = make(checkpoint=pipeline.checkpoint(), **order)
+    for _ in range(6):
+        expected, found = pipeline.run(), restored.run()
+        values = expected[-1].as_array().ravel().tolist()
+        require_numbers(expected, values)
+        require_numbers(found, values)
+    assert len(batches) == 3
+
+
+def test_an_iterator_gives_three_outputs_by_name(tars: dict[str, list[str]]) -> None:
+    def epoch(module: Any) -> list[list[list[int]]]:
+        pipeline = Pipeline(7, 1, None)
+        with pipeline:
+            pipeline.set_outputs(*webdataset(module, tars, 3, name="R", pad_last_batch=True))
+        iterator = DALIGenericIterator(pipeline, ["a", "b", "c"], reader_name="R")
+        return [[batch[0][key].ravel().tolist() for key in "abc"] for batch in iterator]
+
+    found = epoch(readers)
+    assert found == epoch(fn.readers)
+    assert len(found) == 9
+
+
+def test_a_wrong_record_is_an_error_and_no_batch_is_lost(
+    make: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make()
+    monkeypatch.setattr(f"{__name__}.FAILS", [True])
+    for batch in range(2):
+        require_numbers(pipeline.run(), range(batch * 5, batch * 5 + 5))
+    for _ in range(2):
+        with pytest.raises(RecordError, match="numbers': sample 13: bad luck") as caught:
+            pipeline.run()
+        assert caught.value.filename.endswith("numbers")
+    monkeypatch.setattr(f"{__name__}.FAILS", [])
+    require_numbers(pipeline.run(), range(10, 15))
+
+
+# --- Memory --------------------------------------------------------------------------------------
+
+
+def test_only_memory_of_the_lease_counts_as_page_locked() -> None:
+    lease: Any = BufferPool(lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)).lease(9)
+    own: Any = np.zeros(100, np.uint8)
+    of_the_lease = [
+        lease,
+        lease[3:9],
+        lease[3:9][1:],
+        lease.data[3:9],
+        lease[:80].reshape(4, 20)[1],
+        np.frombuffer(lease.data[8:16], np.int64),
+        np.frombuffer(lease[8:16], np.int64).reshape(1, 1).T,
+        np.frombuffer(lease.data[8:16], np.int64).data,
+    ]
+    not_of_it = [
+        own,
+        own.data,
+        own[3:].data[2:],
+        memoryview(b"bytes"),
+        b"bytes",
+        np.asarray(lease)[4:],  # it refers to the arena, and does not keep the lease alive
+        lease.copy(),
+        lease[[1, 2, 3]],
+        lease[[1, 2, 3]][1:],
+        lease[[1, 2, 3]].data,
+        lease[lease > 300],
+        np.frombuffer(lease[:8].tobytes(), np.int64),
+        np.frombuffer(lease.copy(), np.int32)[1:].data,
+        np.array(lease[:3], subok=True).reshape(1, 3),
+        np.empty(0),
+    ]
+    assert [group._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
+    assert [group._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
+    assert group._are_leased(of_the_lease)
+    assert not any(group._are_leased([*of_the_lease, each]) for each in not_of_it)

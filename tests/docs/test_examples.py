@@ -1,0 +1,184 @@
+"""The examples: they are short, and they run; those that train learn, and go on where they were."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import torch
+
+from tests.kit.cifar_archive import write_cifar10
+from tests.kit.launch import LOCAL
+from tests.kit.paths import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+COMMANDS = {
+    "ignite": [
+        "{examples}/ignite_train.py --data {pictures} --device cpu --epochs 3 --max-steps 6",
+        "{examples}/ignite_train.py --data {pictures} --device cpu --epochs 3 "
+        "--resume checkpoints/checkpoint_6.pt",
+    ],
+    "torchrun": [
+        "-m torch.distributed.run --standalone --nproc-per-node 2 {examples}/torchrun_train.py "
+        "--data {pictures} --device cpu --epochs 3 --max-steps 2"
+    ],
+    "torchrun_resume": [
+        "-m tests.kit.launch {here} "
+        "'2 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 7' "
+        "'1 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 12'"
+    ],
+    "ray": [
+        "-m tests.kit.ray_on_one_process {examples}/ray_train.py --data {pictures}/train "
+        "--device cpu --steps 13"
+    ],
+    "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
+    "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
+    "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
+    "side_by_side": [
+        "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
+        "--threads 1 --max-steps 1"
+    ],
+}
+STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
+CHANCE = 0.25
+RESUMED = 5  # of torchrun_resume and ray_train: steps of 24 pictures in an epoch
+
+Printed: TypeAlias = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples run, each in a directory of its name."""
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(scope="module")
+def sets(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What side_by_side.py compares: ImageNet with four synsets, and a small CIFAR-10."""
+    directory = tmp_path_factory.mktemp("sets")
+    for number, folder in enumerate(sorted(pictures.glob("*/*"))):
+        synset = directory / "imagenet" / folder.parent.name / f"n0000000{number % 4}"
+        synset.parent.mkdir(parents=True, exist_ok=True)
+        synset.symlink_to(folder)
+    write_cifar10(directory / "cifar")
+    (directory / "side_by_side.py").write_text(
+        "import runpy, torchvision.datasets.cifar as cifar\n"
+        "cifar.check_integrity = lambda *_: True  # it knows the original by its MD5 sums\n"
+        "runpy.run_module('examples.side_by_side', run_name='__main__')\n"
+    )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
+    """What the commands of an example print; two run at a time, as they import for seconds."""
+    path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+
+    def run(name: str) -> str:
+        (results / name).mkdir()
+        output = ""
+        for command in COMMANDS[name]:
+            line = command.format(
+                examples=ROOT / "examples", pictures=pictures, sets=sets, here=results / name
+            )
+            done = subprocess.run(
+                [sys.executable, *shlex.split(line)],
+                cwd=results / name,
+                env=os.environ | LOCAL | {"PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, done.stderr
+            output += done.stdout
+        return output
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = {name: pool.submit(run, name) for name in COMMANDS}
+        yield lambda name: runs[name].result()
+        pool.shutdown(cancel_futures=True)
+
+
+def accuracies(text: str) -> list[float]:
+    """Of the epochs of an example, each of which prints the statistics of its loader, too."""
+    return [float(a) for a in re.findall(r"accuracy (\d\.\d+); .* samples/s · waited ", text)]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 60
+    if "parse_args" in text:
+        assert f"examples/{path.name} " in text or f"-m examples.{path.stem} " in text
+
+
+def test_ignite_goes_on_where_it_stopped(printed: Printed, results: Path) -> None:
+    text = printed("ignite")
+    assert re.findall(r"epoch (\d)", text) == ["1", "2", "3"]
+    assert accuracies(text)[-1] > CHANCE
+    last = torch.load(results / "ignite/checkpoints/checkpoint_12.pt", weights_only=True)
+    assert last["trainer"]["iteration"] == 3 * STEPS
+
+
+def test_lightning(printed: Printed, results: Path) -> None:
+    assert " samples/s · waited " in printed("lightning")
+    last = torch.load(results / "lightning/checkpoints/last.ckpt", weights_only=True)
+    assert (last["epoch"], last["global_step"]) == (10 // STEPS, 10)
+
+
+def test_torchrun_with_two_processes(printed: Printed) -> None:
+    found = re.findall(r"(\d+) of (\d+) right; .* samples/s · waited ", printed("torchrun"))
+    assert [int(samples) for _, samples in found] == [VALIDATION] * 3
+    assert int(found[-1][0]) > CHANCE * VALIDATION
+
+
+def test_torchrun_goes_on_with_another_number_of_processes(printed: Printed) -> None:
+    text = printed("torchrun_resume")
+    found = re.findall(r"rank (\d), step (\d+): (\d+) of epoch (\d)", text)
+    steps = [tuple(map(int, each)) for each in found]
+    assert sorted(each for each in steps if each[2] == 12) == [
+        (rank, step, 12, (step - 1) // RESUMED) for rank in (0, 1) for step in range(1, 8)
+    ]
+    assert [each for each in steps if each[2] == 24] == [  # from the last checkpoint on
+        (0, step, 24, (step - 1) // RESUMED) for step in range(5, 13)
+    ]
+    assert len(steps) == 2 * 7 + 8
+
+
+def test_ray_train_without_a_cluster(printed: Printed, results: Path) -> None:
+    """Three workers go on where two have failed; see docs/scaling.md for what Ray does itself."""
+    assert printed("ray").count("fails") == 2
+    for step, world in ((4, 2), (8, 3), (12, 3)):
+        reported = results / "ray/reported" / str(step)
+        assert torch.load(reported / "training.pt")[:2] == (step, world)
+        for rank in range(world):
+            loader = torch.load(reported / f"loader-{rank}.pt")
+            reader = loader["readers"]["Reader"]
+            assert (loader["rank"], loader["world"]) == (rank, world)
+            assert divmod(step, RESUMED) == (reader["epoch"], reader["given"] // 24)
+
+
+def test_jax(printed: Printed) -> None:
+    assert len(accuracies(printed("jax"))) == 3
+    assert accuracies(printed("jax"))[-1] > CHANCE
+
+
+def test_dynamic_mode(printed: Printed) -> None:
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed("dynamic"))]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+
+
+def test_side_by_side(printed: Printed) -> None:
+    assert re.findall(r"(\S+): the same pixels", printed("side_by_side")) == [
+        "CIFAR-10",
+        "ImageNet",
+    ]

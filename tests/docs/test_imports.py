@@ -1,0 +1,363 @@
+"""The imports of all the code, compared with the picture in docs/design.md; the public names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import dali_storage
+from tests.kit.paths import ROOT
+
+PACKAGES = ("dali_storage", "backends", "bmap_tools", "benchmarks", "examples", "tests")
+LINK = ("dali_storage", "backends")
+EVERYWHERE = {"numpy", "__future__", *sys.stdlib_module_names}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """All Python files of the repository by module name; `dali_storage/backends` is only a link."""
+    files = [
+        ROOT / "benchmark.py",
+        *(f for package in PACKAGES for f in (ROOT / package).rglob("*.py")),
+    ]
+    parts = {file.relative_to(ROOT).with_suffix("").parts: file for file in files}
+    return {".".join(name): parts[name] for name in sorted(parts) if name[:2] != LINK}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: from the module `importer`, in its file's line."""
+
+    importer: str
+    module: str
+    name: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.module} ({self.name})"
+
+
+def imports_in(importer: str, source: str) -> Iterator[Import]:
+    """What a module imports, anywhere in it: our modules by name, others by their package."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(importer, *known(alias.name), node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(importer, node)
+            for alias in node.names:
+                yield Import(importer, *known(base, alias.name), node.lineno)
+
+
+def absolute(importer: str, node: ast.ImportFrom) -> str:
+    """The module of a `from ... import`, without dots."""
+    if node.level == 0:
+        return node.module or ""
+    parts = importer.split(".")
+    if parts[0] == "backends":  # is imported as dali_storage.backends
+        parts.insert(0, "dali_storage")
+    base = parts[: len(parts) - node.level]
+    return ".".join([*base, node.module or ""]).rstrip(".")
+
+
+def known(module: str, name: str = "") -> tuple[str, str]:
+    """Our module, and the name imported from it; or the package of somebody else."""
+    module = module.removeprefix("dali_storage.") if is_backend(module) else module
+    if module == "dali_storage" and name == "backends":
+        module, name = "backends", ""
+    for candidate, rest in ((f"{module}.{name}", ""), (module, name)):
+        for found in (candidate, f"{candidate}.__init__"):
+            if found in modules():
+                return found, rest
+    if module.split(".")[0] in PACKAGES:
+        raise AssertionError(f"there is no module {module}")
+    return module.split(".")[0], name
+
+
+def is_backend(module: str) -> bool:
+    return f"{module}.".startswith("dali_storage.backends.")
+
+
+def folder(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+@cache
+def all_imports() -> list[Import]:
+    return [each for name, file in modules().items() for each in imports_in(name, file.read_text())]
+
+
+SHARDS = "dali_storage.order.shards", "Shards"
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "found"),
+    [
+        (
+            "backends.block",
+            "from ..contract.reader import Reader",
+            ("dali_storage.contract.reader", "Reader"),
+        ),
+        ("backends.block", "from .linux.aio import x", ("backends.linux.aio", "x")),
+        ("backends.linux.aio", "from . import libc", ("backends.linux.libc", "")),
+        (
+            "backends.linux.aio",
+            "from ...contract.errors import x",
+            ("dali_storage.contract.errors", "x"),
+        ),
+        ("dali_storage.readers", "from .order import x", ("dali_storage.order.__init__", "x")),
+        (
+            "dali_storage.order.__init__",
+            "from .shards import x",
+            ("dali_storage.order.shards", "x"),
+        ),
+        ("tests.test_block", "from dali_storage.backends import block", ("backends.block", "")),
+        (
+            "tests.test_block",
+            "def f():\n  import dali_storage.contract.reader",
+            ("dali_storage.contract.reader", ""),
+        ),
+        ("benchmarks.legs", "from nvidia.dali import fn", ("nvidia", "fn")),
+        ("benchmarks.legs", "if TYPE_CHECKING:\n  import numpy.typing", ("numpy", "")),
+    ],
+)
+def test_an_import_is_understood(importer: str, source: str, found: tuple[str, str]) -> None:
+    (understood,) = imports_in(importer, source)
+    assert (understood.module, understood.name) == found
+
+
+# --- the picture ---
+
+
+@dataclass
+class Picture:
+    """What docs/design.md shows. A room is a set of modules.
+
+    Attributes:
+        rooms: the modules of each room.
+        arrows: of each room, the modules or packages that it may import, by their names there.
+    """
+
+    rooms: dict[str, set[str]] = field(default_factory=dict)
+    arrows: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+
+
+@cache
+def picture() -> Picture:
+    text = (ROOT / "docs/design.md").read_text()
+    (block,) = re.findall(r"<!-- imports -->\n```\n(.*?)```\n<!-- end of imports -->", text, re.S)
+    drawn, section = Picture(), ""
+    for line in re.sub(r",\n +", ", ", block).splitlines():
+        if match := re.fullmatch(r"(\w+):", line):
+            section = match[1]
+        elif match := re.fullmatch(r"( *)(\S+) +->(.*)", line):
+            section = section if match[1] else ""
+            room = f"{section}.{match[2]}".lstrip(".")
+            drawn.rooms[room] = resolve(section, match[2])
+            drawn.arrows[room] = {
+                target: resolve(section, target)
+                for target in filter(None, match[3].strip().split(", "))
+            }
+        else:
+            assert not line.strip(), f"docs/design.md, imports: cannot read {line!r}"
+    return drawn
+
+
+def resolve(section: str, name: str) -> set[str]:
+    """The modules that a name of the picture stands for, seen from a section of it."""
+    for prefix in dict.fromkeys([f"{section}.".lstrip("."), "dali_storage.", ""]):
+        path = prefix + name.rstrip("/*").replace("/", ".")
+        if name.endswith("/**"):
+            found = {module for module in modules() if module.startswith(f"{path}.")}
+        elif name.endswith("/"):
+            found = {module for module in modules() if folder(module) == path}
+        else:
+            found = {path, f"{path}.__init__"} & set(modules())
+        if found:
+            return found
+    return {name}
+
+
+def test_every_module_is_in_the_picture_once() -> None:
+    rooms = [module for room in picture().rooms.values() for module in room]
+    assert sorted(rooms) == sorted(modules())
+
+
+@pytest.mark.parametrize("room", picture().rooms)
+def test_a_room_imports_what_the_picture_shows_and_all_of_that(room: str) -> None:
+    inside, arrows = picture().rooms[room], picture().arrows[room]
+    allowed = set().union(inside, *arrows.values())
+    outgoing = [
+        each
+        for each in all_imports()
+        if each.importer in inside and each.module not in EVERYWHERE | inside
+    ]
+    assert [str(each) for each in outgoing if each.module not in allowed] == []
+    used = {each.module for each in outgoing}
+    assert [target for target, found in arrows.items() if not found & used] == []
+
+
+def module_itself(module: str) -> str:
+    return module
+
+
+PRODUCT = "dali_storage", "backends", "bmap_tools"
+
+
+@pytest.mark.parametrize("room", [module_itself, folder])
+def test_no_import_is_part_of_a_circle(room: Callable[[str], str]) -> None:
+    """Neither modules nor folders, of which the loose modules of a package are one."""
+    graph: dict[str, set[str]] = {}
+    for each in all_imports():
+        importer, imported = room(each.importer), room(each.module)
+        if each.module in modules() and importer.startswith(PRODUCT) and importer != imported:
+            graph.setdefault(importer, set()).add(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circle: {' <- '.join(error.args[1])}")
+
+
+def test_a_backend_imports_nothing_of_the_core_but_the_contract() -> None:
+    assert [
+        str(each)
+        for each in all_imports()
+        if each.importer.startswith("backends.")
+        and each.module.startswith("dali_storage.")
+        and folder(each.module) != "dali_storage.contract"
+    ] == []
+
+
+def test_only_doors_stand_at_the_top() -> None:
+    doors = [module for module in modules() if folder(module) == "dali_storage"]
+    assert doors == ["dali_storage.__init__", "dali_storage.__main__"]
+
+
+def test_no_public_class_exists_twice() -> None:
+    names = Counter(
+        node.name
+        for module, file in modules().items()
+        if module.startswith(PRODUCT)
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_private_names_stay_in_their_folder() -> None:
+    assert [
+        str(each)
+        for each in all_imports()
+        if re.match("_[^_]", each.name)
+        and each.module in modules()
+        and folder(each.module) != folder(each.importer)
+    ] == []
+
+
+ENGINES = ("backends.linux.", "backends.xnvme.")
+PRODUCTS = {
+    module
+    for module in modules()
+    if re.fullmatch(r"backends\.\w+", module) and module != "backends.__init__"
+}
+
+
+def reachable(module: str) -> set[str]:
+    """All modules of ours that are loaded with a module."""
+    found: set[str] = set()
+    todo = {module}
+    while todo:
+        found |= todo
+        todo = {e.module for e in all_imports() if e.importer in todo and e.module in modules()}
+        todo -= found
+    return found - {module}
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith(ENGINES)])
+def test_an_engine_reaches_no_kit_and_no_catalog(module: str) -> None:
+    kits = ("backends.files.", "backends.extents.", "dali_storage.contract.catalog")
+    assert [found for found in reachable(module) if found.startswith(kits)] == []
+
+
+@pytest.mark.parametrize("module", sorted(PRODUCTS))
+def test_a_product_reaches_no_other_product(module: str) -> None:
+    assert reachable(module) & PRODUCTS == set()
+
+
+def test_the_core_reaches_no_backend() -> None:
+    core = [module for module in modules() if module.startswith("dali_storage.")]
+    assert core
+    for module in core:
+        assert [found for found in reachable(module) if found.startswith("backends.")] == []
+
+
+# --- what is loaded ---
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_bmap_tools_works_where_nothing_else_is_installed() -> None:
+    done = run(
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(['nvidia', 'dali_storage', 'rich'])\n"
+        "from bmap_tools import __main__, extent_map"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_core_works_without_dali_and_without_rich() -> None:
+    done = run(
+        "import sys; sys.modules['nvidia'] = sys.modules['rich'] = None\n"
+        "from dali_storage.cli import doctor\n"
+        "from dali_storage.contract import registry; registry.load('python-file')"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_backends_is_a_relative_link() -> None:
+    assert (ROOT / "dali_storage" / "backends").readlink() == Path("../backends")
+
+
+def test_a_backend_by_its_wrong_name_fails() -> None:
+    assert "ImportError" in run("import backends.memory").stderr
+
+
+def test_the_public_names() -> None:
+    assert sorted(dali_storage.__all__) == [
+        "BackendUnavailable",
+        "Batch",
+        "Buffer",
+        "Catalog",
+        "ContainerChangedError",
+        "DeviceStatus",
+        "Format",
+        "IntArray",
+        "Listing",
+        "ObjectReplacedError",
+        "Output",
+        "Ranges",
+        "Reader",
+        "ReaderStatistics",
+        "RecordError",
+        "Remote",
+        "SCHEMES",
+        "SampleChangedError",
+        "SampleSizeChanged",
+        "Spans",
+        "Tree",
+        "shard",
+        "statistics",
+    ]
+    assert all(hasattr(dali_storage, name) for name in dali_storage.__all__)

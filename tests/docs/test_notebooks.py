@@ -1,0 +1,92 @@
+"""The notebooks: committed without outputs, and they run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.kit.paths import ROOT
+
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+MB = 1 << 20
+
+
+class Session:
+    """A notebook and the process that runs its cells."""
+
+    def __init__(self, client: NotebookClient) -> None:
+        self._client = client
+
+    def run_all(self) -> str:
+        """Run all cells; what they print. Raises if one of them fails."""
+        printed = ""
+        for index, cell in enumerate(self._client.nb.cells):
+            done: Any = self._client.execute_cell(cell, index)
+            for output in done.get("outputs", []):
+                printed += output.get("text") or output.get("data", {}).get("text/plain", "")
+        return printed
+
+    def holds(self) -> tuple[int, int, int]:
+        """What the process keeps: bytes of memory, files, threads."""
+        process = Path(f"/proc/{self._client.km.provisioner.pid}")
+        memory = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return memory, len(os.listdir(process / "fd")), len(os.listdir(process / "task"))
+
+
+@contextmanager
+def opened(name: str, directory: Path) -> Iterator[Session]:
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4)
+    notebook.cells.append(nbformat.v4.new_code_cell("import gc; gc.collect();"))
+    resources = {"metadata": {"path": str(directory)}}
+    client = NotebookClient(notebook, timeout=120, resources=resources)
+    with client.setup_kernel():
+        yield Session(client)
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What Jupyter writes goes to the test's directory."""
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    assert cells
+    assert [cell.id for cell in cells if cell.outputs or cell.execution_count is not None] == []
+
+
+def test_ignite(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA", str(pictures))
+    with opened("ignite", tmp_path) as session:
+        printed = session.run_all()
+    assert re.search(r"largest difference: [01]\.\d\d of 255", printed)
+    assert re.search(r"ours: [\d,]+ images/s\ntorchvision: [\d,]+ images/s", printed)
+    assert re.search(r"epoch 3: accuracy (0\.[3-9]|1\.)", printed)
+    assert "goes on after batch 6 of 8" in printed
+
+
+def test_look_again_keeps_no_more_memory_files_or_threads(
+    pictures: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(pictures / "val", root / "val")
+    monkeypatch.setenv("DATA", str(root / "val"))
+    with opened("look", tmp_path) as session:
+        session.run_all()
+        memory, *others = session.holds()
+        printed = session.run_all()
+        memory_then, *others_then = session.holds()
+    assert memory_then - memory < 30 * MB  # 11 MB, and 20 MB after any number of times
+    assert others_then == others
+    expected = "the same bytes through memory, python-file, python-file direct, block bmap"
+    assert expected in printed.replace("xnvme-file, ", "")

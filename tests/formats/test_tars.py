@@ -1,0 +1,303 @@
+"""The files in tars of every kind; the oracle is the standard library's tarfile."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dali_storage.formats.tar import archive
+from dali_storage.formats.tar.archive import Member
+from tests.kit.containers import write_tar
+from tests.kit.process import open_files
+
+FLAVOURS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+GIB = 1 << 30
+
+
+def found(path: Path) -> list[Member]:
+    return [*archive.members(os.fsencode(path))]
+
+
+def expected(path: Path) -> list[Member]:
+    with tarfile.open(path, encoding="utf-8", errors="surrogateescape") as tar:
+        return [
+            Member(os.fsencode(each.name).lstrip(b"/"), each.offset_data, each.size)
+            for each in tar
+            if each.isreg()
+        ]
+
+
+def change(path: Path, offset: int, data: bytes) -> None:
+    """Overwrite a field of the header in the first block, and make its checksum right."""
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(data)] = data
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    path.write_bytes(content)
+
+
+names = st.lists(
+    st.one_of(st.text("ab./é", min_size=1), st.text(st.characters(codec="utf-8"), min_size=1)),
+    min_size=1,
+    max_size=4,
+).map(lambda parts: "/".join(parts).replace("\0", "").replace("..", "").strip("/") or "a")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    flavour=st.sampled_from(FLAVOURS),
+    members=st.lists(st.tuples(names, st.binary(max_size=1100)), max_size=5),
+    long=st.lists(st.integers(0, 4)),
+)
+def test_files_are_those_of_tarfile(
+    tmp_path_factory: pytest.TempPathFactory,
+    flavour: int,
+    members: list[tuple[str, bytes]],
+    long: list[int],
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.tar"
+    if flavour == tarfile.USTAR_FORMAT:
+        members = [(name.encode()[-60:].decode(errors="ignore"), data) for name, data in members]
+    else:
+        members = [
+            ("long" * 30 * (i in long) + name, data) for i, (name, data) in enumerate(members)
+        ]
+    write_tar(path, members, flavour)
+    assert found(path) == expected(path)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_names_need_not_be_text(tmp_path: Path, flavour: int) -> None:
+    write_tar(tmp_path / "t", [("\udcff\udc80.jpg", b"1")], flavour)
+    assert [member.name for member in found(tmp_path / "t")] == [b"\xff\x80.jpg"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"4"],
+)
+def test_what_is_no_file_is_left_out_and_has_no_data(tmp_path: Path, kind: bytes) -> None:
+    with tarfile.open(tmp_path / "t", "w") as tar:
+        for name, each in (("a.jpg", kind), ("b.jpg", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = each, "b.jpg"
+            tar.addfile(info)
+    change(tmp_path / "t", 124, b"00000002000\0")  # a size, as some writers give to hard links
+    assert [member.name for member in found(tmp_path / "t")] == [b"b.jpg"]
+    with open(tmp_path / "t", "r+b") as file:
+        file.truncate(512)
+    assert found(tmp_path / "t") == []
+
+
+def test_a_directory_of_an_old_tar_is_no_file(tmp_path: Path) -> None:
+    write_tar(tmp_path / "t", [("d", b""), ("d/a.jpg", b"1")])
+    change(tmp_path / "t", 0, b"d/")
+    assert [member.name for member in found(tmp_path / "t")] == [b"d/", b"d/a.jpg"]
+    change(tmp_path / "t", 156, b"\0")
+    assert [member.name for member in found(tmp_path / "t")] == [b"d/a.jpg"]
+
+
+def test_times_of_gnu_tar_are_not_part_of_the_name(tmp_path: Path) -> None:
+    write_tar(tmp_path / "t", [("a.jpg", b"1")], tarfile.GNU_FORMAT)
+    change(tmp_path / "t", 345, b"14717624210\0")  # as tar --incremental writes them
+    assert found(tmp_path / "t") == [Member(b"a.jpg", 512, 1)]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS[1:])
+def test_files_of_8_gib_and_more(tmp_path: Path, flavour: int) -> None:
+    path = tmp_path / "large.tar"
+    sizes = {"a.bin": 8 * GIB + 5, "b.jpg": 3, "c.bin": 8 * GIB}
+    with open(path, "wb") as file:
+        for name, size in sizes.items():
+            info = tarfile.TarInfo(name)
+            info.size = size
+            file.write(info.tobuf(flavour))
+            file.seek(-(-size // 512) * 512, os.SEEK_CUR)
+        file.truncate(file.tell() + 1024)
+    assert [(os.fsdecode(member.name), member.size) for member in found(path)] == [*sizes.items()]
+    assert found(path) == expected(path)
+
+
+def test_one_block_of_zeros_is_skipped_and_two_end_a_tar(tmp_path: Path) -> None:
+    """As in DALI. To tar(1) and tarfile, one is the end."""
+    first, second = (write_tar(tmp_path / n, [(n, b"1")]).read_bytes()[:1024] for n in "ab")
+    for count, names in ((1, [b"a", b"b", b"a"]), (2, [b"a"])):
+        zeros = bytes(512 * count)
+        (tmp_path / "t").write_bytes(first + zeros + second + zeros + first)
+        assert [member.name for member in found(tmp_path / "t")] == names
+    (tmp_path / "t").write_bytes(bytes(512) + first + bytes(512))
+    assert [member.name for member in found(tmp_path / "t")] == [b"a"]
+
+
+def test_what_follows_the_zeros_is_ignored(tmp_path: Path) -> None:
+    first, second = (write_tar(tmp_path / name, [(name, b"1")]) for name in "ab")
+    both = tmp_path / "both"
+    both.write_bytes(first.read_bytes() + second.read_bytes())
+    assert found(both) == [Member(b"a", 512, 1)]
+
+
+def test_a_tar_may_end_without_zeros(tmp_path: Path) -> None:
+    content = write_tar(tmp_path / "t", [("a", b"1")]).read_bytes()
+    (tmp_path / "t").write_bytes(content[:1024])
+    assert found(tmp_path / "t") == [Member(b"a", 512, 1)]
+
+
+def test_a_link_may_have_data(tmp_path: Path) -> None:
+    write_tar(tmp_path / "t", [("a.jpg", b"1" * 600), ("b.jpg", b"2")])
+    change(tmp_path / "t", 156, tarfile.LNKTYPE)
+    assert found(tmp_path / "t") == [Member(b"b.jpg", 2048, 1)]
+
+
+CONTENT = [("a.jpg", b"1" * 700), ("b.jpg", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[: 512 + 1024 + 100], "at 1,536: the file ends within a header"),
+        (lambda content: content[: 512 + 699], "at 0: 700 bytes of data, but the file ends"),
+        (lambda content: content[: 512 + 800], "at 0: 700 bytes of data, but the file ends"),
+        (lambda content: content[:1540] + b"!" + content[1541:], "at 1,536: .*checksum is wrong"),
+        (lambda content: b"x" * 10240, "at 0: no header of a tar"),
+        (lambda content: b"", "the file is empty"),
+        (gzip.compress, "compressed with gzip; decompress it"),
+        (bz2.compress, "compressed with bzip2; decompress it"),
+        (lzma.compress, "compressed with xz; decompress it"),
+        (lambda content: b"\x28\xb5\x2f\xfd" + content, "compressed with zstd; decompress"),
+    ],
+)
+def test_what_is_damaged_is_refused_by_name(tmp_path: Path, damage: Any, message: str) -> None:
+    path = tmp_path / "t.tar"
+    content = damage(write_tar(path, CONTENT).read_bytes())
+    if content and len(content) < 512:
+        content += os.urandom(512)
+    path.write_bytes(content)
+    before = open_files()
+    with pytest.raises(ValueError, match=message) as caught:
+        found(path)
+    assert repr(str(path)) in str(caught.value)
+    del caught
+    assert open_files() <= before
+
+
+def test_sparse_files_are_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "gnu", CONTENT, tarfile.GNU_FORMAT)
+    change(tmp_path / "gnu", 156, b"S")
+    with tarfile.open(tmp_path / "pax", "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("GNUSparseFile.1/a.jpg")
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.name": "a.jpg"}
+        tar.addfile(info)
+    for name in ("gnu", "pax"):
+        with pytest.raises(ValueError, match=r"sparse file; .*without --sparse"):
+            found(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        *(
+            b"0 path=b\n",
+            b"11 path=b.n\n",
+            b"8 path=b\n",
+            b"99 path=b\n",
+            b"x path=b\n",
+            b"+9 path=b\n",
+            b"path=b\n",
+        ),
+        *(b"9" * 5000 + b" path=b\n", b"12 path=b.n\n5", b"12 size=-100\n", b"8 size=\n"),
+        b"28 size=" + b"9" * 19 + b"\n",
+    ],
+    ids=lambda records: str(records[:30]),
+)
+def test_a_damaged_pax_header_is_refused(tmp_path: Path, records: bytes) -> None:
+    path = write_tar(tmp_path / "t", [("pax", records), ("a", b"1")])
+    change(path, 156, b"x")
+    with pytest.raises(ValueError, match=r"/t', at 0: the pax header is damaged"):
+        found(path)
+
+
+def test_pax_records_may_have_any_keys_and_values(tmp_path: Path) -> None:
+    values = [(b"comment", b"a\nb"), (b"path", b"="), (b"path", b"\xff b \xc3\xa9.jpg\n")]
+    values += [(b"long.key.", b"12 y"), (b"size", b"000001")]
+    records = b"".join(b"%d %b=%b\n" % (len(k) + len(v) + 5, k, v) for k, v in values)
+    path = write_tar(tmp_path / "t", [("pax", records), ("a", b"1")])
+    change(path, 156, b"x")
+    assert found(path) == [Member(b"\xff b \xc3\xa9.jpg\n", 1536, 1)]
+
+
+def test_a_size_of_a_pax_header_is_that_of_the_file_not_of_a_record_before_it(
+    tmp_path: Path,
+) -> None:
+    members = [("pax", b"12 size=700\n"), ("name", b"b.jpg\0"), ("cut", b"1" * 700)]
+    path = write_tar(tmp_path / "t", members)
+    change(path, 156, b"x")
+    content = path.read_bytes()
+    (tmp_path / "u").write_bytes(content[1024:])
+    change(tmp_path / "u", 156, b"L")
+    path.write_bytes(content[:1024] + (tmp_path / "u").read_bytes())
+    assert found(path) == [Member(b"b.jpg", 2560, 700)]
+
+
+@pytest.mark.parametrize("kind", [b"x", b"L"])
+def test_a_header_that_cannot_be_that_long_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = kind, 7 << 30
+    with open(tmp_path / "t", "wb") as file:
+        file.write(info.tobuf(tarfile.USTAR_FORMAT))
+        file.truncate(8 << 30)
+    with pytest.raises(ValueError, match=r"at 0: a header of 7,516,192,768 bytes"):
+        found(tmp_path / "t")
+
+
+def test_a_size_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "t", CONTENT)
+    change(tmp_path / "t", 124, b"0000000000x\0")
+    with pytest.raises(ValueError, match=r"at 0: .*should be a number"):
+        found(tmp_path / "t")
+
+
+def test_a_checksum_may_be_of_signed_bytes(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "t", [("é.jpg", b"1")])
+    content = bytearray(path.read_bytes())
+    signed = sum(byte - 256 * (byte > 127) for byte in content[:512])
+    high = sum(content[148:156]) - 8 * ord(" ")
+    content[148:156] = b"%06o\0 " % (signed - high)
+    path.write_bytes(content)
+    assert found(path) == expected(path)
+
+
+@pytest.mark.parametrize("head", [b"", b"v1.2 1\n", b"x" * 512, b"\0" * 511])
+def test_what_does_not_begin_as_a_tar_is_none(head: bytes) -> None:
+    assert not archive.matches(head)
+
+
+def test_what_begins_as_a_tar_is_one(tmp_path: Path) -> None:
+    contents: Sequence[Any] = [CONTENT, [], [("long/" * 30, b"")]]
+    for flavour in FLAVOURS[1:]:
+        for members in contents:
+            path = write_tar(tmp_path / "t", members, flavour)
+            assert archive.matches(path.read_bytes()[:512])
+
+
+def test_long_names_are_read_from_records_of_any_length(tmp_path: Path) -> None:
+    names = ["n" * length for length in (99, 100, 101, 512, 5000)]
+    for flavour in FLAVOURS[1:]:
+        path = tmp_path / "t"
+        with tarfile.open(path, "w", format=flavour) as tar:
+            for name in names:
+                info = tarfile.TarInfo(name)
+                info.pax_headers = {"comment": "c" * 600} if flavour == tarfile.PAX_FORMAT else {}
+                info.linkname = ""
+                tar.addfile(info, io.BytesIO())
+        assert [os.fsdecode(member.name) for member in found(path)] == names

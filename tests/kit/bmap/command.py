@@ -1,0 +1,85 @@
+"""What the tests of the commands share: running them, and reading the map as plain JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bmap_tools import __main__ as program
+from tests.kit.devices import Disk
+
+
+def tool(*arguments: object) -> int:
+    """The exit status, also where argparse ends the program."""
+    try:
+        return program.main(
+            [os.fspath(part) if isinstance(part, Path) else str(part) for part in arguments]
+        )
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def fill(root: Path, sizes: tuple[int, ...] = (700, 0, 4096, 9000), classes: int = 2) -> list[Path]:
+    generator = np.random.default_rng(1)
+    paths = []
+    for number, size in enumerate(sizes):
+        path = root / f"c{number % classes}" / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(generator.bytes(size))
+        paths.append(path)
+    return paths
+
+
+def load(bmap: Path) -> dict[str, Any]:
+    """The map as any JSON reader sees it."""
+    content = json.loads(bmap.read_text("ascii"))
+    assert isinstance(content, dict)
+    return content
+
+
+def entries(bmap: Path) -> dict[str, list[Any]]:
+    """Path -> what else is in its row."""
+    return {path: rest for path, *rest in load(bmap)["files"]}
+
+
+def through_the_image(made: Disk, bmap: Path, path: str) -> bytes:
+    """A file's bytes as its extents find them in the image of the whole disk."""
+    os.sync()
+    size, *_, extents = entries(bmap)[path]
+    content = bytearray(-(-size // 4096) * 4096)
+    with open(made.image, "rb") as image:
+        for logical, physical, length in extents:
+            if physical is not None:
+                image.seek(load(bmap)["device"]["start"] + physical)
+                content[logical : logical + length] = image.read(length)
+    return bytes(content[:size])
+
+
+def complaints(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that is said when a command can do nothing."""
+    assert tool(*arguments) == 2
+    said = [line for line in complaints(capsys).splitlines() if not line.startswith("  ")]
+    assert said[-1].startswith("bmap_tools: ")
+    return said[-1]
+
+
+def settle() -> None:
+    """Let what was written become older than a tick of the kernel's clock."""
+    time.sleep(0.06)
+
+
+def rewrite(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"x")

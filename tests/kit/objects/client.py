@@ -1,0 +1,115 @@
+"""Starts and controls the server with faults."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from tests.kit.objects.fault_server import ERRORS, FAULTS, Fault, Request
+from tests.kit.paths import ROOT
+
+FOR_EVER = 1_000_000
+"""Requests: more than any test makes."""
+
+KEY_ID, SECRET = "AKIDTESTKEYID", "canary-secret-0123456789"
+"""The credentials of the servers' environments; the secret must not be seen anywhere else."""
+
+
+def environment(url: str, key_id: str = KEY_ID, secret: str = SECRET) -> dict[str, str]:
+    """What makes clients of S3 talk to `url`, and nobody else. Empty: not set."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ENDPOINT_URL_S3": "",
+        "AWS_ACCESS_KEY_ID": key_id,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_SESSION_TOKEN": "",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "",
+        "AWS_PROFILE": "",
+        "AWS_CONFIG_FILE": "/nonexistent",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+class FaultServer:
+    """The server in a process of its own, until the `with` block ends or this process does.
+
+    Keys are "bucket/key", text or bytes, not quoted. A bucket is made by the first `put()` to it,
+    or by `serve()`.
+
+    Attributes:
+        url: where it listens.
+        environment: what makes clients of S3 use it; see `environment()`.
+    """
+
+    def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
+        """`certificate` and its key, both PEM: the server speaks TLS."""
+        command = [sys.executable, "-m", f"{__package__}.fault_server", *(certificate or ())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout
+        self._port = int(self._process.stdout.readline())
+        self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        self._connection.connect()
+        self._lock = threading.Lock()
+        self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self._port}"
+        self.environment = environment(self.url)
+
+    def _request(self, method: str, target: str, body: bytes) -> bytes:
+        with self._lock:
+            self._connection.request(method, target, body)
+            response = self._connection.getresponse()
+            answer = response.read()
+        assert response.status < 300, answer
+        return answer
+
+    def _control(self, method: str, argument: Any = None) -> Any:
+        return json.loads(self._request(method, "/", json.dumps(argument).encode()))
+
+    def put(self, key: str | bytes, data: bytes) -> None:
+        """Make or replace an object."""
+        self._request("PUT", f"/{urllib.parse.quote(os.fsencode(key))}", data)
+
+    def delete(self, key: str | bytes) -> None:
+        self._request("DELETE", f"/{urllib.parse.quote(os.fsencode(key))}", b"")
+
+    def serve(self, bucket: str, root: Path | str) -> None:
+        """Serve the files below a directory as they are at each request."""
+        self._control("X-SERVE", {"name": bucket, "root": os.fspath(root)})
+
+    def fail(self, mode: str, n: int = 1, arg: Any = None, **options: Any) -> None:
+        """The next `n` requests fail as a `fault_server.Fault`, after the faults given before."""
+        assert mode in ERRORS or mode in FAULTS, mode
+        self._control("X-FAIL", vars(Fault(mode, n, arg, **options)))
+
+    def heal(self) -> None:
+        """No faults any more."""
+        self._control("X-HEAL")
+
+    def set(self, **settings: float) -> None:
+        """`latency` of each answer in seconds; `page`: the most keys in a page of a list."""
+        self._control("X-SET", settings)
+
+    def log(self, clear: bool = False) -> list[Request]:
+        """The requests since the last `reset()`, or the last time that they were cleared."""
+        return [Request(**entry) for entry in self._control("X-LOG", clear)]
+
+    def reset(self) -> None:
+        """No buckets, no faults, no log."""
+        self._control("X-RESET")
+
+    def __enter__(self) -> FaultServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._connection.close()
+        self._process.communicate(timeout=10)  # closes its standard input, which ends it

@@ -1,0 +1,421 @@
+"""A small S3 server that fails on demand: the oracle of what a client must survive.
+
+    python -m tests.kit.objects.fault_server [CERTIFICATE KEY]
+
+It listens on a port of 127.0.0.1, prints its number, and ends when its standard input does. It is a
+process of its own: a thread would share the interpreter lock with the client whose time is taken.
+Path style; signatures are not checked. `client.FaultServer` starts and controls it; its requests
+have methods of their own, so that no key is taken.
+
+Faults are named in `FAULTS` and `ERRORS`. The text of errors is that of S3:
+https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import ssl
+import sys
+import time
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from xml.sax.saxutils import escape
+
+from tests.kit.objects.buckets import Bucket, Directory, Entry, Memory, page
+
+ERRORS = {
+    "400": (400, "InvalidRequest"),
+    "401": (401, "Unauthorized"),
+    "403": (403, "AccessDenied"),
+    "404": (404, "NoSuchKey"),
+    "408": (408, "RequestTimeout"),
+    "409": (409, "OperationAborted"),
+    "412": (412, "PreconditionFailed"),
+    "425": (425, "TooEarly"),
+    "429": (429, "TooManyRequests"),
+    "500": (500, "InternalError"),
+    "501": (501, "NotImplemented"),
+    "502": (502, "BadGateway"),
+    "503": (503, "SlowDown"),
+    "504": (504, "GatewayTimeout"),
+    "archived": (403, "InvalidObjectState"),
+    "clock": (403, "RequestTimeTooSkewed"),
+    "expired": (400, "ExpiredToken"),
+    "key-id": (403, "InvalidAccessKeyId"),
+    "no-bucket": (404, "NoSuchBucket"),
+    "region": (301, "PermanentRedirect"),
+    "region-400": (400, "AuthorizationHeaderMalformed"),
+    "signature": (403, "SignatureDoesNotMatch"),
+}
+"""Status and code of the errors, by the fault's name. `arg` is the value of Retry-After."""
+
+FAULTS = {
+    "cut": "half of the body, then the connection is closed",
+    "cut-swap": "half of the body, then it is closed, and the object is replaced",
+    "foreign-etag": "another ETag",
+    "longer": "a body with one byte more than was asked for",
+    "no-etag": "no ETag",
+    "no-range": "the Range is ignored: 200 and the whole object",
+    "redirect": "307 to the URL `arg`; without it, to the same one",
+    "replace": "the right answer; then the object, or all that were listed, are replaced",
+    "reset": "the connection is reset",
+    "short": "half of the body, and a Content-Length that says so",
+    "slow": "`arg` seconds until the head is sent",
+    "stall": "half of the body, then nothing for `arg` seconds",
+    "wrong-size": "a Content-Range with a larger size of the whole object",
+}
+
+
+@dataclass
+class Fault:
+    """The next `n` requests of a kind fail.
+
+    Attributes:
+        mode: a name of `ERRORS` or `FAULTS`.
+        n: how many requests.
+        arg: see `FAULTS`.
+        on: "GET", "HEAD" or "LIST".
+        key: the only object concerned, "bucket/key"; of a list, "bucket/prefix".
+        skip: how many requests pass before.
+        chance: of each request to be concerned.
+    """
+
+    mode: str
+    n: int = 1
+    arg: Any = None
+    on: str = "GET"
+    key: str | None = None
+    skip: int = 0
+    chance: float = 1.0
+
+
+@dataclass
+class Request:
+    """A request, as the log has it; PUT and DELETE are not in it.
+
+    Attributes:
+        kind: "GET", "HEAD" or "LIST".
+        key: "bucket/key", not quoted, bytes that are not UTF-8 as surrogates; of a list,
+            "bucket/prefix".
+        headers: those that came, in lower case.
+        query: those of the URL.
+        time: seconds, when it came (`time.monotonic()`).
+        under_way: how many were being answered then, this one included.
+        fault: what was done to it, or "".
+    """
+
+    kind: str
+    key: str
+    headers: dict[str, str]
+    query: dict[str, str]
+    time: float
+    under_way: int
+    fault: str = ""
+
+
+@dataclass
+class State:
+    """What the control requests change."""
+
+    buckets: dict[str, Bucket] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    log: list[Request] = field(default_factory=list)
+    latency: float = 0.0
+    page: int = 1000
+    under_way: int = 0
+    random: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def fault(self, request: Request) -> Fault | None:
+        """The fault of this request; it is counted."""
+        for fault in self.faults:
+            if fault.on != request.kind or fault.key not in (None, request.key) or not fault.n:
+                continue
+            if fault.skip:
+                fault.skip -= 1
+            elif self.random.random() < fault.chance:
+                fault.n -= 1
+                return fault
+        return None
+
+
+class Answer(Exception):  # noqa: N818  (it ends the handling of a request)
+    """An answer without more ado."""
+
+    def __init__(self, status: int, body: bytes = b"", **headers: str) -> None:
+        lines = [f"HTTP/1.1 {status} {'OK' if status < 300 else 'X'}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        super().__init__("\r\n".join(lines).encode("latin1"), body)
+
+
+def error(mode: str, arg: Any = None, resource: str = "") -> Answer:
+    status, code = ERRORS[mode]
+    extra = "<Region>eu-central-1</Region>" if mode.startswith("region") else ""
+    body = (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code>'
+        f"<Message>injected</Message><Resource>{escape(resource)}</Resource>{extra}</Error>"
+    )
+    headers = {"Content_Type": "application/xml"} | ({"Retry_After": str(arg)} if arg else {})
+    if mode.startswith("region"):
+        headers["x_amz_bucket_region"] = "eu-central-1"
+    return Answer(status, body.encode("utf8", "surrogateescape"), **headers)
+
+
+class Server:
+    """Answers requests, each connection in a task of its own."""
+
+    def __init__(self) -> None:
+        self._state = State()
+
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin1")
+                line, *lines = head.split("\r\n")
+                method, target, _ = line.split(" ")
+                headers = {
+                    name.lower(): value.strip()
+                    for name, _, value in (line.partition(":") for line in lines if line)
+                }
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                await self._request(writer, method, target, headers, body)
+                if writer.is_closing():
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client has gone
+        finally:
+            writer.close()
+
+    async def _request(
+        self,
+        writer: asyncio.StreamWriter,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        body: bytes,
+    ) -> None:
+        if method in CONTROLS:
+            answer = Answer(200, json.dumps(CONTROLS[method](self, json.loads(body))).encode())
+            writer.write(b"".join(answer.args))
+            return
+        url = urllib.parse.urlsplit(target)
+        query = dict(urllib.parse.parse_qsl(url.query, True, errors="surrogateescape"))
+        key = urllib.parse.unquote(url.path, errors="surrogateescape").lstrip("/")
+        kind = "LIST" if method == "GET" and "list-type" in query else method
+        if kind == "LIST":
+            key = f"{key.strip('/')}/{query.get('prefix', '')}"
+        state = self._state
+        state.under_way += 1
+        request = Request(kind, key, headers, query, time.monotonic(), state.under_way)
+        if kind in ("GET", "HEAD", "LIST"):
+            state.log.append(request)
+        try:
+            await self._answer(writer, request, state.fault(request), body)
+        except Answer as answer:
+            head, body = answer.args
+            writer.write(head + (b"" if method == "HEAD" else body))
+        finally:
+            state.under_way -= 1
+        await writer.drain()
+
+    async def _answer(
+        self, writer: asyncio.StreamWriter, request: Request, fault: Fault | None, body: bytes
+    ) -> None:
+        mode, arg = (fault.mode, fault.arg) if fault else ("", None)
+        request.fault = mode
+        if self._state.latency or mode == "slow":
+            await asyncio.sleep(self._state.latency + (arg if mode == "slow" else 0))
+        if mode in ERRORS:
+            raise error(mode, arg, request.key)
+        if mode == "redirect":
+            same = urllib.parse.quote(f"/{request.key}", errors="surrogateescape")
+            raise Answer(307, Location=arg or same)
+        if mode == "reset":
+            writer.transport.abort()
+            return
+        name, _, key = request.key.partition("/")
+        if request.kind == "PUT":
+            self._state.buckets.setdefault(name, Memory())
+        if name not in self._state.buckets:
+            raise error("no-bucket", resource=name)
+        bucket = self._state.buckets[name]
+        if request.kind == "LIST":
+            self._list(bucket, name, request.query, mode)
+        raw = key.encode("utf8", "surrogateescape")
+        if request.kind == "PUT":
+            raise Answer(200, ETag=bucket.put(raw, body))
+        if request.kind == "DELETE":
+            bucket.delete(raw)
+            raise Answer(204)
+        await _get(writer, bucket, raw, request, mode, arg)
+
+    def _list(self, bucket: Bucket, name: str, query: dict[str, str], mode: str) -> None:
+        """ListObjectsV2. The continuation token is the last key or prefix, quoted."""
+        token = urllib.parse.unquote_to_bytes(query.get("continuation-token", ""))
+        after = token or _bytes(query.get("start-after", ""))
+        count = min(int(query.get("max-keys", 1000)), self._state.page)
+        prefix = _bytes(query.get("prefix", ""))
+        part = page(bucket, prefix, _bytes(query.get("delimiter", "")), after, count)
+        quoted = query.get("encoding-type") == "url"
+        text: Callable[[bytes], str] = urllib.parse.quote if quoted else _xml
+        following = urllib.parse.quote(part.last)
+        body = (
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            f"<Name>{escape(name)}</Name><Prefix>{text(prefix)}</Prefix>"
+            f"<KeyCount>{len(part.entries) + len(part.prefixes)}</KeyCount>"
+            f"<MaxKeys>{count}</MaxKeys>"
+            + "<EncodingType>url</EncodingType>" * quoted
+            + f"<IsTruncated>{str(part.more).lower()}</IsTruncated>"
+            + f"<NextContinuationToken>{following}</NextContinuationToken>" * part.more
+            + "".join(_contents(entry, text(entry.key)) for entry in part.entries)
+            + "".join(
+                f"<CommonPrefixes><Prefix>{text(key)}</Prefix></CommonPrefixes>"
+                for key in part.prefixes
+            )
+            + "</ListBucketResult>"
+        )
+        if mode == "replace":
+            for entry in part.entries:
+                replace(bucket, entry.key)
+        raise Answer(200, body.encode("utf8", "surrogateescape"), Content_Type="application/xml")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf8", "surrogateescape")
+
+
+def _xml(key: bytes) -> str:
+    """A key in XML: control characters as references, as S3 sends them."""
+    text = escape(key.decode("utf8", "surrogateescape"))
+    return "".join(c if c >= " " else f"&#x{ord(c):x};" for c in text)
+
+
+def _contents(entry: Entry, key: str) -> str:
+    return (
+        f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        f"<ETag>{escape(entry.etag)}</ETag><Size>{entry.size}</Size></Contents>"
+    )
+
+
+def replace(bucket: Bucket, key: bytes) -> None:
+    """Give an object other bytes of the same size."""
+    data, _ = bucket.get(key)
+    bucket.put(key, bytes(255 - byte for byte in data))
+
+
+def _range(header: str, size: int) -> tuple[int, int]:
+    """Start and end of the bytes that a Range header asks for."""
+    first, _, last = header.removeprefix("bytes=").partition("-")
+    if not first:
+        return max(0, size - int(last)), size
+    start, end = int(first), min(int(last) + 1 if last else size, size)
+    if start >= size:
+        raise Answer(416, Content_Range=f"bytes */{size}")
+    return start, end
+
+
+async def _get(
+    writer: asyncio.StreamWriter, bucket: Bucket, key: bytes, request: Request, mode: str, arg: Any
+) -> None:
+    try:
+        whole, etag = bucket.get(key)
+    except PermissionError:
+        raise error("403", resource=request.key) from None
+    except OSError:  # none, or a directory
+        raise error("404", resource=request.key) from None
+    if request.headers.get("if-match", etag) not in (etag, "*"):
+        raise error("412", resource=request.key)
+    headers, status, start, end = {}, 200, 0, len(whole)
+    if "range" in request.headers and mode != "no-range":
+        start, end = _range(request.headers["range"], len(whole))
+        status = 206
+        size = len(whole) + (mode == "wrong-size")
+        headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
+    body = whole[start:end] + b"+" * (mode == "longer")
+    if mode == "short":
+        body = body[: len(body) // 2]
+    if mode != "no-etag":
+        headers["ETag"] = '"feedfeedfeedfeedfeedfeedfeedfeed"' if mode == "foreign-etag" else etag
+    headers["Last_Modified"] = "Thu, 01 Jan 2026 00:00:00 GMT"
+    answer = Answer(status, body, Accept_Ranges="bytes", **headers)
+    if mode in ("cut", "cut-swap", "stall"):
+        await _half(writer, answer, arg if mode == "stall" else None)
+    if mode in ("cut-swap", "replace"):
+        replace(bucket, key)
+    if mode not in ("cut", "cut-swap", "stall"):
+        raise answer
+
+
+async def _half(writer: asyncio.StreamWriter, answer: Answer, stall: float | None) -> None:
+    """Half of the body; then the rest after `stall` seconds, or with None the end."""
+    head, body = answer.args
+    writer.write(head + body[: len(body) // 2])
+    await writer.drain()
+    if stall is None:
+        writer.close()
+    else:
+        await asyncio.sleep(stall)
+        writer.write(body[len(body) // 2 :])
+
+
+def _fail(server: Server, fault: dict[str, Any]) -> None:
+    server._state.faults.append(Fault(**fault))
+
+
+def _reset(server: Server, _: None) -> None:
+    server._state = State()
+
+
+def _set(server: Server, settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        setattr(server._state, name, value)
+
+
+def _serve(server: Server, bucket: dict[str, str]) -> None:
+    server._state.buckets[bucket["name"]] = Directory(_bytes(bucket["root"]))
+
+
+def _log(server: Server, clear: bool) -> list[dict[str, Any]]:
+    entries = [asdict(request) for request in server._state.log]
+    if clear:
+        server._state.log.clear()
+    return entries
+
+
+def _heal(server: Server, _: None) -> None:
+    server._state.faults.clear()
+
+
+CONTROLS: dict[str, Callable[[Server, Any], Any]] = {
+    "X-FAIL": _fail,
+    "X-HEAL": _heal,
+    "X-LOG": _log,
+    "X-RESET": _reset,
+    "X-SERVE": _serve,
+    "X-SET": _set,
+}
+
+
+async def main(*certificate: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a test that interrupts itself
+    context = None
+    if certificate:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*certificate)
+    listener = await asyncio.start_server(
+        Server().connection, "127.0.0.1", 0, limit=1 << 22, backlog=1024, ssl=context
+    )
+    print(listener.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)  # until the test has gone
+    os._exit(0)  # with whatever is under way
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,525 @@
+"""What a Loader does when something fails, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import fn, pipeline_def
+from PIL import Image
+
+from dali_storage import BackendUnavailable, readers
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.loaders import Loader, Shard
+from tests.kit.interrupts import interrupted
+from tests.kit.loading import FILE, MEMORY, Make, given, labels, place, stream
+
+SAMPLES, BATCH = 20, 4
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """20 JPEGs."""
+    generator = np.random.default_rng(0)
+    for number in range(SAMPLES):
+        pixels = generator.integers(0, 256, (48, 48, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number:02}.jpg")
+    return sorted(tmp_path.iterdir())
+
+
+def decoding(files: list[Path], depth: int = 2, **resize: Any) -> Callable[..., Any]:
+    """Makes pipelines of (label, image)."""
+
+    @pipeline_def(batch_size=BATCH, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        data, labels = readers.file(
+            name="Reader",
+            files=[str(file) for file in files],
+            shard_id=shard_id,
+            num_shards=num_shards,
+            pad_last_batch=True,
+        )
+        images = fn.decoders.image(data)
+        return labels, fn.resize(images, **resize) if resize else images
+
+    return functools.partial(make, prefetch_queue_depth=depth)
+
+
+def cut_off(file: Path) -> bytes:
+    """Cut a picture off within its pixels; returns what it was.
+
+    DALI 2.4.0 dies, in a large batch, of a file whose header is damaged; also with its own reader.
+    """
+    contents = file.read_bytes()
+    file.write_bytes(contents[: len(contents) // 2])
+    return contents
+
+
+def batch(number: int) -> list[int]:
+    return list(range(number * BATCH, number * BATCH + BATCH))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_missing_file_is_reported_in_its_place(
+    loader: Any, pictures: list[Path], depth: int
+) -> None:
+    """After the batches before it; and the file may come back."""
+    one = loader(decoding(pictures, depth))
+    assert len(one) == 5
+    lost = pictures[3 * BATCH + 1]
+    contents = lost.read_bytes()
+    lost.unlink()
+    iterator = iter(one)
+    assert labels(islice(iterator, 3)) == [batch(0), batch(1), batch(2)]
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError) as raised:
+            next(iterator)
+        assert raised.value.filename == str(lost)
+        assert place(one.state_dict())[1] == 3
+    lost.write_bytes(contents)
+    assert labels(iterator) == [batch(3), batch(4)]
+    lost.unlink()
+    one.set_epoch(7)  # batches of the next epoch have been read
+    iterator = iter(one)
+    assert labels(islice(iterator, 3)) == [batch(0), batch(1), batch(2)]
+    with pytest.raises(FileNotFoundError):
+        next(iterator)
+    lost.write_bytes(contents)
+    assert (one.epoch, place(one.state_dict())[0]) == (7, 7)
+    assert labels(one) == [batch(number) for number in range(5)]
+    assert one.epoch == 8
+
+
+def test_a_missing_file_of_the_first_batch_ends_no_later_epoch(
+    loader: Any, pictures: list[Path]
+) -> None:
+    one = loader(decoding(pictures))
+    len(one)
+    contents = pictures[0].read_bytes()
+    pictures[0].unlink()
+    with pytest.raises(FileNotFoundError):
+        list(one)
+    pictures[0].write_bytes(contents)
+    assert labels(one) == [batch(number) for number in range(5)]
+    assert one.epoch == 1
+
+
+def test_a_missing_file_that_nobody_asked_for_does_no_harm(
+    loader: Any, pictures: list[Path]
+) -> None:
+    one = loader(decoding(pictures))
+    lost = pictures[2 * BATCH]
+    contents = lost.read_bytes()
+    lost.unlink()
+    assert labels(islice(one, 1)) == [batch(0)]
+    lost.write_bytes(contents)
+    one.set_epoch(40)  # not read ahead while the file was missing
+    assert labels(one) == [batch(number) for number in range(5)]
+
+
+def test_a_corrupt_image_ends_its_epoch_and_names_the_files(
+    loader: Any, pictures: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = loader(decoding(pictures))
+    contents = cut_off(pictures[6])
+    for epoch in range(2):
+        iterator = iter(one)
+        assert labels(islice(iterator, 1)) == [batch(0)]
+        with pytest.raises(RuntimeError, match=r"Failed to decode sample #2") as raised:
+            next(iterator)
+        (note,) = raised.value.__notes__
+        folder = pictures[0].parent
+        assert note == f"the files of the batch, in {folder}: 04.jpg, 05.jpg, 06.jpg, 07.jpg"
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="iterate over the Loader again"):
+                next(iterator)
+        assert (one.epoch, place(one.state_dict())) == (epoch, (epoch, 1))
+    pictures[6].write_bytes(contents)
+    assert labels(one) == [batch(number) for number in range(5)]
+    assert one.epoch == 2
+
+
+def test_a_corrupt_image_that_nobody_asked_for_does_no_harm(
+    loader: Any, pictures: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is in a batch that was under way when its epoch was left."""
+    one = loader(decoding(pictures))
+    contents = cut_off(pictures[6])
+    assert labels(islice(one, 1)) == [batch(0)]
+    pictures[6].write_bytes(contents)
+    assert labels(one) == [batch(number) for number in range(5)]
+
+
+def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(
+    loader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the pipeline is made anew, an epoch would have other batches."""
+    sizes = iter([22, 23, 22])
+    one = loader(lambda **arguments: Make(samples=next(sizes))(**arguments))
+    iterator = iter(one)
+    next(iterator)
+    one.pipeline.share_outputs = {}.__getitem__  # fails
+    with pytest.raises(TypeError):
+        next(iterator)
+    closed: list[MemoryReader] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: closed.append(reader))
+    words = r"samples=23.* instead of .*samples=22.*make a new"
+    with pytest.raises(RuntimeError, match=words) as raised:
+        list(one)
+    assert len(closed) == 2  # the old one, and the new one, although the traceback refers to it
+    assert raised.traceback
+    assert len(labels(one)) == 6
+
+
+def test_many_files_of_a_batch_are_not_all_named(
+    loader: Any, pictures: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    cut_off(pictures[6])
+    many = functools.partial(decoding(pictures * 15), batch_size=300)
+    with pytest.raises(RuntimeError) as raised:
+        list(loader(many))
+    (note,) = raised.value.__notes__
+    assert note.count(".jpg") == 256
+    assert note.endswith(", and 44 more")
+
+
+def test_images_of_different_sizes_are_refused(loader: Any, pictures: list[Path]) -> None:
+    Image.new("RGB", (20, 17)).save(pictures[5])
+    one = loader(decoding(pictures))
+    iterator = iter(one)
+    next(iterator)
+    for _ in range(2):
+        words = r"output 1 .*\(17, 20, 3\) and \(48, 48, 3\).*fn\.resize.*fn\.pad"
+        with pytest.raises(ValueError, match=words):
+            next(iterator)
+    Image.new("RGB", (48, 48)).save(pictures[5])
+    assert labels(iterator) == [batch(number) for number in range(1, 5)]
+    assert loader(decoding(pictures, size=(8, 8))).stats.batches == 0
+
+
+def interrupted_next(iterator: Any, point: int) -> tuple[Any, bool]:
+    """The next batch, if one was given, and whether a Ctrl-C at this point has ended the call.
+
+    `next()` would be a C function, at the end of which a Ctrl-C loses what it has returned.
+    """
+    taken = None
+    step = type(iterator).__next__
+    try:
+        with interrupted(step, point):
+            taken = step(iterator)
+    except KeyboardInterrupt:
+        return taken, True
+    except StopIteration:
+        pass
+    return taken, False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
+@pytest.mark.parametrize("sound", [True, False], ids=["taking", "making anew"])
+def test_ctrl_c_loses_no_batch_and_repeats_none(loader: Any, sound: bool) -> None:
+    """At any point while a batch is taken, or while the pipeline is made anew after that."""
+    expected = labels(loader(Make()))
+    one = loader(Make())
+    iterator = iter(one)
+    seen: list[list[int]] = []
+    interrupts = 0
+    for point in range(0, 180, 1 if sound else 3):
+        if sound:
+            seen += labels([next(iterator)])
+        taken, ended = interrupted_next(iterator, point)
+        interrupts += ended
+        seen += [] if taken is None else labels([taken])
+        if len(seen) == len(expected):
+            assert seen == expected
+            assert list(iterator) == []
+            seen, iterator = [], iter(one)
+    assert seen == expected[: len(seen)]
+    assert interrupts > 40
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_while_an_epoch_is_left_leaves_the_next_one_whole(loader: Any) -> None:
+    make = Make(order={"shuffle_after_epoch": True})
+    expected = stream(make)
+    one = loader(make)
+    epoch, interrupts = 0, 0
+    for point in range(0, 120, 3):
+        next(iter(one))
+        iterator = iter(one)
+        taken, ended = interrupted_next(iterator, point)
+        interrupts += ended
+        seen = labels(chain([] if taken is None else [taken], iterator))
+        epoch += 1 + 1
+        assert seen == given(make, expected(epoch - 1), epoch - 1, "partial")
+    assert interrupts > 20
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader: Any, what: str) -> None:
+    expected = labels(loader(Make()))
+    one, other = loader(Make()), loader(Make())
+    list(islice(other, 2))
+    state = other.state_dict()
+    interrupts = 0
+    for point in range(0, 150, 3):
+        iterator = iter(one)
+        assert labels(islice(iterator, 2)) == expected[:2]
+        if point % 2:
+            iterator = iter(one)  # saving drains what is left of the epoch
+        function = Loader.state_dict if what == "save" else Loader.load_state_dict
+        with contextlib.suppress(KeyboardInterrupt), interrupted(function, point):
+            function(*[one, state][: 1 + (what == "load")])
+            interrupts -= 1
+        interrupts += 1
+        try:
+            found = labels(iterator)
+        except RuntimeError:  # the state was loaded
+            assert what == "load"
+            found = labels(one)
+        if what == "save" or found != expected[2:]:  # where the state is
+            assert found == expected[2 if not point % 2 else 0 :]
+        one.set_epoch(0)
+    assert interrupts > 20
+
+
+def test_a_fork_is_refused(loader: Any) -> None:
+    """It would wait for threads that it does not have."""
+    one = loader(Make())
+    iterator = iter(one)
+    next(iterator)
+    for use in (lambda: next(iterator), lambda: iter(one), lambda: len(one), one.state_dict):
+        with warnings.catch_warnings():  # of a fork with threads, which is what is tested
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                use()
+            except RuntimeError as error:
+                one.close()
+                os._exit(17 if "fork" in str(error) else 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    assert len(list(iterator)) == 5
+
+
+def test_a_shard_that_was_not_known_at_the_first_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script that asks for len() before the launcher has said which rank it is."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with Loader(Make(), to="numpy") as one:
+        assert len(one) == 6
+        for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RuntimeError, match=r"rank 0 of 1, .* rank 1 of 2 now"):
+            iter(one)
+    with Loader(Make(), to="numpy") as one:
+        assert sorted(chain(*labels(one))) == list(range(11, 22))
+
+
+def test_a_make_that_ignores_the_shard_is_refused(loader: Any) -> None:
+    def make(checkpoint: bytes | None, **_: Any) -> Any:
+        return Make()(checkpoint=checkpoint, shard_id=0, num_shards=1)
+
+    with pytest.raises(ValueError, match=r"shard_id=1, num_shards=2, .*shard_id=0, num_shards=1"):
+        len(loader(make, shard=Shard(1, 2)))
+    assert len(loader(make)) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Make(order={"pad_last_batch": False}), "pad_last_batch=True"),
+        (Make(options={"exec_dynamic": False}), "exec_dynamic=False"),
+        (Make(options={"exec_async": False}), "exec_async=False"),
+        (Make(options={"enable_checkpointing": False}), "enable_checkpointing=True"),
+        (Make(file=fn.readers.file), "no reader 'Reader' of dali_storage"),
+        (Make(samples=3), "last_batch='drop'.*3 samples.* of 4"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_pipeline_that_cannot_be_used_is_refused_and_closed(
+    loader: Any, monkeypatch: pytest.MonkeyPatch, make: Make, words: str
+) -> None:
+    closed: list[MemoryReader] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: closed.append(reader))
+    one = loader(make, last_batch="drop")
+    with pytest.raises(ValueError, match=words) as raised:
+        len(one)
+    assert len(closed) == (make.file is MEMORY)  # although the traceback refers to the pipeline
+    assert raised.traceback
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: None,
+        lambda checkpoint: None,
+        lambda checkpoint, shard_id: None,
+        pipeline_def(lambda: None, batch_size=1, num_threads=1, device_id=None),
+    ],
+)
+def test_a_make_that_does_not_take_its_arguments_is_told_them(loader: Any, make: Any) -> None:
+    with pytest.raises((TypeError, AssertionError)) as raised:
+        len(loader(make))
+    assert "make(checkpoint=" in raised.value.__notes__[0]
+
+
+def test_a_make_without_a_pipeline_is_refused(loader: Any) -> None:
+    with pytest.raises(TypeError, match=r"make\(\) must return a pipeline of DALI, not 5"):
+        len(loader(lambda **_: 5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"make": 5}, TypeError, "make must be callable, not 5"),
+        ({"last_batch": "fill"}, ValueError, "last_batch must be 'partial', 'drop', 'pad', not"),
+        ({"to": "paddle"}, ValueError, "to must be 'torch', 'jax', 'numpy' or callable, not"),
+        ({"shard": 1}, TypeError, "shard must be a Shard, not 1"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(
+    arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        Loader(**{"make": Make(), "to": "numpy"} | arguments)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, True, "1", None])
+def test_epochs_are_natural_numbers(loader: Any, epoch: Any) -> None:
+    with pytest.raises(ValueError, match="epoch must be an integer from 0 on"):
+        loader(Make()).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("package", ["torch", "jax"])
+def test_a_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BackendUnavailable, match=f"pip install {package}"):
+        Loader(Make(), to=package)  # type: ignore[arg-type]
+
+
+def test_batches_that_others_take_do_not_end_an_epoch(loader: Any) -> None:
+    one = loader(Make())
+    iterator = iter(one)
+    next(iterator)
+    while not one.pipeline.empty():
+        one.pipeline.share_outputs()
+        one.pipeline.release_outputs()
+    with pytest.raises(RuntimeError, match="only the Loader may run it"):
+        next(iterator)
+    assert labels(one) == labels(loader(Make()))
+
+
+def two_readers(second: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Makes pipelines of the labels of two readers."""
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+        files = {"files": [str(FILE)] * 22, "labels": list(range(22))}
+        _, one = MEMORY(name="Reader", **shard, **files)
+        _, two = second(name="Masks", **shard | files | options)
+        return one, two
+
+    return make
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "drop"])
+def test_all_readers_of_a_pipeline_move_together(loader: Any, last_batch: str) -> None:
+    """Images and their masks."""
+    one = loader(two_readers(MEMORY), last_batch=last_batch)
+    for take in (2, 6, 1, 3):
+        for first, second in islice(one, take):
+            assert first.tolist() == second.tolist()
+    one.set_epoch(7)
+    other = loader(two_readers(MEMORY), last_batch=last_batch)
+    other.load_state_dict(one.state_dict())
+    for first, second in chain(one, other):
+        assert first.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "words"),
+    [
+        (MEMORY, {"files": [str(FILE)] * 21, "labels": None}, "'epoch_size': 21"),
+        (MEMORY, {"num_shards": 2}, "'number_of_shards': 2"),
+        (fn.readers.file, {}, "no reader 'Masks' of dali_storage"),
+    ],
+)
+def test_readers_that_cannot_move_together_are_refused_and_closed(
+    loader: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    second: Any,
+    options: dict[str, Any],
+    words: str,
+) -> None:
+    closed: list[MemoryReader] = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: closed.append(reader))
+    with pytest.raises(ValueError, match=words) as raised:
+        len(loader(two_readers(second, **options)))
+    assert len(closed) == 1 + (second is MEMORY)  # although the traceback refers to the pipeline
+    assert raised.traceback
+
+
+def test_another_source_that_ends_is_reported(loader: Any) -> None:
+    """After the batches that it had."""
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        labels = Make().read(shard_id, num_shards)
+        return labels, fn.external_source(lambda info: ends(info.idx_in_epoch), batch=False)
+
+    def ends(index: int) -> Any:
+        if index >= 12:
+            raise StopIteration
+        return np.array([index])
+
+    iterator = iter(loader(make))
+    assert len(list(islice(iterator, 3))) == 3
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="another source of this pipeline has ended"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_missing_file_beside_another_source_spoils_no_later_epoch(
+    loader: Any, pictures: list[Path], asked: bool
+) -> None:
+    """DALI drops a batch of the other source, so the pipeline must be made anew."""
+
+    @pipeline_def(batch_size=BATCH, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+        _, labels = readers.file(name="Reader", files=list(map(str, pictures)), **shard)
+        other = fn.external_source(lambda info: np.array([info.idx_in_epoch]), batch=False)
+        return labels, other
+
+    one = loader(make)
+    lost = pictures[3 * BATCH]
+    contents = lost.read_bytes()
+    lost.unlink()
+    iterator = iter(one)
+    assert labels(islice(iterator, 2)) == [batch(0), batch(1)]
+    if asked:
+        next(iterator)
+        with pytest.raises(FileNotFoundError):
+            next(iterator)
+        with pytest.raises(RuntimeError, match="iterate over the Loader again"):
+            next(iterator)
+    lost.write_bytes(contents)
+    for epoch in (1, 2):
+        assert labels(one) == [batch(number) for number in range(5)]
+        assert one.epoch == epoch

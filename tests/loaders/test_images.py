@@ -1,0 +1,405 @@
+"""image_folder(): options, order, labels, files of all kinds, backends, errors."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali import fn
+from nvidia.dali.pipeline import pipeline_def
+from PIL import Image
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import dali_storage.loaders.datasets.images as images_module
+from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.loaders import Shard, cifar10, image_folder, imagenet
+from dali_storage.loaders.datasets.settings import Options, Settings
+from dali_storage.loaders.transforms import CentreCrop, Flip, Normalize, RandomResizedCrop, presets
+from tests.kit.layouts import make_map
+from tests.kit.mapped import NEEDS_ROOT
+from tests.kit.pixels import decoded, delivered, difference
+
+SMALL: dict[str, Any] = {"device": "cpu", "num_threads": 1, "transforms": [CentreCrop(8)]}
+
+
+def labels_of(root: Path, epochs: int = 1, **options: Any) -> list[list[int]]:
+    """The labels that a loader gives in each epoch."""
+    with image_folder(root, **{"batch_size": 4, **SMALL, **options}) as loader:
+        return [[int(each) for _, labels in loader for each in labels] for _ in range(epochs)]
+
+
+def numbered(root: Path, count: int) -> Path:
+    """As many classes with one image each, so that a label names its image."""
+    for number in range(count):
+        (root / f"{number:03d}").mkdir(parents=True)
+        pixels = np.full((8, 8, 3), number, np.uint8)
+        Image.fromarray(pixels).save(root / f"{number:03d}" / "image.png")
+    return root
+
+
+# Options
+
+
+def test_settings_and_options_are_one_list() -> None:
+    assert get_type_hints(Options) == get_type_hints(Settings)
+    required = [
+        name
+        for name, parameter in inspect.signature(Settings).parameters.items()
+        if parameter.default is parameter.empty
+    ]
+    assert sorted(Options.__required_keys__) == required == ["batch_size"]
+
+
+@pytest.mark.parametrize("function", [image_folder, imagenet, cifar10])
+def test_the_signature_shows_every_option_and_its_default(function: Any) -> None:
+    shown = inspect.signature(function).parameters
+    common = inspect.signature(Settings).parameters
+    assert list(shown)[-len(common) :] == list(common)
+    assert {name: shown[name].default for name in common} == {
+        name: parameter.default for name, parameter in common.items()
+    }
+    assert "options" not in shown
+    assert function.__doc__
+
+
+def test_unknown_and_missing_options_are_refused_by_name(jpegs: Path) -> None:
+    with pytest.raises(TypeError, match=r"image_folder\(\): .*unexpected .*'batchsize'"):
+        image_folder(jpegs, train=True, batch_size=3, batchsize=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"image_folder\(\): missing .*'batch_size'"):
+        image_folder(jpegs, train=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"image_folder\(\): missing .*'train'"):
+        image_folder(jpegs, batch_size=4)  # type: ignore[call-arg]
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"batch_size": 0}, ValueError, "batch_size must be .* not 0"),
+    ({"batch_size": "4"}, ValueError, "batch_size must be .* not '4'"),
+    ({"batch_size": True}, ValueError, "batch_size must be .* not True"),
+    ({"num_threads": 0}, ValueError, "num_threads must be .* not 0"),
+    ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth must be .* not 0"),
+    ({"seed": -1}, ValueError, "seed must be .* not -1"),
+    ({"device": "cuda"}, ValueError, "device must be one of .* not 'cuda'"),
+    ({"device_id": -1}, ValueError, "device_id must be .* not -1"),
+    ({"shuffle": "always"}, ValueError, "shuffle must be one of .* not 'always'"),
+    ({"last_batch": "fill"}, ValueError, "last_batch must be .* not 'fill'"),
+    ({"dtype": "float64"}, ValueError, "dtype must be one of .* not 'float64'"),
+    ({"layout": "NCHW"}, ValueError, "layout must be one of .* not 'NCHW'"),
+    ({"shard": 1}, TypeError, "shard must be a Shard, not 1"),
+    ({"preset": "IMAGENET"}, TypeError, "preset must be a Preset or None, not 'IMAGENET'"),
+    ({"preset": presets.RAW, "transforms": []}, ValueError, "preset and transforms cannot both"),
+    ({"to": "tensorflow"}, ValueError, "to must be .* not 'tensorflow'"),
+    ({"backend": "gds"}, ValueError, "unknown backend 'gds'"),
+    ({"backend_options": {"depth": 3}}, TypeError, "'python-file' has no option depth"),
+    (
+        {"dtype": "uint8", "transforms": [Normalize((0.5,), (0.5,))]},
+        ValueError,
+        "dtype='uint8' .* leave Normalize out of transforms",
+    ),
+]
+
+
+@pytest.mark.parametrize(("option", "error", "message"), WRONG)
+def test_a_wrong_option_is_refused_by_the_call(
+    jpegs: Path, option: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        image_folder(jpegs, train=True, **{"batch_size": 4, "device": "cpu", **option})
+
+
+def test_without_a_gpu_the_call_says_what_to_do(jpegs: Path) -> None:
+    with pytest.raises(BackendUnavailable, match="finds no GPU here; give device='cpu'"):
+        image_folder(jpegs, train=True, batch_size=4)
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_dali_fails(
+    jpegs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images_module, "GetCUDADeviceCount", lambda: 2)
+    with pytest.raises(BackendUnavailable, match="device_id=2: CUDA finds only 2"):
+        image_folder(jpegs, train=True, batch_size=4, device_id=2)
+    loader = image_folder(jpegs, train=True, batch_size=4, shard=Shard(2, 3, 2))
+    with pytest.raises(BackendUnavailable, match="device_id=2: CUDA finds only 2"):
+        len(loader)
+    # The GPU is that of the shard, and DALI is asked for it.
+    loader = image_folder(jpegs, train=True, batch_size=4, shard=Shard(1, 3, 1))
+    with pytest.raises(RuntimeError, match="CUDA is not available"):
+        len(loader)
+
+
+# Batches
+
+
+def test_images_and_labels_are_torchvisions(photographs: Path) -> None:
+    steps = v2.Compose(
+        [
+            *(v2.Resize(256), v2.CenterCrop(224), v2.ToImage()),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    theirs = ImageFolder(str(photographs), steps)
+    with image_folder(photographs, train=False, batch_size=7, device="cpu") as loader:
+        assert list(loader.classes) == theirs.classes
+        batches = list(loader)
+    assert [tuple(images.shape) for images, _ in batches] == [(7, 3, 224, 224)] * 3 + [
+        (3, 3, 224, 224)
+    ]
+    assert all(labels.dtype == torch.int64 and labels.ndim == 1 for _, labels in batches)
+    assert torch.cat([labels for _, labels in batches]).tolist() == theirs.targets
+    expected = torch.stack([image for image, _ in theirs])
+    assert (torch.cat([images for images, _ in batches]) - expected).abs().max() <= 0.018
+
+
+def test_the_labels_of_a_batch_of_one_are_one_dimensional(jpegs: Path) -> None:
+    with image_folder(jpegs, train=False, batch_size=1, **SMALL) as loader:
+        _, labels = next(iter(loader))
+        assert labels.shape == (1,)
+
+
+def test_layout_and_type_are_as_asked_for(jpegs: Path) -> None:
+    for layout, shape in (("CHW", (2, 3, 8, 8)), ("HWC", (2, 8, 8, 3))):
+        for dtype in ("float32", "float16", "uint8", None):
+            with image_folder(
+                jpegs, train=False, batch_size=2, layout=layout, dtype=dtype, **SMALL
+            ) as loader:
+                images, _ = next(iter(loader))
+            assert tuple(images.shape) == shape
+            assert images.dtype == getattr(torch, dtype or "uint8")
+            assert images.max() > 100  # nothing has normalised them
+
+
+def test_the_pipeline_has_what_was_asked_for(jpegs: Path) -> None:
+    options = {**SMALL, "num_threads": 3, "prefetch_queue_depth": 4, "seed": 7}
+    shard = Shard(1, 2, 1)
+    with image_folder(jpegs, train=True, batch_size=5, shard=shard, **options) as loader:
+        pipeline = loader.pipeline
+        assert (pipeline.num_threads, pipeline.prefetch_queue_depth) == (3, 4)
+        assert (pipeline.max_batch_size, pipeline.seed) == (5, 8)
+        assert pipeline.device_id is None
+        assert pipeline.reader_meta("Reader")["number_of_shards"] == 2
+
+
+# Order
+
+
+def test_training_is_shuffled_anew_in_every_epoch(tmp_path: Path) -> None:
+    root = numbered(tmp_path, 40)
+    first, second = labels_of(root, 2, train=True)
+    assert sorted(first) == sorted(second) == list(range(40))
+    assert first != second
+    assert first not in (list(range(40)), labels_of(root, train=True, seed=1)[0])
+    assert labels_of(root, 2, train=True) == [first, second]
+    assert labels_of(root, 2, train=True, shuffle=True) == [first, second]
+    assert labels_of(root, 2, train=True, shuffle="epoch") == [first, second]
+
+
+def test_evaluation_keeps_the_order_of_the_names(tmp_path: Path) -> None:
+    root = numbered(tmp_path, 10)
+    assert labels_of(root, 2, train=False) == [list(range(10))] * 2
+    assert labels_of(root, train=True, shuffle=False) == [list(range(8))]
+
+
+def test_a_window_is_dalis_default_shuffle(tmp_path: Path) -> None:
+    root = numbered(tmp_path, 40)
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def define() -> Any:
+        return fn.readers.file(
+            file_root=str(root), random_shuffle=True, seed=5, pad_last_batch=True
+        )[1]
+
+    pipeline = define()
+    expected = [np.array(pipeline.run()[0].as_tensor()).ravel().tolist() for _ in range(20)]
+    found = labels_of(root, 2, train=True, shuffle="window", seed=5)
+    assert [*found[0], *found[1]] == [label for batch in expected for label in batch]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_ranks_share_the_samples(tmp_path: Path, train: bool) -> None:
+    root = numbered(tmp_path, 21)
+    ranks = [
+        labels_of(root, 2, train=train, shard=Shard(rank, 3, rank), last_batch="partial")
+        for rank in range(3)
+    ]
+    for epoch in range(2):
+        assert sorted(label for rank in ranks for label in rank[epoch]) == list(range(21))
+    if not train:
+        assert all(rank[0] == rank[1] for rank in ranks)
+
+
+def flips(root: Path, **options: Any) -> list[int]:
+    """Of images that are black to the left and white to the right: which are flipped."""
+    steps: list[Any] = [Flip()]
+    found = delivered(root, train=True, batch_size=20, **{"transforms": steps, **options})
+    return [int(image[0, 0, 0]) // 255 for image in found]
+
+
+def test_images_change_anew_in_every_batch_rank_and_seed(tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    half = np.repeat(np.array([0, 255], np.uint8), 4)
+    image = Image.fromarray(np.broadcast_to(half[:, None], (8, 8, 3)).copy())
+    for number in range(80):
+        image.save(tmp_path / "class" / f"{number}.png")
+    ranks = [flips(tmp_path, shard=Shard(rank, 2, rank)) for rank in (0, 1)]
+    assert ranks[0] != ranks[1]
+    assert all(10 < sum(rank) < 30 for rank in ranks)
+    assert ranks[0][:20] != ranks[0][20:]
+    assert flips(tmp_path, shard=Shard(0, 2, 0)) == ranks[0]
+    assert flips(tmp_path, shard=Shard(0, 2, 0), seed=5) != ranks[0]
+    drawn = [
+        flips(tmp_path, transforms=[flip_by_default_seed], shard=Shard(rank, 2, rank))
+        for rank in (0, 1)
+    ]
+    assert drawn[0] != drawn[1]
+
+
+def flip_by_default_seed(images: Any) -> Any:
+    return fn.flip(images, horizontal=fn.random.coin_flip())
+
+
+# Files of all kinds
+
+
+def save_as(picture: Image.Image, folder: Path) -> None:
+    """A picture in all forms that Pillow and DALI read alike."""
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the orientation: turned by 90 degrees
+    picture.save(folder / "baseline.jpg", quality=90)
+    picture.save(folder / "progressive.JPEG", quality=90, progressive=True)
+    picture.save(folder / "turned.jpg", quality=90, exif=exif)
+    picture.save(folder / "444.jpeg", quality=95, subsampling=0)
+    picture.convert("L").save(folder / "grey.jpg", quality=90)
+    picture.convert("CMYK").save(folder / "cmyk.jpg", quality=90)
+    picture.save(folder / "picture.png")
+    picture.save(folder / "png-named.jpg", "PNG")
+    picture.convert("P").save(folder / "palette.png")
+    picture.convert("L").save(folder / "grey.png")
+    picture.convert("RGBA").save(folder / "alpha.png")
+    picture.save(folder / "lossless.webp", lossless=True)
+    picture.save(folder / "picture.bmp")
+    picture.save(folder / "picture.tiff")
+
+
+def test_files_of_all_kinds_are_decoded_as_by_pillow(photographs: Path, tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    with Image.open(sorted(photographs.rglob("*.jpg"))[0]) as picture:
+        save_as(picture.resize((150, 100)), tmp_path / "class")
+    ours = delivered(tmp_path, preset=presets.RAW)
+    assert len(ours) == 14
+    assert difference(ours, decoded(tmp_path)).most == 0
+
+
+def test_sixteen_bits_are_scaled_where_pillow_cuts_them(tmp_path: Path) -> None:
+    # Documented.
+    (tmp_path / "class").mkdir()
+    deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
+    Image.fromarray(deep).save(tmp_path / "class" / "deep.png")
+    (ours,) = delivered(tmp_path, preset=presets.RAW)
+    assert np.abs(ours[..., 0].astype(int) - deep / 257).max() <= 1
+    assert difference([ours], decoded(tmp_path)).mean > 50
+
+
+# Classes
+
+
+def test_classes_are_the_directories_in_byte_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "B", "a b", "é", "10", "9"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "image.jpg")
+    expected = ["10", "9", "B", "a", "a b", "b", "é"]
+    with image_folder(tmp_path, train=False, batch_size=7, classes=expected, **SMALL) as loader:
+        assert loader.classes == tuple(expected)
+        assert next(iter(loader))[1].tolist() == list(range(7))
+        assert repr(loader) == f"<Loader: image_folder of {str(tmp_path)!r}, 7 classes>"
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["c0", "c1", "c2", "c3"], r"class directories of '.*': missing: 'c3'$"),
+        (["c0", "c2"], r": not expected: 'c1'$"),
+        (["c0", "c1", "d"], r": missing: 'd'; not expected: 'c2'$"),
+        (["c2", "c1", "c0"], "must be in the order of the labels, which is 'c0', 'c1', 'c2'"),
+        ([f"{n}" for n in range(9)], "missing: '0', '1', '2', '3', '4' and 4 more"),
+    ],
+)
+def test_other_classes_than_expected_are_refused_by_name(
+    jpegs: Path, classes: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        image_folder(jpegs, train=True, batch_size=4, device="cpu", classes=classes)
+
+
+def test_a_class_without_images_is_refused_by_name(jpegs: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(jpegs, tmp_path / "root")
+    (root / "empty").mkdir()
+    (root / "other").mkdir()
+    (root / "other" / "image.heic").write_bytes(b"x")
+    message = r"no images in .* 'empty', 'other' of .*\*\.jpg"
+    loader = image_folder(root, train=True, batch_size=4, **SMALL)
+    with loader, pytest.raises(ValueError, match=message):
+        len(loader)
+
+
+def test_a_root_without_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no class directories: expected root/class/image"):
+        image_folder(tmp_path, train=True, batch_size=4, device="cpu")
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "image.heic").write_bytes(b"x")
+    loader = image_folder(tmp_path, train=True, batch_size=4, **SMALL)
+    with loader, pytest.raises(ValueError, match=r"no files found under .* file_filters=.*jpg"):
+        len(loader)
+    with pytest.raises(ValueError, match=r"image\.heic' is neither a directory nor an index"):
+        image_folder(tmp_path / "class" / "image.heic", train=True, batch_size=4, device="cpu")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        image_folder(tmp_path / "nowhere", train=True, batch_size=4, device="cpu")
+    with pytest.raises(ValueError, match=r"^root must be a local path or a URL .*: write s3://"):
+        image_folder("S3://images", train=True, batch_size=4, device="cpu")
+    with pytest.raises(ValueError, match="root=None, and backend 'python-file' does not know"):
+        image_folder(None, train=True, batch_size=4, device="cpu")
+
+
+def test_a_root_may_be_bytes(jpegs: Path) -> None:
+    with image_folder(os.fsencode(jpegs), train=False, batch_size=30, **SMALL) as loader:
+        assert next(iter(loader))[1].tolist() == [0] * 10 + [1] * 10 + [2] * 10
+
+
+# Backends
+
+BACKENDS: list[tuple[str, dict[str, Any]]] = [
+    ("memory", {}),
+    ("python-file", {"direct": True}),
+    ("python-file", {"io": "preadv"}),
+]
+
+
+@pytest.mark.parametrize(("backend", "options"), BACKENDS)
+def test_all_backends_deliver_the_same(jpegs: Path, backend: str, options: Any) -> None:
+    common = {"train": True, "batch_size": 4, "transforms": [RandomResizedCrop(16)]}
+    expected = delivered(jpegs, **common)
+    found = delivered(jpegs, **common, backend=backend, backend_options=options)
+    assert len(expected) == 28
+    assert np.array_equal(found, expected)
+
+
+@NEEDS_ROOT
+def test_a_backend_with_a_map_delivers_the_same(jpegs: Path, root: Path, tmp_path: Path) -> None:
+    shutil.copytree(jpegs, root / "images")
+    options = {"bmap": str(make_map(root / "images", tmp_path / "bmap.json"))}
+    common = {"train": True, "batch_size": 4, "transforms": [RandomResizedCrop(16)]}
+    expected = delivered(root / "images", **common)
+    for where in (root / "images", None):
+        found = delivered(where, **common, backend="block", backend_options=options)  # type: ignore[arg-type]
+        assert np.array_equal(found, expected)
+    with image_folder(
+        None, train=False, batch_size=4, backend="block", backend_options=options, **SMALL
+    ) as loader:
+        assert loader.classes == ("c0", "c1", "c2")
+        assert repr(loader) == "<Loader: image_folder of the map, 3 classes>"

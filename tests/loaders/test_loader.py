@@ -1,0 +1,196 @@
+"""A Loader's epochs, beside the iterators and the reader of DALI."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+from hypothesis import example, settings
+from hypothesis import given as of
+from hypothesis import strategies as st
+from nvidia.dali import fn
+from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dali_storage.loaders import Loader, Shard
+from tests.kit.loading import SHUFFLES, Make, given, labels, numbers, place, shard_size, stream
+
+POLICIES = {
+    "partial": LastBatchPolicy.PARTIAL,
+    "drop": LastBatchPolicy.DROP,
+    "pad": LastBatchPolicy.FILL,
+}
+
+
+@pytest.mark.parametrize("last_batch", POLICIES)
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("order", SHUFFLES)
+def test_epochs_are_those_of_dalis_iterator(
+    loader: Any, order: str, world: int, last_batch: str
+) -> None:
+    # Three shards of 37 samples have 3, 3 and 4 batches: with DROP, DALI then begins an epoch with
+    # the padding of the one before.
+    samples = 35 if last_batch == "drop" else 37
+    make = Make(samples=samples, order=SHUFFLES[order])
+    real = Make(samples=samples, order=SHUFFLES[order], file=fn.readers.file)
+    iterator = DALIGenericIterator(
+        [real(checkpoint=None, shard_id=rank, num_shards=world) for rank in range(world)],
+        ["label", "number"],
+        reader_name="Reader",
+        last_batch_policy=POLICIES[last_batch],
+        auto_reset=True,
+    )
+    ranks = [
+        loader(make, last_batch=last_batch, shard=Shard(rank, world), to="torch")
+        for rank in range(world)
+    ]
+    for epoch in range(4):
+        expected: list[list[Any]] = [[] for _ in ranks]
+        for step in iterator:
+            for rank, batch in enumerate(step):
+                if len(batch["label"]):  # DALI gives an empty batch to a rank that has none left
+                    expected[rank].append(numbers(batch.values()))
+        for rank, each in enumerate(ranks):
+            assert len(each) == len(expected[rank])
+            seen = []
+            for batch in each:
+                assert len(each) == len(expected[rank]) or len(seen) + 1 == len(expected[rank])
+                assert each.epoch == epoch
+                seen.append(numbers(batch))
+            if last_batch != "pad":  # the iterator draws numbers for what it drops, too
+                seen, expected[rank] = (
+                    [batch[:1] for batch in it] for it in (seen, expected[rank])
+                )
+            assert seen == expected[rank]
+
+
+@settings(max_examples=40, deadline=None)
+@of(
+    samples=st.integers(1, 40),
+    batch_size=st.integers(1, 12),
+    world=st.integers(1, 3),
+    order=st.sampled_from(sorted(SHUFFLES)),
+    last_batch=st.sampled_from(sorted(POLICIES)),
+)
+def test_all_ranks_together_give_every_sample_once(
+    samples: int, batch_size: int, world: int, order: str, last_batch: str
+) -> None:
+    world = min(world, samples)
+    if last_batch == "drop":
+        batch_size = min(batch_size, samples // world)
+    make = Make(samples=samples, batch_size=batch_size, order=SHUFFLES[order])
+    ranks = [
+        Loader(make, shard=Shard(rank, world), last_batch=last_batch, to="numpy")
+        for rank in range(world)
+    ]
+    for epoch in range(3):
+        lengths = [len(each) for each in ranks]
+        batches: list[list[list[int]]] = []
+        for rank, each in enumerate(ranks):
+            batches.append([])
+            for batch in each:
+                given_labels = numbers(batch)[0]
+                assert 0 < len(given_labels) <= batch_size
+                before = len(batches[-1]) * batch_size
+                left = shard_size(make, rank, world, epoch) - before
+                assert each.valid == max(0, min(batch_size, left))
+                batches[-1].append(given_labels)
+        assert [len(each) for each in batches] == lengths
+        assert all(lengths)
+        everything = sorted(chain(*chain(*batches)))
+        if last_batch == "partial":
+            assert everything == list(range(samples))
+        else:
+            assert len(set(lengths)) == 1
+            assert all(len(batch) == batch_size for rank in batches for batch in rank)
+            if last_batch == "pad":
+                assert set(everything) == set(range(samples))
+            else:
+                assert len(set(everything)) == len(everything)
+    for each in ranks:
+        each.close()
+
+
+@settings(max_examples=40, deadline=None)
+@example(
+    order="list",
+    last_batch="pad",
+    steps=[("take", 2), ("restore", 0), ("take", 1), ("set_epoch", 0), ("take", 1)],
+)
+@of(
+    order=st.sampled_from(sorted(SHUFFLES)),
+    last_batch=st.sampled_from(sorted(POLICIES)),
+    steps=st.lists(
+        st.one_of(
+            st.integers(0, 8).map(lambda batches: ("take", batches)),
+            st.integers(0, 5).map(lambda epoch: ("set_epoch", epoch)),
+            st.just(("restore", 0)),
+        ),
+        max_size=8,
+    ),
+)
+def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(
+    order: str, last_batch: str, steps: list[tuple[str, int]]
+) -> None:
+    """Rank 1 of 3 has epochs of 12, 12 and 11 samples: with "partial", 3, 3 and 3 batches."""
+    make = Make(samples=35, order=SHUFFLES[order])
+    expected = stream(make, 1, 3)
+    options: Any = {"shard": Shard(1, 3), "last_batch": last_batch, "to": "numpy"}
+    loader = Loader(make, **options)
+    start = here = 0, 0  # an epoch, and how many of its batches were given
+    restored: tuple[int, int] | None = None
+    for step, number in steps:
+        if step == "set_epoch":
+            loader.set_epoch(number)
+            coming = restored if restored and restored[0] == number else (number, 0)
+            start, here = coming, coming if here == start else here
+        elif step == "restore":
+            state = loader.state_dict()
+            loader.close()
+            loader = Loader(make, **options)
+            loader.load_state_dict(state)
+            assert place(state) == here
+            start = restored = here
+        else:
+            iter(loader)
+            iterator, here = iter(loader), start
+            rest = given(make, expected(start[0]), start[0], last_batch, 1, 3)
+            assert len(loader) == len(rest)
+            taken = [batch for batch in (next(iterator, None) for _ in range(number)) if batch]
+            assert labels(taken) == rest[start[1] : start[1] + number]
+            if number:
+                here, start, restored = (start[0], start[1] + len(taken)), (start[0] + 1, 0), None
+                if here[1] == len(rest):
+                    here = start
+    loader.close()
+
+
+def test_a_newer_iterator_ends_an_older_one(loader: Any) -> None:
+    """Silence would be a loop that sees a part of the data."""
+    one = loader(Make())
+    first, second = iter(one), iter(one)
+    assert labels(islice(second, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert one.epoch == 0
+    assert labels(islice(first, 1)) == [[0, 1, 2, 3]]  # it begins an epoch now
+    assert one.epoch == 1
+    iter(one)
+    for old in (first, second, zip(one, one, strict=True)):
+        with pytest.raises(RuntimeError, match="two Loaders for two loops"):
+            list(old)
+    last = iter(one)
+    assert one.epoch == 4
+    assert len(list(islice(last, 6))) == 6
+    next(iter(one))
+    assert list(last) == []  # complete
+
+
+def test_len_is_of_the_epoch_under_way_or_else_of_the_coming_one(loader: Any) -> None:
+    """Rank 0 of 2 has 4, 5 and 4 of 9 samples: 2, 3 and 2 batches."""
+    one = loader(Make(samples=9, batch_size=2), shard=Shard(0, 2))
+    lengths = []
+    assert len(one) == 2
+    for _ in range(3):
+        for _batch in one:
+            lengths.append(len(one))
+    assert lengths == [2, 3, 3, 3, 2, 2, 3]

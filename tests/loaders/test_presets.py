@@ -1,0 +1,186 @@
+"""Presets: whole lists of transforms, compared with torchvision's."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali import fn, pipeline_def
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as tv
+
+from dali_storage.loaders.datasets.compose import fused, seeded
+from dali_storage.loaders.datasets.settings import Settings, chosen_transforms
+from dali_storage.loaders.transforms import Normalize, RandomErasing, presets
+from dali_storage.loaders.transforms.presets import Preset
+from tests.kit.pixels import Pixels, decoded, delivered, difference
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ALL = {name: each for name, each in vars(presets).items() if isinstance(each, Preset)}
+TRAINED_ON = {
+    "IMAGENET_TRAIN": 224,
+    "IMAGENET_TRAIN_2": 176,
+    "IMAGENET_TIMM": 224,
+    "CIFAR10_TRAIN": 32,
+    "CIFAR10_FAST": 32,
+    "CIFAR100_TRAIN": 32,
+}
+
+
+def shown_by_torchvision(root: Path, resize: int, mode: InterpolationMode) -> list[Pixels]:
+    change = v2.Compose([v2.Resize(resize, mode), v2.CenterCrop(224)])
+    return decoded(root, change)
+
+
+@pytest.mark.parametrize(
+    ("name", "resize", "mode", "most"),
+    [
+        ("IMAGENET_EVAL", 256, InterpolationMode.BILINEAR, 1),
+        ("IMAGENET_EVAL_2", 232, InterpolationMode.BILINEAR, 1),
+        ("IMAGENET_TIMM_EVAL", 256, InterpolationMode.BICUBIC, 8),
+    ],
+)
+def test_what_is_evaluated_is_torchvisions(
+    photographs: Path, name: str, resize: int, mode: InterpolationMode, most: int
+) -> None:
+    theirs = shown_by_torchvision(photographs, resize, mode)
+    found = difference(delivered(photographs, preset=ALL[name], dtype="uint8"), theirs)
+    assert (found.mean <= 0.2, found.p99 <= 1, found.most <= most) == (True, True, True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_normalised_images_are_torchvisions(photographs: Path, dtype: Any) -> None:
+    shown = shown_by_torchvision(photographs, 256, InterpolationMode.BILINEAR)
+    theirs = [tv.normalize(tv.to_tensor(image), MEAN, STD).numpy() for image in shown]
+    ours = delivered(photographs, dtype=dtype, layout="CHW", batch_size=5)
+    assert ours[0].dtype == np.dtype(dtype)
+    assert difference(ours, theirs).most <= (0.018 if dtype == "float32" else 0.019)
+
+
+@pytest.mark.parametrize("name", TRAINED_ON)
+def test_what_is_trained_on_has_one_size_and_the_spread_of_the_data(
+    photographs: Path, name: str
+) -> None:
+    side = TRAINED_ON[name]
+    ours = np.array(delivered(photographs, preset=ALL[name], batch_size=8, layout="CHW"))
+    assert (ours.shape, ours.dtype) == ((24, 3, side, side), np.float32)
+    assert abs(ours.mean()) < 1
+    assert 0.3 < ours.std() < 2
+
+
+@pytest.mark.parametrize("name", ["IMAGENET_TRAIN", "CIFAR10_FAST"])
+def test_pixels_are_what_is_normalised(photographs: Path, name: str) -> None:
+    preset = ALL[name]
+    ours = np.array(delivered(photographs, preset=preset, batch_size=8))
+    pixels = np.array(delivered(photographs, preset=preset, batch_size=8, dtype="uint8"))
+    assert pixels.dtype == np.uint8
+    assert np.abs((pixels / 255 - preset.mean) / preset.std - ours).max() < 1e-6
+
+
+def test_raw_images_are_as_decoded(jpegs: Path) -> None:
+    theirs = decoded(jpegs)
+    ours = delivered(jpegs, preset=presets.RAW)
+    assert all(each.dtype == np.uint8 for each in ours)
+    assert difference(ours, theirs).most == 0
+    wide = delivered(jpegs, preset=presets.RAW, dtype="float32", layout="CHW")
+    assert difference(wide, [each.transpose(2, 0, 1) for each in theirs]).most == 0
+    assert wide[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_preset_says_where_its_numbers_come_from(name: str) -> None:
+    preset = ALL[name]
+    assert len(preset.source) > 20
+    normalize = [step for step in preset.transforms if isinstance(step, Normalize)]
+    assert [(step.mean, step.std) for step in normalize] == (
+        [(preset.mean, preset.std)] if name != "RAW" else []
+    )
+
+
+# CIFAR, planes of 32 x 32 pixels without any decoding
+
+
+def planes(steps: Any, images: Pixels, dtype: Any = "float32") -> Pixels:
+    """What the loaders of CIFAR make of images, uint8, NCHW."""
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
+    def define() -> Any:
+        result = fn.external_source(lambda: images, batch=True, layout="CHW")
+        for step in fused(seeded(steps, 1), "CHW", "CHW", dtype):
+            result = step(result)
+        return result
+
+    return np.array(define().run()[0].as_tensor())
+
+
+def cifar(number: int) -> Pixels:
+    return np.random.default_rng(2).integers(0, 256, (number, 3, 32, 32), np.uint8)
+
+
+@pytest.mark.parametrize("name", ["CIFAR10_TRAIN", "CIFAR100_TRAIN"])
+def test_trained_cifar_is_a_padded_crop_flipped_and_normalised(name: str) -> None:
+    preset = ALL[name]
+    images = cifar(60)
+    for image, ours in zip(images, planes(preset.transforms, images), strict=True):
+        padded = tv.pad(torch.from_numpy(image), 4)
+        expected = (
+            tv.normalize(
+                tv.hflip(part) if flipped else part, list(preset.mean), list(preset.std)
+            ).numpy()
+            for y, x, flipped in itertools.product(range(9), range(9), (False, True))
+            for part in [padded[:, y : y + 32, x : x + 32] / 255]
+        )
+        assert min(np.abs(each - ours).max() for each in expected) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["CIFAR10_EVAL", "CIFAR100_EVAL"])
+def test_evaluated_cifar_is_only_normalised(name: str) -> None:
+    images = cifar(20)
+    mean, std = list(ALL[name].mean), list(ALL[name].std)
+    expected = tv.normalize(torch.from_numpy(images) / 255, mean, std).numpy()
+    assert np.abs(planes(ALL[name].transforms, images) - expected).max() <= 1e-6
+
+
+def test_fast_cifar_moves_by_two_pixels_and_cuts_out_four() -> None:
+    images = np.full((400, 3, 32, 32), 7, np.uint8)
+    found = planes(
+        [each for each in presets.CIFAR10_FAST.transforms if not isinstance(each, Normalize)],
+        images,
+        "uint8",
+    )
+    colour = np.array([125, 122, 113])[:, None, None]
+    kept, filled = (found == 7).all(1), (found == colour).all(1)
+    assert (kept | filled).all()
+    # At most two rows and two columns, and 4 x 4 pixels.
+    counts = filled.sum((1, 2))
+    assert counts.max() <= 32 * 32 - 30 * 30 + 16
+    assert counts.min() == 16
+    assert np.unique(counts).size > 8
+
+
+# Colours after a normalization
+
+
+def test_an_erased_part_is_the_mean_in_pixels_too() -> None:
+    preset = Preset((Normalize(MEAN, STD), RandomErasing(1.0, (0.3, 0.4))), "")
+    images = np.full((50, 3, 32, 32), 7, np.uint8)
+    normalised = (planes(preset.transforms, images) == 0).all(1)
+    assert (normalised.mean((1, 2)) > 0.2).all()
+    steps = chosen_transforms(Settings(batch_size=1, device="cpu", dtype="uint8"), preset)
+    found = planes(steps, images, "uint8")
+    pixels = (found == np.round(255 * np.array(MEAN))[:, None, None]).all(1)
+    assert np.array_equal(pixels, normalised)  # the random numbers are the same
+    assert (pixels | (found == 7).all(1)).all()
+
+
+def test_half_precision_is_that_of_the_result_only() -> None:
+    steps = (Normalize(MEAN, STD), RandomErasing(0.5))
+    images = cifar(40)
+    expected = planes(steps, images).astype(np.float16)
+    found = planes(steps, images, "float16")
+    assert found.dtype == np.float16
+    assert np.array_equal(found, expected)

@@ -1,0 +1,272 @@
+"""A state in mid-epoch goes on with other numbers of ranks and batch sizes; the oracle is DALI."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain, islice, zip_longest
+from typing import Any
+
+import pytest
+from hypothesis import example, settings
+from hypothesis import given as of
+from hypothesis import strategies as st
+from nvidia.dali import pipeline_def
+
+from dali_storage.loaders import Loader, Shard
+from tests.kit.loading import SHUFFLES, Make, given, labels, numbers, shard_size, stream
+
+MAKE = Make(samples=37, order=SHUFFLES["window"])  # 2 ranks have shards of 18 and 19: 5 batches
+
+
+def of_ranks(make: Make, world: int, epoch: int) -> list[list[int]]:
+    """The samples of an epoch that DALI gives to each rank, without padding."""
+    return [
+        list(chain(*stream(make, rank, world)(epoch)))[: shard_size(make, rank, world, epoch)]
+        for rank in range(world)
+    ]
+
+
+def interleaved(ranks: list[list[int]]) -> list[int]:
+    """The first samples of all ranks, then the second ones and so on."""
+    return [label for row in zip_longest(*ranks) for label in row if label is not None]
+
+
+def batches(ranks: list[list[int]], size: int, last_batch: str) -> list[list[list[int]]]:
+    """The batches of each rank, padding left out."""
+    cut = [[rank[at : at + size] for at in range(0, len(rank), size)] for rank in ranks]
+    if last_batch == "drop":
+        full = min(map(len, ranks)) // size
+        return [rank[:full] for rank in cut]
+    most = max(map(len, cut))
+    return [rank + [[]] * (most - len(rank)) * (last_batch == "pad") for rank in cut]
+
+
+def restored(stack: ExitStack, make: Make, shard: Shard, last_batch: Any, state: Any) -> Loader:
+    """A loader that goes on from a state, which has been through JSON, or from an epoch."""
+    loader = stack.enter_context(Loader(make, shard=shard, last_batch=last_batch, to="numpy"))
+    if isinstance(state, int):
+        loader.set_epoch(state)
+        return loader
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loader.load_state_dict(json.loads(json.dumps(state)))
+    return loader
+
+
+def take(loader: Loader, expected: list[list[int]], count: int) -> Any:
+    """Compare the next batches of a loader, and give its state then."""
+    done = len(loader) - len(expected)
+    for number, batch in enumerate(islice(loader, count)):
+        found = numbers(batch)[0]
+        assert found[: loader.valid] == expected[number]
+        assert loader.valid == len(expected[number])
+        assert len(loader) == done + len(expected) or number + 1 == len(expected)
+    return loader.state_dict()
+
+
+@settings(max_examples=25, deadline=None)
+@example(37, "list", "partial", 0, [(2, 4, 2), (3, 4, 0)])
+@example(37, "window", "pad", 1, [(2, 4, 2), (3, 4, 1), (3, 4, 1), (2, 2, 0)])
+@example(40, "epoch", "drop", 2, [(4, 3, 1), (1, 12, 1), (2, 6, 0)])
+@example(9, "sticky", "pad", 0, [(2, 4, 1), (3, 4, 0)])  # one sample is left for three ranks
+@of(
+    st.integers(6, 60),
+    st.sampled_from(list(SHUFFLES)),
+    st.sampled_from(["partial", "drop", "pad"]),
+    st.integers(0, 2),
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 4)), min_size=2, max_size=4
+    ),
+)
+def test_every_sample_is_given_once_whatever_ranks_go_on(
+    samples: int, order: str, last_batch: str, epoch: int, parts: list[tuple[int, int, int]]
+) -> None:
+    make = Make(samples=samples, order=SHUFFLES[order])
+    began, done, everything, state = 0, 0, list[int](), epoch
+    for number, (world, batch_size, count) in enumerate(parts, 1):
+        make = replace(make, batch_size=batch_size)
+        if last_batch == "drop" and samples // world < batch_size:
+            return  # the Loader refuses it
+        if not done:  # the ranks that begin the epoch determine its order
+            began, everything = world, interleaved(of_ranks(make, world, epoch))
+        ranks = [everything[done:][rank::world] for rank in range(world)]
+        if began == world and done % (world * batch_size) == 0:  # they go on as usual
+            ranks = [rank[done // world :] for rank in of_ranks(make, world, epoch)]
+        expected = batches(ranks, batch_size, last_batch)
+        if number == len(parts):
+            finish(make, epoch, expected, last_batch, state)
+            return
+        count = max(0, min([count, *(len(rank) - 1 for rank in expected)]))
+        states = begin(make, expected, last_batch, state, count)
+        if not states:
+            return  # what was left is dropped
+        state = states[samples % len(states)]
+        done += count * world * batch_size
+
+
+def begin(make: Make, expected: Any, last_batch: str, state: Any, count: int) -> list[Any]:
+    """The states of all ranks after some of the batches that are expected."""
+    states = []
+    with ExitStack() as stack:
+        for rank, of_rank in enumerate(expected):
+            if of_rank:
+                loader = restored(stack, make, Shard(rank, len(expected)), last_batch, state)
+                states.append(take(loader, of_rank, count))
+    assert all(each["readers"] == states[0]["readers"] for each in states)
+    return states
+
+
+def finish(make: Make, epoch: int, expected: Any, last_batch: str, state: Any) -> None:
+    """Compare what is left of the epoch, and the following one."""
+    world = len(expected)
+    for rank, of_rank in enumerate(expected):
+        with ExitStack() as stack:
+            loader = restored(stack, make, Shard(rank, world), last_batch, state)
+            assert loader.epoch == epoch + (not of_rank)
+            if of_rank:
+                take(loader, of_rank, len(of_rank) + 1)
+            following = epoch + 1
+            real = stream(make, rank, world)(following)
+            whole = given(make, real, following, last_batch, rank, world)
+            assert len(loader) == len(whole)
+            assert labels(loader) == whole
+
+
+def resumed(world: int, rank: int, stack: ExitStack, make: Make = MAKE) -> Loader:
+    """A loader of a rank of `world`, after two batches of two ranks in epoch 1."""
+    first = stack.enter_context(Loader(MAKE, shard=Shard(0, 2), last_batch="pad", to="numpy"))
+    first.set_epoch(1)
+    return restored(stack, make, Shard(rank, world), "pad", take_two(first))
+
+
+def take_two(loader: Loader) -> dict[str, Any]:
+    assert len(list(islice(loader, 2))) == 2
+    return loader.state_dict()
+
+
+def test_a_warning_says_who_has_saved_the_state() -> None:
+    with Loader(MAKE, shard=Shard(0, 2), to="numpy") as first:
+        state = take_two(first)
+    for make, words in (
+        (MAKE, "2 ranks with batches of 4, and these are 3 with batches of 4: .* begin anew"),
+        (replace(MAKE, batch_size=3), "batches of 4, and these are 3 with batches of 3"),
+    ):
+        with (
+            Loader(make, shard=Shard(0, 3), to="numpy") as other,
+            pytest.warns(UserWarning, match=words) as seen,
+        ):
+            other.load_state_dict(state)
+        assert seen[0].filename == __file__
+
+
+def test_the_rest_of_an_epoch_is_left_and_begun_again() -> None:
+    """set_epoch() with the saved epoch goes on in it; later it gives the whole epoch."""
+    whole = [stream(MAKE, 1, 3)(epoch) for epoch in range(3)]
+    with ExitStack() as stack:
+        rest = labels(resumed(3, 1, stack))
+        assert len(rest) == 2  # of 21 samples, 7 a rank
+        for epochs, expected in (
+            ([1], [rest, whole[2]]),
+            ([0, 1], [rest, whole[2]]),
+            ([2], [whole[2]]),
+            ([0], [whole[0], whole[1], whole[2]]),
+        ):
+            loader = resumed(3, 1, stack)
+            for epoch in epochs:
+                loader.set_epoch(epoch)
+            assert [labels(loader) for _ in expected] == expected
+        for before in (1, 2):  # batches of the rest, and the whole epoch afterwards
+            loader = resumed(3, 1, stack)
+            assert labels(islice(loader, before)) == rest[:before]
+            loader.set_epoch(1)
+            assert len(loader) == len(whole[1])
+            assert [labels(loader), labels(loader)] == [whole[1], whole[2]]
+
+
+@pytest.mark.parametrize("make", [MAKE, replace(MAKE, batch_size=3)], ids=["4", "3"])
+def test_the_rest_of_an_epoch_survives_an_error_and_a_state(make: Make) -> None:
+    """Random operators, too, go on bit for bit with as many ranks."""
+    with ExitStack() as stack:
+        expected = [numbers(batch) for batch in chain(*[resumed(3, 1, stack, make)] * 2)]
+        loader = resumed(3, 1, stack, make)
+        found = [numbers(next(iter(loader)))]
+        state = loader.state_dict()
+        with pytest.raises(ValueError, match="last_batch"):
+            loader.load_state_dict(state | {"last_batch": "drop"})
+        with pytest.raises(ValueError, match="CRC-32"):
+            reader = state["readers"]["Reader"] | {"names": 7}
+            loader.load_state_dict(state | {"readers": {"Reader": reader}})
+        assert loader.state_dict() == state
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            other = stack.enter_context(
+                Loader(make, shard=Shard(1, 3), last_batch="pad", to="numpy")
+            )
+            other.load_state_dict(state)
+        found += [numbers(batch) for batch in chain(other, other)]
+        assert found == expected
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader.load_state_dict(loader.state_dict())
+        assert [numbers(batch) for batch in chain(loader, loader)] == expected[1:]
+
+
+def test_random_operators_go_on_when_the_whole_epoch_is_begun_again() -> None:
+    with ExitStack() as stack:
+        loader = resumed(3, 1, stack)
+        expected = [numbers(batch)[1] for batch in chain(loader, loader)]
+        loader = resumed(3, 1, stack)
+        found = [numbers(next(iter(loader)))[1]]
+        loader.set_epoch(1)
+        found += [numbers(batch)[1] for batch in loader]
+        assert found == expected[: len(found)]
+
+
+def test_the_whole_epoch_goes_on_after_an_interrupt() -> None:
+    whole = stream(MAKE, 1, 3)(1)
+    with ExitStack() as stack:
+        loader = resumed(3, 1, stack)
+        assert labels(islice(loader, 1)) != whole[:1]
+        loader.set_epoch(1)
+        epoch = iter(loader)
+        found = labels(islice(epoch, len(whole) - 1))
+        loader._supply._batches.sound = False  # type: ignore[union-attr]
+        assert found + labels(epoch) == whole
+
+
+def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others() -> None:
+    """The seed of the reader is then that of the pipeline, which may differ from rank to rank."""
+    order = {"random_shuffle": True, "initial_fill": 7}
+    make = replace(MAKE, order=order, options={"seed": 3})
+    with Loader(make, shard=Shard(0, 2), to="numpy") as first:
+        state = take_two(first)
+    with (
+        Loader(make, shard=Shard(0, 3), to="numpy") as other,
+        pytest.raises(ValueError, match=r"another seed, .* give the reader seed="),
+    ):
+        other.load_state_dict(state)
+
+
+def test_all_readers_of_a_pipeline_go_on() -> None:
+    def make(checkpoint: bytes | None, shard_id: int, num_shards: int) -> Any:
+        @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+        def define() -> tuple[Any, Any]:
+            def named(**arguments: Any) -> Any:
+                return MAKE.file(**arguments | {"name": "Masks"})
+
+            masks = replace(MAKE, file=named)
+            return MAKE.read(shard_id, num_shards), masks.read(shard_id, num_shards)
+
+        return define(checkpoint=checkpoint)
+
+    with Loader(make, shard=Shard(0, 2), to="numpy") as first:
+        state = take_two(first)
+    with ExitStack() as stack:
+        loader = restored(stack, make, Shard(1, 3), "partial", state)  # type: ignore[arg-type]
+        batches = [numbers(batch) for batch in loader]
+    expected = interleaved(of_ranks(MAKE, 2, 0))[16:][1::3]
+    assert list(chain(*(images for images, _ in batches))) == expected
+    assert all(images == masks for images, masks in batches)

@@ -1,0 +1,277 @@
+"""Saving and loading the state of a Loader; the oracle is the run without a stop."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+import torch
+
+from dali_storage.loaders import Loader, Shard
+from tests.kit.loading import SHUFFLES, Make, labels, numbers, place
+
+Batch = tuple[list[Any], ...]
+MAKE = Make(order=SHUFFLES["window"])  # epochs of 6 batches
+
+
+def values(batches: Iterable[Any]) -> list[Batch]:
+    return [numbers(batch) for batch in batches]
+
+
+def epochs(loader: Loader) -> Iterator[Any]:
+    """Batches without an end."""
+    while True:
+        yield from loader
+
+
+def saved(loader: Loader) -> dict[str, Any]:
+    """A state that has been through JSON and through torch."""
+    file = io.BytesIO()
+    torch.save(json.loads(json.dumps(loader.state_dict())), file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def changed(state: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """The state with other values, of the reader if it has them."""
+    reader = state["readers"]["Reader"]
+    own = {name: value for name, value in change.items() if name in reader.keys() - {"version"}}
+    rest = {name: value for name, value in change.items() if name not in own}
+    return state | {"readers": {"Reader": reader | own}} | rest
+
+
+@pytest.mark.parametrize("order", ["window", "epoch"])
+def test_a_state_goes_on_with_the_next_batch(loader: Any, order: str) -> None:
+    """At every place of two epochs, with the states of random operators; saving changes nothing."""
+    make = Make(order=SHUFFLES[order])
+    whole = values(islice(epochs(loader(make)), 24))
+    states, seen = [], []
+    first = loader(make)
+    for epoch in range(2):
+        states.append(saved(first))
+        iterator = iter(first)
+        states.append(saved(first))
+        assert len(first) == 6
+        for batch in iterator:
+            seen.append(numbers(batch))
+            states.append(saved(first))
+            assert place(states[-1])[0] == epoch + (len(seen) == 6 * epoch + 6)
+    assert seen == whole[:12]
+    for number, state in enumerate(states):
+        done = number // 8 * 6 + max(0, number % 8 - 1)
+        assert divmod(done, 6) == place(state)
+        other = loader(make)
+        other.load_state_dict(state)
+        iter(other)  # Lightning does this, too
+        assert values(islice(epochs(other), 12)) == whole[done : done + 12]
+        other.close()
+
+
+@pytest.mark.parametrize("takes", [[2], [2, 0], [2, 3], [2, 6], [0, 1], [1, 1, 1], [6, 4]], ids=str)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_state_is_right_after_epochs_that_were_left(
+    loader: Any, takes: list[int], depth: int
+) -> None:
+    make = replace(MAKE, depth=depth)
+    first = loader(make)
+    for take in takes:
+        iterator = iter(first)
+        assert len(list(islice(iterator, take))) == take
+    state = saved(first)
+    expected = values(chain(iterator, first, first))
+    other = loader(make)
+    other.load_state_dict(state)
+    assert values(islice(epochs(other), len(expected))) == expected
+
+
+def test_a_state_of_a_restored_loader_is_as_good(loader: Any) -> None:
+    whole = values(islice(epochs(loader(MAKE)), 18))
+    one = loader(MAKE)
+    seen = []
+    for take in (4, 1, 3, 6, 0, 4):
+        seen += values(islice(epochs(one), take))
+        state = saved(one)
+        one.close()
+        one = loader(MAKE)
+        one.load_state_dict(state)
+        assert place(saved(one)) == place(state)
+    assert seen == whole
+
+
+def test_a_state_replaces_what_the_loader_was_doing(loader: Any) -> None:
+    one = loader(MAKE)
+    whole = values(islice(epochs(one), 18))
+    other = loader(MAKE)
+    old = iter(other)
+    next(old)
+    other.load_state_dict(one.state_dict())
+    assert (other.epoch, len(other)) == (3, 6)
+    with pytest.raises(RuntimeError, match=r"newer"):
+        next(old)
+    other.set_epoch(1)
+    assert labels(other) == [batch[0] for batch in whole[6:12]]
+
+
+def test_set_epoch_keeps_the_place_of_its_epoch(loader: Any) -> None:
+    """A script that goes on after a stop calls set_epoch() as it does in every epoch."""
+    first = loader(MAKE)
+    next(islice(epochs(first), 9, None))  # epoch 1, 4 batches
+    state = saved(first)
+    for epoch, done in ((1, 4), (2, 0), (0, 0), (1, 4)):
+        other = loader(MAKE)
+        other.load_state_dict(state)
+        other.set_epoch(epoch)
+        assert (other.epoch, place(other.state_dict())) == (epoch, (epoch, done))
+        expected = loader(MAKE)
+        expected.set_epoch(epoch)
+        assert labels(other) == labels(expected)[done:]
+
+
+def test_nothing_is_left_of_the_epoch_of_a_smaller_shard(loader: Any) -> None:
+    """The larger shard has one batch more, before which its state was saved."""
+    make = replace(MAKE, samples=17, order=SHUFFLES["sticky"])  # shards of 8 and 9 samples
+    larger = loader(make, shard=Shard(1, 2))
+    assert len(list(islice(larger, 2))) == 2
+    state = saved(larger)
+    whole = labels(islice(epochs(loader(make, shard=Shard(0, 2))), 4))
+    for epochs_set, expected in (([], whole[2:]), ([0], []), ([0, 1], whole[2:])):
+        other = loader(make, shard=Shard(0, 2))
+        with pytest.warns(UserWarning, match="state is of rank 1, and this is rank 0"):
+            other.load_state_dict(state)
+        for epoch in epochs_set:
+            other.set_epoch(epoch)
+        assert labels(other) == expected
+
+
+def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loader: Any) -> None:
+    """Lightning saves what rank 0 has."""
+    ranks = [loader(MAKE, shard=Shard(rank, 2)) for rank in (0, 1)]
+    whole = [values(islice(epochs(each), 9)) for each in ranks]
+    ranks = [loader(MAKE, shard=Shard(rank, 2)) for rank in (0, 1)]
+    list(islice(epochs(ranks[0]), 4))
+    state = saved(ranks[0])
+    with pytest.warns(UserWarning, match=r"state is of rank 0, and this is rank 1") as seen:
+        ranks[1].load_state_dict(state)
+    assert seen[0].filename == __file__
+    other = loader(MAKE, shard=Shard(0, 2))
+    other.load_state_dict(state)
+    rests = [values(islice(epochs(each), 5)) for each in (other, ranks[1])]
+    assert rests[0] == whole[0][4:]
+    assert [batch[0] for batch in rests[1]] == [batch[0] for batch in whole[1][4:]]
+    assert rests[1][0][1] == whole[1][0][1]  # anew
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 1}, "version 1.*reads version 2"),
+        ({"samples": 23}, "made with 23 samples, and here it is 22 samples"),
+        ({"names": 7}, "CRC-32 0x7, and here"),
+        ({"seed": 6}, "made with seed=6, and here it is seed=5"),
+        ({"initial_fill": 8}, "initial_fill=8, and here it is initial_fill=7"),
+        ({"last_batch": "drop"}, "last_batch='drop'.*last_batch='partial'"),
+        ({"epoch": -1}, "epoch is -1"),
+        ({"given": 1.5}, "given is 1.5"),
+        ({"given": True}, "given is True"),
+        ({"given": 22}, "given is 22"),
+        ({"world": 0.5}, "world is 0.5"),
+        ({"readers": []}, r"readers is \[\]"),
+        ({"readers": {"Other": {}}}, "readers named Other, and the pipeline has Reader"),
+        ({"readers": {"Reader": {}}}, "no version"),
+        ({"pipeline": None}, "pipeline is None"),
+        ({"pipeline": "Z2Fy!YmFnZQ=="}, "not base64"),
+        ({"pipeline": "Z2FyYmFnZQ=="}, "other operators.*or is damaged"),
+        ({"pipeline": ""}, "other operators.*or is damaged"),
+        ({"more": 1}, "more"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("used", [False, True])
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(
+    loader: Any, used: bool, change: dict[str, Any], words: str
+) -> None:
+    whole = values(islice(epochs(loader(MAKE)), 12))
+    one = loader(MAKE)
+    iterator = iter(one)
+    taken = values(islice(iterator, 3 if used else 0))
+    state = changed(saved(loader(MAKE)), change)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=words):
+            one.load_state_dict(state)
+    assert taken + values(chain(iterator, one)) == whole
+
+
+@pytest.mark.parametrize("missing", ["version", "readers", "pipeline", "rank"])
+def test_an_incomplete_state_is_refused(loader: Any, missing: str) -> None:
+    one = loader(MAKE)
+    state = saved(one)
+    del state[missing]
+    with pytest.raises(ValueError, match=missing):
+        one.load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [None, b"", [1], "{}"])
+def test_what_is_no_mapping_is_refused(loader: Any, state: Any) -> None:
+    with pytest.raises(TypeError, match="mapping"):
+        loader(MAKE).load_state_dict(state)
+
+
+def test_an_unused_loader_compares_the_samples(loader: Any) -> None:
+    """It learns their number only with its pipeline."""
+    state = saved(loader(MAKE))
+    for each in (state, state | {"rank": 3}):
+        other = loader(replace(MAKE, samples=23))
+        with pytest.raises(ValueError, match="22 samples, and here it is 23 samples"):
+            other.load_state_dict(each)
+        assert len(labels(other)) == len(other)
+
+
+def test_a_state_of_version_1_is_refused_by_it(loader: Any) -> None:
+    state = {"samples": 22, "names": 1, "epoch": 0, "given": 1, "version": 1, "pipeline": ""}
+    with pytest.raises(ValueError, match="version 1, and this dali_storage reads version 2: load"):
+        loader(MAKE).load_state_dict(state)
+
+
+@pytest.mark.parametrize("change", [{"labels": [1] * 22}, {"files": [__file__] * 22}])
+def test_a_state_of_other_samples_of_the_same_number_is_refused(
+    loader: Any, change: dict[str, Any]
+) -> None:
+    def other(**arguments: Any) -> Any:
+        return MAKE.file(**arguments | change)
+
+    state = saved(loader(MAKE))
+    with pytest.raises(ValueError, match="names, labels and index"):
+        loader(replace(MAKE, file=other)).load_state_dict(state)
+
+
+def test_pickling_and_copying_say_what_to_do(loader: Any) -> None:
+    one = loader(MAKE)
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"state_dict\(\)"):
+            attempt(one)
+
+
+def test_restoring_closes_the_pipeline_first(loader: Any) -> None:
+    """Its reader needs AIO contexts, of which the machine has a limited number."""
+    made: list[Any] = []
+    alive = []
+
+    def make(**arguments: Any) -> Any:
+        alive.append(sum(pipeline() is not None for pipeline in made))
+        pipeline = MAKE(**arguments)
+        made.append(weakref.ref(pipeline))
+        return pipeline
+
+    one = loader(make)
+    one.load_state_dict(saved(one))
+    one.load_state_dict(saved(one))
+    assert alive == [0, 0, 0]

@@ -1,0 +1,471 @@
+"""Transforms: their pixels and random numbers are those of Pillow and torchvision."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali import Pipeline, fn, pipeline_def, types
+from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
+from nvidia.dali.experimental import torchvision as dali_torchvision
+from PIL import Image
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as tv
+
+from dali_storage.loaders.datasets.compose import decode, fused, seeded
+from dali_storage.loaders.transforms import (
+    Auto,
+    CentreCrop,
+    ColourJitter,
+    Cutout,
+    Flip,
+    Normalize,
+    PadCrop,
+    RandomErasing,
+    RandomResizedCrop,
+    ShorterSide,
+)
+from dali_storage.loaders.transforms.presets import Preset
+from tests.kit.pixels import Pixels, decoded, delivered, difference, files
+
+CUBIC = InterpolationMode.BICUBIC
+
+
+def unchanged(images: Any) -> Any:
+    return images
+
+
+def apply(step: Any, images: list[Pixels], layout: str = "HWC", *, repeat: int = 1) -> Pixels:
+    """The results of a transform for images of one size, which are given as one batch."""
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
+    def define() -> Any:
+        return step(fn.external_source(lambda: images, batch=True, layout=layout))
+
+    pipeline = define()
+    return np.concatenate([np.array(pipeline.run()[0].as_tensor()) for _ in range(repeat)])
+
+
+def noise(number: int, *shape: int, seed: int = 0) -> list[Pixels]:
+    return list(np.random.default_rng(seed).integers(1, 256, (number, *shape), np.uint8))
+
+
+def largest_gap(ours: Pixels, theirs: Pixels) -> float:
+    """The statistic of Kolmogorov and Smirnov: between two empirical distributions."""
+    ours, theirs = np.sort(ours), np.sort(theirs)
+    at = np.concatenate([ours, theirs])
+    below = [np.searchsorted(each, at, "right") / len(each) for each in (ours, theirs)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("cubic", [False, True])
+def test_the_shorter_side_is_torchvisions(photographs: Path, cubic: bool) -> None:
+    mode = CUBIC if cubic else InterpolationMode.BILINEAR
+    ours = delivered(photographs, transforms=[ShorterSide(256, cubic=cubic)])
+    theirs = decoded(photographs, lambda image: tv.resize(image, 256, mode))
+    found = difference(ours, theirs)
+    # At the borders, DALI repeats the last pixels, and Pillow divides by the weights inside.
+    assert (found.mean < 0.2, found.p99 <= 1, found.most <= 16) == (True, True, True)
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (5, 1000), (333, 100), (99, 100), (2500, 33)])
+def test_the_longer_side_is_cut_off_as_in_torchvision(sides: tuple[int, int]) -> None:
+    (image,) = noise(1, *sides, 3)
+    for size in (7, 100, 101):
+        expected = v2.Resize(size)(Image.fromarray(image)).size[::-1]
+        assert apply(ShorterSide(size), [image]).shape[1:3] == expected
+        planes = np.ascontiguousarray(image.transpose(2, 0, 1))
+        found = apply(ShorterSide(size, layout="CHW"), [planes], "CHW")
+        assert found.shape[2:] == expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 30, 31])
+def test_the_centre_is_torchvisions(size: int) -> None:
+    for sides in ((9, 14), (10, 13), (11, 12), (12, 11), (30, 7)):
+        (image,) = noise(1, *sides, 3)
+        expected = np.asarray(v2.CenterCrop(size)(Image.fromarray(image)))
+        assert np.array_equal(apply(CentreCrop(size), [image])[0], expected)
+        planes = np.ascontiguousarray(image.transpose(2, 0, 1))
+        found = apply(CentreCrop(size, layout="CHW"), [planes], "CHW")[0]
+        assert np.array_equal(found.transpose(1, 2, 0), expected)
+
+
+# Random parts
+
+
+def windows(crop: RandomResizedCrop, sides: tuple[int, int], draws: int) -> tuple[Pixels, Pixels]:
+    """The starts and sizes that DALI draws."""
+
+    @pipeline_def(batch_size=500, num_threads=2, device_id=None)
+    def define() -> Any:
+        shape = types.Constant(np.array(sides, np.int64))
+        return tuple(fn.random_crop_generator(shape, **crop.window()))
+
+    pipeline = define()
+    runs = [pipeline.run() for _ in range(draws // 500)]
+    starts, sizes = (np.concatenate([np.array(run[k].as_tensor()) for run in runs]) for k in (0, 1))
+    return starts, sizes
+
+
+@pytest.mark.parametrize("cubic", [False, True])
+def test_a_random_part_has_the_pixels_of_torchvision(photographs: Path, cubic: bool) -> None:
+    crop = RandomResizedCrop(224, cubic=cubic, seed=5)
+    mode = CUBIC if cubic else InterpolationMode.BILINEAR
+    ours = delivered(photographs, transforms=[crop])
+    theirs = []
+    images = iter(decoded(photographs))
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def define() -> Any:
+        image = fn.external_source(lambda: next(images), batch=False)
+        return image, *fn.random_crop_generator(image.shape()[:2], **crop.window())
+
+    pipeline = define()
+    for _ in files(photographs):
+        image, start, size = (np.array(output[0]) for output in pipeline.run())
+        theirs.append(tv.resized_crop(Image.fromarray(image), *start, *size, [224, 224], mode))
+    found = difference(ours, [np.asarray(each) for each in theirs])
+    assert (found.mean < 0.2, found.p99 <= 1, found.most <= 16) == (True, True, True)
+
+
+@pytest.mark.parametrize("sides", [(375, 500), (224, 224)])
+def test_random_parts_are_distributed_as_torchvisions(sides: tuple[int, int]) -> None:
+    draws = 20_000
+    starts, sizes = windows(RandomResizedCrop(224, seed=11), sides, draws)
+    torch.manual_seed(0)
+    image = Image.new("RGB", sides[::-1])
+    drawn = [v2.RandomResizedCrop(224).make_params([image]) for _ in range(draws)]
+    theirs = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in drawn])
+    for ours, other in (
+        (sizes.prod(1), theirs[:, 2] * theirs[:, 3]),
+        (sizes[:, 1] / sizes[:, 0], theirs[:, 3] / theirs[:, 2]),
+        (starts[:, 0], theirs[:, 0]),
+        (starts[:, 1], theirs[:, 1]),
+    ):
+        assert largest_gap(ours, other) < 0.02
+
+
+def test_in_very_long_images_the_part_is_not_torchvisions() -> None:
+    # Documented: torchvision falls back to the centre.
+    starts, _ = windows(RandomResizedCrop(224, seed=11), (90, 1000), 2000)
+    torch.manual_seed(0)
+    image = Image.new("RGB", (1000, 90))
+    drawn = [v2.RandomResizedCrop(224).make_params([image])["left"] for _ in range(2000)]
+    assert largest_gap(starts[:, 1], np.array(drawn)) > 0.1
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_a_padded_crop_is_any_square_of_the_padded_image(layout: Any) -> None:
+    (image,) = noise(1, 8, 8, 3)
+    fill = (9.0, 99.0, 199.0)
+    padded = np.asarray(tv.pad(Image.fromarray(image), 2, (9, 99, 199)))
+    given = image if layout == "HWC" else np.ascontiguousarray(image.transpose(2, 0, 1))
+    step = PadCrop(8, padding=2, fill=fill, layout=layout, seed=3)
+    found = apply(step, [given] * 500, layout, repeat=5)
+    found = found if layout == "HWC" else found.transpose(0, 2, 3, 1)
+    squares = {
+        np.ascontiguousarray(padded[y : y + 8, x : x + 8]).tobytes(): (y, x)
+        for y in range(5)
+        for x in range(5)
+    }
+    counts = Counter(squares[np.ascontiguousarray(each).tobytes()] for each in found)
+    assert len(counts) == 25
+    assert min(counts.values()) > 60  # 100 each, with a standard deviation of 10
+    assert max(counts.values()) < 140
+
+
+def test_a_padded_crop_without_a_colour_is_black_outside() -> None:
+    found = apply(PadCrop(32, 4, seed=1), noise(200, 32, 32, 3))
+    share = (found == 0).mean()
+    assert 0.1 < share < 0.16  # 1 - (1 - 20/9/32)**2 = 0.134
+
+
+# Flips, colours
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_a_flip_exchanges_left_and_right_of_some_images(layout: str) -> None:
+    images = noise(400, *((5, 7, 3) if layout == "HWC" else (3, 5, 7)))
+    axis = layout.index("W")
+    for probability in (0.0, 0.5, 0.25, 1.0):
+        found = apply(Flip(probability, seed=7), images, layout)
+        flipped = [np.array_equal(a, np.flip(b, axis)) for a, b in zip(found, images, strict=True)]
+        same = [np.array_equal(a, b) for a, b in zip(found, images, strict=True)]
+        assert np.logical_xor(flipped, same).all()
+        assert abs(np.mean(flipped) - probability) < 0.08
+
+
+def test_normalization_is_torchvisions() -> None:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    images = noise(3, 20, 30, 3)
+    expected = [tv.normalize(tv.to_tensor(image), mean, std) for image in images]
+    found = apply(Normalize(mean, std), images)
+    assert found.dtype == np.float32
+    assert np.abs(found - torch.stack(expected).permute(0, 2, 3, 1).numpy()).max() <= 1e-6
+
+
+JITTERS: dict[str, Any] = {
+    "brightness": tv.adjust_brightness,
+    "contrast": tv.adjust_contrast,
+    "saturation": tv.adjust_saturation,
+}
+
+
+@pytest.mark.parametrize("kind", JITTERS)
+def test_jittered_colours_are_those_of_pillow(photographs: Path, kind: str) -> None:
+    images = decoded(photographs, lambda image: image.resize((200, 150)))
+    step = ColourJitter(**{kind: 0.6}, seed=21)
+    number = list(JITTERS).index(kind)
+
+    @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
+    def factors() -> Any:
+        return fn.random.uniform(range=(0.4, 1.6), seed=21 + number)
+
+    drawn = np.array(factors().run()[0].as_tensor()).tolist()
+    assert (min(drawn) < 0.6, max(drawn) > 1.4) == (True, True)
+    theirs = [
+        np.asarray(JITTERS[kind](Image.fromarray(image), factor))
+        for image, factor in zip(images, drawn, strict=True)
+    ]
+    assert difference(list(apply(step, images)), theirs).most <= (2 if kind == "saturation" else 1)
+
+
+def test_all_colours_are_jittered_one_after_another() -> None:
+    images = noise(20, 30, 30, 3)
+    together = apply(ColourJitter(0.4, 0.4, 0.4, seed=3), images)
+    for kind in JITTERS:
+        images = list(apply(ColourJitter(**{kind: 0.4}, seed=3), images))
+    assert np.array_equal(together, images)
+    assert not np.array_equal(together, noise(20, 30, 30, 3))
+
+
+def shrink(images: Any) -> Any:
+    return fn.resize(images, size=(48.0, 64.0))
+
+
+POLICIES: dict[str, Any] = {
+    "trivial_augment_wide": lambda images: trivial_augment.trivial_augment_wide(
+        images, num_magnitude_bins=13, fill_value=7, seed=4
+    ),
+    "rand_augment": lambda images: rand_augment.rand_augment(
+        images, n=3, m=11, num_magnitude_bins=13, fill_value=7, seed=4
+    ),
+    "auto_augment": lambda images: auto_augment.auto_augment_image_net(
+        images, fill_value=7, seed=4
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_is_dalis(photographs: Path, policy: Any) -> None:
+    images = delivered(photographs, transforms=[shrink])
+
+    @pipeline_def(batch_size=24, num_threads=2, device_id=None, enable_conditionals=True)
+    def define() -> Any:
+        return POLICIES[policy](fn.external_source(lambda: images, layout="HWC"))
+
+    with warnings.catch_warnings(record=True):  # of operators that DALI uses, and deprecates
+        pipeline = define()
+    theirs = np.array(pipeline.run()[0].as_tensor())
+    step = Auto(policy, operations=3, magnitude=11, bins=13, fill=7, seed=4)
+    with warnings.catch_warnings(record=True) as caught:
+        ours = delivered(photographs, batch_size=24, transforms=[shrink, step])
+    assert [str(each.message) for each in caught] == []
+    assert np.array_equal(ours, theirs)
+    assert not np.array_equal(ours, images)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"policy must be one of .*, not 'ta_wide'"):
+        Auto("ta_wide")  # type: ignore[arg-type]
+
+
+# Parts replaced by a colour
+
+
+def boxes(found: Pixels) -> Pixels:
+    """Of images without zeros: the part that has become zero; (n, 4): y, x, height, width."""
+    result = []
+    for image in found:
+        black = (image == 0).all(-1)
+        rows, columns = np.flatnonzero(black.any(1)), np.flatnonzero(black.any(0))
+        if not rows.size:
+            result.append((0, 0, 0, 0))
+            continue
+        box = (rows[0], columns[0], rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1)
+        assert black.sum() == box[2] * box[3]
+        result.append(box)
+    return np.array(result)
+
+
+def test_erased_rectangles_are_distributed_as_torchvisions() -> None:
+    draws, sides = 6000, (60, 48)
+    found = boxes(apply(RandomErasing(1.0, seed=9), noise(500, *sides, 3), repeat=draws // 500))
+    torch.manual_seed(0)
+    image = torch.ones(3, *sides)
+    drawn = [v2.RandomErasing(1.0).make_params([image]) for _ in range(draws)]
+    theirs = np.array([[p["i"], p["j"], p["h"], p["w"]] for p in drawn])
+    for ours, other in (
+        (found[:, 2] * found[:, 3], theirs[:, 2] * theirs[:, 3]),
+        (found[:, 2] / found[:, 3], theirs[:, 2] / theirs[:, 3]),
+        (found[:, 0], theirs[:, 0]),
+        (found[:, 1], theirs[:, 1]),
+    ):
+        assert largest_gap(ours, other) < 0.03
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_as_many_images_as_asked_for_have_an_erased_part(layout: Any) -> None:
+    images = noise(1000, *((20, 30, 3) if layout == "HWC" else (3, 20, 30)))
+    step = RandomErasing(0.25, fill=(0, 0, 0), layout=layout, seed=9)
+    found = apply(step, images, layout)
+    found = found if layout == "HWC" else found.transpose(0, 2, 3, 1)
+    assert abs((boxes(found)[:, 2] > 0).mean() - 0.25) < 0.04
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_a_cut_out_square_is_anywhere_in_the_image(layout: Any) -> None:
+    shape = (8, 9, 3) if layout == "HWC" else (3, 8, 9)
+    found = apply(Cutout(4, layout=layout, seed=2), noise(1500, *shape), layout)
+    found = found if layout == "HWC" else found.transpose(0, 2, 3, 1)
+    counts = Counter(map(tuple, boxes(found).tolist()))
+    assert set(counts) == {(y, x, 4, 4) for y in range(5) for x in range(6)}
+    assert min(counts.values()) > 25  # 50 each, with a standard deviation of 7
+
+
+def test_parts_are_filled_with_the_colour_given() -> None:
+    images = noise(50, 8, 8, 3)
+    for fill in ((1.0, 2.0, 250.0), (77.0,)):
+        assert (apply(Cutout(8, fill), images) == np.broadcast_to(fill, 3)).all()
+    found = apply(RandomErasing(1.0, fill=(1.0, 2.0, 250.0), seed=1), images)
+    erased = (found == [1, 2, 250]).all(-1)
+    assert (erased | (found == np.array(images)).all(-1)).all()
+    assert erased.any((1, 2)).all()
+
+
+# Lists of transforms
+
+NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_what_is_done_at_once_is_what_is_done_one_by_one(photographs: Path, layout: Any) -> None:
+    crop, flip = RandomResizedCrop(100, seed=1), Flip(seed=2)
+    common = {"batch_size": 6, "layout": layout}
+    at_once = delivered(photographs, transforms=[crop, flip, NORMALIZE], **common)
+    steps = [unchanged, crop, unchanged, flip, unchanged, NORMALIZE, unchanged]
+    assert np.array_equal(at_once, delivered(photographs, transforms=steps, **common))
+    assert at_once[0].shape == ((100, 100, 3) if layout == "HWC" else (3, 100, 100))
+
+
+def test_a_flip_and_a_normalization_are_one_pass_and_nothing_is_none() -> None:
+    flip = Flip(seed=1)
+    assert len(fused((flip, NORMALIZE), "HWC", "CHW", "float16")) == 1
+    assert len(fused((flip,), "HWC", "CHW", "uint8")) == 1
+    assert len(fused((), "HWC", "CHW", "float32")) == 1
+    assert fused((), "HWC", "HWC", "uint8") == ()
+    assert len(fused((NORMALIZE, RandomErasing()), "HWC", "CHW", "float32")) == 2
+
+
+def test_a_function_of_the_user_gets_rows_of_pixels_even_of_planes() -> None:
+    seen = []
+
+    def look(images: Any) -> Any:
+        seen.append(fn.get_property(images, key="layout"))
+        return images
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def define() -> Any:
+        images = fn.external_source(lambda: noise(1, 3, 4, 5), layout="CHW")
+        for step in fused((look, CentreCrop(2)), "CHW", "CHW", "uint8"):
+            images = step(images)
+        return images, *seen
+
+    images, layout = define().run()
+    assert bytes(np.array(layout[0])) == b"HWC"
+    assert images.layout() == "CHW"
+    assert images.shape() == [(3, 2, 2)]
+
+
+def test_every_random_transform_gets_another_seed() -> None:
+    steps = (Flip(), Flip(), PadCrop(32), CentreCrop(3), unchanged, Flip(seed=7))
+    seeds = [getattr(step, "seed", None) for step in seeded(steps, 1)]
+    assert seeds[3:] == [None, None, 7]
+    assert len(set(seeds[:3])) == 3
+    assert seeded(steps, 1) == seeded(steps, 1)
+    others = [getattr(step, "seed", None) for step in seeded(steps, 2)]
+    assert not set(seeds[:3]) & set(others[:3])
+
+
+def test_operators_of_dalis_own_torchvision_are_taken(photographs: Path) -> None:
+    steps = [dali_torchvision.Resize(256), dali_torchvision.CenterCrop(224)]
+    ours = delivered(photographs, transforms=steps)
+    theirs = decoded(photographs, v2.Compose([v2.Resize(256), v2.CenterCrop(224)]))
+    assert difference(ours, theirs).most <= 1
+
+
+def test_a_list_of_dalis_torchvision_and_ours_ends_as_asked_for(photographs: Path) -> None:
+    steps = [dali_torchvision.Resize((50, 60)), NORMALIZE, Flip(1.0)]
+    options: dict[str, Any] = {"layout": "CHW", "dtype": "float16", "batch_size": 4}
+    ours = delivered(photographs, transforms=steps, **options)
+    assert (ours[0].shape, ours[0].dtype) == ((3, 50, 60), np.float16)
+    theirs = decoded(photographs, lambda image: image.resize((60, 50), Image.Resampling.BILINEAR))
+    expected = [
+        tv.normalize(tv.to_tensor(image[:, ::-1].copy()), NORMALIZE.mean, NORMALIZE.std).numpy()
+        for image in theirs
+    ]
+    found = difference(ours, expected)  # of pixels, at most 1 but for borders
+    assert (found.p99 < 0.04, found.mean < 0.01) == (True, True)
+
+
+NOT_TRANSFORMS: list[tuple[Any, str]] = [
+    (v2.Resize(8), r"Resize.* is not a function of a DataNode; .*dali_storage.loaders.transforms"),
+    (Flip, "Flip.* is not a function of a DataNode"),
+    ("flip", "'flip' is not a function"),
+    (dali_torchvision.Resize(8, device="gpu"), "device='gpu', but .* cpu: .* device='cpu'"),
+]
+
+
+@pytest.mark.parametrize(("step", "message"), NOT_TRANSFORMS)
+def test_what_is_no_transform_is_refused(photographs: Path, step: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        delivered(photographs, transforms=[CentreCrop(8), step])
+    with pytest.raises(TypeError, match=message):
+        delivered(photographs, preset=Preset((CentreCrop(8), step), "a test"))
+
+
+# On a GPU; without one, only the graph can be made
+
+
+def test_all_transforms_can_follow_a_decoder_on_a_gpu() -> None:
+    steps = (
+        RandomResizedCrop(64),
+        ColourJitter(0.4, 0.4, 0.4),
+        ShorterSide(40),
+        CentreCrop(32),
+        PadCrop(32),
+        Cutout(4),
+        Flip(),
+        NORMALIZE,
+        RandomErasing(),
+    )
+    hints = {"preallocate_width_hint": 100}
+    pipeline = Pipeline(batch_size=1, num_threads=1, device_id=0)
+    with pipeline:
+        for start in (0, 1):
+            encoded = fn.external_source(name=f"encoded{start}")
+            images, left = decode(encoded, steps[start:], "gpu", hints)
+            assert (images.device, left) == ("gpu", steps[1:])
+            for step in fused(seeded(left, 1), "HWC", "CHW", "float32"):
+                images = step(images)
+                assert images.device == "gpu"
+        with pytest.raises(KeyError, match="no_such_hint"):
+            decode(encoded, (), "gpu", {"no_such_hint": 1})

@@ -1,0 +1,213 @@
+"""Values of unusual types: what DALI accepts, and what it makes of them.
+
+The oracle is the real fn.readers.file with the same value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import fn
+
+from dali_storage import readers
+from tests.kit.dali import build, take
+from tests.kit.paths import ROOT
+from tests.kit.trees import Tree
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+
+SHUFFLED = {"random_shuffle": True, "initial_fill": 4}
+NEIGHBOURS: dict[str, dict[str, Any]] = {
+    "num_shards": {"stick_to_shard": True},
+    "shard_id": {"num_shards": 2, "stick_to_shard": True},
+    "seed": SHUFFLED,
+    "initial_fill": {"random_shuffle": True, "seed": 3},
+    "shuffle_after_epoch_seed": {"shuffle_after_epoch": True},
+    "random_shuffle": {"seed": 3, "initial_fill": 4},
+    "stick_to_shard": {"num_shards": 2},
+    "file_filters": {},
+    "pad_last_batch": {},
+    "shuffle_after_epoch": {},
+    "case_sensitive_filter": {"file_filters": "*.JPG"},
+    "prefetch_queue_depth": {},
+}
+"""Arguments that make the one under test matter."""
+
+INTEGERS: dict[str, list[Any]] = {
+    "num_shards": ["2", " 2", b"2", 2.0, 2.9, True, np.float32(2), np.int64(2), np.array(2)],
+    "shard_id": ["1", 1.5, 0.9, np.int8(1), True],
+    "seed": ["7", "1_0", 7.0, 1.5, -1.9, 1e10, np.float64(1.5), np.uint64(7), False, 2**62],
+    "initial_fill": ["5", 5.9, np.int32(5), True],
+    "shuffle_after_epoch_seed": ["5", 5.5, -1.9, 2**32 + 5, True],
+    "prefetch_queue_depth": ["2", 2.0, 2.5, np.float32(2), np.int64(2), True],
+}
+FLAGS: dict[str, list[Any]] = {
+    "random_shuffle": [1, 0, 2, 0.5, 0.0, np.bool_(True), np.int64(1), np.float32(0)],
+    "pad_last_batch": [1, 0.5, np.True_],
+    "stick_to_shard": [1, 0.5, np.False_],
+    "shuffle_after_epoch": [1, 0.5],
+}
+
+
+def both(tree: Tree, **arguments: Any) -> tuple[Any, Any]:
+    """Metadata and samples of ours, and of the real operator."""
+    if "files" not in arguments:
+        arguments["file_root"] = str(tree(11))
+    ours = build(readers.file, name="R", **arguments)
+    real = build(fn.readers.file, name="R", dont_use_mmap=True, **arguments)
+    return (
+        (ours.reader_meta("R"), take(ours, 8)),
+        (real.reader_meta("R"), take(real, 8)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [(name, value) for name, values in (INTEGERS | FLAGS).items() for value in values],
+    ids=repr,
+)
+def test_a_value_means_what_it_means_to_dali(tree: Tree, argument: str, value: Any) -> None:
+    ours, real = both(tree, **NEIGHBOURS[argument], **{argument: value})
+    assert ours == real
+
+
+@pytest.mark.parametrize("reader", ["file", "mxnet", "numpy", "records", "tfrecord", "webdataset"])
+def test_an_unknown_argument_is_refused_in_the_words_of_python(reader: str) -> None:
+    operator = getattr(readers, reader)
+    parameters = inspect.signature(operator).parameters.values()
+    assert {parameter.kind for parameter in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+    required = {it.name: "x" for it in parameters if it.default is it.empty}
+    words = rf"^{reader}\(\) got an unexpected keyword argument 'seeds'$"
+    with pytest.raises(TypeError, match=words):
+        operator(**required, seeds=1)
+    with pytest.raises(TypeError, match=rf"^{reader}\(\) takes 0 positional arguments"):
+        operator("x", **required)
+
+
+def test_a_wrong_call_is_seen_by_a_type_checker(tmp_path: Path) -> None:
+    script = tmp_path / "calls.py"
+    script.write_text("from dali_storage.readers import file\nfile(seeds=1)\nfile(seed='1')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", script],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert 'Unexpected keyword argument "seeds" for "file"' in done.stdout
+    assert 'Argument "seed" to "file" has incompatible type "str"' in done.stdout
+
+
+@pytest.mark.parametrize("argument", NEIGHBOURS)
+def test_none_is_the_default(tree: Tree, argument: str) -> None:
+    neighbours = {"pipeline": {"seed": 5}} | NEIGHBOURS[argument] | {argument: None}
+    if argument == "case_sensitive_filter":
+        neighbours["file_filters"] = "*.jpg"
+    ours, real = both(tree, **neighbours)
+    assert ours == real
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [1.0, 2.0, 3.0],
+        [1.9, -1.9, 0.5],
+        ["1", " 2", b"3"],
+        [True, np.float32(2), np.int64(3)],
+        (1, 2, 3),
+        [2**31, 2**32 + 3, -(2**62)],
+    ],
+    ids=repr,
+)
+def test_labels_mean_what_they_mean_to_dali(tree: Tree, labels: Any) -> None:
+    root = tree(3)
+    ours, real = both(tree, files=[*map(str, sorted(root.glob("*/*")))], labels=labels)
+    assert ours == real
+
+
+@pytest.mark.parametrize("label", ["12", 1.9, 5, np.int64(7), True])
+def test_one_label_for_one_file(tree: Tree, label: Any) -> None:
+    (file,) = tree(1, sizes=(700,)).glob("*/*")
+    ours, real = both(tree, files=str(file), labels=label)
+    assert ours == real
+
+
+@pytest.mark.parametrize("filters", [Path("*.jpg"), ("*.jpg",), np.str_("*.jpg")], ids=repr)
+def test_filters_of_other_types(tree: Tree, filters: Any) -> None:
+    ours, real = both(tree, file_filters=filters)
+    assert ours == real
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *((name, value) for name in INTEGERS for value in ("x", "1.5", [2], 1j, float("nan"))),
+        ("num_shards", 0.9),
+        ("shard_id", "2"),
+        ("seed", 2**63),
+        ("seed", float("inf")),
+        ("prefetch_queue_depth", 0),
+        ("prefetch_queue_depth", -1),
+        ("random_shuffle", []),
+    ],
+    ids=repr,
+)
+def test_what_dali_refuses_is_refused_by_name(tree: Tree, argument: str, value: Any) -> None:
+    given = {"file_root": str(tree(11))} | NEIGHBOURS[argument] | {argument: value}
+    with pytest.raises((TypeError, ValueError, RuntimeError, OverflowError)):
+        build(fn.readers.file, name="R", **given).build()
+    with pytest.raises((TypeError, ValueError), match=argument):
+        build(readers.file, name="R", **given)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *((name, value) for name in FLAGS for value in ("False", "", b"x", [0], {}, object())),
+        *(("case_sensitive_filter", value) for value in ("False", "")),
+        *((name, "") for name in ("lazy_init", "skip_cached_images", "preserve")),
+        ("initial_fill", 2**32 + 5),
+        ("shard_id", 2**32),
+        ("shuffle_after_epoch_seed", 2**63),
+    ],
+    ids=repr,
+)
+def test_what_dali_misreads_is_refused(tree: Tree, argument: str, value: Any) -> None:
+    given = {"file_root": str(tree(11))} | NEIGHBOURS.get(argument, {}) | {argument: value}
+    given.pop("file_filters", None)
+    build(fn.readers.file, name="R", dont_use_mmap=True, **given).build()
+    with pytest.raises((TypeError, ValueError), match=argument):
+        build(readers.file, name="R", **given)
+
+
+URLS: dict[str, Any] = {
+    "file_root": {"file_root": "s3://bucket/train"},
+    "files": {"files": ["s3://bucket/a"]},
+    "file_list": {"file_list": "list.txt"},
+    "file_root of files": {"file_root": "s3://bucket/train", "files": ["a"]},
+}
+
+
+@pytest.mark.parametrize("given", URLS.values(), ids=[*URLS])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_backend_of_files_refuses_urls_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lazy: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text("s3://bucket/a 1\n")
+    refusal = "backend 'python-file' cannot read 's3://bucket/.*; leave out backend, or take object"
+    with pytest.raises(ValueError, match=refusal):
+        build(readers.file, name="R", lazy_init=lazy, backend="python-file", **given)
+
+
+@pytest.mark.parametrize("argument", ["file_root", "files", "file_list"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_unknown_scheme_is_refused_with_what_to_do(argument: str, lazy: bool) -> None:
+    refusal = f"{argument} must be a local path or a URL .* not 'ftp://host/x': mount or copy the"
+    with pytest.raises(ValueError, match=refusal):
+        build(readers.file, name="R", lazy_init=lazy, **{argument: "ftp://host/x"})

@@ -1,0 +1,323 @@
+"""dali_storage.readers.mxnet beside the real fn.readers.mxnet, which is the oracle of parity."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import itertools
+import os
+import shutil
+import struct
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nvidia.dali import fn
+
+from dali_storage import readers
+from dali_storage.contract.errors import RecordError
+from dali_storage.formats import recordio
+from tests.kit.containers import RECORDIO_MAGIC, recordio_record, write_numbered_recordios
+from tests.kit.parity import POLICIES, Sample, build, compare, epochs, seeds, some_order, take
+from tests.kit.process import open_files
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+
+
+# --- parity -------------------------------------------------------------------------------------
+
+
+def some_record(random: Random, number: int, labels: int | None) -> bytes:
+    payload = random.randbytes(random.choice([0, 1, 7, 8, 30, 30, 5000]))
+    for _ in range(random.choice([0, 0, 1, 2])):  # an image with the magic number is cut there
+        at = random.randrange(len(payload) + 1)
+        payload = payload[: at // 4 * 4] + RECORDIO_MAGIC + payload[at // 4 * 4 :]
+    labels = random.randint(0, 3) if labels is None else labels
+    label: Any = random.random() if not labels else [random.random() for _ in range(labels)]
+    return recordio_record(payload, label, number)
+
+
+def dali_reads_right(starts: list[int], bounds: list[int]) -> bool:
+    """Whether RecordIOLoader::ReadIndexFile() finds the files in which the records begin.
+
+    It goes on by one file at most for a record, and not for the last one. What it takes to be
+    beyond the end of a file, it reads from the beginning of the next.
+    """
+    file, right = 0, True
+    for number, start in enumerate(starts):
+        file += number < len(starts) - 1 and start >= bounds[file + 1]
+        right &= start < bounds[file + 1] or start == bounds[file + 1] < bounds[file + 2]
+    return right
+
+
+def some_files(random: Random, root: Path) -> tuple[dict[str, Any], int]:
+    """RecordIO files and the arguments that name them; some records lie in two files or more."""
+    count, labels = random.randint(1, 12), random.choice([0, 0, 1, 3, None])
+    records = [some_record(random, number, labels) for number in range(count)]
+    data = b"".join(records)
+    starts = np.cumsum([0, *map(len, records)]).tolist()
+    files = random.randint(1, min(4, count))
+    cuts = sorted(random.sample(starts[1:-1], files - 1))
+    moved = [cut + random.choice([0, 0, 9]) for cut in cuts]
+    if dali_reads_right(starts[:-1], [0, *moved, len(data)]):
+        cuts = moved
+    bounds = [0, *cuts, len(data)]
+    paths = []
+    for number in range(files):
+        paths.append(str(root / f"{number}.rec"))
+        Path(paths[-1]).write_bytes(data[bounds[number] : bounds[number + 1]])
+    pairs = [(number, start) for number, start in enumerate(starts[:-1])]
+    if random.random() < 0.3:
+        random.shuffle(pairs)
+    if random.random() < 0.2:
+        pairs.append(random.choice(pairs))  # an empty record
+    index = root / "index"
+    index.write_text("".join(f"{key}\t{start}\n" for key, start in pairs))
+    one = len(paths) == 1 and random.random() < 0.5
+    return {"path": paths[0] if one else paths, "index_path": str(index)}, count
+
+
+def test_it_is_as_the_real_one(tmp_path: Path) -> None:
+    found: collections.Counter[str] = collections.Counter()
+    for seed in seeds(100):
+        random, root = Random(seed), tmp_path / str(seed)
+        root.mkdir()
+        arguments, count = some_files(random, root)
+        arguments |= some_order(random, count, by_container=True)
+        more = random.choice([{}, {"backend": "memory"}])
+        try:
+            found[compare(random, fn.readers.mxnet, readers.mxnet, arguments, **more)] += 1
+        except BaseException:
+            print(f"configuration {seed}: {arguments}")
+            raise
+        shutil.rmtree(root)
+    assert found["equal"] > found["refused"]
+    assert found["restored"] > len(seeds(100)) // 10
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "shuffle_after_epoch": True}])
+def test_iterators_give_the_same(tmp_path: Path, order: dict[str, Any], policy: Any) -> None:
+    paths, indices = write_numbered_recordios(tmp_path, [3, 5, 6, 1])
+    arguments = {"path": paths, "index_path": indices, "cut": 3, "seed": 5, **order}
+    real = epochs(fn.readers.mxnet, policy, **arguments)
+    assert epochs(readers.mxnet, policy, **arguments) == real
+
+
+def test_it_has_every_argument_of_the_real_one() -> None:
+    real = inspect.signature(fn.readers.mxnet).parameters
+    ours = inspect.signature(readers.mxnet).parameters
+    new = {"backend", "backend_options", "pinned", "resume", "return_index", "shuffle"}
+    assert set(ours) - set(real) == new
+    assert set(real) <= set(ours)
+    for name in set(real) - {"seed", "bytes_per_sample_hint"}:
+        assert ours[name].default == real[name].default, name
+
+
+@pytest.mark.parametrize("shuffle", [{"random_shuffle": True}, {"shuffle_after_epoch": True}])
+def test_samples_are_shuffled_like_files(tmp_path: Path, shuffle: dict[str, Any]) -> None:
+    paths, indices = write_numbered_recordios(tmp_path, [7, 9, 14])
+    files = [str(tmp_path / "file")] * 30
+    (tmp_path / "file").write_bytes(b"x")
+    arguments = {"seed": 3, "initial_fill": 8, **shuffle}
+    ours = build(
+        readers.mxnet, 4, {}, path=paths, index_path=indices, shuffle="samples", **arguments
+    )
+    real = build(fn.readers.file, 4, {}, files=files, labels=list(range(30)), **arguments)
+    for (_, mine), (_, labels) in zip(take(ours, 20), take(real, 20), strict=True):
+        expected = [np.frombuffer(it[2], np.int32)[0] for it in labels]
+        assert [np.frombuffer(it[2], np.float32)[0] for it in mine] == expected
+
+
+# --- containers ---------------------------------------------------------------------------------
+
+
+def written(root: Path, data: list[bytes], starts: list[int]) -> dict[str, Any]:
+    """Files with this data and an index with these offsets."""
+    paths = [str(root / f"{number}.rec") for number in range(len(data))]
+    for path, content in zip(paths, data, strict=True):
+        Path(path).write_bytes(content)
+    (root / "index").write_text("".join(f"{key}\t{at}\n" for key, at in enumerate(starts)))
+    return {"path": paths, "index_path": str(root / "index")}
+
+
+def batch_of(arguments: dict[str, Any], count: int) -> list[list[Sample]]:
+    pipeline = build(readers.mxnet, count, {}, **arguments)
+    return take(pipeline, 1)[0]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_record_may_lie_in_many_files(tmp_path: Path, direct: bool) -> None:
+    """Here DALI reads other bytes where a file begins with the end of a record."""
+    payloads = [Random(number).randbytes(size) for number, size in enumerate([300, 9000, 0, 50])]
+    records = [recordio_record(it, float(number)) for number, it in enumerate(payloads)]
+    data, starts = b"".join(records), np.cumsum([0, *map(len, records)]).tolist()[:-1]
+    cuts = [0, 400, 400, 2000, 2001, len(data) - 90, len(data) - 20, len(data)]
+    parts = [data[begin:end] for begin, end in itertools.pairwise(cuts)]
+    arguments = written(tmp_path, parts, starts)
+    index = os.fsencode(arguments["index_path"])
+    images, labels = batch_of({**arguments, "backend_options": {"direct": direct}}, 4)
+    assert [it[2] for it in images] == payloads
+    assert [np.frombuffer(it[2], np.float32)[0] for it in labels] == [0, 1, 2, 3]
+    found = recordio.find(list(map(os.fsencode, arguments["path"])), index)
+    assert found.ranges is not None
+    assert found.ranges.sizes.sum() == len(data)  # no byte is read twice
+    with pytest.raises(RuntimeError, match="wrong magic number"):
+        take(build(fn.readers.mxnet, 4, {}, **arguments, dont_use_mmap=True), 1)
+
+
+def test_labels_are_not_changed(tmp_path: Path) -> None:
+    signalling = struct.unpack("<I", b"\x01\x00\xa0\x7f")[0]  # a NaN that float() would make quiet
+    head = struct.pack("<IIQQ", 0, signalling, 0, 0)
+    record = RECORDIO_MAGIC + struct.pack("<I", len(head)) + head
+    records = [record, recordio_record(b"", [1.5, -2.5, 3.5]), recordio_record(b"abc", 7.0)]
+    starts = np.cumsum([0, *map(len, records)]).tolist()[:-1]
+    images, labels = batch_of(written(tmp_path, [b"".join(records)], starts), 3)
+    assert [it[2] for it in images] == [b"", b"", b"abc"]
+    assert [it[1] for it in labels] == [(1,), (3,), (1,)]
+    assert labels[0][2] == b"\x01\x00\xa0\x7f"
+    assert np.frombuffer(labels[1][2], np.float32).tolist() == [1.5, -2.5, 3.5]
+
+
+def test_an_image_may_be_the_magic_number_alone(tmp_path: Path) -> None:
+    records = [recordio_record(b"longer", 2.0), recordio_record(RECORDIO_MAGIC, 1.0)]
+    arguments = written(tmp_path, [b"".join(records)], [0, len(records[0])])
+    assert batch_of(arguments, 2) == take(build(fn.readers.mxnet, 2, {}, **arguments), 1)[0]
+
+
+def test_an_image_in_one_piece_is_not_copied() -> None:
+    record = recordio_record(bytes(range(250)) * 40, 3.0)
+    memory = np.frombuffer(record, np.uint8)
+    image, _ = recordio.parse(memory.data)
+    assert np.shares_memory(np.asarray(image), memory)
+    joined, _ = recordio.parse(memoryview(recordio_record(RECORDIO_MAGIC * 2, 3.0)))
+    assert not isinstance(joined, memoryview)  # it must not pass for a part of the batch's buffer
+    assert joined.tobytes() == RECORDIO_MAGIC * 2
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+GOOD = recordio_record(b"image", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("", "it has 0 numbers, and needs pairs"),
+        (" \n", "it has 0 numbers, and needs pairs"),
+        ("0\t0\n1\n", "it has 3 numbers, and needs pairs"),
+        ("0\t0\n1\tx\n", r"line 2: expected a key and an offset, not b'1\\tx'; make"),
+        ("0\t0\n\n1\t-4\n", "line 3: expected"),
+        ("0 0.5\n", "line 1: expected"),
+        ("0\n0\n1\nx\n", "line 4: expected a key and an offset, not b'x'"),
+        ("0\t0x10\n", "line 1: expected"),
+        ("0\t0\0\n", "line 1: expected"),
+        (f"0\t0\n1\t{len(GOOD) + 1}\n", f"record 2 begins at {len(GOOD) + 1}, and the files have"),
+        (f"0\t{2**64}\n", "record 1 begins at .* make the index anew"),
+        (f"0\t{len(GOOD)}\n", "has no record that is not empty"),
+    ],
+    ids=range(12),
+)
+def test_an_index_that_lies_is_refused_at_once(tmp_path: Path, index: str, message: str) -> None:
+    arguments = written(tmp_path, [GOOD], [0])
+    Path(arguments["index_path"]).write_text(index)
+    before = open_files()
+    with pytest.raises(ValueError, match=f"index_path '.*/index'.*{message}"):
+        build(readers.mxnet, 1, {}, **arguments)
+    assert open_files() <= before
+
+
+def test_white_space_of_an_index_does_not_matter(tmp_path: Path) -> None:
+    arguments = written(tmp_path, [GOOD * 3], [])
+    Path(arguments["index_path"]).write_text(f"7 0\t8\v{len(GOOD)}\r\n\n  9\f\n{2 * len(GOOD)}")
+    assert batch_of(arguments, 3) == take(build(fn.readers.mxnet, 3, {}, **arguments), 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),
+        ({"index_path": []}, "index_path must not be empty"),
+        ({"path": []}, "path must not be empty"),
+        ({"path": ["ftp://bucket/a.rec"]}, "path must be a local path"),
+        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': records are parsed"),
+        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),
+        ({"num_shards": 2}, "num_shards must be at most 1"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(tmp_path: Path, wrong: Any, message: str) -> None:
+    arguments = written(tmp_path, [GOOD], [0])
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(readers.mxnet, 1, {}, **{**arguments, **wrong})
+
+
+@pytest.mark.parametrize("missing", ["0.rec", "index"])
+def test_a_missing_file_is_named_at_once(tmp_path: Path, missing: str) -> None:
+    arguments = written(tmp_path, [GOOD], [0])
+    (tmp_path / missing).unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        build(readers.mxnet, 1, {}, **arguments)
+    assert caught.value.filename == str(tmp_path / missing)
+
+
+SPLIT = recordio_record(b"1234" + RECORDIO_MAGIC + b"5678" + RECORDIO_MAGIC, 1.0)
+
+
+def flagged(record: bytes, at: int, kind: int, length: int) -> bytes:
+    return record[:at] + struct.pack("<I", kind << 29 | length) + record[at + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"", "has no record that is not empty"),
+        (GOOD[:31], "it has 31 bytes, and its part at 0 ends at 37"),
+        (b"\0" + GOOD[1:], r"b'\\x00.*' at 0 of it is not the magic number"),
+        (GOOD[:-4], "it has 36 bytes, and its part at 0 ends at 37"),
+        (flagged(GOOD, 4, 0, 23), "its first part has 23 bytes, and no header of an image"),
+        (flagged(GOOD, 4, 0, 2**29 - 1), "its part at 0 ends at 536,870,919"),
+        (GOOD[:8] + struct.pack("<I", 2) + GOOD[12:], "should have 2 labels, and has 5 bytes"),
+        (GOOD[:8] + b"\xff" * 4 + GOOD[12:], "should have 4,294,967,295 labels, and has 5"),
+        (flagged(GOOD, 4, 1, 29), "it has 40 bytes, and a part should begin at 40"),
+        (SPLIT[:-8], "it has 48 bytes, and a part should begin at 48"),
+        (SPLIT[:-12], "it has 44 bytes, and its part at 36 ends at 48"),
+        (SPLIT[:36] + b"\0" + SPLIT[37:], r"b'\\x00.*' at 36 of it is not the magic number"),
+        (flagged(SPLIT, 40, 2, 2**29 - 1), "its part at 36 ends at 536,870,955"),
+        (flagged(GOOD, 4, 3, 29)[:-3], "its last part should be filled up to 40 bytes"),
+    ],
+    ids=range(14),
+)
+def test_a_damaged_record_is_named(tmp_path: Path, record: bytes, message: str) -> None:
+    arguments = written(tmp_path, [GOOD * 2 + record], [0, len(GOOD), 2 * len(GOOD)])
+    if not record:
+        arguments = written(tmp_path, [record], [0])
+    before = open_files()
+    with pytest.raises(ValueError, match=message) as caught:
+        batch_of(arguments, 3)
+    if record:
+        assert isinstance(caught.value, RecordError)
+        assert caught.value.filename == arguments["path"][0]
+        where = f"sample 2: {len(record)} bytes at 80: "
+        assert where in str(caught.value)
+        with pytest.raises(RuntimeError):  # as DALI
+            take(build(fn.readers.mxnet, 3, {}, **arguments), 1)
+    del caught
+    assert open_files() <= before
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 60), st.booleans())
+def test_no_bytes_make_the_parser_fail_otherwise(noise: bytes, at: int, split: bool) -> None:
+    record = SPLIT if split else GOOD
+    for damaged in (noise, record[:at] + noise, record[:at] + noise + record[at + len(noise) :]):
+        try:
+            image, label = recordio.parse(memoryview(damaged))
+        except ValueError:
+            continue
+        assert len(image) + len(label) <= len(damaged)

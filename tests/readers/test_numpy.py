@@ -1,0 +1,594 @@
+"""dali_storage.readers.numpy beside the real fn.readers.numpy, which is the oracle of parity."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import inspect
+import io
+import os
+import shutil
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import readers
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import RecordError
+from dali_storage.dali import source
+from dali_storage.formats.npy.header import Npy
+from dali_storage.formats.npy.region import Region
+from dali_storage.reading.batches import slices
+from dali_storage.reading.buffers import BufferPool
+from tests.kit.parity import POLICIES, build, compare, epochs, seeds, some_order, take
+from tests.kit.process import open_files
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+
+TYPES = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
+
+
+# --- parity -------------------------------------------------------------------------------------
+
+
+def some_shapes(random: Random, files: int) -> list[tuple[int, ...]]:
+    ndim = random.choice([0, 1, 1, 2, 2, 3, 3, 4, 5, 8])
+    shape = [random.randint(0 if random.random() < 0.1 else 1, 5) for _ in range(ndim)]
+    shapes = []
+    ragged = random.random() < 0.4
+    for _ in range(files):
+        if ragged and ndim:
+            shape[random.randrange(ndim)] = random.randint(1, 6)
+        shapes.append(tuple(shape))
+    if random.random() < 0.15 and ndim in (1, 2):  # beyond what is copied into one array
+        shapes = [(random.randint(1100, 1200), *shape[1:]) for shape in shapes]
+    return shapes
+
+
+def write(random: Random, path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    values = np.random.default_rng(random.randrange(2**32)).bytes(8 * int(np.prod(shape)) + 8)
+    count = int(np.prod(shape))
+    array = np.frombuffer(values, "u1" if dtype == "?" else dtype, count).reshape(shape)
+    array = array % 2 == 1 if dtype == "?" else array
+    order = array.copy(order="F") if random.random() < 0.3 else array
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "wb") as file:
+        np.save(file, order)
+        file.write(random.choice([b"", b"", b"", b"more"]))
+
+
+def some_files(random: Random, root: Path) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """A tree of arrays and the arguments that name them; one type and number of dimensions."""
+    files, dtype = random.randint(1, 14), random.choice(TYPES)
+    shapes = some_shapes(random, files)
+    names = []
+    for number, shape in enumerate(shapes):
+        folder = random.choice(["", "", "a/", "b c/", ".hid/", "Z/", "!/"])
+        names.append(f"{folder}{random.choice('xX.é')}{number}{random.choice(['.npy', '.NPY'])}")
+        write(random, root / names[-1], shape, dtype)
+    if random.random() < 0.5:
+        (root / "a" / "deeper").mkdir(parents=True, exist_ok=True)
+        np.save(root / "a" / "deeper" / "x.npy", np.zeros(1))
+        (root / "note.txt").write_text("no array")
+    kind = random.choice(["root", "root", "list", "files"])
+    if kind == "root":
+        filters = ["*.npy", "*.[nN][pP][yY]", "x*y", "[!x]*.npy", "*é*.npy"]
+        chosen = {"file_filter": it} if (it := random.choice([None, *filters])) else {}
+        return {"file_root": str(root), **chosen}, shapes
+    random.shuffle(names)
+    names += names[:2]
+    if kind == "files":
+        return {"files": names, "file_root": str(root)}, shapes
+    ends = random.choice(["\n", "\n\n"])
+    (root / "list").write_text(ends.join(names) + random.choice(["", "\n"]))
+    return {"file_list": str(root / "list")}, shapes
+
+
+def some_region(random: Random, ndim: int, extent: int) -> dict[str, Any]:
+    """Arguments of a region; most are within arrays of `extent` or more in each axis."""
+    axes = list(range(ndim))
+    random.shuffle(axes)
+    axes = axes[: random.randint(1, ndim)]
+    count = len(axes) if random.random() < 0.8 else 1
+    policy = random.choice(["error", "error", "pad", "trim_to_shape", "constant"])
+    low, high = (0, extent) if policy == "error" and random.random() < 0.9 else (-3, extent + 4)
+    pairs = [sorted(random.randint(low, high) for _ in range(2)) for _ in range(count)]
+    relative = [sorted(random.uniform(low, high) / extent for _ in range(2)) for _ in range(count)]
+    starts = {
+        "roi_start": [start for start, _ in pairs],
+        "rel_roi_start": [start for start, _ in relative],
+    }
+    ends = {
+        "roi_end": [end for _, end in pairs],
+        "rel_roi_end": [end for _, end in relative],
+        "roi_shape": [end - start for start, end in pairs],
+        "rel_roi_shape": [end - start for start, end in relative],
+    }
+    region: dict[str, Any] = {}
+    for some in (starts, ends):
+        if random.random() < 0.8:
+            name = random.choice(list(some))
+            value = some[name]
+            region[name] = random.choice([value, tuple(value), np.array(value)])
+            if len(value) == 1 and random.random() < 0.5:
+                region[name] = value[0]
+    if sorted(axes) != list(range(ndim)) or random.random() < 0.5:
+        region["roi_axes"] = [random.choice([axis, axis - ndim]) for axis in axes]
+    region["out_of_bounds_policy"] = policy
+    if random.random() < 0.6:
+        region["fill_value"] = random.choice([0, 1.5, -2.5, 300, -1e9, 0.49, 7])
+    return region
+
+
+def some_case(random: Random, root: Path) -> dict[str, Any]:
+    arguments, shapes = some_files(random, root)
+    ndim, extent = len(shapes[0]), min((min(shape, default=1) for shape in shapes), default=1)
+    if 1 <= ndim <= 6 and extent and random.random() < 0.6:
+        arguments |= some_region(random, ndim, extent)
+    if random.random() < 0.2:
+        arguments["cache_header_information"] = True
+    return arguments | some_order(random, len(shapes), by_container=False)
+
+
+def test_it_is_as_the_real_one(tmp_path: Path) -> None:
+    found: collections.Counter[str] = collections.Counter()
+    for seed in seeds(100):
+        random, root = Random(seed), tmp_path / str(seed)
+        root.mkdir()
+        arguments = some_case(random, root)
+        more = random.choice([{}, {"backend": "memory"}])
+        try:
+            found[compare(random, fn.readers.numpy, readers.numpy, arguments, **more)] += 1
+        except BaseException:
+            print(f"configuration {seed}: {arguments}")
+            raise
+        shutil.rmtree(root)
+    assert found["equal"] > found["refused"]
+    assert found["restored"] > len(seeds(100)) // 10
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 3}, {"num_shards": 3}])
+def test_iterators_give_the_same(tmp_path: Path, order: dict[str, Any], policy: Any) -> None:
+    for number in range(14):
+        np.save(tmp_path / f"{number:02}.npy", np.full((2, 3), number, np.float32))
+    arguments = {"file_root": str(tmp_path), "cut": 3, "pad_last_batch": True, **order}
+    real = epochs(fn.readers.numpy, policy, **arguments)
+    assert epochs(readers.numpy, policy, **arguments) == real
+
+
+def test_it_has_every_argument_of_the_real_one() -> None:
+    real = inspect.signature(fn.readers.numpy).parameters
+    ours = inspect.signature(readers.numpy).parameters
+    new = {"backend", "backend_options", "pinned", "resume", "return_index"}
+    assert set(ours) - set(real) == new
+    assert set(real) <= set(ours)
+    for name in set(real) - {"seed", "bytes_per_sample_hint", "roi_axes"}:
+        assert ours[name].default == real[name].default, name
+
+
+def test_a_line_of_a_list_is_a_name(tmp_path: Path) -> None:
+    names = [b" a.npy", b"a.npy ", b"a.npy\r", b"a b.npy", b"\t", b"\xff", b"a.npy 7"]
+    for number, name in enumerate(names):
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+            np.save(file, np.array([number]))
+    lines = [*names, b"", b"\xff\0 after the name", b"\0"]
+    (tmp_path / "list").write_bytes(b"\n".join([*lines, b" a.npy"]))
+    for arguments in ({}, {"file_root": str(tmp_path)}):
+        arguments = {"file_list": str(tmp_path / "list"), **arguments}
+        found = take(build(readers.numpy, 9, {}, **arguments), 1)
+        assert found == take(build(fn.readers.numpy, 9, {}, **arguments), 1)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> list[str]:
+    """Ten files of float32[3, 4], the first of which has the numbers 0 to 11."""
+    paths = [str(tmp_path / f"{number}.npy") for number in range(10)]
+    for number, path in enumerate(paths):
+        np.save(path, np.arange(12, dtype=np.float32).reshape(3, 4) + number)
+    return paths
+
+
+def one(paths: Any, **arguments: Any) -> np.ndarray:
+    """The array of the first file."""
+    ((((dtype, shape, content),),),) = take(
+        build(readers.numpy, 1, {}, files=paths, **arguments), 1
+    )
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
+def test_it_returns_one_node_or_a_pair(arrays: list[str]) -> None:
+    pipeline = build(readers.numpy, 10, {}, files=arrays, return_index=True, name="R")
+    data, index = take(pipeline, 1)[0]
+    assert [np.frombuffer(it[2], np.float32)[0] for it in data] == list(range(10))
+    found = [readers.catalog(pipeline, "R").path(np.frombuffer(it[2], int)[0]) for it in index]
+    assert found == list(map(os.fsencode, arrays))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': headers are parsed"),
+        ({"roi_start": 0, "rel_roi_start": 0.5}, "roi_start and rel_roi_start cannot both"),
+        ({"roi_end": 0, "rel_roi_shape": 0.5}, "roi_end and rel_roi_shape cannot both"),
+        ({"roi_end": "x"}, "roi_end must be an integer, not 'x'"),
+        ({"roi_end": 2**31}, "roi_end must fit in 32 bits"),
+        ({"rel_roi_end": "x"}, "rel_roi_end must be a number, not 'x'"),
+        ({"rel_roi_end": {1, 2}}, "rel_roi_end must be one value or a list, not the set"),
+        ({"fill_value": []}, r"fill_value must be a number, not \[\]"),
+        ({"out_of_bounds_policy": "edge"}, "out_of_bounds_policy must be .*, not 'edge'"),
+        ({"file_filter": ["*"]}, "file_filter must be str, bytes or os.PathLike"),
+        ({"use_o_direct": "no"}, "use_o_direct must be True or False"),
+        ({"file_list": "list"}, "files and file_list cannot both be given"),
+        ({"files": None}, "one of file_root, files and file_list must be given"),
+        ({"files": []}, "files must not be empty"),
+        ({"files": "ftp://bucket/a.npy"}, "files must be a local path"),
+        ({"use_o_direct": True, "backend": "memory"}, "'memory' has no option direct.*leave out"),
+        (
+            {"use_o_direct": True, "backend_options": {"direct": False}},
+            "use_o_direct=True and backend_options",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(arrays: list[str], wrong: Any, message: str) -> None:
+    before = open_files()
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(readers.numpy, 1, {}, **{"files": arrays, **wrong})
+    assert open_files() <= before
+
+
+def test_a_region_of_tensors_is_refused(arrays: list[str]) -> None:
+    with Pipeline(1, 1, None):
+        start = fn.constant(idata=[1, 1])
+        with pytest.raises(TypeError, match=r"roi_start must be numbers: .*fn\.slice"):
+            readers.numpy(files=arrays, roi_start=start)
+
+
+@pytest.mark.parametrize(
+    ("region", "message"),
+    [
+        (
+            {"roi_start": [1, 1, 1]},
+            "roi_start must have a number for each of 2 axes, or one for all",
+        ),
+        (
+            {"roi_start": 1, "roi_axes": [2]},
+            r"roi_axes must be axes of the array, which has 2, not \[2\]",
+        ),
+        ({"roi_start": 1, "roi_axes": [1, -1]}, "roi_axes must be different axes"),
+        (
+            {"roi_start": 2, "roi_end": 1},
+            "the region would be from 2 to 1 in axis 0, which has 3; correct",
+        ),
+        ({"roi_shape": -1}, "the region would be from 0 to -1 in axis 0, which has 3; correct"),
+        ({"rel_roi_shape": float("nan")}, "the region would be from 0 to nan in axis 0"),
+        ({"rel_roi_shape": 1e300}, "the region would be from 0 to inf in axis 0"),
+        ({"roi_end": 4}, r"the region \[\(0, 4\), \(0, 4\)\] is not within .* \(3, 4\); .*'pad'"),
+        ({"roi_start": [-1, 0]}, "is not within the array"),
+    ],
+    ids=str,
+)
+def test_a_region_that_does_not_fit_is_refused(
+    arrays: list[str], region: Any, message: str
+) -> None:
+    with pytest.raises(RecordError, match=message) as caught:
+        one(arrays, **region)
+    assert caught.value.filename == arrays[0]
+
+
+@pytest.mark.parametrize(
+    ("extent", "region"),
+    [
+        (25, {"rel_roi_start": 0.58}),  # the product is 14.5 in float32, and less in float64
+        (45, {"rel_roi_end": 0.7}),
+        (50, {"rel_roi_shape": 0.53}),
+        (6, {"rel_roi_start": 0.3, "rel_roi_shape": 0.45}),  # the end is one product of a sum
+        (10, {"rel_roi_start": 0.1, "rel_roi_shape": 0.45}),
+    ],
+    ids=str,
+)
+def test_fractions_are_rounded_like_dalis(tmp_path: Path, extent: int, region: Any) -> None:
+    np.save(tmp_path / "a.npy", np.arange(extent))
+    arguments = {"files": str(tmp_path / "a.npy"), **region}
+    real = take(build(fn.readers.numpy, 1, {}, **arguments), 1)
+    assert take(build(readers.numpy, 1, {}, **arguments), 1) == real
+
+
+def test_what_is_filled_in_is_within_the_limits_of_the_type(tmp_path: Path) -> None:
+    path, values = str(tmp_path / "a.npy"), [1e30, -1e30, 2.5, -2.5, 0.49, 16777217, 3e9, 70000]
+    for dtype in TYPES:
+        np.save(path, np.zeros(1, dtype))
+        for value in values:
+            pad = {"roi_start": -1, "out_of_bounds_policy": "pad", "fill_value": value}
+            real = take(build(fn.readers.numpy, 1, {}, files=path, **pad), 1)
+            assert take(build(readers.numpy, 1, {}, files=path, **pad), 1) == real, (dtype, value)
+    # DALI fills arrays in Fortran order with 0 here: it converts the limit to float32 and back.
+    np.save(path, np.zeros((2, 2), np.uint32, order="F"))
+    pad = {"roi_start": -1, "out_of_bounds_policy": "pad"}
+    assert one(path, **pad, fill_value=1e30)[0, 0] == 2**32 - 1
+    with pytest.raises(RecordError, match="fill_value must be a number, as the array is of uint32"):
+        one(path, **pad, fill_value=float("nan"))
+
+
+def test_use_o_direct_is_an_option_of_the_backend(arrays: list[str]) -> None:
+    units = []
+    for options in ({"use_o_direct": True}, {"backend_options": {"direct": True}}, {}):
+        pipeline = build(readers.numpy, 1, {}, files=arrays, name="R", **options)
+        units.append(source(pipeline, "R").open()[1].alignment)
+        assert take(pipeline, 1)[0][0][0][2] == np.load(arrays[0]).tobytes()
+    assert units[0] == units[1] > units[2]
+
+
+# --- the format ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_all_versions_of_the_header(tmp_path: Path, version: tuple[int, int]) -> None:
+    array = np.arange(3000, dtype="<i8").reshape(50, 60)
+    for order in ("C", "F"):
+        with open(tmp_path / "a.npy", "wb") as file:
+            np.lib.format.write_array(file, array.copy(order=order), version)
+        assert (one(str(tmp_path / "a.npy")) == array).all()
+
+
+def content_of(array: np.ndarray, header_bytes: int = 0) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    content = file.getvalue()
+    if header_bytes:  # of another length, which may be odd
+        size = 10 + int.from_bytes(content[8:10], "little")
+        header = content[10:size].rstrip().ljust(header_bytes - 11) + b"\n"
+        content = content[:8] + struct.pack("<H", len(header)) + header + content[size:]
+    return content
+
+
+def catalog(count: int) -> Catalog:
+    return Catalog.from_names([b"%d.npy" % number for number in range(count)], range(count))
+
+
+def decoded(fmt: Npy, contents: list[bytes], pool: BufferPool | None = None) -> Any:
+    """What the format makes of files in a leased buffer, as of those of a batch; the buffer."""
+    pool = pool or BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+    sizes = np.array(list(map(len, contents)))
+    offsets = np.cumsum(sizes + 63 & ~63) - (sizes + 63 & ~63)
+    buffer: Any = pool.lease(int(offsets[-1] + sizes[-1]))
+    for offset, content in zip(offsets.tolist(), contents, strict=True):
+        buffer[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+    (found,) = fmt.decode(
+        catalog(len(sizes)), np.arange(len(sizes)), slices(buffer, offsets, sizes)
+    )
+    return found, buffer
+
+
+@pytest.mark.parametrize(
+    ("content", "is_view"),
+    [
+        (content_of(np.ones((40, 50))), True),
+        (content_of(np.ones((40, 50), order="F")), False),
+        (content_of(np.ones(5000, order="F")), True),
+        (content_of(np.ones((40, 50)), header_bytes=131), False),
+        (content_of(np.ones((5000), "u1"), header_bytes=131), True),
+    ],
+)
+def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content: bytes, is_view: bool) -> None:
+    array = np.load(io.BytesIO(content))
+    for fmt in (Npy(), Npy(Region({"roi_start": (0,)}))):
+        found, buffer = decoded(fmt, [content, content])
+        for each in found:
+            assert np.shares_memory(each, buffer) is is_view
+            assert each.flags.c_contiguous
+            assert each.flags.aligned
+            assert (each == array).all()
+            assert each.dtype == array.dtype
+
+
+def test_a_view_keeps_the_lease() -> None:
+    for columns in ((50, 50), (50, 51)):  # rows of one array, and slices
+        pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+        ones = [content_of(np.ones((40, count))) for count in columns]
+        zeros = [content_of(np.zeros((40, count))) for count in columns]
+        views = decoded(Npy(), ones, pool)[0]
+        decoded(Npy(), zeros, pool)
+        assert all((view == 1).all() for view in views)
+
+
+def test_small_arrays_of_one_shape_become_one() -> None:
+    some = [np.arange(6.0).reshape(2, 3) * number for number in range(5)]
+    contents = [
+        content_of(array.copy(order=order)) for array, order in zip(some, "CFCFC", strict=True)
+    ]
+    found, _ = decoded(Npy(), contents)
+    assert isinstance(found, np.ndarray)
+    assert found.flags.c_contiguous
+    assert (found == np.stack(some)).all()
+    found, _ = decoded(Npy(), [content_of(np.ones(3)), content_of(np.ones(4))])
+    assert [each.shape for each in found] == [(3,), (4,)]
+
+
+class Trap:
+    """Leaves a file behind if it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def header(text: str, version: bytes = b"\x01\x00", width: str = "<H") -> bytes:
+    return b"\x93NUMPY" + version + struct.pack(width, len(text)) + text.encode()
+
+
+def shaped(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
+    return header(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n") + bytes(
+        9
+    )
+
+
+GOOD = content_of(np.ones((3, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is no .npy file of version 1 to 3: it begins with b''"),
+        (b"\x93NUM", "it is no .npy file"),
+        (b"\xff\xd8\xff\xe0" * 100, "it is no .npy file"),
+        (GOOD[:6], "it is no .npy file of version 1 to 3"),
+        (GOOD[:8], "its header has 10 bytes, and the file 8; it is cut short"),
+        (
+            GOOD[:9],
+            "its header has 128 bytes, and the file 9; it is cut short",
+        ),
+        (GOOD[:100], "its header has 128 bytes, and the file 100; it is cut short"),
+        (GOOD[:-1], r"of float32 and 2 dimensions .* needs 176 bytes, and the file has 175; .*cut"),
+        (header("x" * 70_000, b"\x02\x00", "<I"), "its header has 70,012 bytes"),
+        (shaped(f"({'1, ' * 33})"), "has more than 32 dimensions"),
+        (header("{" * 5000), "its header is not valid"),
+        (header("-" * 9000 + "1"), "its header is not valid"),
+        (header("{'descr': '<f4'}"), "its header is not valid"),
+        (header(""), "its header is not valid"),
+        (b"\x93NUMPY\x04\x00" + shaped("(1,)")[8:], "it is no .npy file of version 1 to 3"),
+        (shaped("(-1,)"), r"its shape \(-1,\) is impossible"),
+        (shaped(f"({2**62}, 8)"), "its shape .* is impossible"),
+        (shaped(f"({2**62}, 8, 0)"), "its shape .* is impossible"),
+        (shaped(f"({2**70},)"), "its shape .* is impossible"),
+        (shaped("(1000000000000,)"), "needs 4,000,000,000,0.. bytes, and the file has"),
+        (shaped("3"), "its header is not valid"),
+        (shaped("(1.5,)"), "its header is not valid"),
+        (shaped("(1,)", order="'x'"), "its header is not valid"),
+        (shaped("(1,)", "'>f4'"), "its elements are >f4; .*little-endian"),
+        (
+            shaped("(1,)", "'<c8'"),
+            "its elements are complex64; save it as a type that DALI has: bool",
+        ),
+        (shaped("(1,)", "'<f16'"), "its elements are (float128|longdouble)"),
+        (shaped("(1,)", "'<U3'"), "its elements are <U3; save"),
+        (shaped("(1,)", "'|S3'"), r"its elements are \|S3"),
+        (shaped("(1,)", "'<M8[s]'"), r"its elements are datetime64\[s\]"),
+        (shaped("(1,)", "[('a', '<f4'), ('b', '<f4')]"), "its elements are .*'a', '<f4'"),
+        (shaped("(1,)", "'|O'"), "its elements are Python objects, which are never unpickled"),
+        (shaped("(1,)", "'nonsense'"), "its header is not valid"),
+    ],
+    ids=range(32),
+)
+def test_a_file_that_is_no_array_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    before = open_files()
+    path = tmp_path / "wrong.npy"
+    path.write_bytes(content)
+    pipeline = build(readers.numpy, 1, {}, files=str(path))
+    with pytest.raises(RecordError, match=message) as caught:
+        pipeline.run()
+    assert caught.value.filename == str(path)
+    del pipeline, caught
+    assert open_files() <= before
+
+
+def test_objects_are_not_unpickled(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([Trap(tmp_path / "sprung")]))
+    with pytest.raises(RecordError, match="Python objects"):
+        one(str(tmp_path / "a.npy"))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            np.ones((3, 4), np.int32),
+            "the array is of int32 and 2 dimensions, and that of '.*0.npy'",
+        ),
+        (np.ones(3, np.float32), "is of float32 and 1 dimension, and .* is of float32 and 2 dim"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(
+    arrays: list[str], other: np.ndarray, message: str
+) -> None:
+    np.save(arrays[5], other)
+    for batch_size in (10, 2):  # in the same batch, and in a later one
+        pipeline = build(readers.numpy, batch_size, {}, files=arrays)
+        with pytest.raises(RecordError, match=message) as caught:
+            take(pipeline, 3)
+        assert caught.value.filename == arrays[5]
+
+
+def test_a_cached_header_is_never_that_of_another_file(arrays: list[str]) -> None:
+    """Here DALI gives out the new bytes with the old type and shape."""
+    pipeline = build(readers.numpy, 1, {}, files=arrays[:1], cache_header_information=True)
+    (((old,),),) = take(pipeline, 1)
+    assert old[:2] == ("float32", (3, 4))
+    new = np.arange(20, 8, -1, dtype=np.float32).reshape(4, 3)
+    np.save(arrays[1], new)
+    os.replace(arrays[1], arrays[0])  # all at once: batches are read ahead meanwhile
+    found = [sample for ((sample,),) in take(pipeline, 50)]
+    assert set(found) <= {old, ("float32", (4, 3), new.tobytes())}
+    assert found[-1][1] == (4, 3)
+
+
+def test_files_that_numpy_writes_and_dali_does_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(shaped("(True, 2)"))
+    assert one(str(path)).shape == (1, 2)
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
+    path.write_bytes(b"\x93NUMPY\x01\x00\xff\xff" + head.ljust(0xFFFF) + bytes(8))
+    assert one(str(path)).shape == (2,)
+
+
+@pytest.mark.parametrize("region", [{"roi_end": 2**31 - 1}, {"rel_roi_shape": 1e14}], ids=str)
+def test_a_region_that_is_too_large_is_refused(arrays: list[str], region: Any) -> None:
+    """DALI dies of it (SIGSEGV)."""
+    with pytest.raises(
+        RecordError, match=r"the shape \(.* does not fit into memory; correct the roi"
+    ):
+        one(arrays, **region, out_of_bounds_policy="pad")
+
+
+def test_a_wrong_first_file_may_be_corrected(arrays: list[str]) -> None:
+    np.save(arrays[0], np.ones(3, np.int32))
+    pipeline = build(readers.numpy, 10, {}, files=arrays)
+    for _ in range(2):
+        with pytest.raises(RecordError, match="of int32 and 1 dimension; all must have one"):
+            pipeline.run()
+    shutil.copy(arrays[1], arrays[0])
+    found: list[Any] = []
+    for _ in range(50):  # batches that were read ahead fail as before
+        with contextlib.suppress(RecordError):
+            found += take(pipeline, 1)
+    assert found
+    assert {it[:2] for ((batch),) in found for it in batch} == {("float32", (3, 4))}
+
+
+def test_lanes_agree_on_one_kind() -> None:
+    """Two lanes decode a first batch at the same time."""
+    fmt, pause = Npy(), threading.Barrier(2)
+
+    class Slow:
+        def path(self, sample: int) -> bytes:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                pause.wait(0.2)
+            return b"%d.npy" % sample
+
+    def decode(sample: int) -> None:
+        memory = memoryview(content_of(np.ones(sample + 1, f"f{4 + 4 * sample}")))
+        fmt.decode(Slow(), np.array([sample]), [memory])  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [pool.submit(decode, sample) for sample in (0, 1)]
+    assert sum(isinstance(each.exception(), RecordError) for each in outcomes) == 1
+
+
+def test_a_region_may_have_more_dimensions_than_dali_knows(tmp_path: Path) -> None:
+    array = np.arange(2**8).reshape((2,) * 8)
+    np.save(tmp_path / "a.npy", array)
+    assert (one(str(tmp_path / "a.npy"), roi_start=1) == array[(slice(1, 2),) * 8]).all()

@@ -1,0 +1,497 @@
+"""readers.records. What is expected is cut out of what was written; the order is that of DALI."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+from PIL import Image
+
+from dali_storage import readers
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.contract import ranges
+from dali_storage.contract.errors import ContainerChangedError
+from dali_storage.contract.ranges import Ranges
+from dali_storage.formats import plain
+from dali_storage.loaders import Loader
+from tests.kit.containers import write_tar
+from tests.kit.process import open_files
+from tests.order.test_order import epochs, some_case
+
+
+class Data:
+    """Three files of random bytes, and ranges in them: `files`, `ids`, `offsets`, `sizes`."""
+
+    def __init__(self, directory: Path, count: int = 23, seed: int = 1) -> None:
+        random = np.random.default_rng(seed)
+        self.bytes = [random.bytes(length) for length in (9_000, 70_001, 30_000)]
+        self.files = [directory / f"{number}.bin" for number in range(3)]
+        for path, content in zip(self.files, self.bytes, strict=True):
+            path.write_bytes(content)
+        self.ids = random.integers(0, 3, count)
+        self.sizes = random.integers(0, 5_000, count)
+        self.sizes[:2] = 0, 4_000
+        self.offsets = np.array([random.integers(0, 9_000 - size + 1) for size in self.sizes])
+        self.contents = [
+            self.bytes[file][start : start + size]
+            for file, start, size in zip(self.ids, self.offsets, self.sizes, strict=True)
+        ]
+
+    def arguments(self, **changes: Any) -> dict[str, Any]:
+        columns = {"offsets": self.offsets, "sizes": self.sizes, "file_ids": self.ids}
+        return {"files": self.files, **columns, **changes}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return Data(tmp_path)
+
+
+def pipeline_of(batch_size: int = 4, **arguments: Any) -> Pipeline:
+    settings = {"num_threads": 1, "device_id": None, "prefetch_queue_depth": 1}
+    settings |= arguments.pop("pipeline", {})
+    pipeline = Pipeline(batch_size, **settings)
+    with pipeline:
+        pipeline.set_outputs(*readers.records(**{"name": "R", **arguments}))
+    return pipeline
+
+
+def run(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:
+    """The bytes and the label of each sample."""
+    found = []
+    for _ in range(batches):
+        contents, labels = pipeline.run()[:2]
+        numbers = labels.as_array().ravel().tolist()
+        found += [(np.array(contents[i]).tobytes(), number) for i, number in enumerate(numbers)]
+    return found
+
+
+BACKENDS: list[tuple[str, dict[str, Any]]] = [
+    ("memory", {}),
+    ("python-file", {}),
+    ("python-file", {"direct": True}),
+    ("python-file", {"io": "preadv"}),
+]
+
+
+@pytest.mark.parametrize(("backend", "options"), BACKENDS)
+def test_samples_are_the_bytes_of_the_files(
+    data: Data, backend: str, options: dict[str, Any]
+) -> None:
+    pipeline = pipeline_of(**data.arguments(), backend=backend, backend_options=options)
+    expected = [(content, number) for number, content in enumerate(data.contents)] * 4
+    assert run(pipeline, 20) == expected[:80]
+
+
+def test_columns_may_be_lists_arrays_of_any_width_or_files(data: Data, tmp_path: Path) -> None:
+    expected = run(pipeline_of(**data.arguments()), 6)
+    for kind in ("uint16", "int32", ">i8", "uint64"):
+        columns = {
+            name: values.astype(kind)
+            for name, values in data.arguments().items()
+            if isinstance(values, np.ndarray)
+        }
+        assert run(pipeline_of(**data.arguments(**columns)), 6) == expected
+        paths = {}
+        for name, values in columns.items():
+            paths[name] = tmp_path / f"{name}.npy"
+            np.save(paths[name], values)
+        assert run(pipeline_of(**data.arguments(**paths)), 6) == expected
+        assert run(pipeline_of(**data.arguments(offsets=str(paths["offsets"]))), 6) == expected
+    lists = {name: list(map(int, data.arguments()[name])) for name in paths}
+    assert run(pipeline_of(**data.arguments(**lists)), 6) == expected
+
+
+def test_one_size_and_one_file_need_no_columns(data: Data) -> None:
+    offsets = [0, 900, 100, 8_000]
+    pipeline = pipeline_of(files=data.files[0], offsets=offsets, sizes=1_000)
+    expected = [data.bytes[0][start : start + 1_000] for start in offsets]
+    assert run(pipeline, 1) == list(zip(expected, range(4), strict=True))
+    pipeline = pipeline_of(files=[data.files[0]], offsets=offsets, sizes=np.int32(0))
+    assert run(pipeline, 1) == [(b"", number) for number in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["list", "int64", "file", "text"])
+def test_labels_are_those_of_readers_file(data: Data, tmp_path: Path, kind: str) -> None:
+    labels: Any = [2**31 + 5, -3, 2**40 + 7, 0]
+    with (pipeline := Pipeline(4, 1, None)):
+        pipeline.set_outputs(fn.readers.file(files=[str(data.files[0])] * 4, labels=labels)[1])
+    expected = pipeline.run()[0].as_array().ravel().tolist()
+    if kind == "int64":
+        labels = np.array(labels)
+    elif kind == "file":
+        np.save(tmp_path / "labels.npy", labels)
+        labels = tmp_path / "labels.npy"
+    elif kind == "text":
+        labels = list(map(str, labels))
+    pipeline = pipeline_of(files=data.files[0], offsets=range(4), sizes=1, labels=labels)
+    assert [label for _, label in run(pipeline, 1)] == expected
+
+
+def test_the_order_is_that_of_readers_file(data: Data) -> None:
+    random = Random(7)
+    for _ in range(40):
+        size, batch_size, options = some_case(random)
+        arguments = {
+            name: getattr(options, name)
+            for name in (
+                *("random_shuffle", "initial_fill", "shuffle_after_epoch", "num_shards"),
+                *("shard_id", "stick_to_shard", "pad_last_batch", "seed"),
+            )
+        }
+        batches = epochs((size, batch_size, options))
+        settings = {"num_threads": 1, "device_id": None, "enable_checkpointing": True}
+        with (dali := Pipeline(batch_size, **settings)):
+            dali.set_outputs(
+                fn.readers.file(
+                    files=[str(data.files[0])] * size, dont_use_mmap=True, name="R", **arguments
+                )[1]
+            )
+        ours = pipeline_of(
+            batch_size,
+            files=data.files[0],
+            offsets=np.arange(size),
+            sizes=1,
+            pipeline={"enable_checkpointing": True},
+            backend="memory",
+            **arguments,
+        )
+        expected = [dali.run()[0].as_array().ravel().tolist() for _ in range(batches)]
+        found = run(ours, batches)
+        assert [label for _, label in found] == [label for each in expected for label in each]
+        assert ours.reader_meta("R") == dali.reader_meta("R")
+        assert all(content == data.bytes[0][label : label + 1] for content, label in found)
+
+
+def test_iterators_and_checkpoints_work(data: Data) -> None:
+    arguments = data.arguments(random_shuffle=True, pad_last_batch=True, return_index=True)
+    arguments |= {"sizes": 700, "offsets": data.offsets % 8_000}
+    settings = {"enable_checkpointing": True}
+    pipeline = pipeline_of(**arguments, pipeline=settings)
+    iterator = DALIGenericIterator(
+        pipeline,
+        ["data", "label", "index"],
+        reader_name="R",
+        dynamic_shape=True,
+        last_batch_policy=LastBatchPolicy.PARTIAL,
+    )
+    seen = [number for batch in iterator for number in batch[0]["label"].ravel().tolist()]
+    assert sorted(seen) == list(range(23))
+    first = pipeline_of(**arguments, pipeline=settings)
+    run(first, 4)
+    restored = pipeline_of(**arguments, pipeline={**settings, "checkpoint": first.checkpoint()})
+    assert run(restored, 9) == run(first, 9)
+
+
+def test_an_index_tells_the_sample_and_its_file(data: Data) -> None:
+    pipeline = pipeline_of(**data.arguments(), return_index=True, random_shuffle=True)
+    contents, _, index = pipeline.run()
+    catalog = readers.catalog(pipeline, "R")
+    for number, sample in enumerate(index.as_array().ravel().tolist()):
+        assert np.array(contents[number]).tobytes() == data.contents[sample]
+        assert catalog.path(sample) == os.fsencode(data.files[data.ids[sample]])
+
+
+# --- Loaders -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> dict[str, Any]:
+    """20 JPEGs in two files, as arguments of the reader."""
+    random, parts = np.random.default_rng(0), []
+    for _ in range(20):
+        file = io.BytesIO()
+        Image.fromarray(random.integers(0, 256, (24, 24, 3), np.uint8)).save(file, "JPEG")
+        parts.append(file.getvalue())
+    sizes = np.array(list(map(len, parts)))
+    for name, half in (("a", parts[:10]), ("b", parts[10:])):
+        (tmp_path / name).write_bytes(b"".join(half))
+    offsets = np.concatenate([np.cumsum(half) - half for half in np.split(sizes, 2)])
+    return {
+        "files": [tmp_path / "a", tmp_path / "b"],
+        "file_ids": np.arange(20) // 10,
+        "offsets": offsets,
+        "sizes": sizes,
+    }
+
+
+def loader(pictures: dict[str, Any], **changes: Any) -> Loader:
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        data, labels = readers.records(
+            name="Reader",
+            shard_id=shard_id,
+            num_shards=num_shards,
+            pad_last_batch=True,
+            **{"random_shuffle": True} | pictures | changes,
+        )
+        return labels, fn.random.uniform(seed=4), fn.decoders.image(data)
+
+    return Loader(make, to="numpy")
+
+
+def test_a_loader_resumes_bit_for_bit(pictures: dict[str, Any]) -> None:
+    def taken(batches: Any) -> list[list[bytes]]:
+        return [[part.tobytes() for part in batch] for batch in batches]
+
+    with loader(pictures) as straight:
+        epoch = iter(straight)
+        first, state = taken(islice(epoch, 2)), straight.state_dict()
+        rest = taken(epoch) + taken(straight)
+    with loader(pictures) as resumed:
+        resumed.load_state_dict(state)
+        assert taken(resumed) + taken(resumed) == rest
+    assert len(first + rest) == 10
+
+
+def test_a_loader_refuses_the_state_of_another_index(pictures: dict[str, Any]) -> None:
+    with loader(pictures) as one:
+        next(iter(one))
+        state = one.state_dict()
+    for name in ("offsets", "sizes", "file_ids"):
+        other = pictures[name].copy()
+        other[[3, 12]] = other[[12, 3]] if name == "file_ids" else other[[3, 12]] - 1
+        with (
+            loader(pictures, **{name: other}) as two,
+            pytest.raises(ValueError, match=r"names, labels and index have the CRC-32"),
+        ):
+            two.load_state_dict(state)
+            next(iter(two))
+
+
+def test_a_decode_error_names_the_container_and_the_sample(pictures: dict[str, Any]) -> None:
+    with open(pictures["files"][1], "r+b") as file:
+        file.seek(pictures["offsets"][13])
+        file.write(b"no image")
+    with loader(pictures, random_shuffle=False) as one, pytest.raises(RuntimeError) as caught:
+        list(one)
+    size, start = pictures["sizes"][13], pictures["offsets"][13]
+    (note,) = caught.value.__notes__
+    assert f"b (sample 13: {size:,} bytes at {start:,})" in note
+    assert "sample 11" not in note
+
+
+def test_a_decode_error_names_all_components_of_a_sample(tmp_path: Path) -> None:
+    tars = [
+        write_tar(tmp_path / f"{tar}.tar", [(f"0.{ext}", b"none") for ext in ("jpg", "cls")])
+        for tar in range(2)
+    ]
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+        data, label = readers.webdataset(paths=tars, ext=["jpg", "cls"], name="Reader", **shard)
+        return fn.decoders.image(data), label
+
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(image, "JPEG")
+    write_tar(tars[0], [("0.jpg", image.getvalue()), ("0.cls", b"none")])
+    with Loader(make, to="numpy") as one, pytest.raises(RuntimeError) as caught:
+        list(one)
+    (note,) = caught.value.__notes__
+    assert note.endswith("1.tar (sample 1: 4 bytes at 512), 1.tar (sample 1: 4 bytes at 1,536)")
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+
+
+class Unpickled:
+    """What was unpickled would say so."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("the file was unpickled",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, not -1 \(sample 0\)"),
+        ({"sizes": np.arange(23) - 5}, r"sizes must be from 0 .* not -5 \(sample 0\)"),
+        ({"sizes": -1}, r"sizes must be from 0 .* not -1 \(sample 0\)"),
+        ({"sizes": True}, "sizes must be a sequence of integers, not True"),
+        ({"sizes": 1.5}, "sizes must be a sequence of integers, not 1.5"),
+        ({"sizes": [1.0] * 23}, "sizes must be integers below 2.*63, not float64"),
+        ({"offsets": [True] * 23}, "offsets must be integers below 2.*63, not bool"),
+        ({"offsets": ["1"] * 23}, "offsets must be integers below 2.*63, not <U1"),
+        ({"offsets": [0] * 22 + [2**63]}, "offsets must be integers below 2.*63, not float64"),
+        ({"offsets": np.uint64([0] * 22 + [2**63])}, "offsets must be .* not 9223372036"),
+        ({"offsets": [0] * 22 + [2**64]}, "offsets must be integers below 2.*63, not object"),
+        ({"offsets": [0] * 22 + [[1]]}, "offsets must be a sequence of integers: "),
+        ({"offsets": np.zeros((23, 1), int)}, r"offsets must be .* not int64 of shape \(23, 1\)"),
+        ({"offsets": None}, "offsets must be a sequence of integers, not None"),
+        ({"offsets": 5}, "offsets must be a sequence of integers, not 5"),
+        ({"offsets": []}, "offsets must not be empty"),
+        ({"sizes": [5] * 22}, "sizes must match offsets: 22 values for 23"),
+        ({"file_ids": [0] * 24}, "file_ids must match offsets: 24 values for 23"),
+        ({"file_ids": None}, "file_ids must be given: there are 3 files"),
+        ({"file_ids": [3] * 23}, r"file_ids must be from 0 to 2, .* not 3 \(sample 0\)"),
+        ({"file_ids": [0] * 22 + [-1]}, r"file_ids must be from 0 to .* not -1 \(sample 22\)"),
+        ({"labels": [1] * 22}, "labels must match offsets: 22 labels for 23"),
+        ({"labels": np.ones(23)}, "labels must be a sequence of integers, not float64"),
+        ({"labels": ["a"] * 23}, "labels must be an integer, not 'a'"),
+        ({"files": []}, "files must not be empty"),
+        ({"files": [5, 6, 7]}, "files must be str, bytes or os.PathLike, not 5"),
+        ({"files": "ftp://bucket/a"}, "files must be a local path"),
+        ({"offsets": "s3://bucket/a.npy"}, "offsets must be a local path"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"backend": "xnvme-bam"}, "xnvme-bam"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(
+    data: Data, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
+        pipeline_of(**data.arguments(**changes))
+
+
+def test_a_refused_reader_leaves_nothing_open(data: Data, tmp_path: Path) -> None:
+    np.save(tmp_path / "sizes.npy", np.full(23, 10**6))
+    before = open_files()
+    with pytest.raises(ValueError, match="must be within the files"):
+        pipeline_of(**data.arguments(sizes=tmp_path / "sizes.npy"))
+    with pytest.raises(ValueError, match="device='gpu'"):
+        pipeline_of(**data.arguments(device="gpu"))
+    assert open_files() <= before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", pickle.dumps([1]), b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'"],
+    ids=["empty", "text", "pickle", "cut"],
+)
+def test_a_file_that_is_no_npy_is_refused(data: Data, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "column.npy"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"offsets '.*column.npy' must be a .npy file of integers"):
+        pipeline_of(**data.arguments(offsets=path))
+
+
+@pytest.mark.parametrize("argument", ["offsets", "sizes", "file_ids", "labels"])
+def test_an_array_of_objects_is_refused_and_not_unpickled(
+    data: Data, tmp_path: Path, argument: str
+) -> None:
+    path = tmp_path / "column.npy"
+    objects = np.empty(23, object)
+    objects[:] = [Unpickled() for _ in range(23)]
+    np.save(path, objects)
+    with pytest.raises(ValueError, match=rf"{argument} '.*column.npy' must be .* Object arrays"):
+        pipeline_of(**data.arguments(**{argument: path}))
+
+
+def test_a_missing_column_is_named(data: Data, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        pipeline_of(**data.arguments(sizes=tmp_path / "no.npy"))
+    assert caught.value.filename == str(tmp_path / "no.npy")
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(8_999, 2), (9_001, 0), (0, 9_001), (2**63 - 1, 2**63 - 1), (2**62, 1)]
+)
+def test_a_range_beyond_its_file_is_refused_with_sample_and_file(
+    data: Data, offset: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "_PART", 5)
+    data.offsets[17], data.sizes[17], data.ids[17] = offset, size, 0
+    data.offsets[20], data.ids[20] = 2**50, 0
+    message = rf"sample 17: {size:,} bytes at {offset:,}, and '.*0.bin' has 9,000 bytes"
+    with pytest.raises(ValueError, match=message):
+        pipeline_of(**data.arguments())
+
+
+def test_a_range_may_end_with_its_file(data: Data) -> None:
+    pipeline = pipeline_of(2, files=data.files[0], offsets=[8_000, 9_000], sizes=[1_000, 0])
+    assert run(pipeline, 1) == [(data.bytes[0][8_000:], 0), (b"", 1)]
+
+
+@pytest.mark.parametrize("backend", ["python-file", "memory"])
+def test_a_batch_may_have_no_bytes(data: Data, backend: str) -> None:
+    pipeline = pipeline_of(2, files=data.files[0], offsets=[7, 0, 7], sizes=0, backend=backend)
+    assert run(pipeline, 3) == [(b"", label) for label in (0, 1, 2, 0, 1, 2)]
+
+
+def test_a_missing_file_is_reported_when_its_turn_comes(data: Data) -> None:
+    os.unlink(data.files[1])
+    ids = np.repeat([0, 1], [12, 11])
+    pipeline = pipeline_of(**data.arguments(file_ids=ids))
+    assert len(run(pipeline, 3)) == 12
+    with pytest.raises(FileNotFoundError) as caught:
+        pipeline.run()
+    assert caught.value.filename == str(data.files[1])
+
+
+def test_a_file_that_changes_is_refused(data: Data) -> None:
+    pipeline = pipeline_of(**data.arguments(), prefetch_queue_depth=1)
+    run(pipeline, 6)
+    with open(data.files[1], "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ContainerChangedError) as caught:
+        run(pipeline, 12)
+    assert caught.value.filename == str(data.files[1])
+
+
+def test_a_backend_of_whole_files_is_refused_by_name(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryReader, "reads_ranges", False)
+    monkeypatch.setattr(MemoryReader, "__init__", lambda self, catalog: pytest.fail("opened"))
+    with pytest.raises(ValueError, match=r"backend 'memory' reads whole files only"):
+        pipeline_of(**data.arguments(), backend="memory")
+
+
+# --- Memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("is_sorted", "limit"), [(True, 12.1), (False, 13.1)])
+def test_an_index_takes_few_bytes_a_sample(is_sorted: bool, limit: float) -> None:
+    count = 200_000
+    files = np.arange(count) * 100 // count
+    if not is_sorted:
+        files = np.random.default_rng(3).permutation(files)
+    starts, sizes = np.arange(count), np.arange(count) % 1000
+    ranges = Ranges.of_columns(files, starts, sizes)
+    arrays = ranges.runs, ranges.files, ranges.starts, ranges.sizes
+    assert sum(array.nbytes for array in arrays) / count < limit
+    assert all(array.base is None for array in arrays)  # nothing larger is kept
+
+
+def test_one_size_for_all_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 10**9)
+    np.save(tmp_path / "offsets.npy", np.arange(200_000) * 4_000)
+    tracemalloc.start()
+    catalog = plain.find([os.fsencode(path)], tmp_path / "offsets.npy", 4_000, None, None)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 200_000 * 12.5  # offsets and labels
+    assert len(catalog) == 200_000
+
+
+def test_an_array_of_the_user_is_copied(data: Data) -> None:
+    pipeline = pipeline_of(**data.arguments())
+    data.offsets[:] = data.sizes[:] = data.ids[:] = 0
+    expected = [(content, number) for number, content in enumerate(data.contents[:20])]
+    assert run(pipeline, 5) == expected
+
+
+@given(
+    files=st.lists(st.integers(0, 300), min_size=1, max_size=200) | st.just([0] * 50 + [1] * 50),
+    picked=st.lists(st.integers(0, 10**6), max_size=50),
+)
+def test_the_file_of_a_sample_is_found(files: list[int], picked: list[int]) -> None:
+    column = np.array(files)
+    ranges = Ranges.of_columns(column, np.zeros_like(column), np.ones_like(column))
+    samples = np.array(picked, np.int64) % len(files)
+    assert ranges.files_of(samples).tolist() == column[samples].tolist()
+    assert ranges.files_of(samples).dtype == np.int64

@@ -1,0 +1,558 @@
+"""`readers.tfrecord`: features, indexes, bad input. Parity is in test_tfrecord_parity.py."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali.ops import _OpCounter
+from nvidia.dali.tfrecord import FixedLenFeature, VarLenFeature, float32, int64, string
+
+from dali_storage import readers
+from dali_storage.cli.index import main
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable, RecordError
+from dali_storage.dali import group
+from dali_storage.formats.tfrecord import index as tfrecord_index
+from dali_storage.formats.tfrecord.features import Feature, TfRecord
+from dali_storage.readers.features import describe
+from dali_storage.reading.batches import parts
+from dali_storage.reading.buffers import Lease
+from tests.kit.containers import (
+    bytes_feature,
+    example,
+    float_feature,
+    int64_feature,
+    tf_record,
+    write_numbered_tfrecords,
+    write_tfrecord,
+)
+from tests.kit.process import descriptors
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+
+STRING = FixedLenFeature((), string, "")
+NUMBER = FixedLenFeature((), int64, 0)
+UINT8, FLOAT32, INT64 = np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.int64)
+FINE = example({"a": bytes_feature([b"finest"]), "n": int64_feature([1])})  # a record of 47 bytes
+WORD, ONE, TWO = bytes_feature([b"x"]), int64_feature([1]), int64_feature([1, 2])
+
+Operator = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes a TFRecord file of payloads, and its index beside it; the path."""
+
+    def write(*payloads: bytes, name: str = "x.tfrecord") -> str:
+        path = tmp_path / name
+        return str(write_tfrecord(path, payloads, path.with_suffix(".idx")))
+
+    return write
+
+
+def build(operator: Operator, batch_size: int = 2, **arguments: Any) -> Pipeline:
+    pipeline = Pipeline(batch_size, num_threads=1, device_id=None, seed=1)
+    with pipeline:
+        pipeline.set_outputs(*operator(**arguments).values())
+    pipeline.build()
+    return pipeline
+
+
+def first(operator: Operator, batch_size: int = 2, **arguments: Any) -> list[list[Any]]:
+    """The samples of the first batch, by output."""
+    outputs = build(operator, batch_size, **arguments).run()
+    return [[np.array(output[slot]) for slot in range(len(output))] for output in outputs]
+
+
+def numbers(operator: Operator, batches: int, **arguments: Any) -> list[int]:
+    """The values of the feature "n" in some batches."""
+    pipeline = build(operator, features={"n": NUMBER}, **arguments)
+    return [int(value) for _ in range(batches) for value in pipeline.run()[0].as_array().ravel()]
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def test_it_has_all_arguments_of_dalis_reader() -> None:
+    dali = inspect.signature(fn.readers.tfrecord).parameters
+    ours = inspect.signature(readers.tfrecord).parameters
+    assert dali.keys() - ours.keys() == set()
+    new = {"backend", "backend_options", "return_index", "pinned", "resume", "shuffle", "verify"}
+    assert ours.keys() - dali.keys() == new
+    for name in dali.keys() - {"seed", "index_path", "bytes_per_sample_hint"}:
+        assert ours[name].default == dali[name].default
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": []}, "path must not be empty"),
+        ({"path": "ftp://bucket/x"}, "path must be a local path"),
+        ({"index_path": ["x", "y"]}, "index_path must have one index for each file: 2 indexes"),
+        ({"device": "gpu"}, r"device must be 'cpu', not 'gpu': records are parsed on the CPU"),
+        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
+        ({"skip_cached_images": True}, "skip_cached_images must be False"),
+        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),
+        ({"num_shards": 2}, "num_shards must be at most 1"),
+        ({"features": {}}, "features must not be empty"),
+        ({"features": {"\udcff": NUMBER}}, "features must have names that UTF-8 can write"),
+        ({"features": {"a": VarLenFeature(string, "")}}, r"features\['a'\]: a string must be"),
+        ({"features": {"a": FixedLenFeature([2], string, "")}}, r"a string must be a FixedLen"),
+        ({"features": {"n": NUMBER, "b": FixedLenFeature([-1], int64, 0)}}, r"\['b'\]: its shape"),
+        ({"features": {"b": VarLenFeature([-1], int64, 0)}}, r"features\['b'\]: its shape must be"),
+        ({"features": {"b": FixedLenFeature([2**62], int64, 0)}}, r"features\['b'\]: its shape"),
+    ],
+)
+def test_a_wrong_argument_is_refused(
+    arguments: dict[str, Any], message: str, write: Callable[..., str]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(readers.tfrecord, **{"path": write(FINE), "features": {"n": NUMBER}} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (None, "features must be a dict"),
+        ([("a", NUMBER)], "features must be a dict"),
+        ({"a": "string"}, r"features\['a'\] must be a FixedLenFeature or VarLenFeature"),
+        ({1: NUMBER}, "features must have strings for names, not 1"),
+    ],
+)
+def test_features_of_a_wrong_type_are_refused(
+    features: Any, message: str, write: Callable[..., str]
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        build(readers.tfrecord, path=write(FINE), features=features)
+
+
+def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(
+    write: Callable[..., str],
+) -> None:
+    pipeline = Pipeline(2, num_threads=1, device_id=None)
+    with pipeline:
+        features = {"n": NUMBER, "a": STRING}
+        outputs, index = readers.tfrecord(
+            path=write(FINE, FINE), features=features, return_index=True
+        )
+        pipeline.set_outputs(outputs["a"], index)
+    assert list(outputs) == ["n", "a"]
+    data, index = pipeline.run()
+    assert bytes(np.array(data[1])) == b"finest"
+    assert index.as_array().tolist() == [[0], [1]]
+    (name,) = pipeline.reader_meta()
+    path = readers.catalog(pipeline, name).path(1)
+    assert path.endswith(b"x.tfrecord")
+
+
+# --- features ------------------------------------------------------------------------------------
+
+
+def some_feature(random: Random) -> tuple[Any, Feature]:
+    """A feature, and what it asks for."""
+    match random.randrange(4):
+        case 0:
+            return FixedLenFeature(random.choice([(), (1,)]), string, ""), Feature(UINT8)
+        case 1:
+            shape = random.choice([(), (1,), (3,), (2, 5), (4, 1, 2), (3, 0)])
+            return FixedLenFeature(shape, float32, 1.5), Feature(FLOAT32, shape)
+        case 2:
+            return VarLenFeature(int64, 7), Feature(INT64, fixed=False)
+    shape = random.choice([(2,), (3, 4), (1,)])
+    return VarLenFeature([*shape], float32, 1.5), Feature(FLOAT32, shape, fixed=False)
+
+
+def test_what_features_ask_for_is_found_out() -> None:
+    random = Random(5)
+    for _ in range(12):
+        pairs = [some_feature(random) for _ in range(random.randint(1, 6))]
+        names = [f"{number}" * random.choice([1, 200]) for number in range(len(pairs))]
+        features = {name: feature for name, (feature, _) in zip(names, pairs, strict=True)}
+        assert list(describe(features).items()) == [
+            (name, expected) for name, (_, expected) in zip(names, pairs, strict=True)
+        ]
+
+
+def test_asking_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outer = Pipeline(1, 1, None)
+    with outer:
+        fn.random.uniform()
+        before, files = (outer._next_op_id_counter, len(outer._sinks)), descriptors()
+        operators = _OpCounter().id
+        describe({"a": STRING, "n": NUMBER})
+        with pytest.raises(ValueError):
+            describe({"a": VarLenFeature(string, "")})
+        assert Pipeline.current() is outer
+        after = outer._next_op_id_counter, len(outer._sinks)
+    assert after == before
+    assert descriptors() <= files
+    assert os.listdir(tmp_path) == []
+    assert _OpCounter().id == operators + 1  # by having been asked for the number
+
+
+@pytest.mark.parametrize("conditionals", [False, True])
+def test_names_and_seeds_are_those_that_dali_would_give(
+    conditionals: bool, write: Callable[..., str]
+) -> None:
+    """The seed is the pipeline's second, the order hence that of DALI's reader."""
+    payloads = [example({"n": int64_feature([number])}) for number in range(40)]
+    path = write(*payloads)
+
+    def run(operator: Operator) -> Any:
+        @pipeline_def(
+            batch_size=8, num_threads=1, device_id=None, seed=9, enable_conditionals=conditionals
+        )
+        def make() -> Any:
+            fn.random.uniform()
+            return *operator().values(), *operator().values()
+
+        pipeline = make()
+        outputs = [it.as_array().tolist() for _ in range(9) for it in pipeline.run()]
+        return sorted(pipeline.reader_meta()), outputs
+
+    arguments: dict[str, Any] = {"path": path, "features": {"n": NUMBER}, "random_shuffle": True}
+    index = path.replace(".tfrecord", ".idx")
+    dali = run(lambda: fn.readers.tfrecord(**arguments, index_path=index))
+    assert run(lambda: readers.tfrecord(**arguments)) == dali
+    assert dali[0] == ["__TFRecord_1", "__TFRecord_2"]
+
+
+def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Callable[..., str]) -> None:
+    features = {
+        "rest": FixedLenFeature([2, 2], int64, 5),
+        "other kind": FixedLenFeature([2], float32, 5.0),
+        "none": VarLenFeature([3], float32, 5.0),
+        "absent": FixedLenFeature([2], float32, 5.0),
+        "absent too": VarLenFeature([2], int64, 5),
+        "sometimes": FixedLenFeature([], int64, 5),
+    }
+    feature = {"rest": int64_feature([-1, 3, 2]), "other kind": int64_feature([3])}
+    feature |= {"none": bytes_feature([b"x"])}
+    path = write(example(feature), example({**feature, "sometimes": int64_feature([8])}))
+    index = path.replace(".tfrecord", ".idx")
+    dali = first(fn.readers.tfrecord, path=path, index_path=index, features=features)
+    ours = first(readers.tfrecord, path=path, features=features)
+    assert [[(it.dtype, it.shape) for it in output] for output in ours] == [
+        [(it.dtype, it.shape) for it in output] for output in dali
+    ]
+    values = [output[0].tolist() for output in ours]
+    assert values == [[[-1, 3], [2, 0]], [0, 0], [], 0, 0, 0]
+    assert int(ours[-1][1]) == int(dali[-1][1]) == 8
+
+
+@pytest.mark.parametrize(
+    ("feature", "good", "bad", "message"),
+    [
+        (STRING, WORD, {"b": int64_feature([1])}, "it has no feature 'a'; it has 'b'"),
+        (STRING, WORD, {}, "it has no feature 'a'; it has none"),
+        (STRING, WORD, {"a": bytes_feature([])}, "it has no string in the feature 'a'"),
+        (STRING, WORD, {"a": int64_feature([1])}, "it has no string in the feature 'a'"),
+        (STRING, WORD, {"a": b""}, "it has no string in the feature 'a'"),
+        (
+            VarLenFeature(int64, 0),
+            ONE,
+            {"b": b""},
+            "no feature 'a', and other records have; it",
+        ),
+        (
+            FixedLenFeature([1], int64, 0),
+            ONE,
+            {"b": b""},
+            "no feature 'a', and other records have",
+        ),
+        (NUMBER, ONE, {"a": int64_feature([1, 2])}, "'a' has 2 values, and its FixedLenFeature 1"),
+        (VarLenFeature([1, 2], int64, 0), TWO, {"a": int64_feature([1])}, "1 values, not a mul"),
+    ],
+)
+def test_a_record_without_what_is_wanted_is_named(
+    feature: Any,
+    good: bytes,
+    bad: dict[str, bytes],
+    message: str,
+    write: Callable[..., str],
+) -> None:
+    path = write(example({"a": good}), example(bad))
+    pipeline = build(readers.tfrecord, path=path, features={"a": feature})
+    with pytest.raises(RecordError, match=r"sample 1: \d+ bytes at \d+: .*" + message) as caught:
+        pipeline.run()
+    assert caught.value.filename == path
+
+
+@pytest.mark.parametrize("has", [[1, 0], [0, 1]])
+def test_a_feature_that_only_some_batches_have_is_refused(
+    has: list[int], write: Callable[..., str]
+) -> None:
+    """DALI's reader delivers it, but a Python source must not change its number of dimensions."""
+    path = write(*(example({"a": TWO} if it else {"b": TWO}) for it in has * 4))
+    pipeline = build(readers.tfrecord, 1, path=path, features={"a": VarLenFeature(int64, 0)})
+    with pytest.raises(
+        RecordError, match=r"it has .*'a', and other records (have|do not)"
+    ) as error:
+        for _ in range(8):
+            pipeline.run()
+    assert error.value.filename == path
+
+
+def test_a_number_that_only_some_batches_have_is_delivered(write: Callable[..., str]) -> None:
+    path = write(*(example({"n": ONE} if it else {"b": ONE}) for it in [1, 0] * 4))
+    assert numbers(readers.tfrecord, 8, path=path, batch_size=1) == [1, 0] * 4
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("position", "what"), [(9, "length"), (40, "data"), (-1, "data")])
+def test_a_wrong_checksum_is_refused_only_if_verified(
+    position: int, what: str, tmp_path: Path
+) -> None:
+    record = tf_record(example({"a": bytes_feature([bytes(50)])}))
+    damaged = bytearray(record)
+    damaged[position] ^= 1
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(record + damaged)
+    arguments: dict[str, Any] = {"path": str(path), "features": {"a": STRING}}
+    assert len(first(readers.tfrecord, **arguments)[0]) == 2
+    pipeline = build(readers.tfrecord, verify=True, **arguments)
+    with pytest.raises(RecordError, match=f"sample 1: .* checksum of its {what} is wrong") as error:
+        pipeline.run()
+    assert error.value.filename == str(path)
+
+
+def test_verifying_without_its_package_says_how_to_get_it(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    with pytest.raises(BackendUnavailable, match="google-crc32c; pip install google-crc32c"):
+        build(readers.tfrecord, path=write(FINE), features={"n": NUMBER}, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("0 15", "sample 0: 15 bytes at 0: a record has 16 bytes at least; make the index anew"),
+        ("0 0", "sample 0: 0 bytes at 0: a record has 16 bytes at least"),
+        ("0 30", "its header says .* bytes of data"),
+        ("0 46", "its header says 31 bytes of data"),
+        ("3 40", "its header says .* bytes of data"),
+        ("8 40", "sample 0: 40 bytes at 8: "),
+    ],
+)
+def test_an_index_of_another_file_is_noticed_when_a_record_is_read(
+    index: str, message: str, write: Callable[..., str], tmp_path: Path
+) -> None:
+    path = write(FINE, FINE)
+    (tmp_path / "x.idx").write_text(index)
+    arguments = {"path": path, "index_path": str(tmp_path / "x.idx"), "features": {"n": NUMBER}}
+    pipeline = build(readers.tfrecord, 1, **arguments)
+    with pytest.raises(RecordError, match=message):
+        pipeline.run()
+
+
+def test_a_record_that_is_no_example_is_named(write: Callable[..., str]) -> None:
+    pipeline = build(readers.tfrecord, path=write(FINE, FINE[:-1]), features={"n": NUMBER})
+    message = (
+        "sample 1: 46 bytes at 47: it is no tf.train.Example: .* byte 2.*; write the file anew"
+    )
+    for _ in range(2):  # it does not go on to another batch
+        with pytest.raises(RecordError, match=message):
+            pipeline.run()
+
+
+# --- indexes and files ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "0 47\n1 47\n",
+            "line 2: 47 bytes at 1 of '.*x.tfrecord', which has 47 bytes; make the index",
+        ),
+        ("-3 5\n", "line 1: 5 bytes at -3"),
+        ("0 47\n3 -2\n", "line 2: -2 bytes at 3"),
+        ("9223372036854775806 9\n", "line 1: 9 bytes at 9,223,372,036,854,775,806"),
+        ("", "there are no records: no index begins with two integers"),
+        ("12", "there are no records: no index begins with two integers"),
+        ("offset size\n0 47", "there are no records: no index begins with two integers"),
+    ],
+)
+def test_an_index_that_lies_is_refused(
+    text: str, message: str, write: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "lies.idx").write_text(text)
+    index = str(tmp_path / "lies.idx")
+    with pytest.raises(ValueError, match=message):
+        build(readers.tfrecord, path=write(FINE), index_path=index, features={"n": NUMBER})
+
+
+def some_text(random: Random) -> str:
+    """Words and rubbish; no number is too large for a file of 4 KiB."""
+    words = ["0", "7", "+5", "007", "4095", "12"] * 6
+    words += ["0.5", "x", "1,2", "5-3", "0x7", "99999999999999999999", "\0", "-", "+ 1", "\u0661"]
+    spaces = [" ", "\n", "\t", "\r\n", "\v", "\f", "  \n", ""]
+    return "".join(
+        random.choice(words) + random.choice(spaces[: random.choice([7, 8])])
+        for _ in range(random.randrange(14))
+    )
+
+
+def test_indexes_are_read_as_dali_reads_them(tmp_path: Path) -> None:
+    data, index = tmp_path / "data", tmp_path / "index"
+    data.write_bytes(bytes(10_000))
+    compared = 0
+    for seed in range(80):
+        text = "0 4\n" + some_text(Random(seed))
+        index.write_text(text)
+        starts, sizes = tfrecord_index.read_index(b"index", io.BytesIO(text.encode()))
+        arguments = {"path": str(data), "index_path": str(index), "features": {"n": NUMBER}}
+        dali = build(fn.readers.tfrecord, 1, name="x", **arguments)
+        assert len(starts) == len(sizes) == dali.reader_meta("x")["epoch_size"], repr(text)
+        compared += len(starts) > 2
+    assert compared > 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 300, 5000, 70_000])
+def test_an_index_that_is_made_is_that_of_the_records(size: int, tmp_path: Path) -> None:
+    payloads = [bytes(random * size // 10) for random in (3, 10, 0, 9, 10, 1, 1, 1, 1, 10)] * 30
+    payloads.insert(0, bytes(65512))  # the next header is across the end of what is read at once
+    path = write_tfrecord(tmp_path / "x.tfrecord", payloads, tmp_path / "expected.idx")
+    assert main([str(path)]) == 0
+    assert (tmp_path / "x.idx").read_bytes() == (tmp_path / "expected.idx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "there are no records: the files are empty"),
+        (tf_record(FINE) + tf_record(FINE)[:-1], r"record 1 at 47 goes beyond the end of the file"),
+        (tf_record(FINE) + tf_record(FINE)[:11], r"record 1 at 47 goes beyond the end of the file"),
+        (tf_record(FINE) + b"\n", r"record 1 at 47 goes beyond the end of the file at 48"),
+        (
+            gzip.compress(tf_record(FINE)),
+            "record 0 at 0 goes .* cut off, compressed or no TFRecord",
+        ),
+        (b"\xff" * 100, "record 0 at 0 goes beyond the end of the file at 100"),
+    ],
+)
+def test_a_file_that_is_damaged_is_refused_without_an_index(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        build(readers.tfrecord, path=tmp_path / "x.tfrecord", features={"n": NUMBER})
+
+
+def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pread = write(FINE, bytes(9000), FINE), os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda fd, size, at: pread(fd, size, at)[: 50 if at == 0 else 0]
+    )
+    with pytest.raises(ValueError, match="record 1 at 47 goes beyond the end of the file"):
+        build(readers.tfrecord, path=path, features={"n": NUMBER})
+
+
+def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write: Callable[..., str]) -> None:
+    path = write(FINE, FINE)
+    index = path.replace(".tfrecord", ".idx")
+    arguments: dict[str, Any] = {"path": [path, path + "?"], "features": {"n": NUMBER}}
+    pipeline = build(readers.tfrecord, index_path=[index] * 2, **arguments)
+    with pytest.raises(FileNotFoundError) as caught:
+        pipeline.run()
+    assert caught.value.filename == path + "?"
+    with pytest.raises(FileNotFoundError) as caught:
+        build(readers.tfrecord, **arguments)
+    assert caught.value.filename == path + "?"
+    with pytest.raises(FileNotFoundError) as caught:
+        build(readers.tfrecord, index_path=[index, index + "?"], **arguments)
+    assert caught.value.filename == index + "?"
+
+
+# --- order and memory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_epoch", [False, True])
+def test_samples_are_shuffled_as_readers_file_shuffles_files(
+    after_epoch: bool, tmp_path: Path
+) -> None:
+    files, _ = write_numbered_tfrecords(tmp_path, [5, 0, 9, 30])
+    how = {"shuffle_after_epoch": after_epoch, "random_shuffle": not after_epoch, "seed": 3}
+
+    def file(features: Any) -> dict[str, Any]:
+        _, labels = fn.readers.file(files=files[:1] * 44, labels=[*range(44)], **how)
+        return {"label": labels}
+
+    expected = numbers(file, 70)
+    assert numbers(readers.tfrecord, 70, path=files, shuffle="samples", **how) == expected
+    assert numbers(readers.tfrecord, 70, path=files, **how) != expected
+
+
+def test_an_index_takes_12_bytes_a_record(tmp_path: Path) -> None:
+    path, index = tmp_path / "data", tmp_path / "index"
+    path.touch()
+    os.truncate(path, 200 * 100_000)
+    lines = (b"%d 200\n" % (200 * record) for record in range(100_000))
+    index.write_bytes(b"".join(lines))
+    catalog = tfrecord_index.find([os.fsencode(path)], [os.fsencode(index)])
+    assert catalog.ranges is not None
+    assert catalog.ranges.starts.base is None or catalog.ranges.starts.base.nbytes <= 800_000
+    assert catalog.ranges.starts.nbytes + catalog.ranges.sizes.nbytes == 1_200_000
+
+
+def decode(
+    records: Sequence[bytes], features: dict[str, Feature], kind: Any = np.ndarray
+) -> tuple[Any, list[Any]]:
+    """The buffer of a batch, and the outputs."""
+    sizes = np.array([len(record) for record in records])
+    starts = np.cumsum(sizes) - sizes
+    buffer = np.frombuffer(bytearray().join(records), np.uint8).view(kind)
+    catalog = Catalog.from_names([b"x"] * len(records), range(len(records)))
+    contents = parts(buffer, starts, sizes)
+    return buffer, [*TfRecord(features).decode(catalog, np.arange(len(records)), contents)]
+
+
+def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array() -> None:
+    records = [
+        tf_record(
+            example(
+                {
+                    "a": bytes_feature([bytes([number]) * 5000]),
+                    "n": int64_feature([number]),
+                    "f": float_feature([number, 1.5]),
+                    "v": int64_feature(range(number)),
+                }
+            )
+        )
+        for number in range(4)
+    ]
+    features = {"a": Feature(UINT8), "n": Feature(INT64), "f": Feature(FLOAT32, fixed=False)}
+    buffer, (strings, integers, floats, lists) = decode(
+        records, {**features, "v": Feature(INT64, fixed=False)}
+    )
+    assert all(isinstance(each, memoryview) for each in strings)
+    assert all(np.shares_memory(np.asarray(each), buffer) for each in strings)
+    assert integers.tolist() == [0, 1, 2, 3]
+    assert floats.tolist() == [[0, 1.5], [1, 1.5], [2, 1.5], [3, 1.5]]
+    assert [each.tolist() for each in lists] == [[], [0], [0, 1], [0, 1, 2]]
+
+
+def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch() -> None:
+    """Their bytes were gathered from the buffer, which may be page-locked."""
+    buffer, (strings,) = decode([tf_record(FINE)] * 3, {"a": Feature(UINT8)}, Lease)
+    assert [bytes(each) for each in strings] == [b"finest"] * 3
+    assert not any(np.shares_memory(each, buffer) for each in strings)
+    assert not any(group._is_leased(each) for each in strings)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dali_storage.contract import cuda
+from dali_storage.contract._types import Buffer, address_of
+from dali_storage.reading.buffers import BufferPool
+from tests.kit.fake_cuda import Cuda
+
+
+class Allocator:
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.sizes: list[int] = []
+
+    def __call__(self, nbytes: int) -> Buffer:
+        self.sizes.append(nbytes)
+        return cuda.allocate(nbytes, 0) if self.device == "gpu" else np.zeros(nbytes, np.uint8)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def allocate(gpus: Cuda, request: pytest.FixtureRequest) -> Allocator:
+    return Allocator(request.param)
+
+
+def test_a_buffer_returns_when_its_last_view_dies(allocate: Allocator) -> None:
+    pool = BufferPool(allocate)
+    lease = pool.lease(1000)
+    address = address_of(lease)
+    view = lease[100:200][10:20]  # numpy collapses the chain of views
+    del lease
+    gc.collect()
+    assert address_of(pool.lease(1000)) != address
+    del view
+    leases = pool.lease(1000), pool.lease(1000)
+    assert address in map(address_of, leases)
+    assert len(allocate.sizes) == 2
+
+
+def test_the_same_buffer_serves_batch_after_batch(allocate: Allocator) -> None:
+    pool = BufferPool(allocate)
+    for nbytes in (5000, 1, 4000, 5200):
+        pool.lease(nbytes)[:] = 1
+    assert len(allocate.sizes) == 1
+
+
+def test_a_larger_batch_replaces_the_small_buffer(allocate: Allocator) -> None:
+    pool = BufferPool(allocate)
+    pool.lease(1000)
+    assert pool.lease(100 << 20).nbytes >= 100 << 20
+    assert pool.lease(1000).nbytes >= 100 << 20
+    assert len(allocate.sizes) == 2
+
+
+def test_two_leases_never_share_memory(allocate: Allocator) -> None:
+    pool = BufferPool(allocate)
+    leases = [pool.lease(100) for _ in range(10)]
+    assert len(set(map(address_of, leases))) == 10
+
+
+def test_leases_may_end_in_other_threads(allocate: Allocator) -> None:
+    pool = BufferPool(allocate)
+
+    def use() -> None:
+        for number in range(2000 if allocate.device == "cpu" else 200):
+            lease = pool.lease(64)
+            lease[:] = number % 251
+            assert lease.tobytes() == bytes([number % 251]) * lease.nbytes
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(allocate.sizes) <= 8  # a thread leases the next before the last dies
+
+
+# Fences
+
+
+class Fences:
+    """Fences that log when they are set and waited for."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def __call__(self) -> Callable[[], None]:
+        self.log.append("set")
+        return partial(self.log.append, "waited")
+
+
+def test_a_fence_is_set_when_the_last_view_dies_and_waited_for_before_the_next_lease(
+    allocate: Allocator,
+) -> None:
+    fences = Fences()
+    pool = BufferPool(allocate, fences)
+    lease = pool.lease(1000)
+    view = lease[10:][:5]
+    del lease
+    gc.collect()
+    assert fences.log == []
+    del view
+    assert fences.log == ["set"]
+    first = pool.lease(1000)
+    assert fences.log == ["set", "waited"]
+    pool.lease(1000)  # a new buffer
+    assert fences.log == ["set", "waited", "set"]
+    del first
+    pool.clear()
+    assert fences.log == ["set", "waited", "set", "set"]
+
+
+def test_a_buffer_whose_fence_cannot_be_set_is_not_leased_again(allocate: Allocator) -> None:
+    def shutting_down() -> Callable[[], None]:
+        raise RuntimeError("driver shutting down")
+
+    pool = BufferPool(allocate, shutting_down)
+    pool.lease(1)
+    pool.lease(1)
+    assert len(allocate.sizes) == 2
+
+
+def test_a_buffer_whose_fence_fails_is_an_error_and_not_leased(allocate: Allocator) -> None:
+    def fail() -> None:
+        raise RuntimeError("illegal address")
+
+    pool = BufferPool(allocate, lambda: fail)
+    pool.lease(1)
+    with pytest.raises(RuntimeError, match="illegal address"):
+        pool.lease(1)
+    pool.lease(1)
+    assert len(allocate.sizes) == 2
+
+
+def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus: Cuda) -> None:
+    stream = cuda.CudaStream(0)
+    pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
+    copies: list[bytes] = []
+    for value in range(20):
+        lease = pool.lease(100)
+        lease[:] = value
+        read = partial(gpus.contents, cuda.DeviceBuffer(address_of(lease), 100, 0, None))
+        gpus.queue(stream.pointer, lambda read=read: copies.append(read()))
+        del lease, read
+    gpus.finish(stream.pointer)
+    assert copies == [bytes([value]) * 100 for value in range(20)]
+    assert len(gpus.allocated) == 1
+
+
+def test_leases_that_die_in_a_fork_do_not_call_cuda(gpus: Cuda) -> None:
+    stream = cuda.CudaStream(0)
+    pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
+    leases = [pool.lease(1), pool.lease(1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        leases.clear()  # the machine ends a process that calls CUDA in a fork
+        os._exit(17)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17

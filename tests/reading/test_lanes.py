@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dali_storage.reading.lanes import Lanes, spare_processors
+from tests.kit.process import threads
+
+SECONDS = 30.0  # after which a test has failed; none of them waits for as long
+
+
+class Gates:
+    """Jobs that say when they begin and when they are at work, and end when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.at_work: dict[int, int] = {}  # the lane of each job
+        self.ended = 0
+        self._changed = threading.Condition()
+        self._open: set[int] = set()
+        self._yielding: set[int] = set()
+        self.yield_turn: Callable[[], None] = lambda: None
+
+    def begin(self, job: int) -> None:
+        self.begun.append(job)
+
+    def work(self, job: int, lane: int) -> None:
+        with self._changed:
+            self.at_work[job] = lane
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: job in self._open | self._yielding, SECONDS)
+        if job in self._yielding:
+            self.yield_turn()
+            with self._changed:
+                assert self._changed.wait_for(lambda: job in self._open, SECONDS)
+        with self._changed:
+            del self.at_work[job]
+            self.ended += 1
+            self._changed.notify_all()
+
+    def let_yield(self, job: int) -> None:
+        with self._changed:
+            self._yielding.add(job)
+            self._changed.notify_all()
+
+    def let_end(self, *jobs: int) -> None:
+        with self._changed:
+            self._open.update(jobs)
+            self._changed.notify_all()
+
+    def wait_for(self, *jobs: int) -> None:
+        """Wait until exactly these jobs are at work."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: set(self.at_work) == set(jobs), SECONDS), (
+                self.at_work
+            )
+
+    def wait_for_end(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.ended == count, SECONDS)
+
+
+@contextmanager
+def lanes(count: int, turns: int, jobs: int) -> Iterator[tuple[Gates, Lanes[int]]]:
+    """Lanes to which jobs from 0 to `jobs` - 1 have been submitted."""
+    gates = Gates()
+    running = Lanes[int](count, turns=turns, begin=gates.begin, work=gates.work)
+    gates.yield_turn = running.yield_turn
+    try:
+        for job in range(jobs):
+            running.submit(job)
+        yield gates, running
+    finally:
+        gates.let_end(*range(jobs + 100))
+        running.close()
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_as_many_lanes_work_as_there_are_turns(turns: int) -> None:
+    with lanes(6, turns, jobs=6) as (gates, _):
+        for done in range(6):
+            gates.wait_for(*range(done, min(done + turns, 6)))
+            gates.let_end(done)
+        gates.wait_for_end(6)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_lane_that_yields_lets_the_next_one_start(turns: int) -> None:
+    with lanes(6, turns, jobs=6) as (gates, _):
+        for yielding in range(6 - turns):
+            gates.wait_for(*range(yielding + turns))
+            gates.let_yield(yielding)
+        gates.wait_for(*range(6))
+
+
+def test_no_more_lanes_start_than_there_are() -> None:
+    with lanes(2, 2, jobs=3) as (gates, _):
+        gates.wait_for(0, 1)
+        gates.let_yield(0)
+        gates.let_yield(1)
+        gates.let_end(1)
+        gates.wait_for(0, 2)
+
+
+def test_a_turn_that_is_yielded_twice_is_yielded_once() -> None:
+    with lanes(4, 1, jobs=4) as (gates, running):
+        once = gates.yield_turn
+
+        def twice() -> None:
+            once()
+            once()
+
+        gates.yield_turn = twice
+        gates.wait_for(0)
+        gates.let_yield(0)
+        gates.wait_for(0, 1)
+        running.yield_turn()  # and in a thread that is no lane it does nothing
+        gates.let_end(0)
+        gates.wait_for_end(1)
+        gates.wait_for(1)
+
+
+def test_a_lane_keeps_its_turn_from_job_to_job() -> None:
+    with lanes(4, 1, jobs=4) as (gates, _):
+        for job in range(4):
+            gates.wait_for(job)
+            assert gates.at_work == {job: 0}
+            gates.let_end(job)
+        gates.wait_for_end(4)
+
+
+def test_jobs_begin_in_order_and_one_at_a_time() -> None:
+    beginning, at_once, begun = threading.Semaphore(1), [], []
+
+    def begin(job: int) -> None:
+        at_once.append(not beginning.acquire(blocking=False))
+        begun.append(job)
+        beginning.release()
+
+    ended = threading.Semaphore(0)
+    running = Lanes[int](4, turns=4, begin=begin, work=lambda job, lane: ended.release())
+    for job in range(2000):
+        running.submit(job)
+    for _ in range(2000):
+        assert ended.acquire(timeout=SECONDS)
+    running.close()
+    assert begun == list(range(2000))
+    assert not any(at_once)
+
+
+def test_no_thread_is_started_before_it_is_needed() -> None:
+    before = threads()
+    with lanes(8, 8, jobs=2) as (gates, _):
+        gates.wait_for(0, 1)
+        assert len(threads() - before) == 2
+    assert threads() <= before
+
+
+def test_closing_drops_the_jobs_that_have_not_begun() -> None:
+    with lanes(2, 1, jobs=5) as (gates, running):
+        gates.wait_for(0)
+        closing = threading.Thread(target=running.close)
+        closing.start()
+        while running._jobs:  # close() drops them first
+            pass
+        gates.let_end(*range(5))
+        closing.join(SECONDS)
+        assert not closing.is_alive()
+    assert gates.begun == [0]
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with lanes(2, turns, jobs=1) as (gates, running):
+        gates.wait_for(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            running.submit(1)
+            gates.let_end(0, 1)
+            gates.wait_for_end(2)
+    with monkeypatch.context() as patch, lanes(2, turns, jobs=0) as (gates, running):
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            running.submit(0)
+    assert gates.begun == []
+
+
+def test_spare_processors_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 4, 5, 9})
+    monkeypatch.setattr("dali_storage.contract.processors.quota", lambda: 8.0)
+    assert [spare_processors(busy) for busy in (0, 1, 3, 4, 100)] == [4, 3, 1, 1, 1]
+
+
+def test_there_is_a_spare_processor_on_every_machine() -> None:
+    assert spare_processors(len(os.sched_getaffinity(0))) == 1

@@ -1,0 +1,174 @@
+"""No reader reads in the main thread, where a Ctrl-C could interrupt it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nvidia.dali.experimental.dynamic as ndd
+import pytest
+from nvidia.dali import Pipeline
+
+from dali_storage import readers
+from dali_storage.backends.linux import aio
+from dali_storage.backends.linux.aio import AioContext
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.backends.xnvme.file_queue import FileQueue
+from dali_storage.backends.xnvme.library import Library
+from dali_storage.backends.xnvme.namespace import open_namespace
+from dali_storage.backends.xnvme.queue import Queue
+from dali_storage.contract.reader import Reader
+from dali_storage.dynamic.readers import File
+from dali_storage.loaders import Loader, cifar10
+from dali_storage.samples.discovery import from_directory
+from dali_storage.testing.probes import require_lanes
+from tests.kit.cifar_archive import write_cifar10
+from tests.kit.containers import (
+    write_numbered_recordios,
+    write_numbered_tars,
+    write_numbered_tfrecords,
+)
+from tests.kit.xnvme import offered
+
+SAMPLES = 9
+COUNTS = [4, 5]  # of two containers
+BACKENDS = {"python-file": PythonFileReader, "memory": MemoryReader}
+
+
+def file(directory: Path) -> tuple[Any, ...]:
+    for number in range(SAMPLES):
+        (directory / "class").mkdir(exist_ok=True)
+        (directory / "class" / f"{number}.jpg").write_bytes(bytes([number] * 8))
+    return readers.file, {"file_root": str(directory)}
+
+
+def numpy(directory: Path) -> tuple[Any, ...]:
+    for number in range(SAMPLES):
+        np.save(directory / f"{number}.npy", np.full(3, number))
+    return readers.numpy, {"file_root": str(directory)}
+
+
+def records(directory: Path) -> tuple[Any, ...]:
+    (directory / "records").write_bytes(bytes(range(8 * SAMPLES)))
+    columns = {"offsets": range(0, 8 * SAMPLES, 8), "sizes": 8}
+    return readers.records, {"files": str(directory / "records"), **columns}
+
+
+def webdataset(directory: Path) -> tuple[Any, ...]:
+    tars, indexes = write_numbered_tars(directory, COUNTS)
+    return readers.webdataset, {"paths": tars, "index_paths": indexes, "ext": ["n"]}
+
+
+def tfrecord(directory: Path) -> tuple[Any, ...]:
+    import nvidia.dali.tfrecord as tfrec
+
+    files, indexes = write_numbered_tfrecords(directory, COUNTS)
+    features = {"n": tfrec.FixedLenFeature((), tfrec.int64, 0)}
+    return readers.tfrecord, {"path": files, "index_path": indexes, "features": features}
+
+
+def mxnet(directory: Path) -> tuple[Any, ...]:
+    files, indexes = write_numbered_recordios(directory, COUNTS)
+    return readers.mxnet, {"path": files, "index_path": indexes}
+
+
+MAKERS = (file, numpy, records, webdataset, tfrecord, mxnet)
+
+
+def backends_of(base: type[Reader]) -> Iterator[type[Reader]]:
+    for backend in base.__subclasses__():
+        yield backend
+        yield from backends_of(backend)
+
+
+@pytest.fixture(autouse=True)
+def lanes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All readers of the product fail in the main thread."""
+    for backend in backends_of(Reader):
+        if backend.__module__.startswith("dali_storage."):
+            require_lanes(monkeypatch, backend, "sizes", "read")
+
+
+def test_every_reader_is_here() -> None:
+    assert {make.__name__ for make in MAKERS} == {*readers.__all__} - {"catalog", "state"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_that_is_called_in_the_main_thread_fails(backend: str, tmp_path: Path) -> None:
+    with (
+        BACKENDS[backend](from_directory(file(tmp_path)[1]["file_root"])) as reader,
+        pytest.raises(AssertionError),
+    ):
+        reader.sizes(np.arange(1), 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_pipeline(make: Callable[[Path], Any], backend: str, tmp_path: Path) -> None:
+    operator, arguments = make(tmp_path)
+    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with pipeline:
+        pipeline.set_outputs(*_outputs(operator(backend=backend, **arguments)))
+    for _ in range(4):
+        assert len(pipeline.run()[0]) == 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_loader(make: Callable[[Path], Any], backend: str, tmp_path: Path) -> None:
+    operator, arguments = make(tmp_path)
+
+    def define(*, checkpoint: bytes | None, shard_id: int, num_shards: int) -> Pipeline:
+        options: dict[str, Any] = {"enable_checkpointing": True, "checkpoint": checkpoint}
+        pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None, **options)
+        shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
+        with pipeline:
+            found = operator(name="Reader", backend=backend, **shard, **arguments)
+            pipeline.set_outputs(*_outputs(found))
+        return pipeline
+
+    with Loader(define, to="numpy") as loader:
+        for _ in range(2):
+            assert sum(len(first) for first, *_ in loader) == SAMPLES
+
+
+def test_a_loader_of_cifar(tmp_path: Path) -> None:
+    write_cifar10(tmp_path, rows=8)
+    options: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy"}
+    with cifar10(tmp_path, "train", batch_size=8, **options) as loader:
+        assert sum(len(labels) for _, labels in loader) == 40
+
+
+def test_the_engines_while_readers_are_opened(
+    xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_lanes(monkeypatch, Queue, "run")
+    require_lanes(monkeypatch, AioContext, "read")
+    (tmp_path / "image").write_bytes(content := os.urandom(1 << 20))
+    with offered(xnvme, "emu"):
+        FileQueue(xnvme, "emu", 4).close()
+    opened = open_namespace(
+        xnvme, str(tmp_path / "image"), io="emu", nsid=1, queues=1, queue_depth=2, spin=False
+    )
+    with closing(opened) as namespace:
+        assert namespace.read(4096, 8192) == content[4096:12288]
+    assert aio.unavailable(48) is None
+
+
+def test_the_dynamic_mode(tmp_path: Path) -> None:
+    _, arguments = file(tmp_path)
+    with File(**arguments) as reader:
+        assert isinstance(reader, ndd.readers.File)
+        assert sum(1 for _ in reader.next_epoch()) == SAMPLES
+
+
+def _outputs(found: Any) -> list[Any]:
+    """What a reader returns, as a list."""
+    if isinstance(found, dict):
+        return [*found.values()]
+    return [*found] if isinstance(found, (tuple, list)) else [found]

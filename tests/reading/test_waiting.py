@@ -1,0 +1,78 @@
+"""A Ctrl-C does not wait for a storage that does not answer, whichever thread gets the signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from dali_storage.backends.objects.pool import RequestPool
+from dali_storage.contract.reader import Batch
+from dali_storage.order import Order, OrderOptions
+from dali_storage.reading.lanes import Lanes
+from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.samples.discovery import from_files
+from tests.reading.test_prefetch import Model
+
+SECONDS = 60.0  # that the storage takes; nobody waits for as long unless the test fails
+
+Storage = Callable[[], None]
+
+
+def a_batch(storage: Storage) -> None:
+    class Slow(Model):
+        def fill(self, batch: Batch) -> None:
+            storage()
+            super().fill(batch)
+
+    catalog = from_files(["x"])
+    ahead = Prefetcher(catalog, Slow(catalog, lanes=1), Order(1, 1, OrderOptions()), 1)
+    try:
+        ahead.get(0)
+    finally:
+        threading.Thread(target=ahead.close).start()
+
+
+def the_end_of_lanes(storage: Storage) -> None:
+    lanes = Lanes[int](1, turns=1, begin=lambda job: None, work=lambda job, lane: storage())
+    lanes.submit(0)
+    while lanes._jobs:  # those that have not begun are dropped
+        time.sleep(0.001)
+    lanes.close()
+
+
+def requests(storage: Storage) -> None:
+    asking = RequestPool(1, retry=0, hedge=None)
+    try:
+        asking.run(lambda item: storage(), [0], lambda *_: None, lambda _, error: OSError())
+    finally:
+        threading.Thread(target=asking.close).start()
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """A Ctrl-C counts; shells start commands in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("wait", [a_batch, the_end_of_lanes, requests])
+def test_a_ctrl_c_that_another_thread_gets_ends_the_wait(wait: Callable[[Storage], None]) -> None:
+    interrupted, in_time = threading.Event(), SimpleQueue[bool]()
+
+    def storage() -> None:
+        if in_time.empty() and not interrupted.is_set():
+            time.sleep(0.5)  # by now, the main thread waits
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            in_time.put(interrupted.wait(SECONDS))
+
+    with pytest.raises(KeyboardInterrupt):
+        wait(storage)
+    interrupted.set()
+    assert in_time.get(timeout=2 * SECONDS)

@@ -1,0 +1,753 @@
+"""Indexes of samples: the file, the command, and what reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import errno
+import hashlib
+import json
+import os
+import pickle
+import re
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import readers
+from dali_storage.backends.extents.map import LoadedMap, files_of
+from dali_storage.cli import index
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import ObjectReplacedError
+from dali_storage.loaders import image_folder
+from dali_storage.samples import discovery, index_file
+from dali_storage.samples.index_file import CatalogFile, save
+from tests.kit import scale
+from tests.kit.objects.client import FaultServer
+from tests.kit.process import descriptors
+
+FILTERS = {"file_filters": ["*"], "dir_filters": None, "case_sensitive_filter": False}
+NAMES = st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=20)
+ROOTS = st.one_of(
+    st.binary(max_size=10).map(lambda end: b"/" + end),
+    st.sampled_from([b"s3://bucket", b"gs://b/\xff\xfe/", b"https://host/\xc3\xa9"]),
+)
+MAGIC, START = b"DALISIDX", struct.Struct("<8sII")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """For tests that write many files; on a busy disk, to flush each would take a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield tmp_path_factory.mktemp("indexes")
+
+
+@pytest.fixture(scope="module")
+def whole(directory: Path) -> bytes:
+    """The file of `example()`."""
+    return example(directory / "whole")
+
+
+def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and the data, by the text of the specification."""
+    magic, length, crc = START.unpack(data[: START.size])
+    text, end = data[START.size : START.size + length], START.size + length
+    assert (magic, crc) == (MAGIC, zlib.crc32(text))
+    data_start = -(-end // 64) * 64
+    assert not any(data[end:data_start])
+    return json.loads(text), data[data_start:]
+
+
+def packed(header: Any, data: bytes) -> bytes:
+    """A file with this header, whose CRC is right."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    start = START.pack(MAGIC, len(text), zlib.crc32(text)) + text
+    return start.ljust(-(-len(start) // 64) * 64, b"\0") + data
+
+
+def columns_of(catalog: Catalog) -> list[Any]:
+    columns = catalog.offsets, catalog.labels, catalog.sizes, catalog.versions
+    listed = [None if each is None else (each.dtype.str, each.tolist()) for each in columns]
+    return [catalog.root, bytes(catalog.names), *listed]
+
+
+@st.composite
+def catalogs(draw: st.DrawFn) -> Catalog:
+    names = draw(NAMES)
+    count = len(names)
+    labels = draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=count, max_size=count))
+    catalog = Catalog.from_names(names, labels, draw(ROOTS))
+    if draw(st.booleans()):
+        return catalog
+    sizes = draw(st.lists(st.integers(0, 2**63 - 1), min_size=count, max_size=count))
+    tags = st.binary(max_size=40).map(lambda tag: tag.rstrip(b"\0"))
+    versions = np.array(draw(st.lists(tags, min_size=count, max_size=count)), bytes)
+    columns = np.array(sizes, np.int64), versions
+    return Catalog(
+        *columns_of(catalog)[:2], catalog.offsets, catalog.labels, None, 1, None, *columns
+    )
+
+
+def require_layout(whole: bytes, catalog: Catalog) -> None:
+    """Fail unless an index has this catalog as the specification says."""
+    header, data = parts(whole)
+    assert (header["version"], header["filters"]) == (1, FILTERS)
+    assert header["root"].encode("utf-8", "surrogateescape") == catalog.root
+    found = {}
+    for name, (dtype, start, length, crc) in (
+        (name, each.values()) for name, each in header["columns"].items()
+    ):
+        assert start % 64 == 0
+        column = np.frombuffer(data, dtype, length, start)
+        assert zlib.crc32(column.tobytes()) == crc
+        found[name] = column
+    assert list(header["columns"]["names"]) == ["dtype", "offset", "length", "crc32"]
+    assert max(each["offset"] for each in header["columns"].values()) + column.nbytes == len(data)
+    names, offsets = found["names"].tobytes(), found["offsets"].tolist()
+    listed = [names[start:stop] for start, stop in pairwise(offsets)]
+    assert listed == [catalog.name(i) for i in range(len(catalog))]
+    assert found["labels"].tolist() == catalog.labels.tolist()
+    if catalog.sizes is None or catalog.versions is None:
+        assert found.keys() == {"names", "offsets", "labels"}
+    else:
+        assert found["sizes"].tolist() == catalog.sizes.tolist()
+        assert found["versions"].tolist() == catalog.versions.tolist()
+
+
+@given(catalogs())
+@settings(max_examples=60, deadline=None)
+def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> None:
+    path = directory / "a.index"
+    save(catalog, path, FILTERS)
+    require_layout(path.read_bytes(), catalog)
+    opened = CatalogFile(path)
+    found = opened.catalog()
+    assert (opened.root, opened.filters) == (catalog.root, FILTERS)
+    assert columns_of(found) == columns_of(catalog)
+    others = replace(found, labels=catalog.labels + np.int32(1))
+    assert (
+        others.checksum() != catalog.checksum() == replace(others, labels=found.labels).checksum()
+    )
+    columns = [memoryview(found.names), *map(memoryview, (found.offsets, found.labels))]
+    assert all(column.readonly for column in columns)
+    everything = np.arange(len(catalog))
+    for each in (found, pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert each.paths(everything) == catalog.paths(everything)
+        assert [each.name(i) for i in everything] == [catalog.name(i) for i in everything]
+        assert each.checksum() == catalog.checksum()
+    opened.verify()
+
+
+def example(path: Path) -> bytes:
+    """An index with all columns; its bytes."""
+    names, versions = [b"a/1.jpg", b"b/22.jpg"], np.array([b'"one"', b'"three"'])
+    plain = Catalog.from_names(names, [0, 1], b"s3://bucket/root")
+    sizes = np.array([5, 7])
+    columns = plain.offsets, plain.labels, None, 1, None, sizes, versions
+    save(Catalog(plain.root, plain.names, *columns), path, FILTERS)
+    return path.read_bytes()
+
+
+def refusal(path: Path, data: bytes) -> str:
+    """The error of a file with these bytes, which names it."""
+    path.write_bytes(data)
+    with pytest.raises(ValueError) as caught:
+        CatalogFile(path).verify()
+    assert repr(str(path)) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_file_that_is_cut_short_anywhere_is_refused(directory: Path, whole: bytes) -> None:
+    for size in range(len(whole)):
+        assert "index" in refusal(directory / "cut", whole[:size])
+    assert "bytes" in refusal(directory / "cut", whole + b"\0")
+
+
+def test_every_byte_that_counts_is_checked(directory: Path, whole: bytes) -> None:
+    header, data = parts(whole)
+    filling = bytearray(len(whole))  # 1 where a byte means nothing
+    start, end = len(whole) - len(data), START.size + len(json.dumps(header))
+    filling[end:start] = b"\1" * (start - end)
+    filling[start:] = b"\1" * len(data)
+    for each in header["columns"].values():
+        first, size = start + each["offset"], np.dtype(each["dtype"]).itemsize * each["length"]
+        filling[first : first + size] = bytes(size)
+    assert filling.count(0) > 300
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x10
+        if filling[place]:
+            (directory / "filled").write_bytes(changed)
+            CatalogFile(directory / "filled").verify()
+        else:
+            assert "index" in refusal(directory / "damaged", bytes(changed))
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-200, 2000),
+    st.floats(),
+    st.sampled_from(
+        [
+            "",
+            "/",
+            "s3",
+            "<i8",
+            "|u1",
+            "<i4",
+            "|S0",
+            "|S7",
+            "|S300",
+            "|O",
+            ">i8",
+            "<f8",
+            "i4,i4",
+            2**63,
+        ]
+    ),
+    st.lists(st.integers(), max_size=2),
+    st.just({"a": 1}),
+)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_no_header_leads_out_of_the_file(
+    directory: Path, whole: bytes, data: st.DataObject
+) -> None:
+    header, rest = parts(whole)
+    inner = data.draw(st.sampled_from([header, *header["columns"].values(), header["columns"]]))
+    name = data.draw(st.sampled_from(sorted(inner)))
+    if data.draw(st.booleans()):
+        inner[name] = data.draw(VALUES)
+    else:
+        del inner[name]
+    path = directory / "hostile"
+    path.write_bytes(packed(header, rest))
+    try:
+        catalog = CatalogFile(path).catalog()
+    except ValueError:
+        refusal(path, path.read_bytes())
+        return
+    for column in (catalog.offsets, catalog.labels, np.frombuffer(catalog.names, np.uint8)):
+        assert column.tobytes() in rest
+    for sample in (0, 1, -1, 2, 100):
+        with contextlib.suppress(IndexError):
+            assert len(catalog.paths(np.array([sample]))[0]) <= len(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "what"),
+    [
+        ("names", {"offset": 1, "length": 14}, "at .* of"),
+        ("names", {"offset": -64, "length": 79}, "at .* of"),
+        ("names", {"offset": 1 << 40}, "at .* of"),
+        ("names", {"length": -1}, "at .* of"),
+        ("names", {"length": 16}, "go together"),
+        ("offsets", {"dtype": ">i8"}, "type '>i8'"),
+        ("labels", {"dtype": "<f4"}, "type '<f4'"),
+        ("versions", {"dtype": "|S0"}, r"type '\|S0'"),
+        ("versions", {"dtype": "|S257", "length": 0}, r"type '\|S257'"),
+        ("offsets", {"length": 0}, "go together"),
+        *((name, {"length": 1}, "go together") for name in ("labels", "sizes", "versions")),
+        ("others", {"dtype": "|u1", "offset": 0, "length": 0, "crc32": 0}, "'others'"),
+    ],
+)
+def test_columns_that_cannot_be_right_are_refused(
+    directory: Path, whole: bytes, name: str, changes: dict[str, Any], what: str
+) -> None:
+    header, data = parts(whole)
+    header["columns"].setdefault(name, {}).update(changes)
+    assert re.search(rf"damaged: .*{what}", refusal(directory / "hostile", packed(header, data)))
+
+
+@pytest.mark.parametrize("entry", [0, 2])
+def test_offsets_that_are_not_of_the_names_are_refused(
+    directory: Path, whole: bytes, entry: int
+) -> None:
+    header, data = parts(whole)
+    place = header["columns"]["offsets"]["offset"] + 8 * entry
+    changed = data[:place] + struct.pack("<q", 1) + data[place + 8 :]
+    assert "go together" in refusal(directory / "hostile", packed(header, changed))
+
+
+@pytest.mark.parametrize(
+    ("header", "what"),
+    [
+        (b"no json", "header is wrong"),
+        (b"[1]", "header is wrong"),
+        (b"1" * 5000, "header is wrong"),
+        (b"[" * 100_000, "header is wrong"),
+        (b"{}", "version"),
+        (b'{"version": 2}', "layout is version 2, and this library reads 1; make it anew"),
+        (b'{"version": 1}', "root"),
+    ],
+)
+def test_a_header_of_another_kind_is_refused(directory: Path, header: bytes, what: str) -> None:
+    assert what in refusal(directory / "hostile", packed(header, b""))
+
+
+def test_wild_offsets_are_errors_of_python(directory: Path, whole: bytes) -> None:
+    header, data = parts(whole)
+    place = header["columns"]["offsets"]["offset"] + 8
+    for wild in (-1, -(2**63), 2**63 - 1, 1000):
+        changed = data[:place] + struct.pack("<q", wild) + data[place + 8 :]
+        assert "'offsets'" in refusal(directory / "wild", packed(header, changed))
+        catalog = CatalogFile(directory / "wild").catalog()
+        for sample in (0, 1):
+            assert len(catalog.name(sample)) <= 15
+            with contextlib.suppress(IndexError):
+                assert len(catalog.paths(np.array([sample]))[0]) <= 17 + 15
+
+
+def test_what_is_no_index_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no index")
+    (tmp_path / "empty").touch()
+    for name in ("text", "empty"):
+        with pytest.raises(
+            ValueError, match=f"{name}' is neither a directory nor an index of samples; python -m"
+        ):
+            discovery.discover(file_root=tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        CatalogFile(tmp_path / "nothing")
+
+
+def test_what_cannot_be_indexed_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "index"
+    plain = Catalog.from_names([b"a/1", b"b/2"], [0, 1], b"s3://bucket")
+    with pytest.raises(ValueError, match="relative path"):
+        save(Catalog.from_names([b"a"], [0], b"data"), target, FILTERS)
+    for names in ([], [b"without a label"]):
+        with pytest.raises(ValueError, match=r"only whole files with labels .* at least one"):
+            save(Catalog.from_names(names, [], b"/data"), target, FILTERS)
+    long = np.array([b"1", b"2" * 257])
+    catalog = Catalog(plain.root, plain.names, plain.offsets, plain.labels, versions=long)
+    with pytest.raises(ValueError, match="'s3://bucket/b/2': its ETag has more than 256 bytes"):
+        save(catalog, target, FILTERS)
+    with pytest.raises(FileNotFoundError, match="missing/index"):
+        save(plain, tmp_path / "missing" / "index", FILTERS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_index_is_replaced_when_the_new_one_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "index"
+    old = example(target)
+    before = CatalogFile(target).catalog()
+    monkeypatch.setattr(index_file.os, "fsync", lambda fd: os.fstat(-1))
+    with pytest.raises(OSError):
+        save(Catalog.from_names([b"new"], [0], b"/"), target, FILTERS)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert target.read_bytes() == old
+    monkeypatch.undo()
+    save(Catalog.from_names([b"new"], [0], b"/"), target, FILTERS)
+    assert CatalogFile(target).catalog().path(0) == b"/new"
+    assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
+
+
+def test_two_that_write_one_index_do_not_share_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "index"
+    with index_file.replacing(str(target)) as one:
+        with index_file.replacing(str(target)) as other:
+            other.write(b"other")
+        assert target.read_bytes() == b"other"
+        one.write(b"one")
+    assert target.read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["index"]
+
+
+def test_an_error_of_mapping_names_the_index(
+    directory: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENODEV, "no such device")  # as file systems that cannot map
+
+    monkeypatch.setattr(index_file.mmap, "mmap", refuse)
+    with pytest.raises(OSError, match="No such device") as caught:
+        CatalogFile(directory / "whole")
+    assert caught.value.filename == str(directory / "whole")
+
+
+def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> None:
+    plain = Catalog.from_names([b"a/1.jpg", b"b/22.jpg"], [0, 1], os.fsencode(tmp_path))
+    save(plain, tmp_path / "x.index", FILTERS)
+    same = SimpleNamespace(names=plain.names, name_offsets=plain.offsets)
+    found = files_of(CatalogFile(tmp_path / "x.index").catalog(), LoadedMap(cast(Any, same), ""))
+    assert found.tolist() == [0, 1]
+
+
+def test_no_file_stays_open(directory: Path) -> None:
+    example(directory / "open")
+    catalog = CatalogFile(directory / "open").catalog()
+    with pytest.raises(ValueError):
+        CatalogFile(__file__)
+    del catalog
+    assert not descriptors(directory / "open") | descriptors(__file__)
+
+
+# The command, and what reads an index
+
+
+def write(root: Path, *names: bytes) -> Path:
+    for number, name in enumerate(names):
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(b"%d" % number * (number + 1))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Classes with more, one and no samples, names that are not text, and others to filter."""
+    names = b"a-b/1.jpg", b"a/2.JPG", b"a/3.png", b"\xff\xfe/\xe9.jpg", b"z z/1.png", b"none/1.txt"
+    return write(tmp_path / "root", *names, b"high.jpg", b"a/deep/er.jpg")
+
+
+def make_index(root: Path, *options: str) -> Path:
+    target = root.with_suffix(".index")
+    assert index.main([str(root), "-o", str(target), *options]) == 0
+    return target
+
+
+def batches(operator: Callable[..., Any], count: int, **arguments: Any) -> list[Any]:
+    with Pipeline(4, 1, None) as pipeline:
+        pipeline.set_outputs(*operator(**arguments))
+    outputs = [pipeline.run() for _ in range(count)]
+    return [
+        [[np.array(each).tobytes() for each in output] for output in batch] for batch in outputs
+    ]
+
+
+COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
+    ([], {}),
+    (["--file-filters", "*.jpg", "*.txt"], {"file_filters": ["*.jpg", "*.txt"]}),
+    (["--dir-filters", "a*", "--dir-filters", "z*"], {"dir_filters": ("a*", b"z*")}),
+    (["--case-sensitive-filter"], {"case_sensitive_filter": True}),
+]
+
+
+@pytest.mark.parametrize(("options", "filters"), COMMANDS)
+def test_an_index_has_the_samples_of_its_directory(
+    root: Path, options: list[str], filters: dict[str, Any]
+) -> None:
+    made = make_index(root, *options)
+    expected = discovery.from_directory(root, **filters)
+    for same in ({}, filters):
+        found = discovery.discover(file_root=made, **same)
+        assert columns_of(found) == columns_of(expected)
+        assert found.checksum() == expected.checksum()
+
+
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 3, "num_shards": 2}])
+@pytest.mark.parametrize("backend", ["python-file", "memory"])
+def test_batches_are_those_of_dali_on_the_directory(
+    root: Path, order: dict[str, Any], backend: str
+) -> None:
+    made = make_index(root)
+    theirs = batches(fn.readers.file, 5, file_root=str(root), **order)
+    assert batches(readers.file, 5, file_root=made, backend=backend, **order) == theirs
+    assert batches(readers.file, 5, file_root=str(made), lazy_init=True, **order) == theirs
+
+
+def test_the_place_of_the_index_does_not_matter(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    assert index.main(["root/", "-o", "x.index"]) == 0
+    made = (tmp_path / "elsewhere").with_suffix(".index")
+    (root.parent / "x.index").rename(made)
+    monkeypatch.chdir("/")
+    assert CatalogFile(made).root == os.fsencode(root)
+    expected = batches(fn.readers.file, 1, file_root=str(root))
+    assert batches(readers.file, 1, file_root=made) == expected
+
+
+def test_a_file_that_is_gone_is_named_and_a_new_one_is_not_seen(root: Path) -> None:
+    made = make_index(root)
+    expected = batches(fn.readers.file, 1, file_root=str(root))
+    write(root, b"a/1.jpg")
+    assert batches(readers.file, 1, file_root=made) == expected
+    (root / "a" / "2.JPG").unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        batches(readers.file, 1, file_root=made)
+    assert caught.value.filename == str(root / "a" / "2.JPG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (
+            {"file_filters": "*.png"},
+            r"file_filters=\['\*.png'\], and index .* made with .*'\*.jpg'",
+        ),
+        ({"dir_filters": "a"}, r"dir_filters=\['a'\], .* made with dir_filters=None; leave"),
+        ({"case_sensitive_filter": True}, "or make another index"),
+        ({"file_filters": []}, r"file_filters=\[\]"),
+        ({"files": ["a/2.JPG"]}, "file_root must be a directory with files or file_list, not"),
+    ],
+)
+def test_other_arguments_than_those_of_the_index_are_refused(
+    root: Path, arguments: dict[str, Any], what: str
+) -> None:
+    made = make_index(root)
+    with pytest.raises(ValueError, match=what):
+        batches(readers.file, 1, file_root=made, **arguments)
+
+
+def test_the_classes_of_an_index_have_names(tmp_path: Path) -> None:
+    root = write(tmp_path / "images", b"b/1.jpg", b"b/2.jpg", b"a-/1.jpg", b"\xff/1.jpg")
+    options: dict[str, Any] = {"train": False, "batch_size": 2, "device": "cpu"}
+    with image_folder(root, **options) as listed, image_folder(make_index(root), **options) as ours:
+        assert ours.classes == listed.classes == ("a-", "b", "\udcff")
+    write(root, b"aa/no.txt", b"c/no.txt")
+    with pytest.raises(ValueError, match=r"no images in 2 class directories of .*images'"):
+        image_folder(make_index(root), **options)
+
+
+def test_the_pictures_of_an_index(jpegs: Path, tmp_path: Path) -> None:
+    made = tmp_path / "x.index"
+    assert index.main([str(jpegs), "-o", str(made)]) == 0
+    options: dict[str, Any] = {"train": False, "batch_size": 4, "device": "cpu", "to": "numpy"}
+    with image_folder(jpegs, **options) as listed, image_folder(made, **options) as indexed:
+        for (left, names), (right, others) in zip(listed, indexed, strict=True):
+            assert (left == right).all()
+            assert (names == others).all()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """The exit status, output and errors of the command."""
+    try:
+        status = index.main([str(each) for each in arguments])
+    except SystemExit as error:
+        status = int(error.code or 0)
+    return status, *capsys.readouterr()
+
+
+def test_the_command_says_what_it_has_done(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = root.with_suffix(".index")
+    done = run(capsys, root, "-o", made)
+    assert done == (0, f"'{made}': 5 samples of 4 classes in '{root}'\n", "")
+    assert run(capsys, made, "--verify") == (0, "", "")
+    damaged = bytearray(made.read_bytes())
+    damaged[-1] ^= 1
+    made.write_bytes(damaged)
+    status, output, error = run(capsys, made, root / "nothing", "--verify")
+    assert (status, output) == (1, "")
+    assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
+    assert f"No such file or directory: '{root / 'nothing'}'" in error
+
+
+def test_roots_need_not_be_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path / os.fsdecode(b"\xff"), b"a/1.jpg")
+    status, output, _ = run(capsys, root, "-o", tmp_path / os.fsdecode(b"\xfe"))
+    assert (status, "1 samples of 1 classes in" in output) == (0, True)
+    assert CatalogFile(tmp_path / os.fsdecode(b"\xfe")).root == os.fsencode(root)
+
+
+def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
+    leader, follower = os.openpty()
+    made = root.with_suffix(".index")
+    command = [sys.executable, "-m", "dali_storage", "index", str(root), "-o", str(made)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "500"}
+    done = subprocess.run(command, stderr=follower, stdout=subprocess.PIPE, env=environment)
+    os.close(follower)
+    shown = os.read(leader, 65536)
+    os.close(leader)
+    assert f"listing '{root}'".encode() in shown
+    assert (done.returncode, b"5 samples of 4 classes" in done.stdout) == (0, True)
+
+
+def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, what in [
+        ([root], "have one index: index ROOT -o INDEX"),
+        ([root, root, "-o", "x"], "have one index"),
+        ([root, "--verify"], "have one index"),
+        ([root, "-o", root], f"-o '{root}' must be a file, in a directory"),
+        ([root, "-o", "s3://bucket/x"], "-o 's3://bucket/x' must be a file, in a directory"),
+        ([root, "-o", root / "no" / "x"], "no/x' must be a file, in a directory"),
+        ([root, "-o", "/dev/null"], "-o '/dev/null' must be a file, in a directory"),
+        ([root / "high.jpg", "--verify", "-o", "x"], "--verify writes nothing; leave out -o"),
+        ([root / "high.jpg", "--file-filters", "*"], "are for a ROOT, and"),
+        ([root, "-o", "x", "--backend-option", "lanes"], "expected KEY=VALUE, not 'lanes'"),
+    ]:
+        status, _, error = run(capsys, *wrong)
+        assert (status, what in error) == (2, True), error
+    for failing, what in [
+        ([root, "-o", root / "x", "--file-filters", "*.gif"], "no files found under"),
+        ([root, "-o", root / "x", "--backend-option", "lanes=2"], "only a URL has a backend"),
+    ]:
+        status, output, error = run(capsys, *failing)
+        assert (status, output, what in error) == (1, "", True), error
+        assert not (root / "x").exists()
+    os.mkfifo(root / "pipe")
+    status, _, error = run(capsys, "--verify", root / "pipe", os.devnull)
+    assert (status, error.count("is neither a directory nor an index")) == (1, 2)
+
+
+# Objects
+
+
+OBJECTS = {
+    key: key.encode() * 3 for key in ("a-b/1.jpg", "a/1.jpg", "a/2.png", "high.jpg", "z/1.txt")
+}
+"""By key below s3://bucket/train, in the order of their keys' bytes. The last one does not pass."""
+
+
+@pytest.fixture
+def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The index of the objects."""
+    for key, data in OBJECTS.items():
+        server.put(f"bucket/train/{key}", data)
+    made = tmp_path / "x.index"
+    options = "endpoint=" + server.url, "anonymous=true", 'client_options={"user_agent": "index"}'
+    command = "s3://bucket/train", "-o", made, "--backend-option", *options
+    status, output, error = run(capsys, *command)
+    assert (status, error) == (0, "")
+    assert output == f"'{made}': 4 samples of 3 classes in 's3://bucket/train'\n"
+    return made
+
+
+def test_the_index_of_a_url_has_sizes_and_versions(indexed: Path) -> None:
+    found = discovery.discover(file_root=indexed, file_filters=discovery.DEFAULT_FILE_FILTERS)
+    expected = list(OBJECTS.items())[:4]
+    assert found.paths(np.arange(4)) == [
+        b"s3://bucket/train/%b" % key.encode() for key, _ in expected
+    ]
+    assert found.labels.tolist() == [0, 1, 1, 2]
+    assert found.sizes is not None
+    assert found.versions is not None
+    assert found.sizes.tolist() == [len(data) for _, data in expected]
+    hashes = [f'"{hashlib.md5(data).hexdigest()}"'.encode() for _, data in expected]
+    assert found.versions.tolist() == hashes
+
+
+def test_objects_are_read_by_an_index_and_compared_with_it(
+    indexed: Path, server: FaultServer
+) -> None:
+    server.put("bucket/train/a/0.jpg", b"new")
+    server.log(clear=True)
+    ((data, labels),) = batches(readers.file, 1, file_root=indexed)
+    assert data == list(OBJECTS.values())[:4]
+    assert labels == [np.int32(label).tobytes() for label in (0, 1, 1, 2)]
+    assert {request.kind for request in server.log()} == {"GET"}
+
+    server.put("bucket/train/a/2.png", b"x" * len(data[2]))
+    with pytest.raises(ObjectReplacedError) as caught:
+        batches(readers.file, 1, file_root=indexed)
+    assert caught.value.filename == "s3://bucket/train/a/2.png"
+    first = {"num_shards": 2, "stick_to_shard": True}
+    assert batches(readers.file, 1, file_root=indexed, **first)[0][0] == data[:2] * 2
+
+    server.delete("bucket/train/a/2.png")
+    with pytest.raises(FileNotFoundError) as caught:
+        batches(readers.file, 1, file_root=indexed)
+    assert caught.value.filename == "s3://bucket/train/a/2.png"
+
+
+def test_the_index_of_a_url_is_read_by_a_backend_of_urls(indexed: Path) -> None:
+    with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://bucket/train'"):
+        batches(readers.file, 1, file_root=indexed, backend="python-file")
+    options: dict[str, Any] = {"train": True, "batch_size": 2, "device": "cpu"}
+    with pytest.raises(
+        ValueError, match=r"'high.jpg' directly in 's3://bucket/train': in no class"
+    ):
+        image_folder(indexed, **options)
+
+
+def test_urls_that_cannot_be_indexed_are_refused(
+    indexed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    made = tmp_path / "other.index"
+    for wrong, what in [
+        (
+            ["s3://nothing/train"],
+            "no such bucket; check its name and the endpoint: 's3://nothing/t",
+        ),
+        (
+            ["s3://bucket/train", "--file-filters", "*.gif"],
+            "no files found under 's3://bucket/train'",
+        ),
+        (["s3://bucket/train", "--backend-option", "secret=1"], "has no option secret"),
+        (["https://host/train"], "a web server does not list its files"),
+        (["s3://name:canary@bucket/train"], "name, key or password in it; take it out"),
+        (["ftp://host/train"], "a URL of s3, gs, az, http, https, not 'ftp://host/train'"),
+    ]:
+        status, _, without = run(capsys, *wrong)
+        assert (status, "canary" in without) == (2, False)
+        status, output, error = run(capsys, *wrong[:1], "-o", made, *wrong[1:])
+        assert "canary" not in error
+        assert (status, output, what in error) == (1, "", True), error
+        assert not made.exists()
+
+
+# Scale: python -m tests.kit.scale has the figures of 10 million names
+
+
+def test_opening_does_not_read_the_columns(directory: Path, whole: bytes) -> None:
+    header, data = parts(whole)
+    (directory / "x").write_bytes(packed(header | {"checksum": 7}, data))
+    assert CatalogFile(directory / "x").catalog().checksum() == 7
+    path = directory / "long.index"
+    save(scale.generated(100_000), path, {})
+    cost = scale.measured(lambda: CatalogFile(path).catalog())[1]
+    assert cost.kept < 500_000  # of 8 MB
+    memory = Path("/proc/self/smaps").read_text(errors="surrogateescape")
+    assert str(path) not in memory  # unmapped, as nobody refers to it
+
+
+def test_steps_are_measured_and_processes_share_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[tuple[int, ...]] = []
+    shared = scale.shared
+
+    def kept(path: str, processes: int) -> list[tuple[int, int, int, int]]:
+        results = shared(path, processes)
+        found.extend((os.path.getsize(path), *result) for result in results)
+        return results
+
+    monkeypatch.setattr(scale, "shared", kept)
+    assert scale.main([str(tmp_path), "--samples", "100000", "--processes", "3"]) == 0
+    assert len(found) == 3
+    for size, samples, resident, charged, own in found:
+        assert (samples, resident >= size - 4096) == (100_000, True)
+        assert charged <= size / 3 + 4096
+        assert own < size / 4
+    lines = capsys.readouterr().out.splitlines()
+    steps = [re.split(r"\s{2,}", line)[0] for line in lines]
+    assert steps[0] == "100,000 samples"
+    assert steps[2:8] == [
+        *("catalog", "checksum", "write the index"),
+        *("open the index", "its checksum", "verify it"),
+    ]
+    assert steps[8::2][:2] == ["random_shuffle: first batch", "shuffle_after_epoch: first batch"]
+    assert "3 processes" in lines[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_fails_ends_the_others(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ValueError, match="neither a directory nor an index"):
+        scale.shared(str(tmp_path / "x"), 2)
