@@ -16,7 +16,7 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-all test-soak test-frameworks test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-all test-soak test-stress test-frameworks test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -49,6 +49,11 @@ test-all: install
 # For hours, by hand: random parity, Ctrl-C at random moments. SECONDS_EACH bounds each test.
 test-soak: install
 	$(BIN)/python -m pytest -q --tier soak $(ARGS)
+
+# RUNS runs of make test, in another order each, beside four busy loops and a writer.
+RUNS ?= 5
+test-stress: install
+	$(BIN)/python -m tests.kit.stress --runs $(RUNS) -- $(ARGS)
 
 # TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed

@@ -15,6 +15,7 @@ import pytest
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit import summary, tiers
 from tests.kit.hooks import sitecustomize
+from tests.kit.once import once
 from tests.kit.paths import ROOT
 from tests.kit.trees import Tree
 
@@ -123,15 +124,17 @@ def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 @pytest.fixture(scope="session")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 JPEGs of noise in three classes. Do not change them."""
     from PIL import Image
 
-    root = tmp_path_factory.mktemp("jpegs")
-    random = np.random.default_rng(0)
-    for index in range(30):
-        (root / f"c{index % 3}").mkdir(exist_ok=True)
-        pixels = random.integers(0, 255, (40 + index, 60, 3), np.uint8)
-        Image.fromarray(pixels).save(root / f"c{index % 3}" / f"{index}.jpg", quality=95)
-    return root
+    def make(root: Path) -> None:
+        random = np.random.default_rng(0)
+        for index in range(30):
+            (root / f"c{index % 3}").mkdir(exist_ok=True)
+            pixels = random.integers(0, 255, (40 + index, 60, 3), np.uint8)
+            Image.fromarray(pixels).save(root / f"c{index % 3}" / f"{index}.jpg", quality=95)
+
+    return once(tmp_path_factory, "jpegs", make)
 
 
 @pytest.fixture
@@ -153,10 +156,12 @@ def loader() -> Iterator[Callable[..., Loader]]:
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The generated set of the examples: train/ with 128 pictures, val/ with 32; four classes."""
-    directory = tmp_path_factory.mktemp("pictures")
-    script = ROOT / "examples" / "make_pictures.py"
-    subprocess.run([sys.executable, script, directory, "--images", "128"], check=True)
-    return directory
+    command = [sys.executable, ROOT / "examples" / "make_pictures.py", "--images", "128"]
+
+    def make(root: Path) -> None:
+        subprocess.run([*command, root], check=True)
+
+    return once(tmp_path_factory, "pictures", make)
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +169,10 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """24 JPEGs of a photograph, 300 to 1,000 pixels wide and high, in class directories."""
     from benchmarks import dataset
 
-    return Path(dataset.make(str(tmp_path_factory.mktemp("photographs")), lambda done: None, 24))
+    def make(root: Path) -> None:
+        dataset.make(str(root), lambda done: None, 24)
+
+    return once(tmp_path_factory, "photographs", make) / "train"
 
 
 @pytest.fixture(scope="session")

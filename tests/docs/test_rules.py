@@ -1,0 +1,106 @@
+"""The rules of CONTRIBUTING.md for tests, as far as the code shows whether they are kept."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.paths import ROOT
+
+TESTS = ROOT / "tests"
+HANG = 60  # seconds; a shorter wait breaks on a busy machine
+WAITS = {"acquire", "check_call", "check_output", "communicate", "join", "result", "run", "wait"}
+CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
+OF_THE_PROCESS = re.compile(
+    r"/proc/self/(fd|maps|smaps|task|status)|\bthreading\.(enumerate|active_count)\("
+)
+"""Numbers of the whole process, which other tests change; tests/kit/ asks for parts of them."""
+
+
+def waits(tree: ast.AST) -> Iterator[tuple[int, float]]:
+    """Line and seconds of each call that waits for a constant time and must not run out of it."""
+    may_run_out = {
+        id(call)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        for call in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or id(node) in may_run_out:
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = [word.value for word in node.keywords if word.arg == "timeout"]
+        if name in {"join", "wait"}:
+            given += node.args
+        for value in given if name in WAITS else ():
+            if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+                yield node.lineno, value.value
+
+
+def compared_clocks(tree: ast.AST) -> Iterator[int]:
+    """The lines of assertions that compare the reading of a clock."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            for call in ast.walk(node.test):
+                if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in CLOCKS:
+                    yield node.lineno
+
+
+def broken_rules(source: str, *, kit: bool = False) -> list[str]:
+    tree = ast.parse(source)
+    found = [
+        f"{line}: {seconds} s may be too short on a busy machine; wait {HANG} s or longer"
+        for line, seconds in waits(tree)
+        if seconds < HANG
+    ]
+    found += [f"{line}: an assertion about a clock" for line in compared_clocks(tree)]
+    lines = enumerate(source.splitlines(), 1)
+    found += [
+        f"{number}: a number of the whole process; ask tests/kit/process.py for your part of it"
+        for number, line in lines
+        if not kit and OF_THE_PROCESS.search(line)
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "broken"),
+    [
+        ("thread.join(5)", True),
+        ("thread.join(60)", False),
+        ("event.wait(timeout=0.1)", True),
+        ("assert not event.wait(0.1)", False),
+        ("while not event.wait(0.1): pass", False),
+        ("subprocess.run(command, timeout=30)", True),
+        ("Reader(timeout=0.5)", False),
+        ("'/'.join(parts)", False),
+        ("assert time.monotonic() - began < 5", True),
+        ("until = time.monotonic() + 60", False),
+        ("os.listdir('/proc/self/fd')", True),
+        ("before = threading.active_count()", True),
+    ],
+)
+def test_a_broken_rule_of_a_test_is_found(source: str, broken: bool) -> None:
+    assert bool(broken_rules(source)) is broken
+
+
+def test_no_test_breaks_the_rules() -> None:
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        name = path.relative_to(TESTS)
+        if name.parts[0] not in ("gpu", "image", "nvme_vm") and path != Path(__file__):
+            rules = broken_rules(path.read_text(), kit=name.parts[0] == "kit")
+            found += [f"tests/{name}:{each}" for each in rules]
+    assert not found, "\n".join(found)
+
+
+def test_the_folders_of_tests_are_those_of_the_product() -> None:
+    others = {"benchmarks", "distributed", "docs", "frameworks", "gpu", "image", "kit", "nvme_vm"}
+    folders = [path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
+    for folder in {each for each in folders if each.parts[0] not in others}:
+        homes = [ROOT / folder, ROOT / "dali_storage" / folder]
+        assert any(home.is_dir() for home in homes), f"tests/{folder} mirrors no folder"
