@@ -37,6 +37,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [os.path.dirname(sitecustomize.__file__), os.environ.get("PYTHONPATH")])
 )
 
+# Several processes share few processors: threads that spin while they wait would slow down all.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=tiers.TIERS, default="test", help="see CONTRIBUTING.md")
@@ -120,6 +124,14 @@ def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
     with disk(tmp_path_factory.mktemp("ext4"), "ext4") as made:
         yield made
+
+
+@pytest.fixture
+def root(ext4: Disk, tmp_path: Path) -> Path:
+    """A new directory on the ext4 disk."""
+    path = ext4.mount / tmp_path.name
+    path.mkdir()
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import pytest
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_directory
-from tests.kit.devices import Disk
 from tests.kit.layouts import make_map
 from tests.kit.nvme_sim.build import COMPILER
 from tests.kit.xnvme import open_ramdisk
@@ -35,14 +34,6 @@ def ramdisk(xnvme: Library) -> Iterator[XnvmeDevice]:
     """A namespace in memory."""
     with closing(open_ramdisk(xnvme, "emu")) as device:
         yield device
-
-
-@pytest.fixture
-def root(ext4: Disk, tmp_path: Path) -> Path:
-    """A new directory on the ext4 disk."""
-    path = ext4.mount / tmp_path.name
-    path.mkdir()
-    return path
 
 
 @pytest.fixture
