@@ -134,7 +134,7 @@ def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme: str, expected: li
     assert found.path(0) == f"{scheme}://bucket/train/a-b/y.jpg".encode()
 
 
-def test_a_store_without_samples_is_refused_with_root_objects_and_filters() -> None:
+def test_a_store_without_samples_is_refused_with_root_and_filters() -> None:
     refusal = (
         r"^no files found under 's3://b/t' as CLASS/FILE: 1 classes pass dir_filters=\['a'\], "
         r"and none of the 3 "
