@@ -30,13 +30,21 @@ from xml.sax.saxutils import escape
 
 from tests.kit.objects.buckets import Bucket, Directory, Entry, Memory, page
 
-_CODES = (
-    "InvalidRequest Unauthorized AccessDenied NoSuchKey RequestTimeout OperationAborted".split()
-)
-_CODES += "PreconditionFailed TooEarly TooManyRequests InternalError NotImplemented".split()
-_CODES += "BadGateway SlowDown GatewayTimeout".split()
-_STATUSES = 400, 401, 403, 404, 408, 409, 412, 425, 429, 500, 501, 502, 503, 504
-ERRORS = {str(status): (status, code) for status, code in zip(_STATUSES, _CODES, strict=True)} | {
+ERRORS = {
+    "400": (400, "InvalidRequest"),
+    "401": (401, "Unauthorized"),
+    "403": (403, "AccessDenied"),
+    "404": (404, "NoSuchKey"),
+    "408": (408, "RequestTimeout"),
+    "409": (409, "OperationAborted"),
+    "412": (412, "PreconditionFailed"),
+    "425": (425, "TooEarly"),
+    "429": (429, "TooManyRequests"),
+    "500": (500, "InternalError"),
+    "501": (501, "NotImplemented"),
+    "502": (502, "BadGateway"),
+    "503": (503, "SlowDown"),
+    "504": (504, "GatewayTimeout"),
     "archived": (403, "InvalidObjectState"),
     "clock": (403, "RequestTimeTooSkewed"),
     "expired": (400, "ExpiredToken"),
