@@ -160,6 +160,7 @@ def test_the_last_error_is_raised_when_the_time_for_retries_is_over(
     pool: requests.RequestPool, clock: Clock
 ) -> None:
     def ask(number: int) -> int:
+        assert clock.now < 1000, "it is asked for ever"
         raise ShortBodyError(f"error {len(clock.pauses)}")
 
     with pytest.raises(RuntimeError) as caught:
