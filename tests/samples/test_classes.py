@@ -76,7 +76,7 @@ def keeping(patterns: list[str]) -> Any:
     alone=strategies.booleans(),
     at_once=strategies.sampled_from([3, 1 << 16]),
 )
-def test_samples_and_labels_are_those_of_dalis_loop(
+def test_samples_and_labels_of_a_listing_are_those_of_dalis_loop(
     names: list[bytes], dirs: list[str], files: list[str], alone: bool, at_once: int
 ) -> None:
     offered: list[bytes] = []
@@ -134,7 +134,7 @@ def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme: str, expected: li
     assert found.path(0) == f"{scheme}://bucket/train/a-b/y.jpg".encode()
 
 
-def test_nothing_found_names_root_objects_and_filters() -> None:
+def test_a_store_without_samples_is_refused_with_root_and_filters() -> None:
     refusal = (
         r"^no files found under 's3://b/t' as CLASS/FILE: 1 classes pass dir_filters=\['a'\], "
         r"and none of the 3 "
@@ -146,11 +146,11 @@ def test_nothing_found_names_root_objects_and_filters() -> None:
 
 
 @pytest.mark.parametrize("root", ["http://h/x", "https://h"])
-def test_web_servers_have_no_lists(root: str) -> None:
+def test_a_web_server_as_root_is_refused(root: str) -> None:
     with pytest.raises(ValueError, match=f"^file_root '{root}': a web server .* by files or file"):
         discovery.discover(remote=Shelf(), file_root=root)
 
 
-def test_a_backend_may_not_list() -> None:
+def test_a_url_as_root_needs_a_backend_that_lists() -> None:
     with pytest.raises(ValueError, match="file_root 's3://b': the backend does not list objects"):
         discovery.discover(file_root="s3://b")

@@ -167,7 +167,7 @@ def test_a_tree_is_listed_again_after_the_reader_failed_to_open(tree: Tree) -> N
     assert len(Shelf.made) == 2
 
 
-def test_a_required_option_is_named() -> None:
+def test_a_required_option_of_a_backend_is_named() -> None:
     with pytest.raises(
         TypeError, match="'shelf' needs the option directory; its options are directory, suffix"
     ):
@@ -181,14 +181,8 @@ def test_an_extent_map_is_a_tree_even_if_its_file_system_is_not_mounted(tmp_path
     image = tmp_path / "disk.img"
     with devices.disk(tmp_path, size=32 << 20) as disk:
         root = disk.mount / "root"
-        for name in (
-            "a/empty/deep.jpg",
-            "b/2.jpg",
-            "b/1.txt",
-            "b-c/1.JPG",
-            "b-c/2.png",
-            "loose.jpg",
-        ):
+        files = "a/empty/deep.jpg", "b/2.jpg", "b/1.txt", "b-c/1.JPG", "b-c/2.png", "loose.jpg"
+        for name in files:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(name.encode() * 500)
         (root / "a-link").symlink_to("b")

@@ -25,7 +25,7 @@ from dali_storage.contract.errors import ObjectReplacedError
 from tests.kit.containers import write_numbered_tars
 from tests.kit.parity import build, take
 
-pytestmark = pytest.mark.usefixtures("pipelines_end")
+pytestmark = [pytest.mark.usefixtures("pipelines_end"), pytest.mark.long]
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

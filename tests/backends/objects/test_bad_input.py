@@ -25,9 +25,8 @@ from dali_storage.backends.objects.store import Stores
 from dali_storage.contract import registry
 from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from tests.kit import paths
-from tests.kit.dali import build, run_in_fork, take
+from tests.kit.dali import build, take
 from tests.kit.objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
-from tests.kit.objects.swift_client import Swift
 from tests.kit.process import started
 
 COUNT = 12
@@ -41,17 +40,6 @@ Server = FaultServer
 GIVEN = pytest.mark.parametrize("given", [ROOT, {"files": URLS}], ids=["root", "files"])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _obstore_has_started(fault_server: FaultServer) -> None:
-    """What obstore opens once for the process."""
-    fault_server.reset()
-    options = {"endpoint": fault_server.url, "anonymous": True}
-    fault_server.put("data/c/x", b"x")
-    take(build(readers.file, 1, files=["s3://data/c/x"], backend_options=options), 1)
-    gc.collect()
-    gc.freeze()  # later collections skip what exists already
-
-
 @pytest.fixture
 def store(server: FaultServer) -> FaultServer:
     for name, content in zip(NAMES, CONTENTS, strict=True):
@@ -59,32 +47,24 @@ def store(server: FaultServer) -> FaultServer:
     return server
 
 
-def open_sockets() -> list[str]:
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    found = [os.readlink(link) for link in links if os.path.lexists(link)]
-    return sorted(link for link in found if link.startswith("socket:"))
-
-
 def working() -> set[threading.Thread]:
     return {each for each in threading.enumerate() if each.name.startswith("dali_storage")}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No thread, socket or file is left but those of the tests' own servers."""
-    for name in {"server", "swift"} & {*request.fixturenames}:
-        request.getfixturevalue(name)
-    gc.collect()
-    threads, sockets, files = working(), open_sockets(), len(os.listdir("/proc/self/fd"))
+def _nothing_is_left(fault_server: FaultServer) -> Iterator[None]:
+    """No thread of ours is left, and no connection to the server."""
+    threads, connections = working(), fault_server.connections()
     yield
-    until = time.monotonic() + 10
+    fault_server.heal()
+    until = time.monotonic() + 120
     while time.monotonic() < until:  # obstore closes connections some time later
         gc.collect()
-        left = working() - threads, [*set(open_sockets()) - set(sockets)]
-        if left == (set(), []) and len(os.listdir("/proc/self/fd")) <= files + 2:
+        left = working() - threads, fault_server.connections() - connections
+        if left == (set(), set()):
             return
         time.sleep(0.02)
-    raise AssertionError((left, os.listdir("/proc/self/fd"), files))
+    raise AssertionError(left)
 
 
 def run(batches: int = 1, **arguments: Any) -> list[tuple[bytes, int]]:
@@ -104,58 +84,36 @@ def fail(mode: str) -> Callable[[Server], dict[str, Any]]:
     return make
 
 
-BAD: list[tuple[str, Callable[[Server], dict[str, Any]], type[OSError], str]] = [
-    ("expired", fail("expired"), PermissionError, EXPIRED),
-    ("forbidden", fail("403"), PermissionError, "access is denied; check the credentials"),
-    ("wrong key", fail("signature"), PermissionError, "the secret is not that of the access key"),
-    ("region", fail("region"), OSError, "the bucket is in another region; set region"),
-    ("region 400", fail("region-400"), OSError, "the bucket is in the region eu-central-1; set"),
-    ("refuses", refuse, ConnectionRefusedError, "endpoint http://127.0.0.1:1 refuses connections"),
-    (
-        "no address",
-        lambda _: {"endpoint": "http://store.invalid"},
-        OSError,
-        "the host of the endpoint http://store.invalid is not known",
-    ),
-    ("throttled", lambda server: fail("503")(server) | {"retry": 0.3}, OSError, "throttles"),
-]
+Make = Callable[[Server], dict[str, Any]]
+BAD: dict[str, tuple[Make, type[OSError], str]] = {
+    "expired": (fail("expired"), PermissionError, "the credentials have expired; renew them"),
+    "region": (fail("region"), OSError, "the bucket is in another region; set region"),
+    "refuses": (refuse, ConnectionRefusedError, "endpoint http://127.0.0.1:1 refuses connections"),
+    "throttled": (lambda it: fail("503")(it) | {"retry": 0.3}, OSError, "throttles"),
+}
 
 
 @GIVEN
-@pytest.mark.parametrize(
-    ("make", "kind", "says"), [each[1:] for each in BAD], ids=[each[0] for each in BAD]
-)
+@pytest.mark.parametrize(("make", "kind", "says"), BAD.values(), ids=[*BAD])
 def test_a_store_that_refuses_is_an_error_that_says_what_to_do(
-    store: Server,
-    given: dict[str, Any],
-    make: Callable[[Server], dict[str, Any]],
-    kind: type[OSError],
-    says: str,
+    store: Server, given: dict[str, Any], make: Make, kind: type[OSError], says: str
 ) -> None:
-    options = make(store)
     with pytest.raises(kind) as caught:
-        run(**given, backend_options=options)
+        run(**given, backend_options=make(store))
     assert says in str(caught.value)
     named = str(getattr(caught.value, "filename", ""))
     assert named in (URLS[0] if "files" in given else ("s3://data/train", "s3://data/train/"))
-    assert len(store.log()) < 100
 
 
-@GIVEN
-def test_no_bucket(store: Server, given: dict[str, Any]) -> None:
-    given = {
-        name: [url.replace("data", "none") for url in value]
-        if isinstance(value, list)
-        else "s3://none/train"
-        for name, value in given.items()
-    }
+@pytest.mark.parametrize("given", [{"files": "s3://none/x"}, {"file_root": "s3://none/x"}])
+def test_a_bucket_that_is_missing_is_named(store: Server, given: dict[str, Any]) -> None:
     with pytest.raises(FileNotFoundError, match="no such bucket; check its name") as caught:
         run(**given)
-    assert str(caught.value.filename).startswith("s3://none/train")
+    assert str(caught.value.filename) == "s3://none/x"
 
 
 @GIVEN
-def test_no_credentials(
+def test_without_credentials_only_anonymous_readers_work(
     store: Server, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -169,7 +127,7 @@ def test_no_credentials(
     assert not any("authorization" in request.headers for request in store.log())
 
 
-def test_a_root_without_objects(store: Server) -> None:
+def test_a_root_without_objects_is_refused(store: Server) -> None:
     store.put("data/flat", b"x")
     for root in ("none", "trai", "flat", "train/a/00.jpg"):
         with pytest.raises(ValueError, match="no files") as caught:
@@ -177,37 +135,15 @@ def test_a_root_without_objects(store: Server) -> None:
         assert f"s3://data/{root}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("s3://data/none.jpg", "no such object"),
-        ("s3://data/train", "no such object"),
-        ("s3://data/a//b", "has an empty"),
-        ("s3://data/../b", "'..' part"),
-        ("s3://data/a\nb", "control characters"),
-        ("s3://data/\udcff", "is not UTF-8"),
-        ("s3://data/", "has an empty"),
-        ("s3:///x", "has no valid name of a bucket"),
-    ],
-)
-def test_names_that_cannot_be_read_are_named(store: Server, name: str, says: str) -> None:
+@pytest.mark.parametrize("name", ["s3://data/none.jpg", "s3://data/a//b", "s3:///x"])
+def test_a_name_that_cannot_be_read_is_named(store: Server, name: str) -> None:
     with pytest.raises((FileNotFoundError, ValueError)) as caught:
         run(files=[URLS[0], name])
-    assert says in str(caught.value)
     assert repr(name) in str(caught.value)
 
 
-def test_question_marks_and_hashes_are_read(store: Server) -> None:
-    names = ["what?.jpg", "no #1.jpg", "50%25.jpg", "a+b.jpg"]
-    for name in names:
-        store.put(f"data/odd/c/{name}", name.encode())
-    assert [content for content, _ in run(file_root="s3://data/odd")] == sorted(
-        name.encode() for name in names
-    )
-
-
 @GIVEN
-@pytest.mark.parametrize("change", ["deleted", "replaced", "shorter", "longer"])
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
 def test_an_object_that_changes_in_mid_epoch_is_named(
     store: Server, given: dict[str, Any], change: str
 ) -> None:
@@ -217,13 +153,7 @@ def test_an_object_that_changes_in_mid_epoch_is_named(
     if change == "deleted":
         store.delete(last)
     else:
-        content = CONTENTS[-1]
-        changed = {
-            "replaced": bytes(len(content)),
-            "shorter": content[:-1],
-            "longer": content + b"+",
-        }
-        store.put(last, changed[change])
+        store.put(last, bytes(len(CONTENTS[-1])))
     with pytest.raises((FileNotFoundError, ObjectReplacedError)) as caught:
         got += take(pipeline, 6)
     assert caught.value.filename == URLS[-1]
@@ -231,7 +161,7 @@ def test_an_object_that_changes_in_mid_epoch_is_named(
     assert {content for content, _ in got} == set(CONTENTS)
 
 
-def test_nothing_is_lost_by_an_error_that_passes(store: Server) -> None:
+def test_no_sample_is_lost_by_an_error_that_passes(store: Server) -> None:
     pipeline = build(readers.file, 4, files=URLS)
     got = take(pipeline, 3)  # now all are known
     store.fail("403", n=FOR_EVER)
@@ -247,28 +177,12 @@ def test_nothing_is_lost_by_an_error_that_passes(store: Server) -> None:
     assert [content for content, _ in got] == 5 * CONTENTS
 
 
-@pytest.mark.parametrize(
-    "mode", ["503", "429", "500", "408", "425", "504", "cut", "reset", "short"]
-)
-def test_what_passes_is_not_seen(store: Server, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["503", "cut"])
+def test_a_failure_that_passes_is_not_seen_by_the_user(store: Server, mode: str) -> None:
     for method in ("GET", "HEAD", "LIST"):
         store.fail(mode, n=2, on=method)
     assert [content for content, _ in run(3, **ROOT)] == CONTENTS
     assert sum(request.fault == mode for request in store.log()) >= 3
-
-
-@pytest.mark.parametrize("mode", ["foreign-etag", "longer"])
-def test_a_store_that_ignores_if_match_is_found_out(store: Server, mode: str) -> None:
-    store.fail(mode, n=FOR_EVER)
-    with pytest.raises(OSError) as caught:
-        run(**ROOT, backend_options={"retry": 0.2})
-    assert caught.value.filename in URLS
-
-
-def test_a_fork_is_refused(store: Server) -> None:
-    pipeline = build(readers.file, files=URLS)
-    take(pipeline, 1)
-    assert run_in_fork(pipeline) == 17
 
 
 def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
@@ -281,9 +195,7 @@ def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
     command = [sys.executable, "-W", "ignore", "-c", program]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with started(command, **pipes, cwd=paths.ROOT) as process:
-        until = time.monotonic() + 120
-        while not store.log() and time.monotonic() < until:
-            time.sleep(0.02)
+        store.until(lambda log: log)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=120)  # of 1,000 seconds
     assert output == "interrupted\n"
@@ -291,7 +203,9 @@ def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
     assert SECRET not in errors
 
 
-def test_without_obstore_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_obstore_the_error_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Missing:
         @staticmethod
         def find_spec(name: str, *_: object) -> None:
@@ -307,7 +221,7 @@ def test_without_obstore_the_command_that_installs_it(monkeypatch: pytest.Monkey
     assert caught.value.remedy == "pip install 'dali-storage[object-store]'"
 
 
-def test_wrong_options_are_named() -> None:
+def test_a_wrong_option_is_named_without_its_value() -> None:
     for options, says in (
         ({"secret_access_key": SECRET}, "has no option secret_access_key"),
         ({"client_options": {"timeout": SECRET}}, "client_options['timeout']"),
@@ -334,7 +248,7 @@ def written(error: BaseException | None) -> str:
     return "".join(texts)
 
 
-def test_no_secret_is_ever_shown(
+def test_no_secret_is_in_an_error_a_log_or_a_local_variable(
     store: Server,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -344,13 +258,17 @@ def test_no_secret_is_ever_shown(
     monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
     monkeypatch.setenv("RUST_LOG", "trace")
     options = {"client_options": {"default_headers": {"x-canary": "canary-header"}}, "retry": 0}
-    shown = []
-    for _, make, *_ in BAD:
-        for given in (ROOT, {"files": URLS}):
-            with pytest.raises(Exception) as caught:
-                run(**given, backend_options=options | make(store) | {"retry": 0})
-            shown.append(written(caught.value))
-            store.heal()
+    shown, variables = list[str](), list[str]()
+    for (make, *_), given in product(BAD.values(), (ROOT, {"files": URLS})):
+        with pytest.raises(Exception) as caught:
+            run(**given, backend_options=options | make(store) | {"retry": 0})
+        shown.append(written(caught.value))
+        frames = traceback.StackSummary.extract(  # but for this one
+            traceback.walk_tb(caught.tb.tb_next), capture_locals=True
+        )
+        assert any(frame.locals and "self" in frame.locals for frame in frames)
+        variables.append("".join(frames.format()))
+        store.heal()
     pipeline = build(
         readers.file, **ROOT, backend_options=options, pipeline={"enable_checkpointing": True}
     )
@@ -362,8 +280,9 @@ def test_no_secret_is_ever_shown(
     )
     shown += [repr(pipeline.checkpoint()), repr(pipeline), str(vars(pipeline))]
     shown += [repr(pipeline.reader_meta()), caplog.text, *capfd.readouterr()]
-    for canary in CANARIES:
-        assert not [text for text in shown if canary in text]
+    assert not [text for text, canary in product(shown, CANARIES) if canary in text]
+    secrets = SECRET, KEY_ID, "canary-token"  # options are the user's own variables
+    assert not [text for text, canary in product(variables, secrets) if canary in text]
 
 
 SECRET_URLS = [
@@ -414,24 +333,6 @@ def test_a_secret_in_a_url_is_refused_and_not_shown(
     assert server.log() == []
 
 
-def test_no_secret_of_the_environment_is_in_a_local_variable(
-    store: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tools that show the variables of each frame would show it."""
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
-    for _, make, *_ in BAD:
-        for given in (ROOT, {"files": URLS}):
-            with pytest.raises(Exception) as caught:
-                run(**given, backend_options=make(store) | {"retry": 0})
-            frames = traceback.StackSummary.extract(  # but for this one
-                traceback.walk_tb(caught.tb.tb_next), capture_locals=True
-            )
-            assert any(frame.locals and "self" in frame.locals for frame in frames)
-            shown = "".join(frames.format())
-            assert not [each for each in (SECRET, KEY_ID, "canary-token") if each in shown]
-            store.heal()
-
-
 def test_a_signed_url_of_azure_is_not_shown(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
     monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=1&sig=canary-sas")
@@ -442,31 +343,3 @@ def test_a_signed_url_of_azure_is_not_shown(store: Server, monkeypatch: pytest.M
             bytes(opened.get(key).bytes())
         assert "canary-sas" not in written(mapped(caught.value, b"az://data/x"))
         store.heal()
-
-
-# --- a real implementation ------------------------------------------------------------------------
-
-
-def test_swift_in_the_same_way(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> None:
-    swift.fill(
-        "bad", {name.encode(): content for name, content in zip(NAMES, CONTENTS, strict=True)}
-    )
-    root = {"file_root": "s3://bad/train"}
-    pipeline = build(readers.file, 4, **root, prefetch_queue_depth=1)
-    assert [content for content, _ in take(pipeline, 3)] == CONTENTS
-    swift.fill("bad", {NAMES[-1].encode(): bytes(len(CONTENTS[-1]))})
-    with pytest.raises(ObjectReplacedError) as caught:
-        take(pipeline, 6)
-    assert caught.value.filename == f"s3://bad/{NAMES[-1]}"
-    swift.delete("bad", NAMES[0].encode())
-    with pytest.raises(FileNotFoundError):
-        run(files=[f"s3://bad/{NAMES[0]}"])
-    with pytest.raises(FileNotFoundError, match="no such bucket"):
-        run(file_root="s3://not-there/train")
-    with pytest.raises(ValueError, match="no files"):
-        run(file_root="s3://bad/none")
-    with pytest.raises(OSError, match="in the region us-east-1; set region"):
-        run(**root, backend_options={"region": "eu-west-1"})
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(PermissionError, match="the secret is not that of the access key"):
-        run(**root)

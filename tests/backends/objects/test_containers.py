@@ -40,6 +40,7 @@ from tests.kit.containers import (
 )
 from tests.kit.objects.client import FaultServer
 from tests.kit.parity import build, compare, seeds, some_order, take
+from tests.kit.tiers import by_tier
 
 COUNTS = (3, 1, 4)
 Find = Callable[..., Catalog]
@@ -118,7 +119,7 @@ FORMATS: list[tuple[Find, Any]] = [
 
 @pytest.mark.parametrize("remote_indexes", [False, True])
 @pytest.mark.parametrize(("find", "write"), FORMATS)
-def test_the_catalog_is_that_of_the_files_with_the_sizes_and_versions_of_the_objects(
+def test_a_catalog_of_containers_has_the_sizes_and_versions_of_the_objects(
     find: Find, write: Any, server: FaultServer, tmp_path: Path, remote_indexes: bool
 ) -> None:
     paths, indexes = write(tmp_path, COUNTS)
@@ -146,7 +147,7 @@ def test_the_catalog_is_that_of_the_files_with_the_sizes_and_versions_of_the_obj
     assert remote.asked == [3]  # all at once
 
 
-def test_of_a_tar_a_header_of_the_first_and_of_the_last_sample_is_read(
+def test_only_the_first_and_the_last_header_of_a_tar_are_read(
     server: FaultServer, tmp_path: Path
 ) -> None:
     members = [(f"{n}.{e}", b"x" * 5000) for n in range(5) for e in ("j", "n")]
@@ -160,39 +161,36 @@ def test_of_a_tar_a_header_of_the_first_and_of_the_last_sample_is_read(
     assert gets == [f"bytes={n * 5632 + 512 - 4096}-{n * 5632 + 511}" for n in (1, 9)]
 
 
-def test_an_index_of_another_tar_is_refused(server: FaultServer, tmp_path: Path) -> None:
-    first = write_tar(tmp_path / "a.tar", [("1.n", b"12345678"), ("2.n", b"12345678")])
-    index = write_wds_index(first, tmp_path / "a.idx")
-    other = [("1.n", b"12345678"), ("2.jpg", b"12345678"), ("2.n", b"12345678")]
-    write_tar(first, other)
-    (url,) = put(server, [str(first)])
-    with pytest.raises(ContainerChangedError, match="line 3: 8 bytes at 1,536, but") as info:
+EIGHT = b"12345678"
+LONG = "l" * 96  # only with the longer extension it does not fit into a header
+TARS: dict[str, tuple[list[str], Callable[[bytes], bytes], list[str], str]] = {
+    "another": (["1.n", "2.n"], bytes, ["1.n", "2.jpg", "2.n"], "line 3: 8 bytes at 1,536, but"),
+    "longer": (["1.n", "2.n"], lambda data: data[:1540], ["1.n", "2.n"], "the tar has 1,540"),
+    "long name": (
+        *(["1.n", f"{LONG}.long", f"{LONG}.n", "3.n"], bytes),
+        *(["1.n", f"{LONG}.long", f"{LONG}.n", "3.n"], "of type 'L', not of a file"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("indexed", "change", "put_there", "says"), TARS.values(), ids=[*TARS])
+def test_an_index_of_another_tar_is_refused(
+    server: FaultServer, tmp_path: Path, indexed: Any, change: Any, put_there: Any, says: str
+) -> None:
+    members = [(name, EIGHT) for name in indexed]
+    tar, index = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT), tmp_path / "a.idx"
+    if LONG in indexed[1]:  # wds2idx has the place of the header of the name
+        creator = wds2idx.IndexCreator(str(tar), str(index), verbose=False)
+        creator.create_index()
+        creator.close()
+    else:
+        write_wds_index(tar, index)
+    write_tar(tar, [(name, EIGHT) for name in put_there], tarfile.GNU_FORMAT)
+    tar.write_bytes(change(tar.read_bytes()))
+    (url,) = put(server, [str(tar)])
+    with pytest.raises(ContainerChangedError, match=says) as info:
         find_tars([url], [str(index)], Files(HttpRemote(server)))
     assert info.value.filename == url
-
-
-def test_an_index_of_a_longer_tar_is_refused(server: FaultServer, tmp_path: Path) -> None:
-    tar = write_tar(tmp_path / "a.tar", [("1.n", b"12345678"), ("2.n", b"12345678")])
-    index = write_wds_index(tar, tmp_path / "a.idx")
-    tar.write_bytes(tar.read_bytes()[:1540])
-    (url,) = put(server, [str(tar)])
-    with pytest.raises(ContainerChangedError, match="the tar has 1,540"):
-        find_tars([url], [str(index)], Files(HttpRemote(server)))
-
-
-def test_the_wrong_place_of_a_file_with_a_long_name_is_found(
-    server: FaultServer, tmp_path: Path
-) -> None:
-    long = "l" * 96  # only with the longer extension it does not fit into a header
-    names = ["1.n", f"{long}.long", f"{long}.n", "3.n"]
-    members = [(name, b"12345678") for name in names]
-    tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
-    creator = wds2idx.IndexCreator(str(tar), str(tmp_path / "a.idx"), verbose=False)
-    creator.create_index()
-    creator.close()
-    (url,) = put(server, [str(tar)])
-    with pytest.raises(ContainerChangedError, match="of type 'L', not of a file"):
-        find_tars([url], [str(tmp_path / "a.idx")], Files(HttpRemote(server)))
 
 
 def test_a_range_beyond_its_object_is_refused(server: FaultServer, tmp_path: Path) -> None:
@@ -267,12 +265,12 @@ OPERATORS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_what_dali_delivers_of_objects_is_delivered(
+def test_containers_in_a_store_are_delivered_as_dali_does(
     name: str, server: FaultServer, tmp_path: Path
 ) -> None:
     write, operator, argument = OPERATORS[name]
     random, found = Random(name), Counter[str]()
-    for _ in seeds(8):
+    for _ in seeds(by_tier(5, 30)):
         counts = [random.randint(1, 12) for _ in range(random.randint(1, 4))]
         paths, indexes = write(tmp_path, counts)
         urls = put(server, paths)
@@ -284,12 +282,10 @@ def test_what_dali_delivers_of_objects_is_delivered(
             **some_order(random, sum(counts), by_container=True),
         }
         found[compare(random, operator(fn.readers), operator(readers), arguments)] += 1
-    assert found["equal"] + found["restored"] > 3, found
+    assert found["equal"] + found["restored"] > 1, found
 
 
-def test_what_dali_finds_of_arrays_in_a_store_is_delivered(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_arrays_in_a_store_are_delivered_as_dali_does(server: FaultServer, tmp_path: Path) -> None:
     random, found = Random(8), Counter[str]()
     for name in ("9", "b/1", "a-b/1", "a-b/2", "a/2", "a/1", "a/deep/1", "!/1", "10"):
         np.save(tmp_path / "array.npy", np.full((random.randint(1, 3), 2), random.random()))

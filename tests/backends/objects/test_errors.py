@@ -72,7 +72,7 @@ def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[Base
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "LIST"])
-def test_answers(
+def test_an_answer_of_the_store_is_an_error_that_says_what_to_do(
     store: FaultServer, mode: str, kind: type[OSError], says: str, method: str
 ) -> None:
     store.fail(mode, on=method)
@@ -85,7 +85,9 @@ def test_answers(
 
 @pytest.mark.parametrize("mode", ERRORS)
 @pytest.mark.parametrize("method", ASK)
-def test_what_may_pass_is_worth_another_try(store: FaultServer, mode: str, method: str) -> None:
+def test_only_errors_that_may_pass_are_worth_another_try(
+    store: FaultServer, mode: str, method: str
+) -> None:
     store.fail(mode, on=method)
     error, _ = failure(method)
     passing = mode in ("408", "425", "429", "500", "502", "503", "504")
@@ -101,7 +103,7 @@ def test_what_may_pass_is_worth_another_try(store: FaultServer, mode: str, metho
         ("region", OSError, "in another region"),
     ],
 )
-def test_answers_without_a_body(
+def test_an_answer_without_a_body_is_understood_by_its_status(
     store: FaultServer, mode: str, kind: type[OSError], says: str
 ) -> None:
     store.fail(mode, on="HEAD")
@@ -137,23 +139,23 @@ def test_the_reason_of_a_refused_head_is_asked_for(
     [
         ("reset", None, errno.ECONNRESET, True, True),
         ("cut", None, errno.ECONNRESET, True, True),
-        ("slow", 2, errno.ETIMEDOUT, True, True),
-        ("stall", 2, errno.ETIMEDOUT, True, True),
+        ("slow", 600, errno.ETIMEDOUT, True, True),
+        ("stall", 600, errno.ETIMEDOUT, True, True),
         ("no-range", None, errno.EPROTO, False, False),
         ("redirect", "http://127.0.0.1:1/", errno.ECONNREFUSED, True, False),
         ("redirect", "http://no.such.host.invalid/", errno.EHOSTUNREACH, True, False),
     ],
 )
-def test_connections(
+def test_a_broken_connection_is_an_error_with_a_number(
     store: FaultServer, mode: str, arg: Any, number: int, reached: bool, unreached: bool
 ) -> None:
     store.fail(mode, arg=arg)
-    error, ours = failure(timeout=0.2)
+    error, ours = failure(timeout=0.5 if mode in ("slow", "stall") else 60)
     assert ours.errno == number
     assert (retryable(error), retryable(error, reached=False)) == (reached, unreached)
 
 
-def test_a_redirect_in_a_circle(store: FaultServer) -> None:
+def test_a_redirect_in_a_circle_is_an_error(store: FaultServer) -> None:
     store.fail("redirect", n=FOR_EVER)
     error, ours = failure()
     assert ours.errno == errno.ELOOP
@@ -180,12 +182,11 @@ def test_an_endpoint_that_refuses_or_has_no_address_is_named(store: FaultServer)
     assert "the host of the endpoint http://no.such.host.invalid is not known" in str(ours)
 
 
-@pytest.mark.parametrize("mode", ["503", "cut", "reset", "429"])
-def test_obstore_asks_once(store: FaultServer, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["503", "cut"])
+def test_obstore_makes_no_tries_of_its_own(store: FaultServer, mode: str) -> None:
     store.fail(mode, n=FOR_EVER)
-    error, _ = failure()
+    failure()
     assert len(store.log()) == 1
-    assert retryable(error)
 
 
 def test_another_version_or_size_is_a_replaced_object() -> None:
@@ -220,7 +221,7 @@ def tls(certificate: tuple[Path, Path], store: FaultServer) -> Iterator[str]:
         yield secure.url
 
 
-def test_a_certificate_that_cannot_be_verified(
+def test_a_certificate_that_cannot_be_verified_is_refused(
     tls: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error, ours = failure(endpoint=tls)

@@ -13,7 +13,6 @@ import pytest
 
 from tests.kit.objects.client import FaultServer
 from tests.kit.objects.fault_server import ERRORS
-from tests.kit.objects.swift_client import Swift
 
 ODD = [b"a/%s/1" % name for name in (b" ?#%&+", "é日".encode(), b"..", b".", b"", b"\t\n", b"<&>")]
 _S3 = {"s3": "http://s3.amazonaws.com/doc/2006-03-01/"}
@@ -125,16 +124,3 @@ def test_a_body_is_cut_and_the_object_replaced(server: FaultServer) -> None:
         get(server, b"data/x")
     assert caught.value.partial == b"01234"
     assert get(server, b"data/x")[2] == bytes(255 - byte for byte in b"0123456789")
-
-
-def test_swift_serves_what_was_put_and_checks_signatures(swift: Swift) -> None:
-    swift.fill("server", {key: key for key in ODD if key.decode().isprintable()})
-    swift.fill("server", {b"a/1": b"one"})
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{swift.url}/server/a/1")
-    caught.value.close()
-    assert swift.get("server", b"a/1") == b"one"
-    assert swift.get("server", ODD[0]) == ODD[0]
-    swift.delete("server", b"a/1")
-    with pytest.raises(AssertionError, match="NoSuchKey"):
-        swift.get("server", b"a/1")

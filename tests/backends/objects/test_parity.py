@@ -5,11 +5,8 @@ DALI makes its client of S3 once in a process: it knows one server. PARITY=1000 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +19,7 @@ from dali_storage import readers
 from dali_storage.dynamic.readers import File
 from tests.kit import parity
 from tests.kit.objects.client import FaultServer
-from tests.kit.objects.swift_client import Swift
+from tests.kit.tiers import by_tier
 
 Put = Callable[[str, bytes], Any]
 Sample = tuple[bytes, bytes, int]
@@ -136,40 +133,13 @@ def compare(put: Put, seed: int) -> str:
     return parity.compare(random, fn.readers.file, readers.file, arguments)
 
 
-@pytest.mark.parametrize("seed", parity.seeds(20))
-def test_random_objects(
+@pytest.mark.parametrize("seed", parity.seeds(by_tier(6, 20)))
+def test_random_objects_are_delivered_as_dali_does(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.chdir(tmp_path)  # DALI looks for the names of objects in the current directory
     server.set(page=Random(seed).choice([1, 2, 7, 1000]))
     compare(server.put, seed)
-
-
-def in_another_process(seeds: range, directory: str) -> list[str]:
-    """Compare configurations on a Swift of this process, whose client of S3 DALI makes anew."""
-    os.chdir(directory)
-    with Swift(Path(directory) / "swift") as swift:
-        for name, value in swift.environment.items():
-            if value:
-                os.environ[name] = value
-            else:
-                os.environ.pop(name, None)
-
-        def put(path: str, data: bytes) -> None:
-            bucket, _, key = path.partition("/")
-            swift.fill(bucket, {key.encode(): data})
-
-        return [compare(put, seed) for seed in seeds]
-
-
-@pytest.mark.skipif(not find_spec("swift"), reason="no OpenStack Swift: pip install swift==2.38.3")
-def test_random_objects_on_swift(tmp_path: Path) -> None:
-    (tmp_path / "swift").mkdir()
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        seeds = range(1000, 1002 + parity.RUNS // 10)
-        done = pool.submit(in_another_process, seeds, str(tmp_path)).result()
-    assert len(done) == len(seeds)
-    assert {"equal", "restored"} & {*done}
 
 
 NAMES: dict[str, dict[str, Any]] = {
@@ -184,7 +154,7 @@ NAMES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("given", NAMES.values(), ids=[*NAMES])
-def test_names_of_objects(
+def test_names_of_objects_are_read_as_dali_does(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -198,7 +168,7 @@ def test_names_of_objects(
     assert our_samples(**given, listed=False) == expected
 
 
-def test_the_reader_of_dynamic_mode_lists_objects(server: FaultServer) -> None:
+def test_the_dynamic_reader_lists_objects(server: FaultServer) -> None:
     for key in ("train/a/x.jpg", "train/a-b/y.jpg"):
         server.put(f"data/{key}", key.encode())
     with File(file_root="s3://data/train") as reader:

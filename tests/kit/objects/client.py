@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +94,7 @@ class FaultServer:
         self._control("X-FAIL", vars(Fault(mode, n, arg, **options)))
 
     def heal(self) -> None:
-        """No faults any more."""
+        """No faults any more; what waits for one is answered."""
         self._control("X-HEAL")
 
     def set(self, **settings: float) -> None:
@@ -103,6 +105,17 @@ class FaultServer:
         """The requests since the last `reset()`, or the last time that they were cleared."""
         return [Request(**entry) for entry in self._control("X-LOG", clear)]
 
+    def until(self, ready: Callable[[list[Request]], object]) -> None:
+        """Wait until the log is as a test needs it."""
+        end = time.monotonic() + 120
+        while not ready(self.log()):
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.01)
+
+    def connections(self) -> set[int]:
+        """The ports of the clients that are connected, but for this one."""
+        return {*self._control("X-OPEN")} - {self._connection.sock.getsockname()[1]}
+
     def reset(self) -> None:
         """No buckets, no faults, no log."""
         self._control("X-RESET")
@@ -112,4 +125,4 @@ class FaultServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self._connection.close()
-        self._process.communicate(timeout=10)  # closes its standard input, which ends it
+        self._process.communicate(timeout=60)  # closes its standard input, which ends it

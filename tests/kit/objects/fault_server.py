@@ -23,6 +23,7 @@ import sys
 import time
 import urllib.parse
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape
@@ -66,8 +67,8 @@ FAULTS = {
     "replace": "the right answer; then the object, or all that were listed, are replaced",
     "reset": "the connection is reset",
     "short": "half of the body, and a Content-Length that says so",
-    "slow": "`arg` seconds until the head is sent",
-    "stall": "half of the body, then nothing for `arg` seconds",
+    "slow": "`arg` seconds until the head is sent, or until the faults are healed",
+    "stall": "half of the body, then nothing for `arg` seconds, or until the faults are healed",
     "wrong-size": "a Content-Range with a larger size of the whole object",
 }
 
@@ -130,6 +131,18 @@ class State:
     page: int = 1000
     under_way: int = 0
     random: random.Random = field(default_factory=lambda: random.Random(0))
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, at most until the faults are healed."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.healed.wait(), seconds)
+
+    def heal(self) -> None:
+        """No faults any more; what waits for one is answered."""
+        self.faults.clear()
+        self.healed.set()
+        self.healed = asyncio.Event()
 
     def fault(self, request: Request) -> Fault | None:
         """The fault of this request; it is counted."""
@@ -172,8 +185,11 @@ class Server:
 
     def __init__(self) -> None:
         self._state = State()
+        self.connections = set[int]()  # the ports of the clients
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = writer.get_extra_info("peername")[1]
+        self.connections.add(port)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin1")
@@ -190,6 +206,7 @@ class Server:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client has gone
         finally:
+            self.connections.discard(port)
             writer.close()
 
     async def _request(
@@ -230,7 +247,7 @@ class Server:
         mode, arg = (fault.mode, fault.arg) if fault else ("", None)
         request.fault = mode
         if self._state.latency or mode == "slow":
-            await asyncio.sleep(self._state.latency + (arg if mode == "slow" else 0))
+            await self._state.pause(self._state.latency + (arg if mode == "slow" else 0))
         if mode in ERRORS:
             raise error(mode, arg, request.key)
         if mode == "redirect":
@@ -253,7 +270,59 @@ class Server:
         if request.kind == "DELETE":
             bucket.delete(raw)
             raise Answer(204)
-        await _get(writer, bucket, raw, request, mode, arg)
+        await self._get(writer, bucket, raw, request, mode, arg)
+
+    async def _get(
+        self,
+        writer: asyncio.StreamWriter,
+        bucket: Bucket,
+        key: bytes,
+        request: Request,
+        mode: str,
+        arg: Any,
+    ) -> None:
+        try:
+            whole, etag = bucket.get(key)
+        except PermissionError:
+            raise error("403", resource=request.key) from None
+        except OSError:  # none, or a directory
+            raise error("404", resource=request.key) from None
+        if request.headers.get("if-match", etag) not in (etag, "*"):
+            raise error("412", resource=request.key)
+        headers, status, start, end = {}, 200, 0, len(whole)
+        if "range" in request.headers and mode != "no-range":
+            start, end = _range(request.headers["range"], len(whole))
+            status = 206
+            size = len(whole) + (mode == "wrong-size")
+            headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
+        body = whole[start:end] + b"+" * (mode == "longer")
+        if mode == "short":
+            body = body[: len(body) // 2]
+        if mode != "no-etag":
+            headers["ETag"] = (
+                '"feedfeedfeedfeedfeedfeedfeedfeed"' if mode == "foreign-etag" else etag
+            )
+        headers["Last_Modified"] = "Thu, 01 Jan 2026 00:00:00 GMT"
+        answer = Answer(status, body, Accept_Ranges="bytes", **headers)
+        if mode in ("cut", "cut-swap", "stall"):
+            await self._half(writer, answer, arg if mode == "stall" else None)
+        if mode in ("cut-swap", "replace"):
+            replace(bucket, key)
+        if mode not in ("cut", "cut-swap", "stall"):
+            raise answer
+
+    async def _half(
+        self, writer: asyncio.StreamWriter, answer: Answer, stall: float | None
+    ) -> None:
+        """Half of the body; then the rest after `stall` seconds, or with None the end."""
+        head, body = answer.args
+        writer.write(head + body[: len(body) // 2])
+        await writer.drain()
+        if stall is None:
+            writer.close()
+        else:
+            await self._state.pause(stall)
+            writer.write(body[len(body) // 2 :])
 
     def _list(self, bucket: Bucket, name: str, query: dict[str, str], mode: str) -> None:
         """ListObjectsV2. The continuation token is the last key or prefix, quoted."""
@@ -321,55 +390,8 @@ def _range(header: str, size: int) -> tuple[int, int]:
     return start, end
 
 
-async def _get(
-    writer: asyncio.StreamWriter, bucket: Bucket, key: bytes, request: Request, mode: str, arg: Any
-) -> None:
-    try:
-        whole, etag = bucket.get(key)
-    except PermissionError:
-        raise error("403", resource=request.key) from None
-    except OSError:  # none, or a directory
-        raise error("404", resource=request.key) from None
-    if request.headers.get("if-match", etag) not in (etag, "*"):
-        raise error("412", resource=request.key)
-    headers, status, start, end = {}, 200, 0, len(whole)
-    if "range" in request.headers and mode != "no-range":
-        start, end = _range(request.headers["range"], len(whole))
-        status = 206
-        size = len(whole) + (mode == "wrong-size")
-        headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
-    body = whole[start:end] + b"+" * (mode == "longer")
-    if mode == "short":
-        body = body[: len(body) // 2]
-    if mode != "no-etag":
-        headers["ETag"] = '"feedfeedfeedfeedfeedfeedfeedfeed"' if mode == "foreign-etag" else etag
-    headers["Last_Modified"] = "Thu, 01 Jan 2026 00:00:00 GMT"
-    answer = Answer(status, body, Accept_Ranges="bytes", **headers)
-    if mode in ("cut", "cut-swap", "stall"):
-        await _half(writer, answer, arg if mode == "stall" else None)
-    if mode in ("cut-swap", "replace"):
-        replace(bucket, key)
-    if mode not in ("cut", "cut-swap", "stall"):
-        raise answer
-
-
-async def _half(writer: asyncio.StreamWriter, answer: Answer, stall: float | None) -> None:
-    """Half of the body; then the rest after `stall` seconds, or with None the end."""
-    head, body = answer.args
-    writer.write(head + body[: len(body) // 2])
-    await writer.drain()
-    if stall is None:
-        writer.close()
-    else:
-        await asyncio.sleep(stall)
-        writer.write(body[len(body) // 2 :])
-
-
-def _fail(server: Server, fault: dict[str, Any]) -> None:
-    server._state.faults.append(Fault(**fault))
-
-
 def _reset(server: Server, _: None) -> None:
+    server._state.heal()  # whatever waits is answered
     server._state = State()
 
 
@@ -389,14 +411,11 @@ def _log(server: Server, clear: bool) -> list[dict[str, Any]]:
     return entries
 
 
-def _heal(server: Server, _: None) -> None:
-    server._state.faults.clear()
-
-
 CONTROLS: dict[str, Callable[[Server, Any], Any]] = {
-    "X-FAIL": _fail,
-    "X-HEAL": _heal,
+    "X-FAIL": lambda server, fault: server._state.faults.append(Fault(**fault)),
+    "X-HEAL": lambda server, _: server._state.heal(),
     "X-LOG": _log,
+    "X-OPEN": lambda server, _: sorted(server.connections),
     "X-RESET": _reset,
     "X-SERVE": _serve,
     "X-SET": _set,

@@ -40,27 +40,17 @@ def signed(
     return headers | {"authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
 
-class Swift:
-    """A server of its own, until the `with` block ends or this process does.
+class SwiftClient:
+    """Fills a server that runs.
 
     Attributes:
         url: where it listens.
-        environment: what makes clients of S3 use it; see `client.environment()`.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """`directory` is a new one, for its databases."""
-        command = [sys.executable, "-W", "ignore", "-m", f"{__package__}.swift", str(directory)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert self._process.stdout
-        self._host = f"127.0.0.1:{int(self._process.stdout.readline())}"
+    def __init__(self, url: str) -> None:
+        self.url, self._host, self._buckets = url, url.removeprefix("http://"), set[str]()
         self._connection = http.client.HTTPConnection(self._host, timeout=60)
         self._connection.connect()
-        self._buckets: set[str] = set()
-        self.url = f"http://{self._host}"
-        self.environment = environment(self.url, "test:tester", "testing")
 
     def _request(self, method: str, path: bytes, body: bytes = b"") -> bytes:
         target = f"/{urllib.parse.quote(path, safe='/-_.~')}"
@@ -85,9 +75,27 @@ class Swift:
     def delete(self, bucket: str, key: bytes) -> None:
         self._request("DELETE", os.fsencode(bucket) + b"/" + key)
 
+
+class Swift(SwiftClient):
+    """A server of its own, until the `with` block ends or this process does.
+
+    Attributes:
+        environment: what makes clients of S3 use it; see `client.environment()`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is a new one, for its databases."""
+        command = [sys.executable, "-W", "ignore", "-m", f"{__package__}.swift", str(directory)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout
+        super().__init__(f"http://127.0.0.1:{int(self._process.stdout.readline())}")
+        self.environment = environment(self.url, "test:tester", "testing")
+
     def __enter__(self) -> Swift:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._connection.close()
-        self._process.communicate(timeout=10)  # closes its standard input, which ends it
+        self._process.communicate(timeout=60)  # closes its standard input, which ends it

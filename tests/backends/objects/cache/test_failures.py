@@ -1,0 +1,210 @@
+"""A directory or a disk that fails costs a cache no byte and no error, but one warning."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage import IntArray
+from tests.kit.devices import run
+from tests.kit.objects.cached import (
+    ALL,
+    Folder,
+    Store,
+    StoreReader,
+    failing,
+    fill,
+    nothing_is_left,
+    one_warning,
+)
+from tests.kit.paths import ROOT
+
+# --- opening ---
+
+
+def test_a_directory_is_created_for_its_user_alone(reader: StoreReader, folder: Folder) -> None:
+    reader.use()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.entries()} == {0o600}
+
+
+def test_a_relative_path_of_a_directory_stays_where_it_was(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with StoreReader(store, Path("cache")) as reader:
+        monkeypatch.chdir("/")
+        reader.use()
+        assert reader.use() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "number"), [("file", errno.ENOTDIR), ("missing/cache", errno.ENOENT)]
+)
+def test_a_path_that_is_no_directory_is_refused(
+    store: Store, tmp_path: Path, path: str, number: int
+) -> None:
+    (tmp_path / "file").touch()
+    with nothing_is_left(tmp_path), pytest.raises(OSError, match="the option cache") as caught:
+        StoreReader(store, tmp_path / path)
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / path))
+
+
+def test_a_directory_that_cannot_be_written_is_refused(store: Store, small_disk: Folder) -> None:
+    run("mount", "-o", "remount,ro", str(small_disk))
+    with nothing_is_left(small_disk), pytest.raises(OSError, match="this user can write") as caught:
+        StoreReader(store, small_disk)
+    assert caught.value.errno == errno.EROFS
+
+
+def test_the_cache_of_another_user_is_refused(folder: Folder) -> None:
+    if os.geteuid():
+        pytest.skip("to be two users needs root: run the tests as root")
+    with StoreReader(Store(), folder):
+        pass
+    folder.chmod(0o777)
+    folder.parent.chmod(0o755)
+    script = """if 1:
+        import os
+        from dali_storage.backends.objects.cache.entries import Entries
+        os.setuid(65534)
+        os.mkdir("cache/mine")
+        try:
+            Entries(b"cache", None, b"")
+        except PermissionError as error:
+            print(error)
+    """
+    python = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    told = subprocess.check_output(command, text=True, cwd=folder.parent, env=python)
+    assert "no other user has a cache: 'cache'" in told
+
+
+# --- writers ---
+
+
+def test_the_file_of_a_writer_that_was_killed_is_removed_after_an_hour(folder: Folder) -> None:
+    with fill(folder, 1 << 30, 0, "dies") as writer:
+        assert writer.wait(600) == -signal.SIGKILL
+    (left,) = folder.temporary()
+    store = Store((20_000,))
+    store.versions = [b"0"]
+    with StoreReader(store, folder) as reader:
+        assert reader.use([0]) == reader.use([0]) == [0]  # it might be written just now
+        os.utime(left, (time.time() - 7200,) * 2)
+        assert reader.use([0]) == reader.use([0]) == [0]  # the first one removes it
+        assert reader.use([0]) == []
+    assert not left.exists()
+
+
+def test_writers_that_are_killed_at_any_moment_leave_no_wrong_entry(folder: Folder) -> None:
+    limit = 3_000_000
+    for round_ in range(3):
+        with fill(folder, limit, 0) as writer:
+            while writer.poll() is None and len(folder.entries()) < 30 * round_:
+                time.sleep(0.001)
+        assert folder.occupied() <= limit
+    store = Store((20_000,) * 200)
+    store.versions = [b"0"] * 200
+    with StoreReader(store, folder, limit) as reader:
+        assert len(reader.use(np.arange(200))) < 200
+        assert limit >= folder.counted() >= folder.occupied()
+
+
+def test_without_a_thread_for_writing_nothing_is_added(
+    store: Store, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with StoreReader(store, folder) as reader:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with one_warning("can't start new thread; nothing more is added"):
+            assert reader.use() == [*ALL]
+        assert reader.use() == [*ALL]
+
+
+# --- disks ---
+
+
+def test_a_full_disk_ends_the_adding(small_disk: Folder) -> None:
+    with StoreReader(Store((100_000,) * 20), small_disk, 1 << 30) as reader:
+        with one_warning(f"cache='{small_disk}'.*No space left"):
+            reader.use(np.arange(20))
+        assert small_disk.counted() == small_disk.occupied()
+        reader.use(np.arange(20))
+        assert reader.use(np.arange(5)) == []
+    assert not small_disk.temporary()
+
+
+@pytest.mark.parametrize("call", ["open", "write", "rename", "pwrite", "pread", "statvfs"])
+def test_a_system_call_that_fails_ends_the_adding(
+    store: Store, folder: Folder, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    with StoreReader(store, folder) as reader:
+        reader.use(ALL[:5])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing(errno.EDQUOT))
+            with one_warning("nothing more is added"):
+                assert reader.use(ALL[3:]) == [5, 6, 7, 8, 9]
+                assert reader.use() == [5, 6, 7, 8, 9]
+        assert reader.use() == [5, 6, 7, 8, 9]
+    assert not folder.temporary()
+
+
+def test_entries_that_cannot_be_read_end_the_adding(store: Store, folder: Folder) -> None:
+    def fail(fds: Any, iovecs: Any, offsets: Any, flags: int = 0) -> IntArray:
+        return np.full(len(iovecs), -errno.EIO, np.int64)
+
+    with StoreReader(store, folder) as reader:
+        reader.use()
+        works, reader.cache._engine = reader.cache._engine, fail
+        with one_warning("Input/output error"):
+            assert reader.use() == reader.use() == [*ALL]
+        reader.cache._engine = works
+        assert reader.use() == [*ALL]  # nothing was added
+
+
+def test_a_deleted_directory_ends_the_adding_until_the_next_reader(
+    store: Store, folder: Folder
+) -> None:
+    with StoreReader(store, folder) as reader:
+        reader.use(ALL[:5])
+        shutil.rmtree(folder)
+        with one_warning("No such file"):
+            assert reader.use() == reader.use() == [*ALL]
+        assert not folder.exists()
+    with StoreReader(store, folder) as reader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reader.use()
+        assert reader.use() == []
+
+
+def test_too_many_open_files_are_no_error(folder: Folder) -> None:
+    script = """if 1:
+        import os, resource, sys
+        from pathlib import Path
+        from tests.kit.objects.cached import *
+        with StoreReader(Store(), Path(sys.argv[1])) as reader:
+            assert reader.use() == [*ALL]
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            fds = len(os.listdir("/proc/self/fd"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (fds + 3, hard))
+            asked = reader.use()
+            assert 0 < len(asked) < len(ALL), asked
+            resource.setrlimit(resource.RLIMIT_NOFILE, (fds + 100, hard))
+            assert reader.use() == []
+    """
+    subprocess.run([sys.executable, "-c", script, folder], check=True, cwd=ROOT)

@@ -1,0 +1,194 @@
+"""How much is written to the directory of a cache, and what is removed from it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.objects.cache import quota
+from tests.kit.objects.cached import (
+    ALL,
+    BLOCK,
+    DAY,
+    Folder,
+    Store,
+    StoreReader,
+    fill,
+    occupied_by,
+    tick,
+)
+
+
+def test_nothing_is_added_to_a_full_directory(store: Store, folder: Folder) -> None:
+    limit = 2 * BLOCK + occupied_by(100_000)
+    with StoreReader(store, folder, limit) as reader:
+        assert reader.use([8, 4, 0, 1]) == [0, 1, 4, 8]
+        assert reader.use([8, 4, 0, 1]) == [0, 1]  # 4 needs two blocks
+        assert reader.use() == [0, 1, 2, 3, 5, 6, 7, 9]
+        assert folder.occupied() == folder.counted() == limit
+        assert reader.use([4, 8]) == []
+    with StoreReader(store, folder, limit + BLOCK) as reader:
+        assert reader.use([8, 4, 0, 1]) == [0, 1]
+        assert reader.use([8, 4, 0, 1]) == [1]
+
+
+def test_a_damaged_entry_makes_room(store: Store, folder: Folder) -> None:
+    with StoreReader(store, folder, occupied_by(100_000)) as reader:
+        reader.use([8])
+        tick()
+        os.truncate(folder.entries()[0], 0)
+        assert reader.use([8]) == [8]
+        assert reader.use([8]) == []
+
+
+def test_four_processes_keep_to_one_limit(folder: Folder) -> None:
+    limit = 3_000_000
+    with ExitStack() as stack:  # two write the same entries
+        processes = [stack.enter_context(fill(folder, limit, seed)) for seed in (0, 0, 1, 2)]
+        assert [process.wait(600) for process in processes] == [0] * 4
+    assert limit - occupied_by(20_000) < folder.occupied() <= limit
+    assert folder.counted() == folder.occupied()
+    assert not folder.temporary()
+
+
+def test_threads_count_together(
+    reader: StoreReader, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*arguments: Any, pread: Any = os.pread) -> Any:
+        found = pread(*arguments)
+        time.sleep(0.001)
+        return found
+
+    room, granted = reader.cache._entries._room, [0]
+    room.take(0)
+    monkeypatch.setattr(os, "pread", slow)
+    monkeypatch.setattr(quota, "_PATIENCE_S", 60)
+    work = lambda: granted.extend(room.take(BLOCK) for _ in range(10))  # noqa: E731
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert folder.counted() == sum(granted) == 40 * BLOCK
+    room.give_back(40 * BLOCK)
+
+
+def test_a_tenth_of_the_disk_stays_free_without_a_limit(small_disk: Folder) -> None:
+    with StoreReader(Store((4000,) * 300), small_disk) as reader:
+        for start in range(0, 300, 20):
+            reader.use(np.arange(start, start + 20))
+    status = os.statvfs(small_disk)
+    assert status.f_blocks // 10 <= status.f_bavail < status.f_blocks // 5
+    assert not small_disk.temporary()
+
+
+def test_a_process_that_was_stopped_while_it_counted_stops_nobody_else(
+    reader: StoreReader, store: Store, folder: Folder
+) -> None:
+    with StoreReader(store, folder) as other:
+        with other.cache._entries._room._locked() as locked:
+            assert locked
+            assert reader.use() == [*ALL]
+        assert reader.use() == [*ALL]
+        assert reader.use() == []
+
+
+@pytest.mark.parametrize("record", [b"", bytes(20), b"\xff" * 20, b"torn"])
+def test_a_count_that_was_lost_is_made_again(store: Store, folder: Folder, record: bytes) -> None:
+    limit = 3 * occupied_by(100_000)
+    with StoreReader(store, folder, limit) as reader:
+        reader.use([8, 9])
+    (folder / "objects-1/count").write_bytes(record)
+    store.contents += Store((100_000,) * 2, 1).contents
+    with StoreReader(store, folder, limit) as reader:
+        reader.use([7, 6, 8])
+        assert folder.occupied() == folder.counted() <= limit
+
+
+class TestSweeping:
+    """When the directory is full, entries that nobody uses any more are removed."""
+
+    LIMIT = 2 * 102_400
+
+    @pytest.fixture
+    def full(self, store: Store, folder: Folder) -> Iterator[StoreReader]:
+        with StoreReader(store, folder, self.LIMIT) as reader:
+            reader.use([8, 9])
+            yield reader
+
+    @pytest.fixture
+    def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Pretend that the last time was two days ago."""
+
+        def pretend() -> None:
+            monkeypatch.setattr(quota.time, "time", lambda now=time.time: now() + 2 * DAY)
+
+        return pretend
+
+    def age(self, path: Path, days: float, unread: float | None = None) -> None:
+        now = time.time()
+        os.utime(path, (now - (days if unread is None else unread) * DAY, now - days * DAY))
+
+    def test_old_entries_make_room_for_new_ones_once_a_day(
+        self, full: StoreReader, folder: Folder, later: Callable[[], None]
+    ) -> None:
+        self.age(full.entry(8), 31)
+        assert full.use([7]) == full.use([7]) == [7]  # swept today
+        later()
+        assert full.use([7]) == [7]
+        assert full.use([7, 9]) == []
+        assert full.use([8]) == [8]
+        assert folder.counted() == folder.occupied() <= self.LIMIT
+
+    def test_entries_that_were_read_of_late_stay(
+        self, full: StoreReader, later: Callable[[], None]
+    ) -> None:
+        self.age(full.entry(8), 40, unread=20)
+        self.age(full.entry(9), 40, unread=27)
+        later()
+        assert full.use([7]) == [7]
+        assert full.use([8, 9]) == []
+
+    def test_a_full_directory_is_swept_once_a_day(
+        self, full: StoreReader, later: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sweep, sweeps = quota.Quota._sweep, []
+        count = lambda room: sweeps.append(1) or sweep(room)  # noqa: E731
+        monkeypatch.setattr(quota.Quota, "_sweep", count)
+        later()
+        for _ in range(3):
+            full.use([7, 6])
+        assert sweeps == [1]
+
+    def test_bytes_that_were_counted_but_never_written_are_free_again(
+        self, store: Store, folder: Folder, later: Callable[[], None]
+    ) -> None:
+        with StoreReader(store, folder, self.LIMIT) as reader:
+            reader.cache._entries._room.take(self.LIMIT)  # and killed
+            assert reader.use([8]) == reader.use([8]) == [8]
+            later()
+            assert reader.use([8]) == [8]
+            assert reader.use([8]) == []
+
+    def test_temporary_files_of_crashed_writers_are_removed_and_no_others(
+        self, full: StoreReader, folder: Folder, later: Callable[[], None]
+    ) -> None:
+        entry = folder.entries()[0]
+        old, new = (entry.with_name(f"{name}.tmp") for name in ("old", "new"))
+        others = folder / "mine", folder / "objects-1/count", folder / "objects-2/a"
+        ages = {old: -2 + 2 / 24, new: -2} | dict.fromkeys(others, 100)  # from two days later on
+        for path, days in ages.items():
+            path.parent.mkdir(exist_ok=True)
+            path.open("a").close()
+            self.age(path, days)
+        later()
+        full.use([7])
+        assert [path for path in ages if not path.exists()] == [old]

@@ -1,0 +1,244 @@
+"""The backend with a cache."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage import Catalog, IntArray, Reader
+from dali_storage.backends.linux import preadv
+from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
+from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReaderTests
+from dali_storage.testing.reading import read
+from tests.kit.objects.cached import (
+    ALL,
+    SIZES,
+    Folder,
+    Shards,
+    Store,
+    flip,
+    nothing_is_left,
+    one_warning,
+    settle,
+    tick,
+)
+from tests.kit.objects.client import FOR_EVER, FaultServer
+
+Read = Callable[..., list[bytes]]
+
+
+class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
+    """Those of a reader hold with a cache, too. It keeps what it has, as a snapshot does."""
+
+    batches = 50
+    openings = 2
+    settling = ObjectTests.settling
+
+    @pytest.fixture(autouse=True)
+    def bucket(self, server: FaultServer, directory: Path, tmp_path: Path) -> None:
+        self.served, self.cache = directory, tmp_path / "cache"
+        server.serve("data", directory)
+
+    def open(self, catalog: Catalog) -> Reader:
+        return ObjectStoreReader(catalog, cache=self.cache)
+
+    def published(self, catalog: Catalog) -> Catalog:
+        return replace(catalog, root=b"s3://data")
+
+    def file(self, catalog: Catalog, sample: int) -> Path:
+        return self.served / os.fsdecode(catalog.name(sample))
+
+
+@pytest.fixture
+def listed(server: FaultServer, store: Store) -> Catalog:
+    """The objects of the store on the server, as a listing has them."""
+    for number, content in enumerate(store.contents):
+        server.put(f"bucket/{number}.jpg", content)
+    etags = [b'"%s"' % md5(c).hexdigest().encode() for c in store.contents]
+    return replace(store.catalog, sizes=np.array(SIZES), versions=np.array(etags))
+
+
+@pytest.fixture
+def unlisted(listed: Catalog) -> Catalog:
+    return replace(listed, sizes=None, versions=None)
+
+
+@pytest.fixture
+def epoch(folder: Folder) -> Read:
+    """Reads samples with a reader of its own."""
+
+    def run(catalog: Catalog, samples: IntArray = ALL, **options: Any) -> list[bytes]:
+        with ObjectStoreReader(catalog, cache=folder, **options) as reader:
+            return read(reader, samples, catalog)
+
+    return run
+
+
+def asked(server: FaultServer) -> list[str]:
+    """The objects that were asked for since the last call."""
+    return sorted(request.key for request in server.log(clear=True))
+
+
+def test_only_samples_that_are_missing_are_asked_for(
+    listed: Catalog, store: Store, server: FaultServer, epoch: Read
+) -> None:
+    epoch(listed, ALL[:6])
+    assert len(asked(server)) == 6
+    assert epoch(listed, ALL[::-1]) == store.contents[::-1]
+    assert asked(server) == [f"bucket/{number}.jpg" for number in range(6, 10)]
+    assert epoch(listed) == store.contents
+    assert asked(server) == []
+    epoch(listed, endpoint=server.url.replace("127.0.0.1", "localhost"))  # another store
+    assert len(asked(server)) == len(SIZES)
+
+
+def test_a_batch_in_the_cache_starts_no_thread(
+    listed: Catalog, folder: Folder, epoch: Read, request_threads: Callable[[], set[Any]]
+) -> None:
+    epoch(listed)
+    with ObjectStoreReader(listed, cache=folder) as reader:
+        read(reader, ALL, listed)
+        assert not request_threads()
+
+
+def test_versions_that_nobody_listed_are_asked_for_once(
+    unlisted: Catalog, store: Store, server: FaultServer, folder: Folder, epoch: Read
+) -> None:
+    epoch(unlisted)
+    server.log(clear=True)
+    with ObjectStoreReader(unlisted, cache=folder) as reader:
+        for _ in range(2):
+            assert read(reader, ALL, unlisted) == store.contents
+    assert [request.kind for request in server.log()] == ["HEAD"] * len(SIZES)
+
+
+def test_a_new_version_is_read_from_the_store(
+    unlisted: Catalog, store: Store, server: FaultServer, epoch: Read
+) -> None:
+    epoch(unlisted)
+    changed = bytes(100_000)
+    server.put("bucket/8.jpg", changed)
+    for _ in range(2):
+        assert epoch(unlisted) == [*store.contents[:8], changed, store.contents[9]]
+
+
+def test_an_object_that_was_replaced_is_refused_unless_it_is_in_the_cache(
+    listed: Catalog, store: Store, server: FaultServer, epoch: Read
+) -> None:
+    server.put("bucket/8.jpg", bytes(100_000))
+    with pytest.raises(ObjectReplacedError):
+        epoch(listed)
+    server.put("bucket/8.jpg", store.contents[8])
+    assert epoch(listed) == store.contents  # the new one was not kept
+    server.put("bucket/8.jpg", bytes(100_000))
+    assert epoch(listed) == store.contents
+
+
+@pytest.mark.parametrize("mode", ["cut", "short", "foreign-etag", "403", "cut-swap"])
+def test_a_wrong_answer_is_not_kept(
+    listed: Catalog, store: Store, server: FaultServer, epoch: Read, mode: str
+) -> None:
+    server.fail(mode, 1, key="bucket/9.jpg")
+    with suppress(OSError):
+        epoch(listed, retry=1)
+    server.put("bucket/9.jpg", store.contents[9])
+    server.heal()
+    assert epoch(listed) == epoch(listed) == store.contents
+
+
+def test_ranges_of_containers_are_kept(server: FaultServer, epoch: Read) -> None:
+    shards = Shards()
+    for number, content in enumerate(shards.contents):
+        server.put(f"bucket/{number}.jpg", content)
+    expected = [shards.expected(sample) for sample in range(9)]
+    assert epoch(shards.catalog, np.arange(0, 9, 2)) == expected[::2]
+    assert epoch(shards.catalog, np.arange(9)) == expected
+    server.log(clear=True)
+    assert epoch(shards.catalog, np.arange(9)[::-1]) == expected[::-1]
+    assert {request.kind for request in server.log()} == {"HEAD"}
+
+
+def test_objects_without_strong_versions_are_not_kept(
+    unlisted: Catalog, store: Store, server: FaultServer, folder: Folder, epoch: Read
+) -> None:
+    for kind in ("HEAD", "GET"):
+        server.fail("no-etag", FOR_EVER, on=kind)
+    with one_warning("no strong ETag of 's3://bucket/0.jpg'"):
+        assert epoch(unlisted) == store.contents
+    assert not folder.entries()
+
+
+def test_a_reader_gives_its_turn_away_before_it_asks(listed: Catalog, folder: Folder) -> None:
+    turns: list[int] = []
+    with ObjectStoreReader(listed, cache=folder) as reader:
+        assert reader.cooperative
+        assert reader._cache
+        # The page cache has all that was written.
+        reader._cache._engine = lambda *arguments: preadv.read(*arguments[:3])
+        reader.yield_turn = lambda: turns.append(1)
+        read(reader, ALL, listed)
+        assert turns
+        settle(reader._cache)
+        turns.clear()
+        read(reader, ALL, listed)
+        assert not turns
+        tick()
+        for entry in folder.entries():
+            flip(-1)(entry)
+        read(reader, ALL, listed)
+        assert turns
+        turns.clear()
+    with ObjectStoreReader(replace(listed, versions=None), cache=folder) as reader:
+        reader.yield_turn = lambda: turns.append(1)
+        reader.sizes(ALL, 0)
+        assert turns
+    with ObjectStoreReader(listed) as reader:
+        assert not reader.cooperative
+
+
+def test_without_google_crc32c_only_the_cache_is_refused(
+    listed: Catalog, store: Store, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    for name in ("samples", "entries"):
+        monkeypatch.delitem(sys.modules, f"dali_storage.backends.objects.cache.{name}")
+    with ObjectStoreReader(listed) as reader:
+        assert read(reader, ALL, listed) == store.contents
+    with (
+        nothing_is_left(folder.parent),
+        pytest.raises(BackendUnavailable, match="google-crc32c") as caught,
+    ):
+        ObjectStoreReader(listed, cache=folder)
+    assert "dali-storage[object-store]" in caught.value.remedy
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_bytes": 1 << 30}, "cache_bytes needs cache"),
+        ({"cache": "x", "check": False}, "cache needs check=True"),
+        ({"cache": "x", "cache_bytes": 0}, "cache_bytes must be an integer"),
+        ({"cache": "x", "cache_bytes": "1G"}, "cache_bytes must be an integer"),
+        ({"cache": ""}, "cache must be the path of a directory, not ''"),
+        ({"cache": "a\0b"}, "cache must be the path of a directory, not 'a.x00b'"),
+        ({"cache": 17}, "cache must be the path of a directory, not 17"),
+    ],
+)
+def test_wrong_options_of_a_cache_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with nothing_is_left(tmp_path), pytest.raises(ValueError, match=message):
+        ObjectStoreReader(store.catalog, **options)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+
+@pytest.fixture
+def request_threads() -> Callable[[], set[threading.Thread]]:
+    """The threads for requests that the test has started and that still run."""
+    before = {*threading.enumerate()}
+
+    def ours() -> set[threading.Thread]:
+        new = {*threading.enumerate()} - before
+        return {thread for thread in new if thread.name.startswith("dali_storage-get")}
+
+    return ours
+
+
+@pytest.fixture
+def threads_end(request_threads: Callable[[], set[threading.Thread]]) -> Iterator[None]:
+    """Asserts that the threads for requests end with the test, or soon afterwards."""
+    yield
+    until = time.monotonic() + 120
+    while request_threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not request_threads()

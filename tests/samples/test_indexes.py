@@ -1,0 +1,324 @@
+"""Indexes of samples: the command that makes them, and the readers that use them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import readers
+from dali_storage.cli import index
+from dali_storage.contract.errors import ObjectReplacedError
+from dali_storage.loaders import image_folder
+from dali_storage.samples import discovery
+from dali_storage.samples.index_file import CatalogFile
+from tests.kit.catalogs import columns_of
+from tests.kit.objects.client import FaultServer
+
+
+def write(root: Path, *names: bytes) -> Path:
+    for number, name in enumerate(names):
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(b"%d" % number * (number + 1))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Classes with more, one and no samples, names that are not text, and others to filter."""
+    names = b"a-b/1.jpg", b"a/2.JPG", b"a/3.png", b"\xff\xfe/\xe9.jpg", b"z z/1.png", b"none/1.txt"
+    return write(tmp_path / "root", *names, b"high.jpg", b"a/deep/er.jpg")
+
+
+def make_index(root: Path, *options: str) -> Path:
+    target = root.with_suffix(".index")
+    assert index.main([str(root), "-o", str(target), *options]) == 0
+    return target
+
+
+def batches(operator: Callable[..., Any], count: int, **arguments: Any) -> list[Any]:
+    with Pipeline(4, 1, None) as pipeline:
+        pipeline.set_outputs(*operator(**arguments))
+    outputs = [pipeline.run() for _ in range(count)]
+    return [
+        [[np.array(each).tobytes() for each in output] for output in batch] for batch in outputs
+    ]
+
+
+COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
+    ([], {}),
+    (["--file-filters", "*.jpg", "*.txt"], {"file_filters": ["*.jpg", "*.txt"]}),
+    (["--dir-filters", "a*", "--dir-filters", "z*"], {"dir_filters": ("a*", b"z*")}),
+    (["--case-sensitive-filter"], {"case_sensitive_filter": True}),
+]
+
+
+@pytest.mark.parametrize(("options", "filters"), COMMANDS)
+def test_an_index_has_the_samples_of_its_directory(
+    root: Path, options: list[str], filters: dict[str, Any]
+) -> None:
+    made = make_index(root, *options)
+    expected = discovery.from_directory(root, **filters)
+    for same in ({}, filters):
+        found = discovery.discover(file_root=made, **same)
+        assert columns_of(found) == columns_of(expected)
+        assert found.checksum() == expected.checksum()
+
+
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 3, "num_shards": 2}])
+@pytest.mark.parametrize("backend", ["python-file", "memory"])
+def test_batches_of_an_index_are_those_of_dali_on_the_directory(
+    root: Path, order: dict[str, Any], backend: str
+) -> None:
+    made = make_index(root)
+    theirs = batches(fn.readers.file, 5, file_root=str(root), **order)
+    assert batches(readers.file, 5, file_root=made, backend=backend, **order) == theirs
+    assert batches(readers.file, 5, file_root=str(made), lazy_init=True, **order) == theirs
+
+
+def test_the_place_of_the_index_does_not_matter(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    assert index.main(["root/", "-o", "x.index"]) == 0
+    made = (tmp_path / "elsewhere").with_suffix(".index")
+    (root.parent / "x.index").rename(made)
+    monkeypatch.chdir("/")
+    assert CatalogFile(made).root == os.fsencode(root)
+    expected = batches(fn.readers.file, 1, file_root=str(root))
+    assert batches(readers.file, 1, file_root=made) == expected
+
+
+def test_a_file_of_an_index_that_is_gone_is_named_and_a_new_one_is_not_seen(root: Path) -> None:
+    made = make_index(root)
+    expected = batches(fn.readers.file, 1, file_root=str(root))
+    write(root, b"a/1.jpg")
+    assert batches(readers.file, 1, file_root=made) == expected
+    (root / "a" / "2.JPG").unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        batches(readers.file, 1, file_root=made)
+    assert caught.value.filename == str(root / "a" / "2.JPG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (
+            {"file_filters": "*.png"},
+            r"file_filters=\['\*.png'\], and index .* made with .*'\*.jpg'",
+        ),
+        ({"dir_filters": "a"}, r"dir_filters=\['a'\], .* made with dir_filters=None; leave"),
+        ({"case_sensitive_filter": True}, "or make another index"),
+        ({"file_filters": []}, r"file_filters=\[\]"),
+        ({"files": ["a/2.JPG"]}, "file_root must be a directory with files or file_list, not"),
+    ],
+)
+def test_other_arguments_than_those_of_the_index_are_refused(
+    root: Path, arguments: dict[str, Any], what: str
+) -> None:
+    made = make_index(root)
+    with pytest.raises(ValueError, match=what):
+        batches(readers.file, 1, file_root=made, **arguments)
+
+
+def test_the_classes_of_an_index_have_names(tmp_path: Path) -> None:
+    root = write(tmp_path / "images", b"b/1.jpg", b"b/2.jpg", b"a-/1.jpg", b"\xff/1.jpg")
+    options: dict[str, Any] = {"train": False, "batch_size": 2, "device": "cpu"}
+    with image_folder(root, **options) as listed, image_folder(make_index(root), **options) as ours:
+        assert ours.classes == listed.classes == ("a-", "b", "\udcff")
+    write(root, b"aa/no.txt", b"c/no.txt")
+    with pytest.raises(ValueError, match=r"no images in 2 class directories of .*images'"):
+        image_folder(make_index(root), **options)
+
+
+def test_the_pictures_of_an_index_are_those_of_its_directory(jpegs: Path, tmp_path: Path) -> None:
+    made = tmp_path / "x.index"
+    assert index.main([str(jpegs), "-o", str(made)]) == 0
+    options: dict[str, Any] = {"train": False, "batch_size": 4, "device": "cpu", "to": "numpy"}
+    with image_folder(jpegs, **options) as listed, image_folder(made, **options) as indexed:
+        for (left, names), (right, others) in zip(listed, indexed, strict=True):
+            assert (left == right).all()
+            assert (names == others).all()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """The exit status, output and errors of the command."""
+    try:
+        status = index.main([str(each) for each in arguments])
+    except SystemExit as error:
+        status = int(error.code or 0)
+    return status, *capsys.readouterr()
+
+
+def test_the_command_reports_what_it_has_done(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = root.with_suffix(".index")
+    done = run(capsys, root, "-o", made)
+    assert done == (0, f"'{made}': 5 samples of 4 classes in '{root}'\n", "")
+    assert run(capsys, made, "--verify") == (0, "", "")
+    damaged = bytearray(made.read_bytes())
+    damaged[-1] ^= 1
+    made.write_bytes(damaged)
+    status, output, error = run(capsys, made, root / "nothing", "--verify")
+    assert (status, output) == (1, "")
+    assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
+    assert f"No such file or directory: '{root / 'nothing'}'" in error
+
+
+def test_the_root_of_an_index_need_not_be_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write(tmp_path / os.fsdecode(b"\xff"), b"a/1.jpg")
+    status, output, _ = run(capsys, root, "-o", tmp_path / os.fsdecode(b"\xfe"))
+    assert (status, "1 samples of 1 classes in" in output) == (0, True)
+    assert CatalogFile(tmp_path / os.fsdecode(b"\xfe")).root == os.fsencode(root)
+
+
+def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
+    leader, follower = os.openpty()
+    made = root.with_suffix(".index")
+    command = [sys.executable, "-m", "dali_storage", "index", str(root), "-o", str(made)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "500"}
+    done = subprocess.run(command, stderr=follower, stdout=subprocess.PIPE, env=environment)
+    os.close(follower)
+    shown = os.read(leader, 65536)
+    os.close(leader)
+    assert f"listing '{root}'".encode() in shown
+    assert (done.returncode, b"5 samples of 4 classes" in done.stdout) == (0, True)
+
+
+def test_a_wrong_command_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, what in [
+        ([root], "have one index: index ROOT -o INDEX"),
+        ([root, root, "-o", "x"], "have one index"),
+        ([root, "--verify"], "have one index"),
+        ([root, "-o", root], f"-o '{root}' must be a file, in a directory"),
+        ([root, "-o", "s3://bucket/x"], "-o 's3://bucket/x' must be a file, in a directory"),
+        ([root, "-o", root / "no" / "x"], "no/x' must be a file, in a directory"),
+        ([root, "-o", "/dev/null"], "-o '/dev/null' must be a file, in a directory"),
+        ([root / "high.jpg", "--verify", "-o", "x"], "--verify writes nothing; leave out -o"),
+        ([root / "high.jpg", "--file-filters", "*"], "are for a ROOT, and"),
+        ([root, "-o", "x", "--backend-option", "lanes"], "expected KEY=VALUE, not 'lanes'"),
+    ]:
+        status, _, error = run(capsys, *wrong)
+        assert (status, what in error) == (2, True), error
+    for failing, what in [
+        ([root, "-o", root / "x", "--file-filters", "*.gif"], "no files found under"),
+        ([root, "-o", root / "x", "--backend-option", "lanes=2"], "only a URL has a backend"),
+    ]:
+        status, output, error = run(capsys, *failing)
+        assert (status, output, what in error) == (1, "", True), error
+        assert not (root / "x").exists()
+    os.mkfifo(root / "pipe")
+    status, _, error = run(capsys, "--verify", root / "pipe", os.devnull)
+    assert (status, error.count("is neither a directory nor an index")) == (1, 2)
+
+
+# --- objects ---
+
+OBJECTS = {
+    key: key.encode() * 3 for key in ("a-b/1.jpg", "a/1.jpg", "a/2.png", "high.jpg", "z/1.txt")
+}
+"""By key below s3://bucket/train, in the order of their keys' bytes. The last one does not pass."""
+
+
+@pytest.fixture
+def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The index of the objects."""
+    for key, data in OBJECTS.items():
+        server.put(f"bucket/train/{key}", data)
+    made = tmp_path / "x.index"
+    options = "endpoint=" + server.url, "anonymous=true", 'client_options={"user_agent": "index"}'
+    command = "s3://bucket/train", "-o", made, "--backend-option", *options
+    status, output, error = run(capsys, *command)
+    assert (status, error) == (0, "")
+    assert output == f"'{made}': 4 samples of 3 classes in 's3://bucket/train'\n"
+    return made
+
+
+def test_the_index_of_a_url_has_sizes_and_versions(indexed: Path) -> None:
+    found = discovery.discover(file_root=indexed, file_filters=discovery.DEFAULT_FILE_FILTERS)
+    expected = list(OBJECTS.items())[:4]
+    assert found.paths(np.arange(4)) == [
+        b"s3://bucket/train/%b" % key.encode() for key, _ in expected
+    ]
+    assert found.labels.tolist() == [0, 1, 1, 2]
+    assert found.sizes is not None
+    assert found.versions is not None
+    assert found.sizes.tolist() == [len(data) for _, data in expected]
+    hashes = [f'"{hashlib.md5(data).hexdigest()}"'.encode() for _, data in expected]
+    assert found.versions.tolist() == hashes
+
+
+def test_objects_are_read_by_an_index_and_compared_with_it(
+    indexed: Path, server: FaultServer
+) -> None:
+    server.put("bucket/train/a/0.jpg", b"new")
+    server.log(clear=True)
+    ((data, labels),) = batches(readers.file, 1, file_root=indexed)
+    assert data == list(OBJECTS.values())[:4]
+    assert labels == [np.int32(label).tobytes() for label in (0, 1, 1, 2)]
+    assert {request.kind for request in server.log()} == {"GET"}
+
+    server.put("bucket/train/a/2.png", b"x" * len(data[2]))
+    with pytest.raises(ObjectReplacedError) as caught:
+        batches(readers.file, 1, file_root=indexed)
+    assert caught.value.filename == "s3://bucket/train/a/2.png"
+    first = {"num_shards": 2, "stick_to_shard": True}
+    assert batches(readers.file, 1, file_root=indexed, **first)[0][0] == data[:2] * 2
+
+    server.delete("bucket/train/a/2.png")
+    with pytest.raises(FileNotFoundError) as caught:
+        batches(readers.file, 1, file_root=indexed)
+    assert caught.value.filename == "s3://bucket/train/a/2.png"
+
+
+def test_the_index_of_a_url_is_read_by_a_backend_of_urls(indexed: Path) -> None:
+    with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://bucket/train'"):
+        batches(readers.file, 1, file_root=indexed, backend="python-file")
+    options: dict[str, Any] = {"train": True, "batch_size": 2, "device": "cpu"}
+    with pytest.raises(
+        ValueError, match=r"'high.jpg' directly in 's3://bucket/train': in no class"
+    ):
+        image_folder(indexed, **options)
+
+
+def test_a_url_that_cannot_be_indexed_is_refused(
+    indexed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    made = tmp_path / "other.index"
+    for wrong, what in [
+        (
+            ["s3://nothing/train"],
+            "no such bucket; check its name and the endpoint: 's3://nothing/t",
+        ),
+        (
+            ["s3://bucket/train", "--file-filters", "*.gif"],
+            "no files found under 's3://bucket/train'",
+        ),
+        (["s3://bucket/train", "--backend-option", "secret=1"], "has no option secret"),
+        (["https://host/train"], "a web server does not list its files"),
+        (["s3://name:canary@bucket/train"], "name, key or password in it; take it out"),
+        (["ftp://host/train"], "a URL of s3, gs, az, http, https, not 'ftp://host/train'"),
+    ]:
+        status, _, without = run(capsys, *wrong)
+        assert (status, "canary" in without) == (2, False)
+        status, output, error = run(capsys, *wrong[:1], "-o", made, *wrong[1:])
+        assert "canary" not in error
+        assert (status, output, what in error) == (1, "", True), error
+        assert not made.exists()
