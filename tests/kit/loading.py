@@ -96,6 +96,16 @@ def labels(batches: Iterable[Any]) -> list[list[int]]:
     return [numbers(batch)[0] for batch in batches]
 
 
+def drain(loader: Any) -> int:
+    """Take all batches that a Loader's pipeline has under way; returns how many there were."""
+    queued = 0
+    while not loader.pipeline.empty():
+        loader.pipeline.share_outputs()
+        loader.pipeline.release_outputs()
+        queued += 1
+    return queued
+
+
 def place(state: dict[str, Any]) -> tuple[int, int]:
     """Where a state of a Loader is: the epoch, and how many batches of it every rank was given."""
     reader = state["readers"]["Reader"]

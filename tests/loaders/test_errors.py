@@ -21,7 +21,7 @@ from dali_storage import BackendUnavailable, readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import Loader, Shard
 from tests.kit.interrupts import interrupted
-from tests.kit.loading import FILE, MEMORY, Make, given, labels, place, stream
+from tests.kit.loading import FILE, MEMORY, Make, drain, given, labels, place, stream
 
 SAMPLES, BATCH = 20, 4
 
@@ -415,9 +415,7 @@ def test_batches_that_others_take_do_not_end_an_epoch(loader: Any) -> None:
     one = loader(Make())
     iterator = iter(one)
     next(iterator)
-    while not one.pipeline.empty():
-        one.pipeline.share_outputs()
-        one.pipeline.release_outputs()
+    assert drain(one)
     with pytest.raises(RuntimeError, match="only the Loader may run it"):
         next(iterator)
     assert labels(one) == labels(loader(Make()))
