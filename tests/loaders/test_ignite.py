@@ -26,7 +26,7 @@ from tests.kit.training_pipelines import TRAIN, VALIDATION, maker
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
-EPOCHS, STEPS = 3, 12
+EPOCHS, STEPS = 2, 12
 
 
 class Run:
@@ -62,7 +62,13 @@ def validation(jpegs: Path) -> Iterator[Loader]:
         yield loader
 
 
-@pytest.mark.parametrize("steps", [STEPS, 17], ids=["after an epoch", "in an epoch"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(STEPS, id="after an epoch", marks=pytest.mark.long),
+        pytest.param(17, id="in an epoch"),
+    ],
+)
 def test_a_run_that_stopped_continues_bit_for_bit(jpegs: Path, tmp_path: Path, steps: int) -> None:
     whole = Run(jpegs).train()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,9 +20,9 @@ import torch
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import Loader, Shard
-from tests.kit.loading import Make, drain, labels
+from tests.kit.loading import Make, drain, labels, lanes
 from tests.kit.paths import ROOT
-from tests.kit.process import descriptors, threads
+from tests.kit.process import descriptors
 from tests.kit.training_pipelines import maker
 from tests.kit.trees import Tree
 
@@ -113,11 +112,6 @@ def test_memory_threads_and_files_are_flat_and_a_script_closes_nothing_and_impor
     pages, *others = map(int, run.stdout.split())
     assert others == [0, 0]
     assert pages < 1500  # the batches of 20 epochs have 18 MB, or 4,500 pages
-
-
-def lanes() -> set[threading.Thread]:
-    """The threads of readers."""
-    return {thread for thread in threads() if thread.name.startswith("dali_storage")}
 
 
 @pytest.mark.parametrize("how", ["complete", "left", "unused", "held error", "failed", "restored"])

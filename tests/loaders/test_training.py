@@ -106,8 +106,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_thread")
-def test_a_network_learns_as_from_torchvision(shapes: Path) -> None:
+def test_a_network_learns_from_our_images_as_from_torchvisions(shapes: Path) -> None:
     found = []
     for seed in range(3):
         train, val = ours(shapes, seed)
