@@ -45,7 +45,9 @@ def test_the_arguments_are_those_of_the_real_reader() -> None:
     "batch_size", [None, 4, *(pytest.param(size, marks=LONG) for size in (1, 22, 30))]
 )
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_epochs_are_equal(tree: Tree, order: dict[str, Any], batch_size: int | None) -> None:
+def test_epochs_are_those_of_dalis_reader(
+    tree: Tree, order: dict[str, Any], batch_size: int | None
+) -> None:
     both(epochs(batch_size), file_root=str(tree(22)), **order)
 
 
@@ -70,18 +72,20 @@ def test_backends_give_the_same_samples(tree: Tree, backend: tuple[str, dict[str
     ],
     ids=str,
 )
-def test_other_arguments_are_equal(tree: Tree, chosen: dict[str, Any]) -> None:
+def test_other_arguments_have_the_effect_of_dalis(tree: Tree, chosen: dict[str, Any]) -> None:
     both(epochs(4, number=2), file_root=str(tree(22)), **chosen)
 
 
-def test_an_index_is_a_root(tree: Tree, tmp_path: Path) -> None:
+def test_an_index_is_a_root_of_the_reader(tree: Tree, tmp_path: Path) -> None:
     root, made = tree(3), tmp_path / "x.index"
     assert index.main([str(root), "-o", str(made)]) == 0
     both(epochs(2), {"file_root": str(made)}, file_root=str(root))
 
 
 @pytest.mark.parametrize("labels", [None, [3, -1, 7]])
-def test_files_and_lists_are_equal(tree: Tree, tmp_path: Path, labels: list[int] | None) -> None:
+def test_samples_of_files_and_lists_are_those_of_dalis_reader(
+    tree: Tree, tmp_path: Path, labels: list[int] | None
+) -> None:
     root = tree(3)
     files = [str(file.relative_to(root)) for file in sorted(root.glob("*/*"))]
     both(epochs(2), files=files, file_root=str(root), labels=labels)
@@ -113,7 +117,7 @@ def orders(draw: st.DrawFn, samples: int) -> dict[str, Any]:
 
 
 @given(data=st.data(), samples=st.integers(1, 20), batch_size=st.none() | st.integers(1, 9))
-def test_any_epochs_are_equal_also_abandoned_ones(
+def test_any_epochs_are_those_of_dalis_reader_also_abandoned_ones(
     data: st.DataObject, samples: int, batch_size: int | None
 ) -> None:
     order = data.draw(orders(samples))
@@ -143,7 +147,7 @@ def test_two_epochs_at_once_take_from_one_stream(tree: Tree) -> None:
     both(play, file_root=str(tree(22)))
 
 
-def test_calls_are_equal(tree: Tree) -> None:
+def test_calls_of_the_reader_give_the_batches_of_dalis(tree: Tree) -> None:
     for size, options in ((4, {"batch_size": 4}), (None, {}), (4, {})):
         both(
             lambda reader, options=options: [contents(reader(**options)) for _ in range(9)],  # type: ignore[misc]
@@ -152,7 +156,7 @@ def test_calls_are_equal(tree: Tree) -> None:
         )
 
 
-def test_what_the_real_reader_refuses_is_refused_in_its_words(tree: Tree) -> None:
+def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree: Tree) -> None:
     def start(reader: Any) -> None:
         next(reader.next_epoch(4))
 
@@ -181,7 +185,7 @@ def test_what_the_real_reader_refuses_is_refused_in_its_words(tree: Tree) -> Non
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_metadata_is_equal(tree: Tree, order: dict[str, Any]) -> None:
+def test_metadata_is_that_of_dalis_reader(tree: Tree, order: dict[str, Any]) -> None:
     both(lambda reader: reader.get_metadata(), file_root=str(tree(22)), **order)
 
 
@@ -209,13 +213,13 @@ def captured(reader: Any, batch_size: int, limits: list[int | None]) -> list[Any
 @pytest.mark.parametrize(
     "order", [order for order in ORDERS if "enable_checkpointing" not in order], ids=str
 )
-def test_captured_epochs_are_equal(
+def test_captured_epochs_are_those_of_dalis_reader(
     tree: Tree, order: dict[str, Any], batch_size: int, limits: list[int | None]
 ) -> None:
     both(lambda reader: captured(reader, batch_size, limits), file_root=str(tree(22)), **order)
 
 
-def test_images_and_random_operators_are_equal_in_a_captured_loop(jpegs: Path) -> None:
+def test_images_and_random_operators_in_a_captured_loop_are_dalis(jpegs: Path) -> None:
     def play(reader: Any) -> list[Any]:
         images = []
         with ndd.EvalContext():
@@ -264,7 +268,9 @@ def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree: Tree
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_nodes_of_torchdata_are_equal(jpegs: Path, batch_size: int | None) -> None:
+def test_nodes_of_torchdata_give_the_samples_of_dalis_reader(
+    jpegs: Path, batch_size: int | None
+) -> None:
     def play(make: Any) -> list[Any]:
         reader = nodes.Reader(
             make, batch_size=batch_size, file_root=str(jpegs), shuffle_after_epoch=True

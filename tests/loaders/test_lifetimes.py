@@ -75,8 +75,9 @@ def test_a_tensor_outlives_its_loader(jpegs: Path) -> None:
 
 
 OWN_PROCESS = """
-import gc, os, sys
+import gc, os, sys, time
 from itertools import islice
+from operator import gt
 from pathlib import Path
 from dali_storage.loaders import Loader
 from tests.kit.loading import Make
@@ -93,7 +94,9 @@ with Loader(make, to="numpy") as one:
         if epoch == 10:
             before = measure()
         list(islice(one, 3 if epoch % 3 else None))
-    after = measure()
+    deadline = time.monotonic() + 60  # of batches that are being read, files are open
+    while any(map(gt, (after := measure())[1:], before[1:])) and time.monotonic() < deadline:
+        time.sleep(0.01)
 assert not {"torch", "jax"} & set(sys.modules)
 print(*(new - old for new, old in zip(after, before, strict=True)))
 one = Loader(Make(), to="numpy")
@@ -110,7 +113,7 @@ def test_memory_threads_and_files_are_flat_and_a_script_closes_nothing_and_impor
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert (run.returncode, run.stderr) == (0, "")
     pages, *others = map(int, run.stdout.split())
-    assert others == [0, 0]
+    assert max(others) <= 0
     assert pages < 1500  # the batches of 20 epochs have 18 MB, or 4,500 pages
 
 
