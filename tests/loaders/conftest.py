@@ -1,8 +1,9 @@
-"""Small archives of CIFAR, and images of ImageNet's layouts."""
+"""Small archives of CIFAR, and torch with one thread."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,14 @@ def cifar(archive: tuple[Path, dict[str, Images]]) -> Path:
 def copy(cifar: Path, tmp_path: Path) -> Path:
     """A copy of CIFAR-10 that a test may change."""
     return shutil.copytree(cifar, tmp_path / "root", ignore=shutil.ignore_patterns("cifar-100-*"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """So small networks are slower with several, and much slower on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -20,7 +20,6 @@ from dali_storage.contract import registry
 from dali_storage.loaders import Shard, cifar10, cifar100
 from dali_storage.loaders.datasets.cifar_files import CIFAR10 as ARCHIVES
 from dali_storage.loaders.transforms import presets
-from dali_storage.testing import nothing_is_left
 from tests.kit.cifar_archive import (
     BINARY,
     CLASSES,
@@ -30,6 +29,8 @@ from tests.kit.cifar_archive import (
     make_images,
     pickled,
 )
+from tests.kit.loading import lanes
+from tests.kit.process import descriptors
 
 RAW: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy", "preset": presets.RAW}
 BATCH = make_images(4, 10, seed=0)
@@ -282,9 +283,11 @@ def test_a_backend_or_shard_that_cannot_read_the_images_is_refused_at_the_first_
     cifar: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, options: Any, message: str
 ) -> None:
     monkeypatch.setattr(registry, "load", lambda name: reader)
+    before = lanes()
     with (
         cifar10(cifar, "test", batch_size=2, **RAW, **options) as loader,
-        nothing_is_left(),
         pytest.raises(ValueError, match=message),
     ):
         next(iter(loader))
+    assert lanes() <= before
+    assert not descriptors(below=cifar)

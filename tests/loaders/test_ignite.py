@@ -22,7 +22,7 @@ from dali_storage.loaders import Loader
 from tests.kit.training import loss_of, network, same
 from tests.kit.training_pipelines import TRAIN, VALIDATION, maker
 
-pytestmark = pytest.mark.usefixtures("pipelines_end")
+pytestmark = pytest.mark.usefixtures("pipelines_end", "one_thread")
 
 EPOCHS, STEPS = 2, 12
 

@@ -22,7 +22,7 @@ from tests.kit.training import loss_of, network, same
 from tests.kit.training_pipelines import TRAIN, VALIDATION, maker
 
 pytestmark = [
-    pytest.mark.usefixtures("pipelines_end"),
+    pytest.mark.usefixtures("pipelines_end", "one_thread"),
     # Lightning 2.6.6 with the pytree of torch 2.13, and its advice to pass callbacks again.
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Be aware that when using .ckpt_path.:UserWarning"),

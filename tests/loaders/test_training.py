@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +95,6 @@ def accuracy(train: Iterable[Any], val: Iterable[Any], seed: int) -> float:
         right = torch.cat([model(images).argmax(1) == labels for images, labels in val])
     assert len(right) == EVAL
     return right.float().mean().item()
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """So small a network is slower with several, and much slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.long
