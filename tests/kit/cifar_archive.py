@@ -27,6 +27,8 @@ road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirr
 sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
 wardrobe whale willow_tree wolf woman worm
 """
+PYTHON, BINARY = "cifar-10-batches-py", "cifar-10-batches-bin"
+ROWS = 60  # in a file of the small archive that the tests of the loaders share
 CLASSES = tuple(_CLASSES.split())
 SUPERCLASSES = tuple(_SUPERCLASSES.split())
 FINE_CLASSES = tuple(_FINE_CLASSES.split())
@@ -145,7 +147,7 @@ def batch_of_python(name: str, images: Images) -> bytes:
 
 def write_cifar10(root: Path, *, rows: int = 200, seed: int = 0) -> dict[str, Images]:
     """Both forms of CIFAR-10 in `root`, with `rows` images a file; returns its splits."""
-    python, binary = root / "cifar-10-batches-py", root / "cifar-10-batches-bin"
+    python, binary = root / PYTHON, root / BINARY
     python.mkdir(parents=True)
     binary.mkdir()
     titles = {f"data_batch_{i}": f"training batch {i} of 5" for i in range(1, 6)}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -94,6 +97,38 @@ def numbers(batch: Iterable[Any]) -> tuple[list[Any], ...]:
 def labels(batches: Iterable[Any]) -> list[list[int]]:
     """The labels of some batches."""
     return [numbers(batch)[0] for batch in batches]
+
+
+def lanes() -> set[threading.Thread]:
+    """The threads of readers. Compare with `<=`: those of earlier tests may end any time."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("dali_storage")}
+
+
+def is_refused_in_a_fork(use: Callable[[], object], close: Callable[[], object] = int) -> bool:
+    """Whether a use in a fork of this process is an error that says so; then `close` returns."""
+    with warnings.catch_warnings():  # of a fork with threads, which is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            use()
+        except RuntimeError as error:
+            close()
+            status = 17 if "fork" in str(error) else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def drain(loader: Any) -> int:
+    """Take all batches that a Loader's pipeline has under way; returns how many there were."""
+    queued = 0
+    while not loader.pipeline.empty():
+        loader.pipeline.share_outputs()
+        loader.pipeline.release_outputs()
+        queued += 1
+    return queued
 
 
 def place(state: dict[str, Any]) -> tuple[int, int]:

@@ -21,6 +21,7 @@ def maker(
     train: bool,
     batch_size: int = 8,
     layout: str = "CHW",
+    side: int = 16,
     file: Callable[..., Any] = readers.file,
 ) -> Callable[..., Pipeline]:
     """The `make` of a `Loader`: batches of float pictures, and of their numbers as labels.
@@ -46,7 +47,7 @@ def maker(
                 num_shards=num_shards,
                 name="Reader",
             )
-            images = fn.resize(fn.decoders.image(encoded), size=(16, 16))
+            images = fn.resize(fn.decoders.image(encoded), size=(side, side))
             images = fn.crop_mirror_normalize(
                 images,
                 mirror=fn.random.coin_flip(seed=4) if train else 0,

@@ -17,16 +17,14 @@ with warnings.catch_warnings():
     from ignite.handlers import BasicTimeProfiler, Checkpoint, DiskSaver, ProgressBar
     from ignite.metrics import Loss
 
-from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage.loaders import Loader
 from tests.kit.training import loss_of, network, same
 from tests.kit.training_pipelines import TRAIN, VALIDATION, maker
 
-pytestmark = pytest.mark.usefixtures("pipelines_end")
+pytestmark = pytest.mark.usefixtures("pipelines_end", "one_thread")
 
-EPOCHS, STEPS = 3, 12
+EPOCHS, STEPS = 2, 12
 
 
 class Run:
@@ -62,7 +60,13 @@ def validation(jpegs: Path) -> Iterator[Loader]:
         yield loader
 
 
-@pytest.mark.parametrize("steps", [STEPS, 17], ids=["after an epoch", "in an epoch"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(STEPS, id="after an epoch", marks=pytest.mark.long),
+        pytest.param(17, id="in an epoch"),
+    ],
+)
 def test_a_run_that_stopped_continues_bit_for_bit(jpegs: Path, tmp_path: Path, steps: int) -> None:
     whole = Run(jpegs).train()
 
@@ -115,28 +119,3 @@ def test_the_bar_and_the_profiler_know_the_length_of_an_epoch(
     engine.run(validation, max_epochs=2)
     assert "Epoch [2/2]: [10/11]" in capsys.readouterr().err  # the last step clears the bar
     assert profiler.get_results()["dataflow_stats"]["total"] > 0
-
-
-def test_a_loop_that_is_left_early_begins_the_next_epoch(validation: Loader, jpegs: Path) -> None:
-    def labels_of_two_loops(batches: Any) -> list[list[int]]:
-        loops: list[list[int]] = [[], []]
-        for labels, length in zip(loops, (2, 100), strict=True):
-            for index, batch in enumerate(batches, 1):
-                labels += (
-                    batch[0]["label"].tolist() if isinstance(batch, list) else batch[1].tolist()
-                )
-                if index == length:
-                    break
-        return loops
-
-    everything = list(range(VALIDATION))
-    assert labels_of_two_loops(validation) == [everything[:16], everything]
-    # Why there is a Loader: DALI's iterator gives the rest of the epoch before.
-    theirs = DALIGenericIterator(
-        maker(jpegs, VALIDATION, train=False)(),
-        ["data", "label"],
-        reader_name="Reader",
-        last_batch_policy=LastBatchPolicy.PARTIAL,
-        auto_reset=True,
-    )
-    assert labels_of_two_loops(theirs) == [everything[:16], everything[16:]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,13 +71,17 @@ def check(root: Path, split: Any, images: int) -> None:
         assert sorted(labels) == sorted(list(range(4)) * (images // 4))
 
 
-def test_class_directories(classic: Path) -> None:
+def test_class_directories_are_labelled_by_their_synsets(classic: Path) -> None:
     check(classic, "train", 12)
     check(classic, "val", 8)
     assert ImageFolder(str(classic / "train")).classes == SYNSETS
+    shutil.rmtree(classic / "train")  # then the synsets are those of val
+    check(classic, "val", 8)
 
 
-def test_kaggles_archive(classic: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_kaggles_archive_is_read_from_both_of_its_directories(
+    classic: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     root = tmp_path_factory.mktemp("kaggle")
     shutil.copytree(classic / "train", root / KAGGLE / "train")
     names = write_split(root / KAGGLE / "val", 2, flat=True)
@@ -92,7 +96,7 @@ def test_kaggles_archive(classic: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize(
     "name", ["imagenet_2012_validation_synset_labels.txt", "synset_labels.txt"]
 )
-def test_a_list_of_synsets(flat: Path, name: str, place: str) -> None:
+def test_a_flat_val_is_labelled_by_a_list_of_synsets(flat: Path, name: str, place: str) -> None:
     lines = (flat / "LOC_val_solution.csv").read_text().splitlines()[1:]
     (flat / "LOC_val_solution.csv").unlink()
     synsets = dict(line.split(",") for line in lines)
@@ -100,18 +104,10 @@ def test_a_list_of_synsets(flat: Path, name: str, place: str) -> None:
     check(flat, "val", 8)
 
 
-def test_a_flat_val_is_labelled_by_kaggles_file(flat: Path) -> None:
+def test_a_flat_val_is_labelled_by_kaggles_file_also_without_train(flat: Path) -> None:
     check(flat, "val", 8)
-
-
-def test_without_train_the_synsets_are_those_of_val(flat: Path) -> None:
     shutil.rmtree(flat / "train")
     check(flat, "val", 8)
-
-
-def test_a_val_alone_has_the_synsets_of_its_directories(classic: Path) -> None:
-    shutil.rmtree(classic / "train")
-    check(classic, "val", 8)
 
 
 def test_a_part_of_a_flat_val_keeps_its_labels(flat: Path) -> None:
@@ -125,7 +121,7 @@ def test_a_part_of_a_flat_val_keeps_its_labels(flat: Path) -> None:
         )
 
 
-def test_the_text_says_what_differs_from_ilsvrc(classic: Path) -> None:
+def test_the_repr_says_what_differs_from_ilsvrc(classic: Path) -> None:
     with imagenet(classic, "train", batch_size=3, **SMALL) as loader:
         assert repr(loader) == "<Loader: imagenet train: 4 classes (ILSVRC: 1,000)>"
         assert len(loader) == 4  # opens it
@@ -145,133 +141,101 @@ def test_training_and_evaluation_have_their_presets(classic: Path) -> None:
 
 # What is refused
 
-
-def remove_class(root: Path) -> None:
-    shutil.rmtree(root / "val" / SYNSETS[1])
-
-
-def add_class(root: Path) -> None:
-    write(root / "val" / "n09999999" / "a.JPEG", 0)
+SOLUTION = "LOC_val_solution.csv"
+Change = Callable[[Path], object]
 
 
-def add_loose(root: Path) -> None:
-    write(root / "val" / "a.JPEG", 0)
+def removed(name: str) -> Change:
+    return lambda root: shutil.rmtree(root / name)
 
 
-def add_directory(root: Path) -> None:
-    (root / "train" / "lost+found").mkdir()
+def emptied(name: str) -> Change:
+    return lambda root: (shutil.rmtree(root / name, ignore_errors=True), (root / name).mkdir())
 
 
-def empty_class(root: Path) -> None:
-    shutil.rmtree(root / "train" / SYNSETS[1])
-    (root / "train" / SYNSETS[1]).mkdir()
+def image(name: str) -> Change:
+    return lambda root: write(root / name, 0)
 
 
-def empty_val(root: Path) -> None:
-    shutil.rmtree(root / "val")
-    (root / "val").mkdir()
-
-
-def no_train(root: Path) -> None:
-    shutil.rmtree(root / "train")
-
-
-CLASSIC: list[tuple[Callable[[Path], None], str, type[Exception], str]] = [
-    (remove_class, "val", ValueError, r"val', compared with train: missing: 'n01443537'$"),
-    (add_class, "val", ValueError, r"val', compared with train: not expected: 'n09999999'$"),
-    (add_loose, "val", ValueError, r"class directories, and 1 images beside them.*'a.JPEG'"),
-    (add_directory, "train", ValueError, r"no synsets .*: 'lost\+found'.* image_folder\(\)"),
-    (add_directory, "val", ValueError, r"train' has directories that are no synsets"),
-    (empty_class, "train", ValueError, r"no images in the class directories 'n01443537'"),
-    (empty_val, "val", ValueError, r"val' has neither class directories nor images"),
-    (no_train, "train", FileNotFoundError, r"neither train nor ILSVRC/Data/CLS-LOC/train in"),
-]
-
-
-@pytest.mark.parametrize(("change", "split", "error", "message"), CLASSIC)
-def test_another_tree_is_refused(
-    classic: Path, change: Any, split: Any, error: type[Exception], message: str
-) -> None:
-    change(classic)
-    with pytest.raises(error, match=message):
-        with_length(classic, split)
-
-
-def with_length(root: Path, split: Any) -> int:
-    with imagenet(root, split, batch_size=3, **SMALL) as loader:
-        return len(loader)
-
-
-def no_labels(root: Path) -> None:
-    (root / "LOC_val_solution.csv").unlink()
-
-
-def one_row_less(root: Path) -> None:
-    lines = (root / "LOC_val_solution.csv").read_text().splitlines()
-    (root / "LOC_val_solution.csv").write_text("\n".join(lines[:-1]))
-
-
-def other_columns(root: Path) -> None:
-    text = (root / "LOC_val_solution.csv").read_text()
-    (root / "LOC_val_solution.csv").write_text(text.replace("ImageId", "image"))
-
-
-def other_synset(root: Path) -> None:
-    text = (root / "LOC_val_solution.csv").read_text()
-    (root / "LOC_val_solution.csv").write_text(text.replace(SYNSETS[3], "n09999999"))
-
-
-def no_synset(root: Path) -> None:
-    text = (root / "LOC_val_solution.csv").read_text()
-    (root / "LOC_val_solution.csv").write_text(text.replace(SYNSETS[3], "490"))
+def replaced(old: str, new: str) -> Change:
+    """In Kaggle's file of labels."""
+    file, flags = SOLUTION, re.DOTALL
+    return lambda root: (root / file).write_text(
+        re.sub(old, new, (root / file).read_text(), flags=flags)
+    )
 
 
 def short_list(root: Path) -> None:
-    no_labels(root)
+    (root / SOLUTION).unlink()
     (root / "synset_labels.txt").write_text("n01440764\n" * 7)
 
 
 def not_text(root: Path) -> None:
-    (root / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe,n01440764\n")
+    (root / SOLUTION).write_bytes(b"ImageId,PredictionString\n\xff\xfe,n01440764\n")
 
 
-FLAT: list[tuple[Callable[[Path], None], type[Exception], str]] = [
+TRAIN = f"train/{SYNSETS[1]}"
+WRONG_CLASSES: list[tuple[Change, str, str]] = [
+    (removed(f"val/{SYNSETS[1]}"), "val", r"val', compared with train: missing: 'n01443537'$"),
+    (image("val/n09999999/a"), "val", r"val', compared with train: not expected: 'n09999999'$"),
+    (image("val/a.JPEG"), "val", r"class directories, and 1 images beside them.*'a.JPEG'"),
+    (emptied("train/lost+found"), "train", r"no synsets .*: 'lost\+found'.* image_folder\(\)"),
+    (emptied("train/lost+found"), "val", r"train' has directories that are no synsets"),
+    (emptied(TRAIN), "train", r"no images in the class directories 'n01443537'"),
+    (emptied("val"), "val", r"val' has neither class directories nor images"),
+    (removed("train"), "train", r"neither train nor ILSVRC/Data/CLS-LOC/train in"),
+]
+NO_LINE = r"csv' has no line `ImageId,PredictionString` for 8 of"
+WRONG_LABELS: list[tuple[Change, str]] = [
     (
-        no_labels,
-        FileNotFoundError,
+        lambda root: (root / SOLUTION).unlink(),
         r"no file of labels: expected LOC_val_solution.csv or imagenet_2012_validation_synset_"
         r"labels.txt or synset_labels.txt here, or in",
     ),
     (
-        one_row_less,
-        ValueError,
+        replaced(r"[^\n]*\n$", ""),  # the last line
         r"csv' has no line .* for 1 of the images: 'ILSVRC2012_val_00000000",
     ),
-    (other_columns, ValueError, r"csv' has no line `ImageId,PredictionString` for 8 of"),
-    (other_synset, ValueError, r"synsets that train does not have: 'n09999999'"),
-    (no_synset, ValueError, r"csv': expected synsets, not '490'"),
-    (short_list, ValueError, r"txt' has 7 lines, but there are 8 images"),
-    (not_text, ValueError, r"csv' has no line `ImageId,PredictionString` for 8 of"),
+    (replaced("ImageId", "image"), NO_LINE),
+    (replaced(SYNSETS[3], "n09999999"), r"synsets that train does not have: 'n09999999'"),
+    (replaced(SYNSETS[3], "490"), r"csv': expected synsets, not '490'"),
+    (short_list, r"txt' has 7 lines, but there are 8 images"),
+    (not_text, NO_LINE),
 ]
+MISSING = ("neither train nor", "no file of labels")
 
 
-@pytest.mark.parametrize(("change", "error", "message"), FLAT)
-def test_wrong_labels_of_a_flat_val_are_refused(
-    flat: Path, change: Any, error: type[Exception], message: str
+def require_refusal(root: Path, split: Any, message: str) -> None:
+    error = FileNotFoundError if message.startswith(MISSING) else ValueError
+    with (
+        pytest.raises(error, match=message),
+        imagenet(root, split, batch_size=3, **SMALL) as loader,
+    ):
+        len(loader)
+
+
+@pytest.mark.parametrize(("change", "split", "message"), WRONG_CLASSES)
+def test_wrong_class_directories_are_refused_by_name(
+    classic: Path, change: Change, split: str, message: str
 ) -> None:
+    change(classic)
+    require_refusal(classic, split, message)
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_LABELS)
+def test_wrong_labels_of_a_flat_val_are_refused(flat: Path, change: Change, message: str) -> None:
     change(flat)
-    with pytest.raises(error, match=message):
-        with_length(flat, "val")
+    require_refusal(flat, "val", message)
 
 
-def test_a_root_that_is_none_is_refused(classic: Path) -> None:
+def test_a_wrong_root_split_or_option_is_refused(classic: Path) -> None:
     (classic / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file"):
-        with_length(classic / "file", "train")
+        imagenet(classic / "file", "train", batch_size=3, **SMALL)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        with_length(classic / "nowhere", "train")
+        imagenet(classic / "nowhere", "train", batch_size=3, **SMALL)
     with pytest.raises(ValueError, match="split must be 'train' or 'val', not 'test'"):
-        with_length(classic, "test")
+        imagenet(classic, "test", batch_size=3, **SMALL)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"imagenet\(\): .*'classes'"):
         imagenet(classic, "train", batch_size=3, classes=SYNSETS)  # type: ignore[call-arg]
 
@@ -279,12 +243,18 @@ def test_a_root_that_is_none_is_refused(classic: Path) -> None:
 # The demo's data set in these layouts
 
 
-def test_the_benchmark_makes_these_layouts(tmp_path: Path) -> None:
-    dataset.make_imagenet(str(tmp_path / "classic"), lambda done: None, 6, classes=3)
-    done = run_dataset(str(tmp_path / "flat"), "--classes=3", "--images=6", "--flat-val")
-    assert done.returncode == 0, done.stderr
-    for name in ("classic", "flat"):
+def make_data_set(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    command = ["benchmarks.dataset", "--layout=imagenet", *arguments]
+    monkeypatch.setattr(sys, "argv", command)
+    dataset.main()
+
+
+def test_the_benchmark_makes_data_sets_in_these_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, option in (("classic", "--images=6"), ("flat", "--flat-val")):
         root = tmp_path / name
+        make_data_set(monkeypatch, str(root), "--classes=3", "--images=6", option)
         for split, count in (("train", 6), ("val", 3)):
             with imagenet(root, split, batch_size=3, **SMALL) as loader:  # type: ignore[arg-type]
                 labels = [label for _, given in loader for label in given.tolist()]
@@ -293,13 +263,10 @@ def test_the_benchmark_makes_these_layouts(tmp_path: Path) -> None:
         assert any(path.is_dir() for path in (root / "val").iterdir()) is (name == "classic")
 
 
-def test_the_benchmark_refuses_more_classes_than_it_knows(tmp_path: Path) -> None:
-    done = run_dataset(str(tmp_path), "--classes=21")
-    assert done.returncode == 2
-    assert "classes must be from 1 to 20" in done.stderr
+def test_the_benchmark_refuses_more_classes_than_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        make_data_set(monkeypatch, str(tmp_path), "--classes=21")
+    assert "classes must be from 1 to 20" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def run_dataset(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.dataset", "--layout=imagenet", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,7 +16,6 @@ from nvidia.dali import fn
 from nvidia.dali.pipeline import pipeline_def
 from PIL import Image
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
 
 import dali_storage.loaders.datasets.images as images_module
 from dali_storage.contract.errors import BackendUnavailable
@@ -47,7 +47,7 @@ def numbered(root: Path, count: int) -> Path:
 # Options
 
 
-def test_settings_and_options_are_one_list() -> None:
+def test_settings_and_options_have_the_same_names_and_types() -> None:
     assert get_type_hints(Options) == get_type_hints(Settings)
     required = [
         name
@@ -69,16 +69,10 @@ def test_the_signature_shows_every_option_and_its_default(function: Any) -> None
     assert function.__doc__
 
 
-def test_unknown_and_missing_options_are_refused_by_name(jpegs: Path) -> None:
-    with pytest.raises(TypeError, match=r"image_folder\(\): .*unexpected .*'batchsize'"):
-        image_folder(jpegs, train=True, batch_size=3, batchsize=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"image_folder\(\): missing .*'batch_size'"):
-        image_folder(jpegs, train=True)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"image_folder\(\): missing .*'train'"):
-        image_folder(jpegs, batch_size=4)  # type: ignore[call-arg]
-
-
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"batchsize": 3}, TypeError, r"image_folder\(\): .*unexpected .*'batchsize'"),
+    ({"batch_size": None}, TypeError, r"image_folder\(\): missing .*'batch_size'"),
+    ({"train": None}, TypeError, r"image_folder\(\): missing .*'train'"),
     ({"batch_size": 0}, ValueError, "batch_size must be .* not 0"),
     ({"batch_size": "4"}, ValueError, "batch_size must be .* not '4'"),
     ({"batch_size": True}, ValueError, "batch_size must be .* not True"),
@@ -109,18 +103,16 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_a_wrong_option_is_refused_by_the_call(
     jpegs: Path, option: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    options = {"train": True, "batch_size": 4, "device": "cpu", **option}
     with pytest.raises(error, match=message):
-        image_folder(jpegs, train=True, **{"batch_size": 4, "device": "cpu", **option})
-
-
-def test_without_a_gpu_the_call_says_what_to_do(jpegs: Path) -> None:
-    with pytest.raises(BackendUnavailable, match="finds no GPU here; give device='cpu'"):
-        image_folder(jpegs, train=True, batch_size=4)
+        image_folder(jpegs, **{name: each for name, each in options.items() if each is not None})
 
 
 def test_a_gpu_that_is_not_there_is_refused_before_dali_fails(
     jpegs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(BackendUnavailable, match="finds no GPU here; give device='cpu'"):
+        image_folder(jpegs, train=True, batch_size=4)
     monkeypatch.setattr(images_module, "GetCUDADeviceCount", lambda: 2)
     with pytest.raises(BackendUnavailable, match="device_id=2: CUDA finds only 2"):
         image_folder(jpegs, train=True, batch_size=4, device_id=2)
@@ -136,46 +128,30 @@ def test_a_gpu_that_is_not_there_is_refused_before_dali_fails(
 # Batches
 
 
-def test_images_and_labels_are_torchvisions(photographs: Path) -> None:
-    steps = v2.Compose(
-        [
-            *(v2.Resize(256), v2.CenterCrop(224), v2.ToImage()),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
-    theirs = ImageFolder(str(photographs), steps)
-    with image_folder(photographs, train=False, batch_size=7, device="cpu") as loader:
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_labels_and_the_sizes_of_batches_are_torchvisions(jpegs: Path, batch_size: int) -> None:
+    """The pixels are compared in test_presets.py."""
+    theirs = ImageFolder(str(jpegs))
+    with image_folder(jpegs, train=False, batch_size=batch_size, **SMALL) as loader:
         assert list(loader.classes) == theirs.classes
         batches = list(loader)
-    assert [tuple(images.shape) for images, _ in batches] == [(7, 3, 224, 224)] * 3 + [
-        (3, 3, 224, 224)
-    ]
+    assert [len(images) for images, _ in batches] == {1: [1] * 30, 7: [7] * 4 + [2]}[batch_size]
     assert all(labels.dtype == torch.int64 and labels.ndim == 1 for _, labels in batches)
     assert torch.cat([labels for _, labels in batches]).tolist() == theirs.targets
-    expected = torch.stack([image for image, _ in theirs])
-    assert (torch.cat([images for images, _ in batches]) - expected).abs().max() <= 0.018
-
-
-def test_the_labels_of_a_batch_of_one_are_one_dimensional(jpegs: Path) -> None:
-    with image_folder(jpegs, train=False, batch_size=1, **SMALL) as loader:
-        _, labels = next(iter(loader))
-        assert labels.shape == (1,)
 
 
 def test_layout_and_type_are_as_asked_for(jpegs: Path) -> None:
-    for layout, shape in (("CHW", (2, 3, 8, 8)), ("HWC", (2, 8, 8, 3))):
-        for dtype in ("float32", "float16", "uint8", None):
-            with image_folder(
-                jpegs, train=False, batch_size=2, layout=layout, dtype=dtype, **SMALL
-            ) as loader:
-                images, _ = next(iter(loader))
-            assert tuple(images.shape) == shape
-            assert images.dtype == getattr(torch, dtype or "uint8")
-            assert images.max() > 100  # nothing has normalised them
+    shapes = {"CHW": (2, 3, 8, 8), "HWC": (2, 8, 8, 3)}
+    for layout, dtype in product(shapes, ("float32", "float16", "uint8", None)):
+        options: Any = {"layout": layout, "dtype": dtype, **SMALL}
+        with image_folder(jpegs, train=False, batch_size=2, **options) as loader:
+            images, _ = next(iter(loader))
+        assert tuple(images.shape) == shapes[layout]
+        assert images.dtype == getattr(torch, dtype or "uint8")
+        assert images.max() > 100  # nothing has normalised them
 
 
-def test_the_pipeline_has_what_was_asked_for(jpegs: Path) -> None:
+def test_the_pipeline_has_the_threads_queue_seed_and_shard_that_were_asked_for(jpegs: Path) -> None:
     options = {**SMALL, "num_threads": 3, "prefetch_queue_depth": 4, "seed": 7}
     shard = Shard(1, 2, 1)
     with image_folder(jpegs, train=True, batch_size=5, shard=shard, **options) as loader:
@@ -195,9 +171,8 @@ def test_training_is_shuffled_anew_in_every_epoch(tmp_path: Path) -> None:
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != second
     assert first not in (list(range(40)), labels_of(root, train=True, seed=1)[0])
-    assert labels_of(root, 2, train=True) == [first, second]
-    assert labels_of(root, 2, train=True, shuffle=True) == [first, second]
-    assert labels_of(root, 2, train=True, shuffle="epoch") == [first, second]
+    for options in ({}, {"shuffle": True}, {"shuffle": "epoch"}):
+        assert labels_of(root, 2, train=True, **options) == [first, second]
 
 
 def test_evaluation_keeps_the_order_of_the_names(tmp_path: Path) -> None:
@@ -206,7 +181,7 @@ def test_evaluation_keeps_the_order_of_the_names(tmp_path: Path) -> None:
     assert labels_of(root, train=True, shuffle=False) == [list(range(8))]
 
 
-def test_a_window_is_dalis_default_shuffle(tmp_path: Path) -> None:
+def test_shuffle_by_a_window_is_dalis_default_shuffle(tmp_path: Path) -> None:
     root = numbered(tmp_path, 40)
 
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
@@ -241,7 +216,7 @@ def flips(root: Path, **options: Any) -> list[int]:
     return [int(image[0, 0, 0]) // 255 for image in found]
 
 
-def test_images_change_anew_in_every_batch_rank_and_seed(tmp_path: Path) -> None:
+def test_random_transforms_change_with_every_batch_rank_and_seed(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     half = np.repeat(np.array([0, 255], np.uint8), 4)
     image = Image.fromarray(np.broadcast_to(half[:, None], (8, 8, 3)).copy())
@@ -343,63 +318,71 @@ def test_a_class_without_images_is_refused_by_name(jpegs: Path, tmp_path: Path) 
     (root / "other").mkdir()
     (root / "other" / "image.heic").write_bytes(b"x")
     message = r"no images in .* 'empty', 'other' of .*\*\.jpg"
-    loader = image_folder(root, train=True, batch_size=4, **SMALL)
-    with loader, pytest.raises(ValueError, match=message):
+    with (
+        image_folder(root, train=True, batch_size=4, **SMALL) as loader,
+        pytest.raises(ValueError, match=message),
+    ):
         len(loader)
 
 
-def test_a_root_without_images_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no class directories: expected root/class/image"):
-        image_folder(tmp_path, train=True, batch_size=4, device="cpu")
-    (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "image.heic").write_bytes(b"x")
-    loader = image_folder(tmp_path, train=True, batch_size=4, **SMALL)
-    with loader, pytest.raises(ValueError, match=r"no files found under .* file_filters=.*jpg"):
+@pytest.mark.parametrize(
+    ("root", "error", "message"),
+    [
+        ("", ValueError, r"has no class directories: expected root/class/image"),
+        ("root/class/image.heic", ValueError, r"image\.heic' is neither a directory nor an index"),
+        ("nowhere", FileNotFoundError, "nowhere"),
+        ("S3://images", ValueError, r"^root must be a local path or a URL .*: write s3://"),
+        (None, ValueError, "root=None, and backend 'python-file' does not know"),
+        ("root", ValueError, r"no files found under .* file_filters=.*jpg"),
+    ],
+)
+def test_a_root_without_images_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Any, error: Any, message: str
+) -> None:
+    if root:
+        (tmp_path / "root" / "class").mkdir(parents=True)
+        (tmp_path / "root" / "class" / "image.heic").write_bytes(b"x")
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(error, match=message),
+        image_folder(root if root != "" else ".", train=True, batch_size=4, **SMALL) as loader,
+    ):
         len(loader)
-    with pytest.raises(ValueError, match=r"image\.heic' is neither a directory nor an index"):
-        image_folder(tmp_path / "class" / "image.heic", train=True, batch_size=4, device="cpu")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        image_folder(tmp_path / "nowhere", train=True, batch_size=4, device="cpu")
-    with pytest.raises(ValueError, match=r"^root must be a local path or a URL .*: write s3://"):
-        image_folder("S3://images", train=True, batch_size=4, device="cpu")
-    with pytest.raises(ValueError, match="root=None, and backend 'python-file' does not know"):
-        image_folder(None, train=True, batch_size=4, device="cpu")
 
 
-def test_a_root_may_be_bytes(jpegs: Path) -> None:
+def test_a_root_of_images_may_be_bytes(jpegs: Path) -> None:
     with image_folder(os.fsencode(jpegs), train=False, batch_size=30, **SMALL) as loader:
         assert next(iter(loader))[1].tolist() == [0] * 10 + [1] * 10 + [2] * 10
 
 
 # Backends
 
-BACKENDS: list[tuple[str, dict[str, Any]]] = [
-    ("memory", {}),
-    ("python-file", {"direct": True}),
-    ("python-file", {"io": "preadv"}),
-]
 
-
-@pytest.mark.parametrize(("backend", "options"), BACKENDS)
-def test_all_backends_deliver_the_same(jpegs: Path, backend: str, options: Any) -> None:
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("memory", {}),
+        ("python-file", {"direct": True}),
+        ("python-file", {"io": "preadv"}),
+        pytest.param("block", {}, marks=NEEDS_ROOT),
+    ],
+)
+def test_all_backends_deliver_the_same(
+    request: pytest.FixtureRequest, jpegs: Path, tmp_path: Path, backend: str, options: Any
+) -> None:
     common = {"train": True, "batch_size": 4, "transforms": [RandomResizedCrop(16)]}
     expected = delivered(jpegs, **common)
-    found = delivered(jpegs, **common, backend=backend, backend_options=options)
     assert len(expected) == 28
-    assert np.array_equal(found, expected)
-
-
-@NEEDS_ROOT
-def test_a_backend_with_a_map_delivers_the_same(jpegs: Path, root: Path, tmp_path: Path) -> None:
-    shutil.copytree(jpegs, root / "images")
-    options = {"bmap": str(make_map(root / "images", tmp_path / "bmap.json"))}
-    common = {"train": True, "batch_size": 4, "transforms": [RandomResizedCrop(16)]}
-    expected = delivered(root / "images", **common)
-    for where in (root / "images", None):
-        found = delivered(where, **common, backend="block", backend_options=options)  # type: ignore[arg-type]
+    roots: list[Any] = [jpegs]
+    if backend == "block":
+        root = shutil.copytree(jpegs, request.getfixturevalue("ext4").mount / tmp_path.name)
+        options = {"bmap": str(make_map(root, tmp_path / "bmap.json"))}
+        roots = [root, None]
+        with image_folder(
+            None, train=False, batch_size=4, backend=backend, backend_options=options, **SMALL
+        ) as loader:
+            assert loader.classes == ("c0", "c1", "c2")
+            assert repr(loader) == "<Loader: image_folder of the map, 3 classes>"
+    for root in roots:
+        found = delivered(root, **common, backend=backend, backend_options=options)
         assert np.array_equal(found, expected)
-    with image_folder(
-        None, train=False, batch_size=4, backend="block", backend_options=options, **SMALL
-    ) as loader:
-        assert loader.classes == ("c0", "c1", "c2")
-        assert repr(loader) == "<Loader: image_folder of the map, 3 classes>"

@@ -22,12 +22,13 @@ from tests.kit.training import loss_of, network, same
 from tests.kit.training_pipelines import TRAIN, VALIDATION, maker
 
 pytestmark = [
-    pytest.mark.usefixtures("pipelines_end"),
+    pytest.mark.usefixtures("pipelines_end", "one_thread"),
     # Lightning 2.6.6 with the pytree of torch 2.13, and its advice to pass callbacks again.
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Be aware that when using .ckpt_path.:UserWarning"),
 ]
 
+LONG = pytest.mark.long
 STEPS = 12  # full batches of 8 in an epoch for training; for validation there are 11
 Round = tuple[str, int]
 
@@ -72,11 +73,10 @@ class Model(lightning.LightningModule):
 def fit(model: Model, *data: Any, checkpoint: Path | None = None, **options: Any) -> Model:
     trainer = lightning.Trainer(
         accelerator="cpu",
-        max_epochs=3,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"enable_checkpointing": "callbacks" in options} | options,
+        **{"max_epochs": 2, "enable_checkpointing": "callbacks" in options} | options,
     )
     trainer.fit(model, *data, ckpt_path=checkpoint, weights_only=True)
     return model
@@ -98,28 +98,25 @@ def loaders(jpegs: Path) -> Iterator[Callable[[], tuple[Loader, Loader]]]:
 @pytest.mark.parametrize(
     ("options", "rounds"),
     [
-        ({}, [("validate", 83), ("train", 96)]),
         ({"limit_train_batches": 5}, [("validate", 83), ("train", 40)]),
-        ({"limit_val_batches": 1}, [("validate", 8), ("train", 96)]),
+        pytest.param({}, [("validate", 83), ("train", 96)], marks=LONG),
+        pytest.param({"limit_val_batches": 1}, [("validate", 8), ("train", 96)], marks=LONG),
         ({"val_check_interval": 4}, [("validate", 83)] * 3 + [("train", 96)]),
+        pytest.param({"overfit_batches": 2}, [("validate", 16), ("train", 16)], marks=LONG),
     ],
     ids=str,
 )
-def test_every_epoch_is_a_whole_one(
+def test_every_epoch_is_a_whole_one_or_as_long_as_lightning_limits_it(
     loaders: Any, options: dict[str, Any], rounds: list[Round]
 ) -> None:
     model = fit(Model(), *loaders(), **options)
     sanity = ("sanity", 8 if "limit_val_batches" in options else 16)
-    assert model.rounds == [sanity] + rounds * 3
+    assert model.rounds == [sanity] + rounds * 2
 
 
-def test_overfit_batches_limits_every_epoch_to_as_many_batches(loaders: Any) -> None:
-    model = fit(Model(), *loaders(), overfit_batches=2)
-    assert model.rounds == [("sanity", 16)] + [("validate", 16), ("train", 16)] * 3
-
-
-def test_why_there_is_a_loader(jpegs: Path) -> None:
-    """DALI's iterator goes on in the middle of the epoch that Lightning has left."""
+@LONG
+def test_the_iterator_of_dali_goes_on_within_an_epoch_that_lightning_has_left(jpegs: Path) -> None:
+    """This is why there is a Loader."""
 
     def iterators() -> Iterator[DALIGenericIterator]:
         for make, policy in [
@@ -135,27 +132,30 @@ def test_why_there_is_a_loader(jpegs: Path) -> None:
             )
 
     assert fit(Model(), *iterators()).rounds[:2] == [("sanity", 16), ("validate", 67)]
-    limited = fit(Model(), *iterators(), limit_train_batches=5).rounds
+    limited = fit(Model(), *iterators(), limit_train_batches=5, max_epochs=3).rounds
     assert limited[3:] == [("validate", 83), ("train", 40), ("train", 16)]
 
 
-@pytest.mark.parametrize("steps", [STEPS, 17], ids=["after an epoch", "in an epoch"])
+@pytest.mark.parametrize(
+    "steps", [pytest.param(STEPS, id="after an epoch", marks=LONG), pytest.param(17, id="in it")]
+)
 def test_a_run_that_stopped_continues_bit_for_bit(loaders: Any, tmp_path: Path, steps: int) -> None:
     whole = fit(Model(), *loaders())
     save = ModelCheckpoint(tmp_path, filename="stopped", every_n_train_steps=steps)
     stopped = fit(Model(), *loaders(), max_steps=steps, callbacks=[save])
     resumed = fit(Model(), *loaders(), checkpoint=tmp_path / "stopped.ckpt")
 
-    assert (len(stopped.batches), len(whole.batches)) == (steps, 3 * STEPS)
+    assert (len(stopped.batches), len(whole.batches)) == (steps, 2 * STEPS)
     assert same(stopped.batches + resumed.batches, whole.batches)
     assert same(resumed.network, whole.network)
     assert not same(stopped.network, whole.network)
-    assert resumed.rounds[-2:] == [("validate", 83), ("train", 96)]
+    assert resumed.rounds[-2:] == [("validate", 83), ("train", 8 * (2 * STEPS - steps))]
 
 
+@LONG
 def test_two_processes_share_every_epoch(jpegs: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.kit.lightning_ddp", str(jpegs), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
 

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from typing import Any
 
 import pytest
-from hypothesis import example, settings
+from hypothesis import example
 from hypothesis import given as of
 from hypothesis import strategies as st
 from nvidia.dali import fn
@@ -65,7 +65,6 @@ def test_epochs_are_those_of_dalis_iterator(
             assert seen == expected[rank]
 
 
-@settings(max_examples=40, deadline=None)
 @of(
     samples=st.integers(1, 40),
     batch_size=st.integers(1, 12),
@@ -112,7 +111,6 @@ def test_all_ranks_together_give_every_sample_once(
         each.close()
 
 
-@settings(max_examples=40, deadline=None)
 @example(
     order="list",
     last_batch="pad",

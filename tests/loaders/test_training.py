@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +97,9 @@ def accuracy(train: Iterable[Any], val: Iterable[Any], seed: int) -> float:
     return right.float().mean().item()
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """So small a network is slower with several, and much slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
+@pytest.mark.long
 @pytest.mark.usefixtures("one_thread")
-def test_a_network_learns_as_from_torchvision(shapes: Path) -> None:
+def test_a_network_learns_from_our_images_as_from_torchvisions(shapes: Path) -> None:
     found = []
     for seed in range(3):
         train, val = ours(shapes, seed)

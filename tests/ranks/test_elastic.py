@@ -16,6 +16,8 @@ import pytest
 from tests.kit.elastic import EPOCHS, EVERY, KILLED, ORDERS, SAMPLES
 from tests.kit.launch import torchrun
 
+pytestmark = pytest.mark.long
+
 FIRST, AGAIN, MORE = (2, 0), (2, 1), (3, 0)
 """How many processes, and which attempt; the last one begins with the checkpoint `RESIZED`."""
 RESIZED = KILLED // EVERY * EVERY + EVERY  # the first one after the restart
@@ -77,6 +79,8 @@ def test_every_sample_is_given_once_an_epoch(runs: Any, order: str, by: str) -> 
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_and_so_it_is_if_three_processes_go_on(runs: Any, order: str) -> None:
+def test_every_sample_is_given_once_an_epoch_also_if_three_processes_go_on(
+    runs: Any, order: str
+) -> None:
     for epoch in given([runs[FIRST], runs[AGAIN], runs[MORE]], f"loader {order}"):
         assert sorted(epoch) == list(range(SAMPLES))

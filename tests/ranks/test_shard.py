@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -28,10 +28,20 @@ SRUN = SLURM_JOB | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOC
 SALLOC_SHELL = SLURM_JOB | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290"}
 
 
+Variables: TypeAlias = dict[str, str]
+
+
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Variables], None]:
+    """Sets variables; none of a launcher is set before."""
     for name in [*TORCHRUN, *LIGHTNING, *MPIRUN, *MPICH, *SRUN, *SALLOC_SHELL, "PMIX_RANK"]:
         monkeypatch.delenv(name, raising=False)
+
+    def set_all(variables: Variables) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_all
 
 
 @pytest.fixture
@@ -93,25 +103,23 @@ def test_wrong_shards_are_refused(arguments: Any, words: str) -> None:
         (BY_HAND | {"NODE_RANK": "1"}, Shard(3, 4, 1)),
     ],
 )
-def test_environments(
-    variables: dict[str, str], shard: Shard, monkeypatch: pytest.MonkeyPatch
+def test_the_shard_is_that_of_the_environment(
+    variables: Variables, shard: Shard, environment: Any
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    environment(variables)
     assert Shard.here() == shard
     assert dali_storage.shard() == {"shard_id": shard.rank, "num_shards": shard.world}
 
 
 @pytest.mark.parametrize("variables", [BY_HAND, MPIRUN, MPICH, SRUN])
 def test_half_an_environment_is_refused(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    variables: Variables, environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank, world, local = (
         next(name for name in variables if name.endswith(end))
         for end in (("RANK", "PROCID"), ("SIZE", "NUM_TASKS"), ("LOCAL_RANK", "LOCALID", "RANKID"))
     )
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    environment(variables)
     for missing in (rank, local):
         with monkeypatch.context() as patch:
             patch.delenv(missing)
@@ -125,40 +133,47 @@ def test_half_an_environment_is_refused(
                 "shard_id": int(variables[rank]),
                 "num_shards": int(variables[world]),
             }
-    monkeypatch.setenv(world, "")
+    environment({world: ""})
     with pytest.raises(ValueError, match=f"environment: {world} must be an integer from 1 to "):
         Shard.here()
 
 
+INTEGER = "environment: {} must be an integer "
+
+
 @pytest.mark.parametrize(
-    ("variables", "missing"),
+    ("variables", "words"),
     [
-        ({"RANK": "0"}, "WORLD_SIZE and LOCAL_RANK"),
-        ({"WORLD_SIZE": "2"}, "RANK and LOCAL_RANK"),
-        ({"WORLD_SIZE": "2", "NODE_RANK": "0"}, "RANK and LOCAL_RANK"),
-        ({"LOCAL_RANK": "0"}, "RANK and WORLD_SIZE"),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK"),
-        ({"PMI_RANK": "0", "MPI_LOCALRANKID": "0"}, "PMI_SIZE"),
+        ({"RANK": "0"}, "but not WORLD_SIZE and LOCAL_RANK: "),
+        ({"WORLD_SIZE": "2"}, "but not RANK and LOCAL_RANK: "),
+        ({"WORLD_SIZE": "2", "NODE_RANK": "0"}, "but not RANK and LOCAL_RANK: "),
+        ({"LOCAL_RANK": "0"}, "but not RANK and WORLD_SIZE: "),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0"},
+            "but not OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK: ",
+        ),
+        ({"PMI_RANK": "0", "MPI_LOCALRANKID": "0"}, "but not PMI_SIZE: "),
         # What Lightning leaves behind when fit() is over, and the process group destroyed.
-        ({"LOCAL_RANK": "0", "NODE_RANK": "0", "MASTER_PORT": "1"}, "WORLD_SIZE"),
+        (
+            {"LOCAL_RANK": "0", "NODE_RANK": "0", "MASTER_PORT": "1"},
+            r"but not WORLD_SIZE: .*shard=Shard\(rank, world, ",
+        ),
+        (TORCHRUN | {"RANK": "4"}, INTEGER.format("RANK") + "from 0 to 3, not 4"),
+        (TORCHRUN | {"RANK": "-1"}, INTEGER.format("RANK") + "from 0 to 3, not '-1'"),
+        (TORCHRUN | {"RANK": " 1"}, INTEGER.format("RANK") + "from 0 to 3, not ' 1'"),
+        (TORCHRUN | {"WORLD_SIZE": "0"}, INTEGER.format("WORLD_SIZE") + "from 1 to 21.*, not 0"),
+        (TORCHRUN | {"WORLD_SIZE": "four"}, INTEGER.format("WORLD_SIZE") + ".* not 'four'"),
+        (TORCHRUN | {"LOCAL_RANK": "1_0"}, INTEGER.format("LOCAL_RANK") + "from 0 to 3, not '1_0'"),
+        (TORCHRUN | {"LOCAL_RANK": "4"}, INTEGER.format("LOCAL_RANK") + "from 0 to 3, not 4"),
     ],
+    ids=str,
 )
-def test_a_third_of_an_environment_is_refused(
-    variables: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
+def test_an_environment_that_is_incomplete_or_wrong_is_refused_by_name(
+    variables: Variables, words: str, environment: Any
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=rf"but not {missing}: .*shard=Shard\(rank, world, "):
+    environment(variables)
+    with pytest.raises(ValueError, match=words):
         Shard.here()
-
-
-def test_a_rank_of_pmix_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PMIX_RANK", "1")
-    for ask in (Shard.here, dali_storage.shard):
-        with pytest.raises(
-            ValueError, match=r"PMIX_RANK, but no number of processes, .*: set RANK"
-        ):
-            ask()
 
 
 @pytest.mark.parametrize(
@@ -176,44 +191,26 @@ def test_a_rank_of_pmix_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["more tasks", "another task", "left in an image", "one of two"],
 )
 def test_environments_that_disagree_are_refused(
-    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    variables: Variables, words: str, environment: Any
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    environment(variables)
     for ask in (Shard.here, dali_storage.shard):
         with pytest.raises(RuntimeError, match=words):
             ask()
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun has been started by the other one
+    environment({"TORCHELASTIC_RUN_ID": "none"})  # torchrun has been started by the other one
     assert dali_storage.shard()["num_shards"] == int(variables["WORLD_SIZE"])
 
 
-def test_the_second_machine_of_lightning_knows_no_rank_yet(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_rank_of_pmix_alone_and_the_second_machine_of_lightning_are_refused(
+    environment: Any,
 ) -> None:
-    for name, value in (LIGHTNING | {"NODE_RANK": "1", "WORLD_SIZE": "4"}).items():
-        monkeypatch.setenv(name, value)
+    environment({"PMIX_RANK": "1"})
+    words = r"PMIX_RANK, but no number of processes, .*: set RANK"
+    for ask in (Shard.here, dali_storage.shard):
+        with pytest.raises(ValueError, match=words):
+            ask()
+    environment(LIGHTNING | {"NODE_RANK": "1", "WORLD_SIZE": "4"})
     with pytest.raises(RuntimeError, match=r"NODE_RANK=1, but not RANK, .* in fit\(\) or later"):
-        Shard.here()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("RANK", "4", "RANK must be an integer from 0 to 3, not 4"),
-        ("RANK", "-1", "RANK must be an integer from 0 to 3, not '-1'"),
-        ("RANK", " 1", "RANK must be an integer from 0 to 3, not ' 1'"),
-        ("WORLD_SIZE", "0", "WORLD_SIZE must be an integer from 1 to 2147483647, not 0"),
-        ("WORLD_SIZE", "four", "WORLD_SIZE must be an integer .* not 'four'"),
-        ("LOCAL_RANK", "1_0", "LOCAL_RANK must be an integer from 0 to 3, not '1_0'"),
-        ("LOCAL_RANK", "4", "LOCAL_RANK must be an integer from 0 to 3, not 4"),
-    ],
-)
-def test_wrong_values_are_refused_by_name(
-    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for known, good in (TORCHRUN | {name: value}).items():
-        monkeypatch.setenv(known, good)
-    with pytest.raises(ValueError, match=f"environment: {words}"):
         Shard.here()
 
 
@@ -239,13 +236,12 @@ class Distributed:
     ],
 )
 def test_the_group_knows_the_rank_and_the_launcher_the_local_one(
-    variables: dict[str, str], local_rank: int, monkeypatch: pytest.MonkeyPatch
+    variables: Variables, local_rank: int, environment: Any, loaded: Any
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch.distributed", Distributed(3, 4))
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    loaded(torch=Distributed(3, 4))
+    environment(variables)
     assert Shard.here() == Shard(3, 4, local_rank)
-    monkeypatch.setenv("LOCAL_RANK", "4")
+    environment({"LOCAL_RANK": "4"})
     with pytest.raises(ValueError, match="LOCAL_RANK must be an integer from 0 to 3, not 4"):
         Shard.here()
 
@@ -283,11 +279,10 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return load
 
 
-def test_ray_train_knows_its_workers(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_train_knows_its_workers(loaded: Any, environment: Any) -> None:
     loaded(ray=Ray(3, 4, 1))
     assert Shard.here() == Shard(3, 4, 1)
-    for name, value in (SRUN | LIGHTNING | {"WORLD_SIZE": "4"}).items():  # srun has started Ray
-        monkeypatch.setenv(name, value)
+    environment(SRUN | LIGHTNING | {"WORLD_SIZE": "4"})  # srun has started Ray
     assert Shard.here() == Shard(3, 4, 1)
     loaded(torch=Distributed(3, 4))
     assert Shard.here() == Shard(3, 4, 1)
@@ -298,21 +293,17 @@ def test_ray_train_knows_its_workers(loaded: Any, monkeypatch: pytest.MonkeyPatc
     [Ray(), Ray(error=DeprecationWarning), Ray(None, None, None)],
     ids=["no worker", "trial", "no rank"],
 )
-def test_ray_is_not_asked_outside_of_its_workers(
-    ray: Ray, loaded: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_is_not_asked_outside_of_its_workers(ray: Ray, loaded: Any, environment: Any) -> None:
     loaded(ray=ray)
     assert Shard.here() == Shard()
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
+    environment(TORCHRUN)
     assert Shard.here() == Shard(3, 4, 1)
 
 
-def test_jax_knows_its_processes(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_knows_its_processes(loaded: Any, environment: Any) -> None:
     loaded(jax=Jax(3, 4))
     assert Shard.here() == Shard(3, 4, 3)
-    for name, value in (SRUN | {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}).items():
-        monkeypatch.setenv(name, value)
+    environment(SRUN | {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"})
     assert Shard.here() == Shard(3, 4, 1)
 
 
@@ -332,11 +323,9 @@ def test_jax_knows_its_processes(loaded: Any, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_frameworks_that_disagree_are_refused(
-    loaded: Any, frameworks: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+    loaded: Any, frameworks: dict[str, Any], words: str, environment: Any
 ) -> None:
-    if len(frameworks) == 1:
-        for name, value in TORCHRUN.items():
-            monkeypatch.setenv(name, value)
+    environment(TORCHRUN if len(frameworks) == 1 else {})
     loaded(**frameworks)
     for ask in (Shard.here, dali_storage.shard):
         with pytest.raises(RuntimeError, match=words):
@@ -344,16 +333,13 @@ def test_frameworks_that_disagree_are_refused(
 
 
 @pytest.mark.usefixtures("group")
-def test_a_group_comes_before_everything_else(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_comes_before_everything_else(loaded: Any, environment: Any) -> None:
     """Of torch; ranks that are not 0 are in test_ranks.py."""
-    monkeypatch.setenv("LOCAL_RANK", "5")
-    monkeypatch.setenv("WORLD_SIZE", "8")  # without RANK
+    environment({"LOCAL_RANK": "5", "WORLD_SIZE": "8"})  # without RANK
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
     for group in (dist.group.WORLD, dist.new_group([0]), mesh["data"], mesh.get_group("tensor")):
         assert dali_storage.shard(group) == {"shard_id": 0, "num_shards": 1}
-    monkeypatch.setenv("LOCAL_RANK", "0")
     loaded(torch=Distributed(5, 8))
-    monkeypatch.setenv("LOCAL_RANK", "5")
     assert Shard.here(mesh["data"]) == Shard(0, 1, 5)
 
 
@@ -369,16 +355,16 @@ def test_what_is_no_group_is_refused() -> None:
 
 @pytest.mark.usefixtures("group")
 def test_a_process_group_that_disagrees_with_the_environment_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    environment: Any,
 ) -> None:
     assert Shard.here() == Shard(0, 1, 0)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match=r"says rank 0 of 1, the environment WORLD_SIZE=2: pass"):
-        Shard.here()
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(RuntimeError, match=r"says rank 0 of 1, the environment RANK=1: pass"):
-        Shard.here()
+    for wrong, variables in (
+        ("WORLD_SIZE=2", {"WORLD_SIZE": "2"}),
+        ("RANK=1", {"WORLD_SIZE": "1", "RANK": "1"}),
+    ):
+        environment(variables)
+        with pytest.raises(RuntimeError, match=f"says rank 0 of 1, the environment {wrong}: pass"):
+            Shard.here()
 
 
 def test_torch_without_its_distributed_package_is_not_asked(loaded: Any) -> None:
@@ -387,12 +373,11 @@ def test_torch_without_its_distributed_package_is_not_asked(loaded: Any) -> None
 
 
 def test_torch_is_not_imported_and_an_uninitialised_group_not_asked(
-    monkeypatch: pytest.MonkeyPatch,
+    environment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert torch.distributed.is_available()
     assert not dist.is_initialized()
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
+    environment(TORCHRUN)
     assert Shard.here() == Shard(3, 4, 1)
     monkeypatch.delitem(sys.modules, "torch.distributed")
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of torch fails

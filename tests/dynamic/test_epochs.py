@@ -1,0 +1,289 @@
+"""dali_storage.dynamic.readers.File gives the epochs of ndd.readers.File."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nvidia.dali.experimental.dynamic as ndd
+import pytest
+import torchdata.nodes
+from hypothesis import given
+from hypothesis import strategies as st
+from nvidia.dali import Pipeline
+from nvidia.dali.experimental.dynamic.pytorch import nodes
+
+from dali_storage.cli import index
+from dali_storage.dynamic.readers import File
+from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
+from tests.kit.trees import Tree
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+LONG = pytest.mark.long
+
+
+# --- epochs -------------------------------------------------------------------------------------
+
+
+def test_the_arguments_are_those_of_the_real_reader() -> None:
+    ours = inspect.signature(File).parameters
+    real = inspect.signature(ndd.readers.File).parameters
+    assert ours.keys() - real.keys() == {"backend", "backend_options"}
+    assert real.keys() - ours.keys() == {"num_inputs", "_backend"}
+    for name in ours.keys() & real.keys():
+        assert ours[name].kind == real[name].kind
+    assert issubclass(File, ndd.readers.File)
+
+
+@pytest.mark.parametrize(
+    "batch_size", [None, 4, *(pytest.param(size, marks=LONG) for size in (1, 22, 30))]
+)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_epochs_are_those_of_dalis_reader(
+    tree: Tree, order: dict[str, Any], batch_size: int | None
+) -> None:
+    both(epochs(batch_size), file_root=str(tree(22)), **order)
+
+
+@pytest.mark.parametrize("backend", [("memory", {}), ("python-file", {"direct": True})], ids=str)
+def test_backends_give_the_same_samples(tree: Tree, backend: tuple[str, dict[str, Any]]) -> None:
+    ours = dict(zip(("backend", "backend_options"), backend, strict=True))
+    both(epochs(5), ours, file_root=str(tree(22)), random_shuffle=True, seed=3)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"file_filters": "*1.jpg"},
+        {"file_filters": ["*.JPG"], "case_sensitive_filter": False},
+        {"dir_filters": ["class[12]"]},
+        {"lazy_init": True},
+        {"seed": None, "num_shards": None, "random_shuffle": None, "initial_fill": None},
+        {"seed": -1, "random_shuffle": True},
+        {"seed": 1.5, "random_shuffle": True, "initial_fill": "5"},
+        {"device": ndd.Device("cpu"), "name": "Reader", "tensor_init_bytes": 1, "read_ahead": True},
+        {"skip_cached_images": False, "stick_to_shard": 1, "num_shards": 2.0},
+    ],
+    ids=str,
+)
+def test_other_arguments_have_the_effect_of_dalis(tree: Tree, chosen: dict[str, Any]) -> None:
+    both(epochs(4, number=2), file_root=str(tree(22)), **chosen)
+
+
+def test_an_index_is_a_root_of_the_reader(tree: Tree, tmp_path: Path) -> None:
+    root, made = tree(3), tmp_path / "x.index"
+    assert index.main([str(root), "-o", str(made)]) == 0
+    both(epochs(2), {"file_root": str(made)}, file_root=str(root))
+
+
+@pytest.mark.parametrize("labels", [None, [3, -1, 7]])
+def test_samples_of_files_and_lists_are_those_of_dalis_reader(
+    tree: Tree, tmp_path: Path, labels: list[int] | None
+) -> None:
+    root = tree(3)
+    files = [str(file.relative_to(root)) for file in sorted(root.glob("*/*"))]
+    both(epochs(2), files=files, file_root=str(root), labels=labels)
+    both(epochs(2), files=[str(root / file) for file in files], labels=labels)
+    (tmp_path / "list").write_text("".join(f"{file} 4\n" for file in files))
+    both(epochs(2), file_list=str(tmp_path / "list"), file_root=str(root))
+
+
+@st.composite
+def orders(draw: st.DrawFn, samples: int) -> dict[str, Any]:
+    shards = draw(st.integers(1, min(3, samples)))
+    order: dict[str, Any] = {
+        "num_shards": shards,
+        "shard_id": draw(st.integers(0, shards - 1)),
+        "pad_last_batch": draw(st.booleans()),
+        "enable_checkpointing": draw(st.booleans()),
+        "max_batch_size": draw(st.none() | st.integers(9, 12)),
+    }
+    return order | draw(
+        st.sampled_from(
+            [
+                {},
+                {"stick_to_shard": True},
+                {"shuffle_after_epoch": True},
+                {"random_shuffle": True, "initial_fill": 4, "seed": 2},
+            ]
+        )
+    )
+
+
+@given(data=st.data(), samples=st.integers(1, 20), batch_size=st.none() | st.integers(1, 9))
+def test_any_epochs_are_those_of_dalis_reader_also_abandoned_ones(
+    data: st.DataObject, samples: int, batch_size: int | None
+) -> None:
+    order = data.draw(orders(samples))
+    taken = data.draw(st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=5))
+
+    def play(reader: Any) -> list[Any]:
+        given: list[Any] = []
+        for limit in taken:
+            epoch = reader.next_epoch(batch_size)
+            given.append([contents(outputs) for outputs in islice(epoch, limit)])
+        return given
+
+    with tempfile.TemporaryDirectory() as root:
+        for index in range(samples):
+            path = Path(root, str(index % 2), f"{index}.jpg")
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytes([index]) * (index % 5))
+        both(play, file_root=root, **order)
+
+
+def test_two_epochs_at_once_take_from_one_stream(tree: Tree) -> None:
+    def play(reader: Any) -> list[Any]:
+        one, two = reader.next_epoch(3), reader.next_epoch(3)
+        turns = [one, two, two, one, reader.next_epoch(3), one]
+        return [contents(next(turn)) for turn in turns] + [contents(it) for it in two]
+
+    both(play, file_root=str(tree(22)))
+
+
+def test_calls_of_the_reader_give_the_batches_of_dalis(tree: Tree) -> None:
+    for size, options in ((4, {"batch_size": 4}), (None, {}), (4, {})):
+        both(
+            lambda reader, options=options: [contents(reader(**options)) for _ in range(9)],  # type: ignore[misc]
+            file_root=str(tree(22)),
+            max_batch_size=size,
+        )
+
+
+def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree: Tree) -> None:
+    def start(reader: Any) -> None:
+        next(reader.next_epoch(4))
+
+    mistakes: list[Callable[[Any], Any]] = [
+        lambda reader: [start(reader), next(reader.next_epoch(5))],
+        lambda reader: [start(reader), next(reader.next_epoch(3))],
+        lambda reader: [start(reader), next(reader.next_epoch())],
+        lambda reader: [start(reader), reader()],
+        lambda reader: [start(reader), next(reader.next_epoch(4, capture=True))],
+        lambda reader: next(reader.next_epoch(capture=True)),
+        lambda reader: next(reader.next_epoch(99)),
+        lambda reader: reader.get_state(),
+        lambda reader: [start(reader), reader.get_state()],
+        lambda reader: [start(reader), reader.set_state("")],
+        lambda reader: reader.set_state(1),
+        lambda reader: [reader.get_metadata(), next(reader.next_epoch(4))],
+        lambda reader: [reader(batch_size=1), next(reader.next_epoch(1))],
+    ]
+    for mistake in mistakes:
+        both(lambda reader, it=mistake: outcome(lambda: it(reader)), file_root=str(tree(22)))  # type: ignore[misc]
+    both(
+        lambda reader: outcome(lambda: next(reader.next_epoch(9))),
+        file_root=str(tree(22)),
+        max_batch_size=8,
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_metadata_is_that_of_dalis_reader(tree: Tree, order: dict[str, Any]) -> None:
+    both(lambda reader: reader.get_metadata(), file_root=str(tree(22)), **order)
+
+
+# --- capture ------------------------------------------------------------------------------------
+
+
+def captured(reader: Any, batch_size: int, limits: list[int | None]) -> list[Any]:
+    """Epochs of a captured loop, of which some are left early."""
+    seen: list[Any] = []
+    with ndd.EvalContext():
+        ndd.random.set_seed(5)
+        for limit in limits:
+            seen.append([])
+            for data, labels in reader.next_epoch(batch_size, capture=True):
+                numbers = ndd.cast(labels, dtype=ndd.float32)
+                values = [float(np.asarray(number)[0]) for number in numbers.tensors]
+                seen[-1].append((contents((data, labels)), values))
+                if len(seen[-1]) == limit:
+                    break
+    return seen
+
+
+@pytest.mark.parametrize("limits", [[None] * 4, [2, None, 1, 1, None]], ids=str)
+@pytest.mark.parametrize("batch_size", [4, *(pytest.param(size, marks=LONG) for size in (1, 30))])
+@pytest.mark.parametrize(
+    "order", [order for order in ORDERS if "enable_checkpointing" not in order], ids=str
+)
+def test_captured_epochs_are_those_of_dalis_reader(
+    tree: Tree, order: dict[str, Any], batch_size: int, limits: list[int | None]
+) -> None:
+    both(lambda reader: captured(reader, batch_size, limits), file_root=str(tree(22)), **order)
+
+
+def test_images_and_random_operators_in_a_captured_loop_are_dalis(jpegs: Path) -> None:
+    def play(reader: Any) -> list[Any]:
+        images = []
+        with ndd.EvalContext():
+            ndd.random.set_seed(5)
+            for _ in range(3):
+                for data, _ in reader.next_epoch(4, capture=True):
+                    decoded = ndd.decoders.image(data, device="cpu")
+                    angle = ndd.random.uniform(range=[0, 90], batch_size=4)
+                    images += ndd.rotate(decoded, angle=angle, size=[20, 20]).tensors
+        return [np.asarray(image).tobytes() for image in images]
+
+    both(play, file_root=str(jpegs), random_shuffle=True, seed=2)
+
+
+def test_a_captured_loop_that_cannot_be_built_ends_as_the_real_one(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Pipeline, "build", fail)
+
+    def play(reader: Any) -> list[Any]:
+        return [outcome(lambda: captured(reader, 4, [None])) for _ in range(2)]
+
+    both(play, file_root=str(tree(22)))
+
+
+def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree: Tree) -> None:
+    root = tree(22)
+    files = [str(file) for file in sorted(root.glob("*/*"))]
+    os.unlink(files[10])
+    reader = File(files=files, name="Train")
+    seen: list[Any] = []
+    with pytest.raises(FileNotFoundError, match=files[10]):
+        for data, labels in reader.next_epoch(4, capture=True):
+            ndd.cast(labels, dtype=ndd.float32)
+            seen.append(contents((data, labels)))
+    assert len(seen) == 1  # the first one was traced; the second was still in the pipeline
+    with pytest.raises(RuntimeError, match="invalid state due to a previous error"):
+        reader.next_epoch(4, capture=True)
+    reader.close()
+
+
+# --- torchdata ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_nodes_of_torchdata_give_the_samples_of_dalis_reader(
+    jpegs: Path, batch_size: int | None
+) -> None:
+    def play(make: Any) -> list[Any]:
+        reader = nodes.Reader(
+            make, batch_size=batch_size, file_root=str(jpegs), shuffle_after_epoch=True
+        )
+        seen: list[Any] = [reader.get_metadata()] if batch_size else []
+        node = nodes.DictMapper(reader, decode)
+        loader = torchdata.nodes.Loader(nodes.ToTorch(node))
+        for _ in range(2):
+            seen += [(images.tolist(), labels.tolist()) for images, labels in loader]
+        return seen
+
+    assert play(File) == play(ndd.readers.File)
+
+
+def decode(data: Any) -> Any:
+    return ndd.resize(ndd.decoders.image(data, device="cpu"), size=[6, 6])

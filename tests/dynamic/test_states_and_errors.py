@@ -1,0 +1,318 @@
+"""States of dali_storage.dynamic.readers.File, what it refuses, and what it leaves behind."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+import nvidia.dali.experimental.dynamic as ndd
+import pytest
+
+from dali_storage.dynamic.file_operator import FileOperator
+from dali_storage.dynamic.readers import File
+from tests.kit.dynamic import ORDERS, batches, both, contents, real_reader
+from tests.kit.interrupts import interrupted
+from tests.kit.loading import is_refused_in_a_fork, lanes
+from tests.kit.process import descriptors
+from tests.kit.trees import Tree
+
+pytestmark = pytest.mark.usefixtures("pipelines_end")
+
+Make: TypeAlias = Callable[..., Any]
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ORDERS[:-1], ids=str)
+def test_a_checkpoint_restores_the_stream_at_every_cut(tree: Tree, order: dict[str, Any]) -> None:
+    root = str(tree(11))
+
+    def play(make: Make) -> tuple[list[Any], list[Any]]:
+        """The unbroken stream, and what a reader restored at each cut gives."""
+        with ExitStack() as readers:
+            saved, states, unbroken = ndd.checkpoint.Checkpoint(), [], []
+            reader = make(readers)
+            saved.register(reader, "reader")
+            reader.get_metadata()  # DALI's reader has a state when it is open
+            for outputs in islice(batches(reader), 12):
+                unbroken.append(outputs)
+                saved.collect()
+                states.append(saved.serialize())
+            following = []
+            for state in states[:7]:
+                again, loaded = make(readers), ndd.checkpoint.Checkpoint()
+                loaded.deserialize(state)
+                loaded.register(again, "reader")
+                following.append(list(islice(batches(again), 5)))
+        return unbroken, following
+
+    def real(_: ExitStack) -> Any:
+        return ndd.readers.File(4, dont_use_mmap=True, file_root=root, **order)
+
+    def ours(readers: ExitStack) -> Any:
+        return readers.enter_context(File(4, file_root=root, **order))
+
+    unbroken, following = play(ours)
+    assert following == [unbroken[cut + 1 : cut + 6] for cut in range(7)]
+    assert (unbroken, following) == play(real)
+
+
+@pytest.fixture
+def root(tree: Tree) -> str:
+    return str(tree(22))
+
+
+@pytest.fixture
+def saved(root: str) -> tuple[Any, list[Any]]:
+    """A state after the first batch of four samples, and the two batches that follow."""
+    with File(4, file_root=root, enable_checkpointing=True) as reader:
+        stream = batches(reader)
+        next(stream)
+        state = reader.get_state()
+        return state, [next(stream), next(stream)]
+
+
+def test_a_state_may_be_text_or_bytes(root: str, saved: tuple[Any, list[Any]]) -> None:
+    state, following = saved
+    for form in (state, str(state), str(state).encode()):
+        with File(4, file_root=root) as again:
+            again.set_state(form)
+            assert next(batches(again)) == following[0]
+            assert again.get_state() != form
+
+
+FOREIGN = ["", "x", "5", "[]", "{}", '{"batches": 1}', "\x10\xff"] + [
+    f'{{"batches": {number}, "batch_size": 4, "samples": 22}}' for number in ("-1", "1.5", '"x"')
+]
+
+
+@pytest.mark.parametrize("state", FOREIGN)
+def test_a_foreign_state_is_refused(root: str, state: str) -> None:
+    with File(4, file_root=root, name="Train") as reader:
+        for given_ in (state, base64.b64encode(state.encode("latin1")).decode()):
+            with pytest.raises(ValueError, match=r"File\(name='Train'\): this is no state of it"):
+                reader.set_state(given_)
+        with pytest.raises(RuntimeError, match="checkpointing disabled"):
+            next(batches(reader))  # as if it had not been given
+            reader.get_state()
+
+
+def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reader(
+    root: str, saved: tuple[Any, list[Any]]
+) -> None:
+    state, following = saved
+    real = real_reader(max_batch_size=4, file_root=root, enable_checkpointing=True)
+    next(real.next_epoch())
+    with File(file_root=root) as reader:
+        reader.set_state(state)
+        for other in ("x", real.get_state()):  # the earlier one stays
+            with pytest.raises(ValueError, match="no state of it"):
+                reader.set_state(other)
+        with pytest.raises(ValueError, match=r"a batch size of 4, and here .* of 5"):
+            next(reader.next_epoch(5))
+        assert [contents(it) for it in islice(reader.next_epoch(4), 2)] == following
+    with File(4, file_root=root, dir_filters="class1") as reader:
+        reader.set_state(state)
+        with pytest.raises(ValueError, match="with 22 samples, and here it is 7 samples"):
+            next(reader.next_epoch())
+
+
+# --- what is refused, what is left --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"device": "gpu"}, r"device must be 'cpu' in dynamic mode, not 'gpu': data.gpu\(\)"),
+        ({"device": "gpu:1"}, "device must be 'cpu' in dynamic mode, not 'gpu:1'"),
+        ({"device": "disk"}, "device must be 'cpu' in dynamic mode, not 'disk'"),
+        ({"name": 3}, "name must be a string, not 3"),
+        ({"max_batch_size": 0}, "max_batch_size must be an integer from 1 to 2147483647, not 0"),
+        ({"max_batch_size": "4"}, "max_batch_size must be an integer .* not '4'"),
+        ({"num_shards": 0}, "num_shards must be at least 1, not 0"),
+        ({"shard_id": 1}, "shard_id must be from 0 to 0, not 1"),
+        ({"skip_cached_images": True}, "skip_cached_images must be False"),
+        ({"random_shuffle": "False"}, "random_shuffle must be True or False, not 'False'"),
+        ({"lazy_init": "no"}, "lazy_init must be True or False, not 'no'"),
+        ({"enable_checkpointing": "no"}, "enable_checkpointing must be True or False, not 'no'"),
+        ({"random_shuffle": True, "shuffle_after_epoch": True}, "cannot both be True"),
+        ({"prefetch_queue_depth": 0}, "prefetch_queue_depth must be from 1 to 65536, not 0"),
+        ({"backend": "tape"}, "tape"),
+        ({"backend_options": {"speed": 3}}, "speed"),
+        ({"backend_options": 3}, "backend_options must be a mapping, not 3"),
+        ({"pinned": True}, "unexpected keyword argument 'pinned'"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_at_once(
+    tree: Tree, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        File(**{"file_root": str(tree(3))} | arguments)
+
+
+def test_integers_of_numpy_are_batch_sizes(root: str) -> None:
+    four = np.int64(4)
+    both(lambda reader: contents(next(reader.next_epoch(four))), file_root=root)
+    both(lambda reader: contents(next(reader.next_epoch())), file_root=root, max_batch_size=four)
+    with File(four, file_root=root, enable_checkpointing=True) as reader:
+        next(reader.next_epoch())
+        json.loads(base64.b64decode(str(reader.get_state())))
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, "8", True])
+def test_wrong_batch_sizes_are_refused(tree: Tree, batch_size: Any) -> None:
+    root = str(tree(3))
+    with pytest.raises((RuntimeError, TypeError)):
+        next(ndd.readers.File(file_root=root, dont_use_mmap=True).next_epoch(batch_size))
+    refusal = pytest.raises(ValueError, match=r"batch_size must be an integer from 1 to .*, not ")
+    with File(file_root=root) as reader, refusal:
+        next(reader.next_epoch(batch_size))
+
+
+def test_a_call_with_another_batch_size_is_refused(tree: Tree) -> None:
+    with File(max_batch_size=4, file_root=str(tree(9))) as reader:
+        for batch_size in (4, None):
+            reader(batch_size=batch_size)
+        data, _ = reader(batch_size=2)
+        with pytest.raises(ValueError) as raised:
+            data.evaluate()
+    refusal = "batch_size must stay 4, not 2; take another reader"
+    assert refusal in f"{raised.value} {raised.value.__cause__}"
+
+
+def test_missing_files_are_named_and_nothing_is_lost(tree: Tree) -> None:
+    root = tree(9, sizes=(10,))
+    with pytest.raises(FileNotFoundError, match="absent"):
+        next(File(file_root=str(root / "absent")).next_epoch(4))
+    files = [str(file) for file in sorted(root.glob("*/*"))]
+    os.rename(files[5], files[5] + "~")
+    with File(files=files, labels=list(range(9))) as reader:
+        epoch = reader.next_epoch(4)
+        labels = [label for _, label in contents(next(epoch))]
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError, match=files[5]):
+                next(reader.next_epoch(4))
+        os.rename(files[5] + "~", files[5])
+        labels += [label for _, label in contents(next(reader.next_epoch(4)))]
+        assert labels == list(range(8))
+
+
+@pytest.mark.parametrize("sizes", [(700, 0, 4096, 1, 5000), (64,)], ids=str)
+def test_held_batches_stay_intact(tree: Tree, sizes: tuple[int, ...]) -> None:
+    arguments: dict[str, Any] = {"file_root": str(tree(22, sizes=sizes)), "random_shuffle": True}
+    real = real_reader(**arguments)
+    expected = [contents(outputs) for _ in range(5) for outputs in real.next_epoch(4)]
+    with File(**arguments) as reader:
+        held = [outputs for _ in range(5) for outputs in reader.next_epoch(4)]
+    del reader
+    gc.collect()
+    assert len(held) == 30
+    assert [contents(outputs) for outputs in held] == expected
+
+
+@pytest.mark.parametrize("point", range(0, 90, 9))
+def test_ctrl_c_parts_no_data_from_labels_and_loses_no_more_than_its_batch(
+    root: str, point: int
+) -> None:
+    arguments: dict[str, Any] = {"file_root": root, "max_batch_size": 4}
+    real = real_reader(**arguments)
+    expected = list(islice(batches(real), 12))
+    with File(**arguments) as reader:
+        seen = list(islice(batches(reader), 2))
+        with pytest.raises(KeyboardInterrupt), interrupted(FileOperator.SetupAndRun, point):
+            seen += batches(reader)
+        following = list(islice(batches(reader), 4))
+    begin = expected.index(following[0])
+    assert following == expected[begin : begin + 4]
+    assert begin - len(seen) in (0, 1)
+
+
+def test_batches_that_were_called_before_closing_are_delivered(root: str) -> None:
+    arguments: dict[str, Any] = {"file_root": root, "max_batch_size": 4}
+    real = real_reader(**arguments)
+    expected = [contents(real(batch_size=4)) for _ in range(3)]
+    for _ in range(10):
+        with File(**arguments) as reader:
+            called = [reader(batch_size=4) for _ in range(3)]
+        assert [contents(outputs) for outputs in called] == expected
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root: str, capture: bool) -> None:
+    """As torchdata's Prefetcher has it: its thread runs the reader."""
+    for _ in range(6):
+        reader, errors = File(file_root=root), []
+
+        def run(reader: File = reader, errors: list[Any] = errors) -> None:
+            try:
+                while True:
+                    for _, labels in reader.next_epoch(4, capture=capture):
+                        ndd.cast(labels, dtype=ndd.float32)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        time.sleep(0.005)
+        reader.close()
+        thread.join(300)
+        assert not thread.is_alive()
+        assert "closed" in errors[0] or "invalid" in errors[0]
+
+
+@pytest.mark.parametrize("capture", [False, True])
+@pytest.mark.parametrize("end", ["close", "with", "drop"])
+def test_a_reader_leaves_no_thread_and_no_file_behind(root: str, end: str, capture: bool) -> None:
+    before = lanes()
+
+    def use(reader: Any) -> None:
+        for _, labels in reader.next_epoch(4, capture=capture):
+            ndd.cast(labels, dtype=ndd.float32)
+            break
+        assert lanes() - before
+
+    reader = File(file_root=root)
+    with reader if end == "with" else nullcontext():
+        use(reader)
+    if end == "close":
+        reader.close()
+        reader.close()
+    if end != "drop":
+        assert lanes() <= before
+        with pytest.raises(RuntimeError, match=r"File.* is closed"):
+            while True:
+                use(reader)
+    del reader
+    gc.collect()
+    assert lanes() <= before
+    assert not descriptors(below=root)
+
+
+def test_a_dropped_reader_is_closed_without_the_garbage_collector(root: str) -> None:
+    before = lanes()
+    reader = File(file_root=root)
+    next(reader.next_epoch(4))
+    assert lanes() - before
+    gc.disable()
+    try:
+        del reader
+        assert lanes() <= before
+    finally:
+        gc.enable()
+
+
+def test_a_fork_cannot_use_the_files_of_its_parent(root: str) -> None:
+    with File(file_root=root) as reader:
+        next(reader.next_epoch(4))
+        assert is_refused_in_a_fork(lambda: next(reader.next_epoch(4)))

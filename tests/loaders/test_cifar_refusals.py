@@ -1,0 +1,293 @@
+"""Archives of CIFAR that are packed, incomplete, damaged or hostile, and wrong arguments."""
+
+from __future__ import annotations
+
+import operator
+import os
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.contract import registry
+from dali_storage.loaders import Shard, cifar10, cifar100
+from dali_storage.loaders.datasets.cifar_files import CIFAR10 as ARCHIVES
+from dali_storage.loaders.transforms import presets
+from tests.kit.cifar_archive import (
+    BINARY,
+    CLASSES,
+    PYTHON,
+    ROWS,
+    batch_of_python,
+    make_images,
+    pickled,
+)
+from tests.kit.loading import lanes
+from tests.kit.process import descriptors
+
+RAW: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy", "preset": presets.RAW}
+BATCH = make_images(4, 10, seed=0)
+GOOD = batch_of_python("testing batch 1 of 1", BATCH)
+
+
+def open_test_split(directory: Path) -> None:
+    """Read the files; no pipeline is needed for that."""
+    with cifar10(directory, "test", batch_size=2, **RAW) as loader:
+        len(loader)
+
+
+# Contents
+
+
+def batch(**changes: Any) -> bytes:
+    """A batch of 4 images with other items; those that are None are left out."""
+    items = {"labels": [1, 2, 3, 4], "data": BATCH.pixels} | changes
+    return pickled({key: value for key, value in items.items() if value is not None})
+
+
+def of_python_3(content: bytes) -> bytes:
+    return pickle.dumps(pickle.loads(content, encoding="latin1"), 2)
+
+
+def lines(*names: str) -> bytes:
+    return "\n".join(names).encode()
+
+
+TEST, NAMES, TEXT = "test_batch", "batches.meta", "batches.meta.txt"
+ARRAY = "'data' must be an array of n x 3072 bytes"
+LABELS = "'labels' must be a list of integers"
+LIST = "'label_names' must be a list of names"
+REPLACED: dict[str, tuple[str, bytes, str]] = {
+    "no data": (TEST, batch(data=None), ARRAY),
+    "data in a list": (TEST, batch(labels=[1, 2], data=[1, 2]), ARRAY),
+    "another size": (TEST, batch(data=np.zeros((4, 3071), np.uint8)), ARRAY),
+    "three dimensions": (TEST, batch(data=np.zeros((4, 32, 96), np.uint8)), ARRAY),
+    "no images": (TEST, batch(labels=[], data=np.zeros((0, 3072), np.uint8)), LABELS),
+    "no labels": (TEST, batch(labels=None), LABELS),
+    "labels of CIFAR-100": (TEST, batch(labels=None, fine_labels=[1, 2, 3, 4]), LABELS),
+    "labels that are text": (TEST, batch(labels=["1", "2", "3", "4"]), LABELS),
+    "too few labels": (TEST, batch(labels=[1, 2, 3]), "there are 4 images, but 3 labels"),
+    "too many labels": (TEST, batch(labels=[1, 2, 3, 4, 5]), "there are 4 images, but 5 labels"),
+    "wrong label": (
+        TEST,
+        batch(labels=[1, 2, 10, 4]),
+        "record 2 has the label 10, and there are 10",
+    ),
+    "no names": (NAMES, pickled({"num_vis": 3072}), LIST),
+    "names that are numbers": (NAMES, pickled({"label_names": [1, 2]}), LIST),
+    "0 names": (NAMES, pickled({"label_names": []}), LIST),
+    "9 names": (NAMES, pickled({"label_names": CLASSES[:9]}), "it names 9 classes, not 10"),
+    "11 names": (
+        NAMES,
+        pickled({"label_names": [*CLASSES, "tram"]}),
+        "it names 11 classes, not 10",
+    ),
+    "0 lines": (TEXT, b"", "it names 0 classes, not 10"),
+    "9 lines": (TEXT, lines(*CLASSES[:9]), "it names 9 classes, not 10"),
+    "11 lines": (TEXT, lines(*CLASSES, "tram"), "it names 11 classes, not 10"),
+    "lines that are no text": (TEXT, b"\xff\xfe", "'utf-8' codec"),
+}
+SHORT = "its {} bytes are not .* of 3073 bytes"
+CHANGED: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "Python 3": (TEST, of_python_3, ".* Python 3 perhaps: extract the original"),
+    "names of Python 3": (NAMES, of_python_3, ".* Python 3 perhaps: extract the original"),
+    "truncated": (TEST, lambda content: content[:-9], "byte [0-9]+: .*truncated"),
+    **{
+        f"{left} bytes": (f"{TEST}.bin", operator.itemgetter(slice(left)), SHORT.format(left))
+        for left in (0, 1, 3072, ROWS * 3073 - 1)
+    },
+    "wrong label": (
+        f"{TEST}.bin",
+        lambda content: content[: 5 * 3073] + b"\x0a" + content[5 * 3073 + 1 :],
+        "record 5 has the label 10",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [*REPLACED.values(), *CHANGED.values()],
+    ids=[*REPLACED, *CHANGED],
+)
+def test_wrong_contents_are_refused_by_the_name_of_the_file(
+    copy: Path, name: str, change: Any, message: str
+) -> None:
+    path = copy / (BINARY if name.endswith((".bin", ".txt")) else PYTHON) / name
+    path.write_bytes(change if isinstance(change, bytes) else change(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"^'{path}': {message}"):
+        open_test_split(path.parent)
+
+
+def test_a_name_in_a_text_file_is_a_line(copy: Path) -> None:
+    names = ["fire truck", *CLASSES[1:]]
+    (copy / BINARY / TEXT).write_text("\r\n".join([*names, "", " "]))
+    with cifar10(copy / BINARY, "test", batch_size=2, **RAW) as loader:
+        assert loader.classes == tuple(names)
+
+
+_PLACES = st.integers(0, 80) | st.integers(len(GOOD) - 200, len(GOOD) - 1)
+_CHANGES = st.lists(
+    st.tuples(_PLACES | st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=3
+)
+
+
+@given(changes=_CHANGES, cut=st.integers(0, len(GOOD)) | st.none())
+def test_a_damaged_batch_is_refused_or_read_as_pickle_does(
+    changes: list[tuple[int, int]], cut: int | None
+) -> None:
+    content = bytearray(GOOD[:cut])
+    for place, value in changes:
+        content[place : place + 1] = bytes([value])[: len(content) - place]
+    try:
+        found = ARCHIVES[0].records(bytes(content))
+    except ValueError:
+        return
+    expected = pickle.loads(content, encoding="latin1")
+    assert np.array_equal(found.content[found.starts[:, None] + np.arange(3072)], expected["data"])
+    assert np.array_equal(found.labels, expected["labels"])
+
+
+# Files and directories
+
+
+def replaced_by_itself(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to(path)
+
+
+def replaced_by_a_fifo(path: Path) -> None:
+    """Which open() would wait for."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replaced_by_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def of_a_terabyte(path: Path) -> None:
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("name", [TEST, NAMES])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (Path.unlink, FileNotFoundError, "{name} missing"),
+        (replaced_by_a_fifo, FileNotFoundError, "{name} missing"),
+        (replaced_by_a_directory, FileNotFoundError, "{name} missing"),
+        (replaced_by_itself, OSError, "symbolic links: '{path}"),
+        (of_a_terabyte, ValueError, "^'{path}': no file of CIFAR has 1099511627776 bytes"),
+    ],
+)
+def test_a_file_that_is_missing_or_cannot_be_read_is_refused_by_its_name(
+    copy: Path, change: Any, error: Any, message: str, name: str
+) -> None:
+    path = copy / PYTHON / name
+    change(path)
+    with pytest.raises(error, match=message.format(name=name, path=path)):
+        cifar10(path.parent, "test", batch_size=2, **RAW)
+
+
+def test_all_missing_files_of_the_split_are_named(copy: Path) -> None:
+    for name in ("data_batch_3", "data_batch_5"):
+        (copy / PYTHON / name).unlink()
+    with pytest.raises(FileNotFoundError, match="data_batch_3, data_batch_5 missing") as caught:
+        cifar10(copy, "train", batch_size=2, **RAW)
+    assert "cifar-10-python.tar.gz" in str(caught.value)
+    assert caught.value.filename == str(copy / PYTHON)
+    open_test_split(copy)
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"])
+def test_a_packed_archive_is_refused_with_the_command_that_extracts_it(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    packed = folder / name
+    packed.write_bytes(b"\x1f\x8b\x08")
+    command = f"tar xf '{packed}' -C '{folder}'"
+    for root in (packed, folder):
+        with pytest.raises(ValueError, match=f"{re.escape(command)}$"):
+            cifar10(root, "test", batch_size=2, **RAW)
+
+
+# Arguments
+
+TEN: dict[str, Any] = {"root": PYTHON, "split": "test", "batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("load", "arguments", "error", "message"),
+    [
+        (cifar10, {"split": "val"}, ValueError, "split must be 'train' or 'test', not 'val'"),
+        (cifar10, {"root": 10}, TypeError, r"root must be str, bytes or os\.PathLike, not 10"),
+        (cifar10, {"cutout": 4}, TypeError, r"cifar10\(\): .*'cutout'"),
+        (cifar100, {"root": "", "batch_size": 0}, ValueError, "batch_size"),
+        (cifar10, {"backend": "disc"}, ValueError, "unknown backend 'disc'"),
+        (cifar10, {"backend_options": {"speed": 9}}, TypeError, "has no option speed"),
+        (cifar100, {}, FileNotFoundError, "no CIFAR-100 here: no cifar-100-python or"),
+        (cifar10, {"root": "cifar-100-python"}, FileNotFoundError, "no CIFAR-10 here: no cifar-10"),
+        (cifar10, {"root": "absent"}, FileNotFoundError, "'.*/absent'"),
+        (cifar10, {"root": f"{PYTHON}/{TEST}"}, ValueError, "must be a directory, not the file"),
+        # Only an archive is said to be packed.
+        (cifar10, {"root": f"{BINARY}/{TEXT}"}, ValueError, r"\.txt'; give the directory"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_by_the_call(
+    cifar: Path, load: Any, arguments: dict[str, Any], error: Any, message: str
+) -> None:
+    given = TEN | RAW | arguments
+    if isinstance(given["root"], str):
+        given["root"] = cifar / given["root"]
+    with pytest.raises(error, match=message):
+        load(**given)
+
+
+class OnAGpu(MemoryReader):
+    device = "gpu"
+
+
+class WholeFiles(MemoryReader):
+    reads_ranges = False
+
+
+@pytest.mark.parametrize(
+    ("reader", "options", "message"),
+    [
+        (OnAGpu, {}, r"backend 'memory' reads into GPU memory: .* \(mem='cpu'\)"),
+        (WholeFiles, {}, "backend 'memory' reads whole files only"),
+        (
+            MemoryReader,
+            {"backend_options": {"contents": [b"x"]}},
+            "backend_options must be empty for memory",
+        ),
+        (
+            MemoryReader,
+            {"shard": Shard(0, ROWS + 1, 0)},
+            f"num_shards must be at most {ROWS}",
+        ),
+    ],
+)
+def test_a_backend_or_shard_that_cannot_read_the_images_is_refused_at_the_first_use(
+    cifar: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, options: Any, message: str
+) -> None:
+    monkeypatch.setattr(registry, "load", lambda name: reader)
+    before = lanes()
+    with (
+        cifar10(cifar, "test", batch_size=2, **RAW, **options) as loader,
+        pytest.raises(ValueError, match=message),
+    ):
+        next(iter(loader))
+    assert lanes() <= before
+    assert not descriptors(below=cifar)
