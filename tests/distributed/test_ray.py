@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(not find_spec("ray"), reason="no Ray: make test-
 CHECKPOINT = 4  # steps from one to the next in examples/ray_train.py
 RESUMED = (KILLED - 1) // CHECKPOINT * CHECKPOINT  # the step of the last one before a worker dies
 FIRST, LAST = 13, 20  # steps of two workers, and after that of three
+LIMITS = {"OMP_NUM_THREADS": "1", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800"}
 EPOCH, BATCH = 5, 24  # its steps, and the pictures of a step
 
 
@@ -59,7 +60,7 @@ def results(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
             f"{example} --workers 2 --steps {FIRST}",
             f"{example} --workers 3 --steps {LAST}",
             directory / "page.py",
-            env=os.environ | {"TMPDIR": short, "OMP_NUM_THREADS": "1"},
+            env=os.environ | LIMITS | {"TMPDIR": short},
             capture_output=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
