@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.kit import fuse
 
-KINDS = ("fuse-short", "fuse", "overlay", "tmpfs")
+KINDS = ("fuse-short", "fuse", "overlay")
 REFUSED = 77
 BATCHES = 25  # of 4 samples: more than an epoch
 
@@ -23,9 +23,6 @@ def mount(kind: str, root: Path, target: Path) -> None:
     """Mount the samples below `root` at `target`."""
     if kind.startswith("fuse"):
         fuse.mount(root, target, short=4096 if kind == "fuse-short" else 0)
-    elif kind == "tmpfs":
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", target], check=True)
-        shutil.copytree(root, target, dirs_exist_ok=True)
     else:  # the last of the classes is in the layer below
         below = target.with_name("below")
         below.mkdir()

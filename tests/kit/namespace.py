@@ -35,8 +35,6 @@ def run(kind: str, *arguments: object, **options: Any) -> subprocess.CompletedPr
 def _refusal(kind: str) -> str:
     try:
         subprocess.run([*_UNSHARE, kind, "true"], check=True, capture_output=True, timeout=60)
-    except FileNotFoundError:
-        return "no unshare: apt-get install util-linux"
     except subprocess.CalledProcessError as error:
         remedy = "sysctl user.max_user_namespaces=1000, or --privileged for a container"
         return f"no namespaces: {error.stderr.decode().strip()}; {remedy}"

@@ -67,7 +67,6 @@ def main(directory: str, *commands: str) -> None:
     for command in commands:
         sys.argv = shlex.split(command)
         runpy.run_path(sys.argv[0], run_name="__main__")
-    ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""File systems that are mounted in a namespace of the test: in memory, in layers, in user space."""
+"""File systems that are mounted in a namespace of the test: in user space, and in layers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from tests.kit import mounts, namespace
 from tests.kit.trees import Tree
 
 FIRST, *OTHERS = mounts.KINDS
+LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS]
 
 
-@pytest.mark.parametrize(
-    "kind", [FIRST, *(pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS)]
-)
+@pytest.mark.parametrize("kind", [FIRST, *LONG])
 def test_the_samples_of_a_mount_are_those_of_dali(kind: str, tree: Tree, tmp_path: Path) -> None:
     root = tree(40, sizes=(700, 0, 4096, 1, 9000))
     arguments = "-m", "tests.kit.mounts", kind, root, tmp_path
