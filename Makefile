@@ -9,6 +9,7 @@ VENV := .venv
 GPU_VENV := .venv-cuda$(CUDA)
 TENSORFLOW_VENV := .venv-tensorflow
 PADDLE_VENV := .venv-paddle
+RAY_VENV := .venv-ray
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
@@ -16,7 +17,7 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-all test-soak test-stress test-frameworks test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-all test-soak test-stress test-frameworks test-distributed test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -24,8 +25,9 @@ $(VENV)/installed: PACKAGES = -e '.[bench,test]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
 $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
+$(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools
 
-$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed: pyproject.toml
+$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
@@ -60,6 +62,10 @@ test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
 	$(TENSORFLOW_VENV)/bin/python -m pytest -q tests/frameworks/test_tensorflow.py
 	$(PADDLE_VENV)/bin/python -m pytest -q tests/frameworks/test_paddle.py
 
+# Ray and torchrun themselves, on the CPU, in network namespaces of their own: 2 GB.
+test-distributed: $(RAY_VENV)/installed
+	$(RAY_VENV)/bin/python -m pytest -q tests/distributed
+
 # DALI's plugin is compiled against the TensorFlow that is installed.
 $(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
 	@$(GXX)
@@ -92,4 +98,4 @@ lint: install
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-cuda* $(TENSORFLOW_VENV) $(PADDLE_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf $(VENV) .venv-cuda* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

@@ -8,7 +8,6 @@ import os
 import pkgutil
 import re
 import shlex
-import sys
 import textwrap
 import tomllib
 from contextlib import chdir, redirect_stdout
@@ -339,21 +338,6 @@ model = Model()
     first, *shapes = run(code, cwd=data.parent).splitlines()
     assert first == "True 3"
     assert shapes == ["4 3 224 224"] * 5
-
-
-def test_the_function_for_ray_train_is_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("ray", "ray.train", "ray.train.torch"):
-        monkeypatch.setitem(sys.modules, name, None)  # what replaces it is removed again
-    (script := tmp_path / "train.py").write_text(
-        without_a_gpu(snippets("docs/scaling.md", "python")[3], data)
-    )
-    monkeypatch.setattr(sys, "argv", ["", str(script)])
-    # Two workers with 2 full batches each, and then three with one.
-    assert run("from tests.kit import ray_on_one_process as ray; ray.main()").splitlines() == (
-        ["4 3 224 224"] * 7
-    )
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/containers.md", "docs/object-store.md"])

@@ -35,10 +35,6 @@ COMMANDS = {
         "'2 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 7' "
         "'1 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 12'"
     ],
-    "ray": [
-        "-m tests.kit.ray_on_one_process {examples}/ray_train.py --data {pictures}/train "
-        "--device cpu --steps 13"
-    ],
     "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
@@ -49,7 +45,7 @@ COMMANDS = {
 }
 STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
 CHANCE = 0.25
-RESUMED = 5  # of torchrun_resume and ray_train: steps of 24 pictures in an epoch
+RESUMED = 5  # of torchrun_resume: steps of 24 pictures in an epoch
 
 Printed: TypeAlias = Callable[[str], str]
 
@@ -151,19 +147,6 @@ def test_torchrun_goes_on_with_another_number_of_processes(printed: Printed) -> 
         (0, step, 24, (step - 1) // RESUMED) for step in range(5, 13)
     ]
     assert len(steps) == 2 * 7 + 8
-
-
-def test_ray_train_without_a_cluster(printed: Printed, results: Path) -> None:
-    """Three workers go on where two have failed; see docs/scaling.md for what Ray does itself."""
-    assert printed("ray").count("fails") == 2
-    for step, world in ((4, 2), (8, 3), (12, 3)):
-        reported = results / "ray/reported" / str(step)
-        assert torch.load(reported / "training.pt")[:2] == (step, world)
-        for rank in range(world):
-            loader = torch.load(reported / f"loader-{rank}.pt")
-            reader = loader["readers"]["Reader"]
-            assert (loader["rank"], loader["world"]) == (rank, world)
-            assert divmod(step, RESUMED) == (reader["epoch"], reader["given"] // 24)
 
 
 def test_jax(printed: Printed) -> None:

@@ -4,7 +4,7 @@
 
 The scripts (modules, or files *.py) run one after the other. All is imported before the processes
 are forked, which saves most of the time; and torch's stores are files in the directory, because its
-servers listen on all addresses. Nothing else differs from the command `torchrun`.
+servers listen on all addresses. tests/distributed runs the command `torchrun` itself.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from torch import distributed
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import dali_storage.loaders  # noqa: F401
+from tests.kit import namespace
 from tests.kit.paths import ROOT
+
+ITSELF = False
+"""Whether the command torchrun runs; its servers are then in a network namespace of their own."""
 
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 LOCAL = {
     "OMP_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
-    # Otherwise the agent has a server of its own for the processes.
+    # Otherwise the agent has a server of its own for the processes, in which torch 2.13 finds the
+    # addresses of those before a restart.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 # What scripts leave behind. With the last reference to a DistributedDataParallel, its process group
@@ -38,14 +43,30 @@ _KEPT: list[object] = []
 
 def torchrun(directory: Path, *commands: str) -> str:
     """What the commands print, the errors last; they must succeed."""
+    if ITSELF:
+        return "".join(map(_torchrun_itself, commands))
     done = subprocess.run(
         [sys.executable, "-m", "tests.kit.launch", str(directory.resolve()), *commands],
         cwd=ROOT,
-        env={name: os.environ[name] for name in os.environ if name not in LAUNCHER} | LOCAL,
+        env=_environment(),
         capture_output=True,
         text=True,
         timeout=180,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in os.environ if name not in LAUNCHER} | LOCAL
+
+
+def _torchrun_itself(command: str) -> str:
+    processes, script, *arguments = shlex.split(command)
+    options = f"--standalone --local-addr 127.0.0.1 --max-restarts 1 --nproc-per-node {processes}"
+    words = ["-m", "torch.distributed.run", *options.split(), *["-m"] * (script[-3:] != ".py")]
+    run = functools.partial(namespace.run, namespace.NETWORK, *words, script, *arguments)
+    done = run(env=_environment(), capture_output=True)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

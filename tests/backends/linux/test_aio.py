@@ -312,3 +312,26 @@ def test_a_forked_process_has_contexts_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORK, str(tmp_path / "file")]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("read\n", "")
+
+
+def test_reads_that_the_kernel_refuses_for_now_are_submitted_again(
+    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes two, and no third one while one of them is under way."""
+    real, taken = libc.syscall, iter([2, 0])
+
+    def syscall(number: int, context: Any, *arguments: Any) -> int:
+        if number == aio._SUBMIT and (count := next(taken, None)) is not None:
+            ctypes.set_errno(errno.EAGAIN)
+            return int(real(number, context, ctypes.c_long(count), arguments[1])) if count else -1
+        if number == aio._GETEVENTS:  # one at a time
+            arguments = ctypes.c_long(1), ctypes.c_long(1), *arguments[2:]
+        return int(real(number, context, *arguments))
+
+    buffer = np.zeros(5 * 1000, np.uint8)
+    with closing(AioContext(8)) as context:
+        monkeypatch.setattr(libc, "syscall", syscall)
+        starts = np.arange(5) * 1000
+        assert context.read(file[0], pieces(buffer, starts, 1000), starts).tolist() == [1000] * 5
+    assert buffer.tobytes() == file[1][:5000]
+    assert next(taken, None) is None

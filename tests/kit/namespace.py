@@ -1,0 +1,52 @@
+"""Programs in namespaces of their own: nobody else reaches their ports, or sees their mounts.
+
+All that they have started ends with them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import socket
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.kit.paths import ROOT
+
+NETWORK, MOUNT = "--net", "--mount"
+_UNSHARE = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+
+def run(kind: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS`; skips the test where the machine refuses a namespace."""
+    if refusal := _refusal(kind):
+        pytest.skip(refusal)
+    words = ["-m", "tests.kit.namespace", kind, *map(str, arguments)]
+    command = [*_UNSHARE, kind, sys.executable, *words]
+    return subprocess.run(command, cwd=ROOT, text=True, timeout=1800, **options)
+
+
+@functools.cache
+def _refusal(kind: str) -> str:
+    try:
+        subprocess.run([*_UNSHARE, kind, "true"], check=True, capture_output=True, timeout=60)
+    except subprocess.CalledProcessError as error:
+        remedy = "sysctl user.max_user_namespaces=1000, or --privileged for a container"
+        return f"no namespaces: {error.stderr.decode().strip()}; {remedy}"
+    return ""
+
+
+def main(kind: str, *arguments: str) -> int:
+    if kind == NETWORK:
+        with socket.socket() as loopback:  # it is down at first
+            fcntl.ioctl(loopback, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+    return subprocess.run([sys.executable, *arguments]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
