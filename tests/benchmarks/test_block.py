@@ -97,6 +97,7 @@ def test_block_reads_containers_by_a_map_made_for_the_run(disk: Disk, bench: Ben
     assert [leg for leg in legs if f"verifying {leg}: the same as the files" in done.err] == legs
 
 
+@pytest.mark.long
 def test_block_reads_cifar_by_a_map_made_for_the_run(disk: Disk, bench: Bench) -> None:
     options = ("--datadir", disk.mount / "cifar", "--batchsize", 32, "--rounds", 1, "--batches", 1)
     done = bench("loaders", "--set", "cifar10", *options, "--workers", 0, "--legs", "block")

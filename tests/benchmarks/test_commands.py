@@ -20,10 +20,16 @@ from benchmarks.arguments import LOADER_LEGS
 from benchmarks.legs import CONTAINER_LEGS, LEGS
 from benchmarks.workload import Settings
 from tests.benchmarks.conftest import Bench, Run
+from tests.kit import tiers
 from tests.kit.paths import ROOT
 from tests.kit.pictures import IMAGES
 from tests.kit.process import started
+from tests.kit.tiers import by_tier
 
+SOME_CONTAINERS = [  # the others begin with make test-all
+    *("dali-webdataset", "webdataset", "webdataset-memory", "webdataset-samples"),
+    *("dali-tfrecord", "tfrecord", "records", "records-memory"),
+]
 FILES, CONTAINERS = ([leg.name for leg in each] for each in (LEGS, CONTAINER_LEGS))
 
 
@@ -136,17 +142,17 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
 def test_containers_measures_every_leg(
     seed: Sequence[object], data: Path, contents: list[bytes], bench: Bench
 ) -> None:
+    names = CONTAINERS if tiers.TIER != "test" else SOME_CONTAINERS
     options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--verify", *seed)
-    done = bench("containers", "--datadir", data, *options)
-    legs, sizes = ran(done, CONTAINERS, ": the same as the files", 25, 5), [*map(len, contents)]
-    for name in {*CONTAINERS} - {*legs}:
+    done = bench("containers", "--datadir", data, *options, "--legs", ",".join(names))
+    legs, sizes = ran(done, names, ": the same as the files", 25, 5), [*map(len, contents)]
+    for name in {*names} - {*legs}:
         about_seed = "without --seed nothing is shuffled" in done.kept["legs"][name]["skipped"]
         assert about_seed == (not seed and name.endswith("-samples"))
     for leg in legs.values():
         assert 0 <= leg["rounds"][0]["bytes"] - sum(sizes) <= max(sizes)
-    assert {name for name in CONTAINERS if name.startswith("dali-")} <= {*legs}
-    always = {"webdataset", "webdataset-memory", "tfrecord", "records", "records-memory"}
-    assert always <= {*legs}
+    assert {name for name in names if name.startswith("dali-")} <= {*legs}
+    assert {name for name in SOME_CONTAINERS if not name.endswith("-samples")} <= {*legs}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,8 @@ def test_demo_has_a_second_table_of_containers(
     ("name", "workers", "legs"),
     [
         pytest.param("imagenet-train", "0,1", ("dali", "python-file"), marks=pytest.mark.long),
-        ("cifar10", "0", LOADER_LEGS),
+        pytest.param("cifar10", "0", LOADER_LEGS, marks=pytest.mark.long),
+        ("cifar10", "0", ("dali", "no-loader", "memory")),
     ],
 )
 def test_loaders_compares_and_measures_every_leg(
@@ -185,7 +192,7 @@ def test_loaders_compares_and_measures_every_leg(
 ) -> None:  # fmt: skip
     done = bench(
         *("loaders", "--set", name, "--datadir", cifar if name == "cifar10" else photographs),
-        *("--workers", workers, "--batchsize", 32, "--batches", 1, "--rounds", 2),
+        *("--workers", workers, "--batchsize", 32, "--batches", 1, "--rounds", by_tier(1, 2)),
         *("--legs", ",".join(legs), "--plot", tmp_path / "result.png"),
     )
     peers = [f"torchvision-{number}" for number in workers.split(",")]

@@ -127,7 +127,8 @@ LONG = pytest.mark.long
                      "mean of the pixels of an image", marks=LONG),
         ("cifar10", "exact", [brighter, *CIFAR], "pixels differ by up to"),
         ("cifar10", "timed", CIFAR, "80 images have only 1 different crops"),
-        ("cifar10", "timed", [transforms.PadCrop(32, padding=6), *CIFAR], "are no crop of the"),
+        pytest.param("cifar10", "timed", [transforms.PadCrop(32, padding=6), *CIFAR],
+                     "are no crop of the", marks=LONG),
     ],
 )  # fmt: skip
 def test_a_loader_with_other_pixels_fails_and_is_not_timed(
