@@ -10,12 +10,11 @@ import pytest
 
 from bmap_tools import MapFormatError, load, save
 from tests.kit.bmap.documents import many, write
+from tests.kit.tiers import by_tier
 
 
-def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(
-    tmp_path: Path,
-) -> None:
-    count = 100_000
+def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(tmp_path: Path) -> None:
+    count = by_tier(20_000, 100_000)
     save(many(count), tmp_path / "bmap.json")
     tracemalloc.start()
     loaded = load(tmp_path / "bmap.json")
