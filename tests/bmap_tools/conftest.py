@@ -23,13 +23,6 @@ def made(
         yield disk_made
 
 
-@pytest.fixture(scope="module")
-def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    require("filefrag")
-    with disk(tmp_path_factory.mktemp("ext4"), "ext4") as disk_made:
-        yield disk_made
-
-
 @pytest.fixture
 def root(made: Disk) -> Iterator[Path]:
     """A new directory on the file system."""

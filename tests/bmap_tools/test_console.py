@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bmap_tools import console
-from tests.kit.bmap.command import complaints, tool
+from tests.kit.bmap.command import complaints, program, tool
 from tests.kit.paths import ROOT
 
 
@@ -30,14 +30,7 @@ def test_only_the_first_twenty_files_are_listed(
 def test_an_output_encoding_without_accents_gets_escapes(root: Path, bmap: Path) -> None:
     (root / "caf\u00e9").touch()
     assert tool("create", root, "-o", bmap) == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "bmap_tools", "show", str(bmap), "caf\u00e9"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = program("show", bmap, "caf\u00e9", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "caf\\xe9\n" in done.stdout
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bmap_tools import __main__ as program
+from bmap_tools.__main__ import main
 from tests.kit.devices import Disk
+from tests.kit.paths import ROOT
 
 
 def tool(*arguments: object) -> int:
     """The exit status, also where argparse ends the program."""
     try:
-        return program.main(
+        return main(
             [os.fspath(part) if isinstance(part, Path) else str(part) for part in arguments]
         )
     except SystemExit as stop:
         return int(stop.code or 0)
+
+
+def program(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "bmap_tools", *map(str, arguments)]
+    environment = os.environ | environment
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def fill(root: Path, sizes: tuple[int, ...] = (700, 0, 4096, 9000), classes: int = 2) -> list[Path]:
