@@ -74,12 +74,10 @@ def test_wrong_arguments_of_bmap_tools_are_refused(arguments: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize("command", ["verify", "show"])
-def test_a_file_that_is_not_a_map_is_refused(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_not_a_map_is_refused(command: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"format": "tiff"}')
-    assert f"{tmp_path}/x.json: " in refused(capsys, command, tmp_path / "x.json")
-    assert "y.json: No such file" in refused(capsys, command, tmp_path / "y.json")
+    assert f"{tmp_path}/x.json: " in refused(command, tmp_path / "x.json")
+    assert "y.json: No such file" in refused(command, tmp_path / "y.json")
 
 
 def test_a_closed_pipe_is_not_an_error(mapped: tuple[Path, Path]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from bmap_tools.__main__ import main
 from tests.kit.devices import Disk
@@ -71,16 +72,25 @@ def through_the_image(made: Disk, bmap: Path, path: str) -> bytes:
     return bytes(content[:size])
 
 
-def complaints(capsys: pytest.CaptureFixture[str]) -> str:
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
+def printed(status: int, *arguments: object) -> tuple[str, str]:
+    """What the command prints and says, without a traceback; it ends with this exit status."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
+        assert tool(*arguments) == status, said.getvalue()
+    assert "Traceback" not in said.getvalue()
+    return out.getvalue(), said.getvalue()
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def shows(*arguments: object) -> str:
+    return printed(0, "show", *arguments)[0]
+
+
+def says(status: int, *arguments: object) -> str:
+    return printed(status, *arguments)[1]
+
+
+def refused(*arguments: object) -> str:
     """The one line that is said when a command can do nothing."""
-    assert tool(*arguments) == 2
-    said = [line for line in complaints(capsys).splitlines() if not line.startswith("  ")]
+    said = [line for line in says(2, *arguments).splitlines() if not line.startswith("  ")]
     assert said[-1].startswith("bmap_tools: ")
     return said[-1]
 
