@@ -180,26 +180,14 @@ def offsets(sizes: list[int]) -> IntArray:
 
 
 def many(count: int) -> ExtentMap:
-    plain = document()
-    sizes = np.full(count, 5000)
-    names = b"".join(b"a/%08d.jpg" % file for file in range(count))
-    addresses = np.arange(count) * 8192
-    return ExtentMap(
-        root=b"/data",
-        created=plain["created"],
-        file_system=FileSystem(**plain["file_system"]),
-        device=Device(**(plain["device"] | {"size": 2**40, "disk_size": 2**41})),
-        directories=(b"a",),
-        names=names,
-        name_offsets=np.arange(count + 1) * 14,
-        sizes=sizes,
-        inodes=sizes,
-        mtimes_ns=sizes,
-        ctimes_ns=sizes,
-        extent_offsets=np.arange(count + 1),
-        extents=np.stack([addresses * 0, addresses, np.full(count, 8192)], axis=1),
-        unmapped={},
-    )
+    """A map of that many files of one extent."""
+    plain = document() | {"root": "/data", "directories": ["a"]}
+    plain["device"] |= {"size": 2**40, "disk_size": 2**41}
+    row = [5000, 5000, 5000, 5000]
+    plain["files"] = [
+        [f"a/{file:08d}.jpg", *row, [[0, file * 8192, 8192]]] for file in range(count)
+    ]
+    return map_of(plain)
 
 
 COMPONENTS = st.binary(min_size=1, max_size=6).filter(
