@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bmap_tools import fiemap
 from bmap_tools.fiemap import RawExtent
+from tests.bmap_tools.conftest import DISKS
 from tests.kit.bmap.files import (
     DELALLOC,
     LAST,
@@ -45,7 +46,7 @@ UNSUPPORTED = {  # flag -> a word of the reason
 BLOCK = 4  # bytes, in the model
 
 
-@pytest.fixture(scope="module", params=["ext4-512", "ext4-4096", "xfs-512", "xfs-4096"])
+@pytest.fixture(scope="module", params=DISKS)
 def mount(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
