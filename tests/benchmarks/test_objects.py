@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
@@ -10,42 +9,36 @@ from pathlib import Path
 
 import pytest
 
-import benchmark
 from benchmarks.legs import OBJECT_LEGS
 from benchmarks.measure import fill_caches, results_of
 from benchmarks.workload import Settings, prepare
+from tests.benchmarks.conftest import Bench
 from tests.kit.objects.client import FaultServer
 from tests.kit.pictures import IMAGES, make_pictures
 
 NAMES = [leg.name for leg in OBJECT_LEGS]
-OURS = [name for name in NAMES if name.startswith("object-store")]
+URL = "s3://data/train"
 
 
 @pytest.fixture
-def data(tmp_path: Path, server: FaultServer) -> Path:
-    """A directory with pictures; a copy is the bucket "data"."""
+def objects(tmp_path: Path, server: FaultServer, bench: Bench) -> Bench:
+    """Runs the command, on pictures in tmp_path/data; the bucket "data" is tmp_path/copy."""
     make_pictures(tmp_path / "data" / "train")
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     server.serve("data", tmp_path / "copy")
-    return tmp_path / "data"
+    command = ["objects", "--datadir", tmp_path / "data", "--url", URL, "--rounds", 1]
+    return lambda *options: bench(*command, "--batchsize", 5, *options)
 
 
-def run(data: Path, *options: object) -> int:
-    url = "s3://data/train"
-    command = ["objects", "--datadir", data, "--url", url, "--batchsize", 5, "--rounds", 1]
-    return benchmark.main([str(option) for option in (*command, *options)])
-
-
-def test_every_leg_reads_the_objects(
-    data: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+def test_objects_measures_every_leg(
+    objects: Bench, tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # --endpoint wins
-    figures = data / "figures.json"
-    options = ("--requests", 7, "--hedge", 0.5, "--cache", data.parent / "cache")
-    assert run(data, "--endpoint", server.url, "--verify", "--json", figures, *options) == 0
-    found = json.loads(figures.read_text())
-    assert [*found["legs"]] == NAMES
-    for name, leg in found["legs"].items():
+    options = ("--requests", 7, "--hedge", 0.5, "--cache", tmp_path / "cache")
+    done = objects("--endpoint", server.url, "--verify", *options)
+    assert done.status == 0
+    assert [*done.kept["legs"]] == NAMES
+    for name, leg in done.kept["legs"].items():
         assert (leg["failed"], leg["skipped"]) == (None, None), name
         assert leg["summary"]["ratio"] > 0
         assert leg["summary"]["cpu_s_per_gb"] > 0
@@ -54,65 +47,49 @@ def test_every_leg_reads_the_objects(
     monkeypatch.undo()
 
 
-def test_legs_whose_options_are_not_given_are_not_run(
-    data: Path, capsys: pytest.CaptureFixture[str]
+def test_legs_whose_options_are_not_given_are_not_run(objects: Bench) -> None:
+    done = objects("--legs", ",".join(name for name in NAMES if name.startswith("object-store")))
+    assert done.status == 0
+    assert "object-store-hedged: not run: it needs --hedge" in done.out
+    assert "object-store-cached: not run: it needs --cache" in done.out
+
+
+def test_the_cache_is_warm_before_the_first_round(
+    objects: Bench, tmp_path: Path, server: FaultServer
 ) -> None:
-    assert run(data, "--legs", ",".join(OURS)) == 0
-    printed = capsys.readouterr().out
-    assert "object-store-hedged: not run: it needs --hedge" in printed
-    assert "object-store-cached: not run: it needs --cache" in printed
-
-
-def test_the_cache_is_warm_before_the_first_round(data: Path, server: FaultServer) -> None:
     (leg,) = (leg for leg in OBJECT_LEGS if leg.name == "object-store-cached")
-    settings = Settings(
-        url="s3://data/train", cache=str(data.parent / "cache"), batch_size=5, seed=3
-    )
-    workload = prepare(str(data), settings)
+    settings = Settings(url=URL, cache=str(tmp_path / "cache"), batch_size=5, seed=3)
+    workload = prepare(str(tmp_path / "data"), settings)
     fill_caches([leg], workload, results_of([leg], workload))
     read = Counter(request.key for request in server.log(clear=True) if request.kind == "GET")
     assert len(read) == IMAGES
-    options = ("--legs", leg.name, "--cache", settings.cache, "--seed", 3)
-    assert run(data, *options) == 0
+    assert objects("--legs", leg.name, "--cache", settings.cache, "--seed", 3).status == 0
     assert [request for request in server.log() if request.kind == "GET"] == []
 
 
-@pytest.mark.parametrize("threads", [2, 8])
-def test_legs_of_dali_have_their_own_number_of_threads(
-    data: Path, server: FaultServer, threads: int
-) -> None:
-    server.set(latency=0.02)
-    options = ("--threads", 1, "--batchsize", IMAGES, "--legs", f"dali-s3-{threads}")
-    assert run(data, *options) == 0
-    gets = [request.under_way for request in server.log() if request.kind == "GET"]
-    assert threads / 2 < max(gets) <= threads
-
-
-def test_bytes_that_differ_are_found(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = next((data.parent / "copy").rglob("*.jpg"))
+def test_bytes_of_objects_that_differ_are_found(objects: Bench, tmp_path: Path) -> None:
+    picture = next((tmp_path / "copy").rglob("*.jpg"))
     content = bytearray(picture.read_bytes())
     content[-10] ^= 1
     picture.write_bytes(content)
-    assert run(data, "--legs", "dali-s3-2,object-store", "--verify") == 1
-    printed = capsys.readouterr().out
+    done = objects("--legs", "dali-s3-2,object-store", "--verify")
+    assert done.status == 1
     for name in ("dali-s3-2", "object-store"):
-        assert f"{name}: failed: 1 differences from the files in --datadir" in printed
+        assert f"{name}: failed: 1 differences from the files in --datadir" in done.out
 
 
-def test_a_bucket_that_is_no_copy_is_refused(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    picture = next((data.parent / "copy").rglob("*.jpg"))
+def test_a_bucket_that_is_no_copy_is_refused(objects: Bench, tmp_path: Path) -> None:
+    train = tmp_path / "copy" / "train"
+    picture = next(train.rglob("*.jpg"))
     picture.rename(other := picture.with_name(f"0{picture.name}"))
-    assert run(data) == 2
-    refused = capsys.readouterr().err
-    assert (
-        f"--url s3://data/train is not a copy of {data}/train: the names of 24 objects" in refused
-    )
+    refused = [objects()]
     with other.rename(picture).open("ab") as file:
         file.write(b"more")
-    assert run(data) == 2
-    assert f"{picture.name} has another size" in capsys.readouterr().err
-    shutil.rmtree(data.parent / "copy" / "train")
-    assert run(data) == 2
-    assert "--url s3://data/train: ValueError: no files found" in capsys.readouterr().err
+    refused += [objects()]
+    shutil.rmtree(train)
+    refused += [objects()]
+    assert [done.status for done in refused] == [2, 2, 2]
+    names = f"--url {URL} is not a copy of {tmp_path}/data/train: the names of 24 objects"
+    assert names in refused[0].err
+    assert f"{picture.name} has another size" in refused[1].err
+    assert f"--url {URL}: ValueError: no files found" in refused[2].err

@@ -13,20 +13,19 @@ import pytest
 from tests.kit.bmap.command import fill, settle, tool
 from tests.kit.devices import Disk, disk, mounted, require
 
+LONG = pytest.mark.long  # each file system, and each size of block, is in make test once
+DISKS = [
+    *("ext4-512", "xfs-4096"),
+    *(pytest.param(name, marks=LONG) for name in ("ext4-4096", "xfs-512")),
+]
 
-@pytest.fixture(scope="module", params=["ext4", "xfs"])
+
+@pytest.fixture(scope="module", params=["ext4", pytest.param("xfs", marks=LONG)])
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Disk]:
     require("filefrag")
     with disk(tmp_path_factory.mktemp("disk"), request.param) as disk_made:
-        yield disk_made
-
-
-@pytest.fixture(scope="module")
-def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    require("filefrag")
-    with disk(tmp_path_factory.mktemp("ext4"), "ext4") as disk_made:
         yield disk_made
 
 
@@ -83,7 +82,7 @@ def mapped(root: Path, bmap: Path) -> tuple[Path, Path]:
     return root, bmap
 
 
-@pytest.fixture(scope="module", params=["ext4-512", "ext4-4096", "xfs-512", "xfs-4096"])
+@pytest.fixture(scope="module", params=DISKS)
 def whole(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Disk]:

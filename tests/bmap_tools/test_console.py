@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from bmap_tools import console
-from tests.kit.bmap.command import complaints, tool
+from tests.kit.bmap.command import program, says, tool
 from tests.kit.paths import ROOT
 
 
-def test_only_the_first_twenty_files_are_listed(
-    ext4_root: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+def test_create_lists_only_the_first_twenty_files_that_are_not_mapped(
+    ext4_root: Path, bmap: Path
 ) -> None:
     for number in range(33):
         (ext4_root / f"{number:02d}\n").symlink_to("nowhere")
-    assert tool("create", ext4_root, "-o", bmap) == 1
-    lines = complaints(capsys).splitlines()
+    lines = says(1, "create", ext4_root, "-o", bmap).splitlines()
     listed = [line for line in lines if line.startswith("  b'")]
     assert listed == [f"  b'{number:02d}\\n': No such file or directory" for number in range(20)]
     assert "  and 13 more" in lines
@@ -30,14 +29,7 @@ def test_only_the_first_twenty_files_are_listed(
 def test_an_output_encoding_without_accents_gets_escapes(root: Path, bmap: Path) -> None:
     (root / "caf\u00e9").touch()
     assert tool("create", root, "-o", bmap) == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "bmap_tools", "show", str(bmap), "caf\u00e9"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = program("show", bmap, "caf\u00e9", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "caf\\xe9\n" in done.stdout
 
@@ -48,7 +40,7 @@ def test_progress_is_a_line_now_and_then(
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
     with console.progress("mapping", 2000) as tick:
         tick(1000)
-    assert complaints(capsys) == (
+    assert capsys.readouterr().err == (
         "bmap_tools: mapping: 2,000 files\nbmap_tools: mapping: 1,000 of 2,000 files\n"
     )
 

@@ -61,7 +61,7 @@ def test_a_partition_of_an_nvme_namespace(tmp_path: Path) -> None:
         ("mmcblk0", {"device/serial": "0x12345678\n"}, "0x12345678", None),
     ],
 )
-def test_disks_of_other_kinds(
+def test_serial_and_wwid_of_disks_of_other_kinds(
     tmp_path: Path, name: str, attributes: dict[str, str], serial: str | None, wwid: str | None
 ) -> None:
     found = device.of_sysfs(str(sysfs(tmp_path / name, attributes)))
@@ -92,6 +92,7 @@ def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> N
     ("name", "reason"),
     [
         ("dm-0", "device-mapper.*LVM"),
+        ("md0/md0p1", "RAID"),
         ("md127", "RAID"),
         ("md_d0", "unknown"),
         ("bcache0", "bcache"),
@@ -107,14 +108,12 @@ def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> N
 def test_devices_that_are_not_plain_disks_are_refused(
     tmp_path: Path, name: str, reason: str
 ) -> None:
-    with pytest.raises(UnsupportedStorage, match=rf"/dev/{name} is on .*{reason}"):
-        device.of_sysfs(str(sysfs(tmp_path / name, {})))
-
-
-def test_a_partition_of_a_raid_is_refused(tmp_path: Path) -> None:
-    raid = sysfs(tmp_path / "md0", {})
-    with pytest.raises(UnsupportedStorage, match=r"/dev/md0p1 is on a RAID"):
-        device.of_sysfs(str(sysfs(raid / "md0p1", {"start": "2048"})))
+    disk, _, partition = name.partition("/")
+    described = sysfs(tmp_path / disk, {})
+    if partition:
+        described = sysfs(described / partition, {"start": "2048"})
+    with pytest.raises(UnsupportedStorage, match=rf"/dev/{described.name} is on .*{reason}"):
+        device.of_sysfs(str(described))
 
 
 def test_a_device_that_sysfs_does_not_describe_is_unsupported(tmp_path: Path) -> None:

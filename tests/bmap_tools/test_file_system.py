@@ -59,17 +59,22 @@ def test_a_directory_below_and_a_bind_mount_are_on_the_same_device(
         assert file_system.find(tmp_path / "bound" / "deep") == found
 
 
-def test_small_blocks_are_reported(tmp_path: Path) -> None:
-    with disk(tmp_path, "ext4", size=32 << 20, mkfs=("-b", "1024")) as made:
-        assert file_system.find(made.mount)[0].block_size == 1024
-
-
-@pytest.mark.parametrize("kind", ["ext2", "ext3"])
-def test_the_older_exts_are_known(tmp_path: Path, kind: str) -> None:
-    with disk(tmp_path, "ext4", size=32 << 20, mkfs=("-t", kind)) as made:
-        found = file_system.find(made.mount)
-        assert found[0].uuid == run("blkid", "-p", "-o", "value", "-s", "UUID", made.device)
-        assert found[0].type in (kind, "ext4")
+@pytest.mark.parametrize(
+    ("mkfs", "types", "block_size"),
+    [
+        (("-b", "1024"), ("ext4",), 1024),
+        (("-t", "ext2", "-b", "4096"), ("ext2", "ext4"), 4096),
+        (("-t", "ext3", "-b", "4096"), ("ext3", "ext4"), 4096),
+    ],
+)
+def test_small_blocks_and_the_older_exts_are_known(
+    tmp_path: Path, mkfs: tuple[str, ...], types: tuple[str, ...], block_size: int
+) -> None:
+    with disk(tmp_path, "ext4", size=32 << 20, mkfs=mkfs) as made:
+        found = file_system.find(made.mount)[0]
+        assert found.uuid == run("blkid", "-p", "-o", "value", "-s", "UUID", made.device)
+        assert found.type in types
+        assert found.block_size == block_size
 
 
 def test_before_linux_6_9_the_uuid_is_read_from_the_superblock(
@@ -160,10 +165,19 @@ def test_overlay_is_refused(tmp_path: Path) -> None:
             run("umount", str(made.mount / "merged"))
 
 
-def test_btrfs_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        ("btrfs", (), "btrfs reports addresses in a logical space"),
+        ("ext4", ("data=journal",), r"data=journal.*data=ordered"),
+    ],
+)
+def test_btrfs_and_journaled_data_are_refused(
+    tmp_path: Path, kind: str, options: tuple[str, ...], reason: str
+) -> None:
     with (
-        disk(tmp_path, "btrfs") as made,
-        pytest.raises(UnsupportedStorage, match="btrfs reports addresses in a logical space"),
+        disk(tmp_path, kind, options=options) as made,
+        pytest.raises(UnsupportedStorage, match=reason),
     ):
         file_system.find(made.mount)
 
@@ -171,16 +185,9 @@ def test_btrfs_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("nfs4", "network"),
-        ("cifs", "network"),
-        ("lustre", "network"),
-        ("fuse", "FUSE"),
-        ("fuse.sshfs", "FUSE"),
-        ("fuseblk", "FUSE"),
-        ("9p", "host"),
-        ("zfs", "pool"),
-        ("squashfs", "unknown"),
-        ("ext5", "unknown"),
+        *((kind, "network") for kind in ("nfs4", "cifs", "lustre")),
+        *((kind, "FUSE") for kind in ("fuse", "fuse.sshfs", "fuseblk")),
+        *(("9p", "host"), ("zfs", "pool"), ("squashfs", "unknown"), ("ext5", "unknown")),
     ],
 )
 def test_other_file_systems_are_refused_with_their_reason(kind: str, reason: str) -> None:
@@ -189,19 +196,8 @@ def test_other_file_systems_are_refused_with_their_reason(kind: str, reason: str
     assert why.startswith(kind)
     assert reason in why
     assert why.endswith("extents can be read from ext2, ext3, ext4 and XFS")
-
-
-@pytest.mark.parametrize("kind", ["ext2", "ext3", "ext4", "xfs"])
-def test_these_file_systems_are_not_refused(kind: str) -> None:
-    assert file_system.unsupported_reason(Mount(kind, "rw")) is None
-
-
-def test_journaled_data_is_refused_as_an_option(tmp_path: Path) -> None:
-    with (
-        disk(tmp_path, "ext4", size=64 << 20, options=("data=journal",)) as made,
-        pytest.raises(UnsupportedStorage, match=r"data=journal.*data=ordered"),
-    ):
-        file_system.find(made.mount)
+    for known in ("ext2", "ext3", "ext4", "xfs"):
+        assert file_system.unsupported_reason(Mount(known, "rw")) is None
 
 
 def test_journaled_data_is_refused_as_the_superblocks_default(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from tests.kit.bmap.documents import (
     write,
 )
 from tests.kit.bmap.rules import is_valid
-from tests.kit.paths import ROOT
+from tests.kit.pages import snippets
 
 
 @in_a_shared_directory
@@ -42,17 +41,16 @@ def test_a_saved_map_is_what_plain_json_and_load_read(tmp_path: Path, plain: Jso
     assert contents(load(path)) == expected(plain)
 
 
-@pytest.mark.parametrize("group", [1, 50, 1 << 14])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_any_formatting_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Callable[[Json], str], group: int
+def test_a_map_of_any_formatting_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Callable[[Json], str]
 ) -> None:
-    monkeypatch.setattr(bmap_json, "GROUP_BYTES", group)
+    monkeypatch.setattr(bmap_json, "GROUP_BYTES", 50)
     path = write(tmp_path, layout(document()))
     assert contents(load(path)) == expected(document())
 
 
-def test_names_may_be_written_without_escapes(tmp_path: Path) -> None:
+def test_names_of_a_map_may_be_written_without_escapes(tmp_path: Path) -> None:
     plain = document()
     plain["files"][-1][0] = "b/é 日本 \U0001f600"
     path = write(tmp_path, json.dumps(sealed(plain), ensure_ascii=False))
@@ -127,39 +125,23 @@ def test_no_prefix_of_a_map_is_a_map(tmp_path: Path) -> None:
             load(write(tmp_path, data[:size]))
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        '[["a/one", NaN, 1, 1, 1, []]]',
-        '[["a/one", 0, 1, 1, 1, [[0, -Infinity, 512]]]]',
-        '[["a/one", 0, 1, 1, 1, {"a": 0, "a": 0}]]',
-        f'[["a/one", {"9" * 5000}, 1, 1, 1, []]]',
-        "[" * 10_000_000,
-        '[["a/one", 0, 1, 1, 1, [[0, 0, ' + "[" * 10_000_000,
-        '[["a/one", 0, 1, 1, 1, ' + '{"a":' * 2_000_000,
-    ],
-    ids=["NaN", "Infinity", "twice", "long", "nested", "nested extent", "nested object"],
-)
+@pytest.mark.parametrize("rows", ['[["a/one", NaN, 1, 1, 1, []]]', "[" * 10_000_000], ids=len)
 @pytest.mark.parametrize("separator", ["", "\n"], ids=["one line", "one file per line"])
-def test_hostile_json_is_refused(tmp_path: Path, rows: str, separator: str) -> None:
+def test_hostile_json_is_refused_with_the_path(tmp_path: Path, rows: str, separator: str) -> None:
     text = json.dumps(document() | {"files": "HERE"}).replace('"HERE"', rows)
     text = text.replace('"files": [', f'{separator}"files": [{separator}', 1)
-    message = "is not a number|occurs twice|too many digits|nested too deeply"
+    message = "is not a number|nested too deeply"
     with pytest.raises(MapFormatError, match=rf"bmap\.json: .*({message})"):
         load(write(tmp_path, text))
 
 
-@pytest.fixture
-def umask() -> Iterator[int]:
-    mask = 0o026
-    before = os.umask(mask)
-    yield mask
-    os.umask(before)
-
-
-def test_a_map_has_the_mode_of_a_new_file(tmp_path: Path, umask: int) -> None:
-    save(map_of(document()), tmp_path / "bmap.json")
-    assert stat.S_IMODE((tmp_path / "bmap.json").stat().st_mode) == 0o666 & ~umask
+def test_a_map_has_the_mode_of_a_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o026)
+    try:
+        save(map_of(document()), tmp_path / "bmap.json")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "bmap.json").stat().st_mode) == 0o666 & ~0o026
 
 
 class Unwritable:
@@ -196,13 +178,13 @@ def test_saving_replaces_an_old_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [str, os.fsencode, Path])
-def test_every_kind_of_path_is_accepted(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+def test_load_and_save_take_every_kind_of_path(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
     name = tmp_path / ("é" * 120)  # as long as a name can be, almost
     save(map_of(document()), kind(name))
     assert len(load(kind(name))) == 6
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
+def test_load_and_save_follow_links(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there/bmap.json")
     save(map_of(document()), tmp_path / "link")
@@ -210,7 +192,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
     assert len(load(tmp_path / "link")) == len(load(tmp_path / "there" / "bmap.json")) == 6
 
 
-def test_a_path_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
+def test_a_map_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     for name, error in (("no", FileNotFoundError), ("link", FileNotFoundError)):
         with pytest.raises(error, match=name):
@@ -225,28 +207,17 @@ def test_a_path_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["directory", "link"]
 
 
-def test_the_public_names() -> None:
-    assert sorted(bmap_tools.__all__) == [
-        "Device",
-        "ExtentMap",
-        "FileSystem",
-        "MapFormatError",
-        "load",
-        "save",
-    ]
+def test_the_public_names_of_bmap_tools() -> None:
+    names = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"]
+    assert sorted(bmap_tools.__all__) == names
     assert issubclass(MapFormatError, ValueError)
 
 
-def snippet(language: str) -> str:
-    page = (ROOT / "docs" / "bmap.md").read_text()
-    (found,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
-    return str(found)
-
-
 def test_the_map_of_the_page_is_a_map(tmp_path: Path) -> None:
-    plain = json.loads(snippet("json"))
+    (text,) = snippets("docs/bmap.md", "json")
+    plain = json.loads(text)
     assert is_valid(plain)
-    assert contents(load(write(tmp_path, snippet("json")))) == expected(plain)
+    assert contents(load(write(tmp_path, text))) == expected(plain)
 
 
 def test_the_program_of_the_page_reads_a_file(
@@ -261,7 +232,7 @@ def test_the_program_of_the_page_reads_a_file(
     assert len(load(write(tmp_path, plain))) == 1
     monkeypatch.chdir(tmp_path)
     names: Json = {}
-    code = snippet("python")
+    (code,) = snippets("docs/bmap.md", "python")
     exec(code, names)
     zeros = bytes(9000)
     file = zeros[:512] + image[4096:4608] + zeros[1024:8192] + image[512:4608]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bmap_tools import MapFormatError, load
@@ -35,30 +35,12 @@ def load_or_none(path: Path) -> Json | None:
         return None
 
 
-ODD = st.sampled_from(
-    [
-        *(None, True, False, 0, -1, 1, 3, 511, 512, 4096, 4097, GIB, 2**48, 2**48 + 1, 2**63 - 512),
-        *(2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**400, 0.0, 4096.0, 1e300, "", "0"),
-        *(
-            "a",
-            ".",
-            "..",
-            "/",
-            "a/",
-            "a//b",
-            "/a",
-            "a/..",
-            "a/./b",
-            "b/c",
-            "a\0",
-            "\ud800",
-            "\udcff",
-        ),
-        *([], {}, [[]], [0, 0, 4096], [[0, 0, 512], [0, 0, 512]], [[0, 2**63 - 512, 512]]),
-    ]
-)
-
-
+NUMBERS = [0, -1, 1, 3, 511, 512, 4096, 4097, GIB, 2**48, 2**48 + 1, 2**63 - 512, 2**63 - 1, 2**63]
+NUMBERS += [2**64, -(2**63), -(2**63) - 1, 10**400]
+TEXT = [*("", "0", "a", ".", "..", "/", "a/", "a//b", "/a", "a/..", "a/./b", "b/c", "a\0")]
+TEXT += ["\ud800", "\udcff"]
+LISTS = [[], [[]], [0, 0, 4096], [[0, 0, 512], [0, 0, 512]], [[0, 2**63 - 512, 512]]]
+ODD = st.sampled_from([None, True, False, 0.0, 4096.0, 1e300, {}, *NUMBERS, *TEXT, *LISTS])
 # Copies, because a later edit may be one of what an earlier one put there.
 VALUES = (ODD | TEXTS | st.integers() | st.lists(ODD, max_size=3)).map(copy.deepcopy)
 
@@ -93,7 +75,7 @@ def edited(draw: st.DrawFn) -> Json:
     return plain
 
 
-@settings(in_a_shared_directory, max_examples=400)
+@in_a_shared_directory
 @given(edited())
 def test_an_edited_map_is_refused_or_is_what_plain_json_says(tmp_path: Path, plain: Json) -> None:
     path = write(tmp_path, plain)
@@ -125,27 +107,9 @@ def test_random_documents_are_right_by_the_rules(plain: Json) -> None:
     assert is_valid(plain)
 
 
+WORDS = rb'0 9 - . e5 [ ] { } , : " \ null true NaN Infinity \ud800'.split()
 PIECES = st.binary(max_size=3) | st.sampled_from(
-    [
-        *(
-            b"0",
-            b"9",
-            b"-",
-            b".",
-            b"e5",
-            b"[",
-            b"]",
-            b"{",
-            b"}",
-            b",",
-            b":",
-            b'"',
-            b"\\",
-            b"\n",
-            b" ",
-        ),
-        *(b"null", b"true", b"NaN", b"Infinity", b"],\n[", b'"a": 1,', b"\\ud800", b"\xff", b"\0"),
-    ]
+    [*WORDS, b"\n", b" ", b"],\n[", b'"a": 1,', b"\xff", b"\0"]
 )
 
 
@@ -159,7 +123,7 @@ def mangled(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(in_a_shared_directory, max_examples=400)
+@in_a_shared_directory
 @given(mangled())
 def test_mangled_text_is_refused_or_is_what_plain_json_says(tmp_path: Path, data: bytes) -> None:
     path, plain = write(tmp_path, data), plain_json(data)

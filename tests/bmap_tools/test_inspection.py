@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from bmap_tools import fiemap, file_system, inspection
+from bmap_tools import fiemap, inspection
 from tests.kit.bmap.command import entries, fill, settle, through_the_image, tool
 from tests.kit.bmap.files import set_flags
-from tests.kit.devices import Disk, disk, loop_device, require, run
+from tests.kit.devices import disk, loop_device, require, run
 
 
-def test_the_time_of_the_last_access_stays(root: Path, bmap: Path) -> None:
+def test_create_and_verify_leave_the_time_of_the_last_access(root: Path, bmap: Path) -> None:
     (path,) = fill(root, (5000,))
     os.utime(path, ns=(1, path.stat().st_mtime_ns))
     assert tool("create", root, "-o", bmap) == 0
@@ -42,7 +42,7 @@ def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root: Path, bmap: Path)
     assert tool("verify", bmap) == 0
     assert not woken.is_set()
     os.close(os.open(ext4_root / "fifo", os.O_RDONLY))
-    writer.join(10)
+    writer.join(120)
     assert woken.is_set()
 
 
@@ -98,20 +98,6 @@ def reason_against(kind: str, path: Path) -> str | None:
         os.close(fd)
 
 
-def test_plain_files_can_be_mapped(whole: Disk) -> None:
-    (whole.mount / "plain").write_bytes(b"x")
-    assert reason_against(file_system.find(whole.mount)[0].type, whole.mount / "plain") is None
-
-
-def test_a_file_whose_data_is_journaled_cannot_be_mapped(tmp_path: Path) -> None:
-    require("debugfs")
-    with disk(tmp_path, "ext4", size=64 << 20) as made:
-        (made.mount / "journaled").write_bytes(b"x")
-        set_flags(made, "journaled", 0x84000)
-        assert "j" in run("lsattr", str(made.mount / "journaled")).split()[0]
-        assert "journal" in str(reason_against("ext4", made.mount / "journaled"))
-
-
 @pytest.mark.parametrize(
     ("kind", "flags", "reason"),
     [
@@ -124,7 +110,7 @@ def test_a_file_whose_data_is_journaled_cannot_be_mapped(tmp_path: Path) -> None
         ("xfs", 0x800, None),  # not encrypted there, but FS_XFLAG_EXTSIZE
     ],
 )
-def test_flags_that_cannot_be_set_here(
+def test_a_file_with_a_flag_that_cannot_be_set_here_is_not_mapped(
     monkeypatch: pytest.MonkeyPatch, kind: str, flags: int, reason: str | None
 ) -> None:
     requests = []

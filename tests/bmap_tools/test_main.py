@@ -5,22 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.kit.bmap.command import fill, refused, tool
+from tests.kit.bmap.command import fill, program, refused, tool
 from tests.kit.paths import ROOT
 from tests.kit.process import started
 
 
 @pytest.mark.parametrize(
     ("module", "function", "seconds"),
-    [("fiemap", "usable_extents", 0.003), ("format", "lines", 20)],
+    [("fiemap", "usable_extents", 0.01), ("format", "lines", 60)],
     ids=["while files are mapped", "while the map is written"],
 )
-def test_ctrl_c_leaves_nothing_behind(
+def test_ctrl_c_of_create_leaves_nothing_behind(
     ext4_root: Path, tmp_path: Path, module: str, function: str, seconds: float
 ) -> None:
     fill(ext4_root, (100,) * 1500)
@@ -48,9 +47,8 @@ def test_ctrl_c_leaves_nothing_behind(
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "at work\n"
-        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        work, said = process.communicate(timeout=30)
+        work, said = process.communicate(timeout=300)
     assert process.returncode == 130
     assert work.count("at work") < 800
     assert said.endswith("bmap_tools: interrupted\n")
@@ -71,36 +69,24 @@ def test_ctrl_c_leaves_nothing_behind(
         ("nonsense",),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
+def test_wrong_arguments_of_bmap_tools_are_refused(arguments: tuple[str, ...]) -> None:
     assert tool(*arguments) == 2
 
 
 @pytest.mark.parametrize("command", ["verify", "show"])
-def test_a_file_that_is_not_a_map_is_refused(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_not_a_map_is_refused(command: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"format": "tiff"}')
-    assert f"{tmp_path}/x.json: " in refused(capsys, command, tmp_path / "x.json")
-    assert "y.json: No such file" in refused(capsys, command, tmp_path / "y.json")
+    assert f"{tmp_path}/x.json: " in refused(command, tmp_path / "x.json")
+    assert "y.json: No such file" in refused(command, tmp_path / "y.json")
 
 
 def test_a_closed_pipe_is_not_an_error(mapped: tuple[Path, Path]) -> None:
-    _, bmap = mapped
-    command = f"{sys.executable} -m bmap_tools show {bmap} | true"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = f"{sys.executable} -m bmap_tools show {mapped[1]} | true"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == ""
 
 
 def test_the_program_runs_by_its_module_name(mapped: tuple[Path, Path]) -> None:
-    _, bmap = mapped
-    done = subprocess.run(
-        [sys.executable, "-m", "bmap_tools", "verify", str(bmap)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = program("verify", mapped[1])
     assert (done.returncode, done.stdout) == (0, "")
     assert "12 of 12 files are as mapped" in done.stderr

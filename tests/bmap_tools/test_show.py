@@ -8,17 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import bmap_tools
-from tests.kit.bmap.command import entries, refused, tool
+from tests.kit.bmap.command import entries, refused, says, shows, tool
 from tests.kit.bmap.files import filefrag, fragment
 from tests.kit.devices import Disk, disk, run
 
 
-def test_show_prints_a_summary(
-    mapped: tuple[Path, Path], made: Disk, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_prints_a_summary(mapped: tuple[Path, Path], made: Disk) -> None:
     root, bmap = mapped
     fragment(root / "many", 200)
     (root / "empty").mkdir()
@@ -31,9 +28,7 @@ def test_show_prints_a_summary(
     block = os.statvfs(root).f_frsize
     reserved = (3 << 20) - -(-50_000 // block) * block
     assert tool("create", root, "-o", bmap) == 1
-    capsys.readouterr()
-    assert tool("show", bmap) == 0
-    shown = capsys.readouterr().out
+    shown = shows(bmap)
     files = entries(bmap)
     counts = [
         sum(extent[0] < rest[0] for extent in rest[4])
@@ -60,7 +55,7 @@ def test_show_prints_a_summary(
 
 
 def test_show_prints_the_extents_of_a_file_with_the_lbas_of_the_disk(
-    tmp_path: Path, bmap: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, bmap: Path
 ) -> None:
     with disk(tmp_path, "ext4", sector=4096, partition=True) as made:
         path = made.mount / "file name"
@@ -69,10 +64,8 @@ def test_show_prints_the_extents_of_a_file_with_the_lbas_of_the_disk(
             os.posix_fallocate(file.fileno(), 8192, 4096)
         assert tool("create", made.mount, "-o", bmap) in (0, 1)
         (_, physical, _, _), *_ = filefrag(path)
-        capsys.readouterr()
         for name in ("file name", str(path)):
-            assert tool("show", bmap, name) == 0
-            shown = capsys.readouterr().out
+            shown = shows(bmap, name)
             lba = ((1 << 20) + physical) // 4096
             assert re.search(rf"\n +0 +{physical} +8192  {lba} to {lba + 1}\n", shown)
             assert re.search(r"\n +8192 +unwritten +4096\n", shown)
@@ -80,23 +73,17 @@ def test_show_prints_the_extents_of_a_file_with_the_lbas_of_the_disk(
             assert "size    12,288 bytes" in shown
 
 
-def test_show_of_a_file_that_is_not_mapped_or_not_in_the_map(
-    mapped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_of_a_file_that_is_not_mapped_or_not_in_the_map(mapped: tuple[Path, Path]) -> None:
     root, bmap = mapped
     (root / "dangling").symlink_to("nowhere")
     assert tool("create", root, "-o", bmap) == 1
-    capsys.readouterr()
-    assert tool("show", bmap, "dangling") == 0
-    assert "not mapped, to be read as a file: No such file" in capsys.readouterr().out
+    assert "not mapped, to be read as a file: No such file" in shows(bmap, "dangling")
     for name in ("c0", "c0/00.jp", "0/00.jpg", ""):
-        said = refused(capsys, "show", bmap, name)
+        said = refused("show", bmap, name)
         assert f"has no file {name}; give its path from {root}" in said
 
 
-def test_control_characters_of_a_map_are_shown_as_escapes(
-    mapped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_of_a_map_are_shown_as_escapes(mapped: tuple[Path, Path]) -> None:
     _, bmap = mapped
     loaded = bmap_tools.load(bmap)
     loaded = replace(
@@ -107,10 +94,7 @@ def test_control_characters_of_a_map_are_shown_as_escapes(
         unmapped={0: "because\x1b]0;\a\n"},
     )
     bmap_tools.save(loaded, bmap)
-    capsys.readouterr()
-    assert tool("show", bmap) == 0
-    assert tool("verify", bmap) == 1
-    shown, said = capsys.readouterr()
+    shown, said = shows(bmap), says(1, "verify", bmap)
     assert "serial       \\x1b[31m\n" in shown
     assert "  1: because\\x1b]0;\\x07\\n\n" in shown
     assert ", not \\x1b[31m\n" in said

@@ -11,20 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.bmap.command import complaints, fill, refused, rewrite, settle, tool
+from tests.kit.bmap.command import fill, refused, rewrite, says, settle, tool
 from tests.kit.bmap.files import as_nobody, fragment
 from tests.kit.devices import Disk, disk, mounted, require
 
 
-def test_verify_says_that_all_files_are_as_mapped(
-    mapped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_says_that_all_files_are_as_mapped(mapped: tuple[Path, Path]) -> None:
     root, bmap = mapped
-    capsys.readouterr()
-    assert tool("verify", bmap) == 0
-    assert "12 of 12 files are as mapped" in complaints(capsys)
-    assert tool("verify", bmap, "--bytes", "--root", root, "--sample", 5) == 0
-    assert "5 of 12 files are as mapped" in complaints(capsys)
+    assert "12 of 12 files are as mapped" in says(0, "verify", bmap)
+    said = says(0, "verify", bmap, "--bytes", "--root", root, "--sample", 5)
+    assert "5 of 12 files are as mapped" in said
 
 
 def put_another(path: Path) -> None:
@@ -50,42 +46,31 @@ def replace_by_directory(path: Path) -> None:
     ],
 )
 def test_a_changed_file_is_found(
-    mapped: tuple[Path, Path],
-    capsys: pytest.CaptureFixture[str],
-    change: Callable[[Path], None],
-    how: str,
+    mapped: tuple[Path, Path], change: Callable[[Path], None], how: str
 ) -> None:
     root, bmap = mapped
     change(root / "c1" / "03.jpg")
-    assert tool("verify", bmap) == 1
-    said = complaints(capsys)
+    said = says(1, "verify", bmap)
     assert "1 of 12 files are not as mapped" in said
     assert re.search(rf"^  c1/03\.jpg: .*{how}", said, re.MULTILINE)
     assert f"renew the map: python -m bmap_tools create {root} -o {bmap}" in said
 
 
-def test_a_lost_directory_is_found(
-    mapped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_directory_is_found(mapped: tuple[Path, Path]) -> None:
     root, bmap = mapped
     shutil.rmtree(root / "c1")
-    assert tool("verify", bmap) == 1
-    assert "6 of 12 files are not as mapped" in complaints(capsys)
+    assert "6 of 12 files are not as mapped" in says(1, "verify", bmap)
 
 
-def test_unreadable_files_cannot_be_verified(
-    public: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_files_cannot_be_verified(public: Path) -> None:
     fill(public, (5000, 5000))
     for name, size in (("secret", 5000), ("hole", 0)):
         (public / name).write_bytes(b"x" * size)
         (public / name).chmod(0)
     bmap = public / "out" / "bmap.json"
     assert tool("create", public, "-o", bmap) == 0
-    capsys.readouterr()
     with as_nobody():
-        assert tool("verify", bmap) == 1
-    said = complaints(capsys)
+        said = says(1, "verify", bmap)
     assert "2 of 4 files are not as mapped" in said
     for name in ("secret", "hole"):
         assert f"  {name}: extents: Permission denied\n" in said
@@ -93,11 +78,7 @@ def test_unreadable_files_cannot_be_verified(
 
 @pytest.mark.parametrize(("file_system", "command"), [("ext4", "e4defrag"), ("xfs", "xfs_fsr")])
 def test_defragmenting_is_found_though_it_leaves_no_trace_in_the_status(
-    tmp_path: Path,
-    bmap: Path,
-    capsys: pytest.CaptureFixture[str],
-    file_system: str,
-    command: str,
+    tmp_path: Path, bmap: Path, file_system: str, command: str
 ) -> None:
     require(command)
     with disk(tmp_path, file_system) as made:
@@ -111,24 +92,19 @@ def test_defragmenting_is_found_though_it_leaves_no_trace_in_the_status(
         subprocess.run([command, "-v", str(path)], capture_output=True, check=False)
         after = path.stat()
         assert (before.st_mtime_ns, before.st_ctime_ns) == (after.st_mtime_ns, after.st_ctime_ns)
-        assert tool("verify", bmap) == 1
-        said = complaints(capsys)
+        said = says(1, "verify", bmap)
         assert "1 of 2 files are not as mapped" in said.replace("of 3", "of 2")
         assert "  many: extents: they have moved\n" in said
         assert other.exists()
 
 
-def test_a_sample_is_random_and_depends_on_the_seed(
-    mapped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_is_random_and_depends_on_the_seed(mapped: tuple[Path, Path]) -> None:
     root, bmap = mapped
     for path in root.glob("*/*"):
         path.chmod(0o600)
-    capsys.readouterr()
     seen = []
     for seed in (1, 1, 2, 3):
-        assert tool("verify", bmap, "--sample", 4, "--seed", seed) == 1
-        said = complaints(capsys)
+        said = says(1, "verify", bmap, "--sample", 4, "--seed", seed)
         assert "4 of 4 files are not as mapped" in said
         seen.append(re.findall(r"c\d/\d\d\.jpg", said))
     assert seen[0] == seen[1]
@@ -136,18 +112,17 @@ def test_a_sample_is_random_and_depends_on_the_seed(
 
 
 def test_the_same_tree_on_another_device_is_not_the_maps(
-    mapped: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mapped: tuple[Path, Path], tmp_path: Path
 ) -> None:
     root, bmap = mapped
     (tmp_path / "other").mkdir()
     with disk(tmp_path / "other", "ext4") as other:
         shutil.copytree(root, other.mount / "root")
-        assert tool("verify", bmap, "--root", other.mount / "root") == 1
-        said = complaints(capsys)
+        said = says(1, "verify", bmap, "--root", other.mount / "root")
         assert "is not on the device of" in said
         assert re.search("UUID of the file system: .*, not ", said)
-        assert tool("verify", bmap, "--bytes", "--uri", other.device) == 2
-        assert f"{other.device} does not hold the map's file system" in complaints(capsys)
+        said = says(2, "verify", bmap, "--bytes", "--uri", other.device)
+        assert f"{other.device} does not hold the map's file system" in said
 
 
 def test_the_same_file_system_mounted_elsewhere_is_the_maps(
@@ -159,12 +134,10 @@ def test_the_same_file_system_mounted_elsewhere_is_the_maps(
 
 
 def test_a_missing_directory_or_a_wrong_image_is_refused(
-    mapped: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mapped: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, bmap = mapped
     (tmp_path / "image").write_bytes(bytes(1 << 20))
-    assert "x: No such file" in refused(capsys, "verify", bmap, "--root", tmp_path / "x")
-    assert "does not hold" in refused(
-        capsys, "verify", bmap, "--bytes", "--uri", tmp_path / "image"
-    )
-    assert "y: No such file" in refused(capsys, "verify", bmap, "--bytes", "--uri", tmp_path / "y")
+    assert "x: No such file" in refused("verify", bmap, "--root", tmp_path / "x")
+    assert "does not hold" in refused("verify", bmap, "--bytes", "--uri", tmp_path / "image")
+    assert "y: No such file" in refused("verify", bmap, "--bytes", "--uri", tmp_path / "y")

@@ -70,7 +70,7 @@ def test_long_names_have_the_place_of_their_data(tmp_path: Path, flavour: int) -
     assert found[1][:2] == [b"", b"2" * 600]
 
 
-def test_the_samples_are_those_that_dali_finds_without_an_index(tmp_path: Path) -> None:
+def test_the_samples_of_an_index_are_those_that_dali_finds_without_an_index(tmp_path: Path) -> None:
     members = [
         *(("dir/.hidden", b"h"), ("nodot", b"n"), (".hidden", b"."), ("a.n", b"1"), ("/a.n", b"2")),
         *(("../up/b.n", b"3"), ("dir/b.n", b"4")),
@@ -81,7 +81,7 @@ def test_the_samples_are_those_that_dali_finds_without_an_index(tmp_path: Path) 
     assert batch(tar, ext, index_paths=str(tmp_path / "a.idx")) == batch(tar, ext)
 
 
-def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
+def test_index_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
     other = write_tar(tmp_path / "without_extension", MEMBERS[:1])
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-m", "dali_storage", "index", str(tar), str(other), "-o"]
@@ -99,13 +99,20 @@ def test_the_command_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
         (gzip.compress(b"a" * 9999, mtime=1 << 30), "is no tar.*; it is compressed with gzip"),
         (bz2.compress(b"a" * 9999), "is no tar.*; it is compressed with bzip2; decompress it"),
         (bytes(10240), "the tar has no samples"),
+        ("a b.jpg", "'a b.jpg': white space or no extension"),
+        ("1.left eye.jpg", "bad.tar', '1.left eye.jpg': white space"),
+        ("a.", "'a.': white space or no extension"),
     ],
 )
-def test_what_is_no_container_is_named_and_the_others_are_indexed(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
-) -> None:
+def test_what_has_no_index_is_named_and_the_others_are_indexed(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    content: bytes | str, message: str,
+) -> None:  # fmt: skip
     bad, missing = tmp_path / "bad.tar", tmp_path / "missing.tar"
-    bad.write_bytes(content)
+    if isinstance(content, bytes):
+        bad.write_bytes(content)
+    else:  # a name that an index cannot have
+        write_tar(bad, [("1.jpg", b"1"), (content, b"2")])
     assert index.main([str(bad), str(missing), str(tar)]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2
@@ -113,16 +120,6 @@ def test_what_is_no_container_is_named_and_the_others_are_indexed(
     assert re.search(message, errors[0])
     assert errors[1] == f"error: {os_error(2, os.fsencode(missing))}"
     assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.tar"]
-
-
-@pytest.mark.parametrize("name", ["a b.jpg", "a.j pg", "a."])
-def test_a_name_that_an_index_cannot_have_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    tar = write_tar(tmp_path / "t.tar", [("1.jpg", b"1"), (name, b"2")])
-    assert index.main([str(tar)]) == 1
-    assert f"{name!r}: white space or no extension" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == ["t.tar"]
 
 
 def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> None:
@@ -136,68 +133,58 @@ def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> 
     assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
 
 
-def test_the_name_that_an_index_cannot_have_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tar = write_tar(tmp_path / "t.tar", [("1.jpg", b"1"), ("1.left eye.jpg", b"2")])
-    assert index.main([str(tar)]) == 1
-    assert "t.tar', '1.left eye.jpg': white space" in capsys.readouterr().err
-
-
+@pytest.mark.parametrize("there", ["a directory", "a link to nowhere"])
 def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = [index.Kind("tar", (".tar",), archive.matches, lambda *_: pytest.fail("read"))]
-    monkeypatch.setattr(index, "KINDS", read)
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "link.tar").symlink_to(tar)
-    os.symlink(tmp_path / "missing" / "link.idx", tmp_path / "d" / "link.idx")
-    assert index.main([str(tmp_path / "d" / "link.tar")]) == 1
-    assert str(tmp_path / "missing" / "link.idx") in capsys.readouterr().err
-
-
-def test_a_directory_for_indexes_must_exist(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        index.main([str(tar), "-o", str(tmp_path / "no")])
-    assert caught.value.code == 2
-    assert f"-o {str(tmp_path / 'no')!r} is not a directory" in capsys.readouterr().err
-
-
-def test_an_index_that_cannot_be_written_is_named(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.idx").mkdir()
+    tar: Path, tmp_path: Path, there: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    target = tmp_path / "a.idx"
+    if there == "a directory":
+        target.mkdir()
+    else:
+        target.symlink_to(tmp_path / "missing" / "link.idx")
+        target = tmp_path / "missing" / "link.idx"
+        read = index.Kind("tar", (".tar",), archive.matches, lambda *_: pytest.fail("read"))
+        monkeypatch.setattr(index, "KINDS", [read])
     assert index.main([str(tar)]) == 1
-    assert str(tmp_path / "a.idx") in capsys.readouterr().err
+    assert str(target) in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar"]
 
 
-@pytest.mark.parametrize("other", ["d/a.tar", "d/../a.tfrecord", "link/a.tar"])
-def test_two_files_cannot_have_one_index(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
+# DIR has a.tar, and a link to itself; d/ in it has another.
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("DIR/a.tar -o DIR/no", "-o 'DIR/no' is not a directory"),
+        *(
+            (f"DIR/a.tar {other}", f"'DIR/a.tar' and '{other.split()[0]}' have one index, 'DIR/a.i")
+            for other in ("DIR/d/a.tar -o DIR", "DIR/d/../a.tfrecord", "DIR/link/a.tar")
+        ),
+    ],
+)
+def test_wrong_arguments_of_index_are_refused(
+    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, error: str
 ) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to(".")
-    write_tar(tmp_path / other, MEMBERS)
-    output = ["-o", str(tmp_path)] if other == "d/a.tar" else []
-    with pytest.raises(SystemExit):
-        index.main([str(tar), f"{tmp_path}/{other}", *output])
-    error = f"{str(tar)!r} and '{tmp_path}/{other}' have one index, {str(tmp_path / 'a.idx')!r}"
-    assert error in " ".join(capsys.readouterr().err.split())
+    for other in ("d/a.tar", "a.tfrecord"):
+        write_tar(tmp_path / other, MEMBERS)
+    with pytest.raises(SystemExit) as caught:
+        index.main(arguments.replace("DIR", str(tmp_path)).split())
+    assert caught.value.code == 2
+    assert error.replace("DIR", str(tmp_path)) in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "a.idx").exists()
 
 
 @pytest.mark.parametrize("name", ["A.TAR", "x.TFRecord", "dir.tar/x.tfrecords"])
-def test_the_usual_extensions_are_replaced(tmp_path: Path, name: str) -> None:
+def test_idx_replaces_the_usual_extensions(tmp_path: Path, name: str) -> None:
     (tmp_path / "dir.tar").mkdir()
     write_tar(tmp_path / name, MEMBERS)
     assert index.main([str(tmp_path / name)]) == 0
     assert (tmp_path / name).with_suffix(".idx").exists()
 
 
-def test_a_file_may_be_named_twice(tar: Path, tmp_path: Path) -> None:
+def test_index_takes_a_file_that_is_named_twice(tar: Path, tmp_path: Path) -> None:
     assert index.main([str(tar), str(tar)]) == 0
     assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
 
@@ -236,7 +223,7 @@ def test_two_programs_may_write_one_index(
     assert (tmp_path / "a.idx").read_text() == "the whole index"
 
 
-def test_a_terminal_gets_a_bar(tar: Path, tmp_path: Path) -> None:
+def test_index_shows_a_bar_on_a_terminal(tar: Path, tmp_path: Path) -> None:
     leader, follower = os.openpty()
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"no tar")
@@ -254,7 +241,7 @@ def test_a_terminal_gets_a_bar(tar: Path, tmp_path: Path) -> None:
     assert f"/{(tar.stat().st_size + 6) / 1000:.1f} kB".encode() in shown
 
 
-def test_the_command_is_found_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_the_command_index(capsys: pytest.CaptureFixture[str]) -> None:
     for command in (doctor.main, index.main):
         with pytest.raises(SystemExit) as caught:
             command(["--help"])
@@ -262,7 +249,7 @@ def test_the_command_is_found_in_the_help(capsys: pytest.CaptureFixture[str]) ->
         assert "python -m dali_storage index" in capsys.readouterr().out
 
 
-def test_the_progress_is_in_bytes_of_all_files(
+def test_the_progress_of_index_is_in_bytes_of_all_files(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[int] = []
@@ -275,7 +262,7 @@ def test_the_progress_is_in_bytes_of_all_files(
     assert shown == sorted(shown[:each]) + [size + position for position in shown[:each]]
 
 
-def test_it_works_without_rich(
+def test_index_works_without_rich(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, imported = importlib.util.find_spec, builtins.__import__

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import pytest
 import torch
 
+from tests.kit import tiers
 from tests.kit.cifar_archive import write_cifar10
 from tests.kit.launch import LOCAL
 from tests.kit.paths import ROOT
@@ -43,6 +44,7 @@ COMMANDS = {
         "--threads 1 --max-steps 1"
     ],
 }
+IN_TEST = {"dynamic"}  # of `make test`; the others run with test-all
 STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
 CHANCE = 0.25
 RESUMED = 5  # of torchrun_resume: steps of 24 pictures in an epoch
@@ -77,6 +79,7 @@ def sets(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
     """What the commands of an example print; two run at a time, as they import for seconds."""
     path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+    chosen = [name for name in COMMANDS if tiers.TIER != "test" or name in IN_TEST]
 
     def run(name: str) -> str:
         (results / name).mkdir()
@@ -91,14 +94,14 @@ def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
                 env=os.environ | LOCAL | {"PYTHONPATH": path},
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=600,
             )
             assert done.returncode == 0, done.stderr
             output += done.stdout
         return output
 
     with ThreadPoolExecutor(2) as pool:
-        runs = {name: pool.submit(run, name) for name in COMMANDS}
+        runs = {name: pool.submit(run, name) for name in chosen}
         yield lambda name: runs[name].result()
         pool.shutdown(cancel_futures=True)
 
@@ -116,7 +119,8 @@ def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
         assert f"examples/{path.name} " in text or f"-m examples.{path.stem} " in text
 
 
-def test_ignite_goes_on_where_it_stopped(printed: Printed, results: Path) -> None:
+@pytest.mark.long
+def test_ignite_learns_and_goes_on_where_it_stopped(printed: Printed, results: Path) -> None:
     text = printed("ignite")
     assert re.findall(r"epoch (\d)", text) == ["1", "2", "3"]
     assert accuracies(text)[-1] > CHANCE
@@ -124,18 +128,21 @@ def test_ignite_goes_on_where_it_stopped(printed: Printed, results: Path) -> Non
     assert last["trainer"]["iteration"] == 3 * STEPS
 
 
-def test_lightning(printed: Printed, results: Path) -> None:
+@pytest.mark.long
+def test_lightning_trains_and_saves_its_last_step(printed: Printed, results: Path) -> None:
     assert " samples/s · waited " in printed("lightning")
     last = torch.load(results / "lightning/checkpoints/last.ckpt", weights_only=True)
     assert (last["epoch"], last["global_step"]) == (10 // STEPS, 10)
 
 
-def test_torchrun_with_two_processes(printed: Printed) -> None:
+@pytest.mark.long
+def test_torchrun_validates_every_picture_once_and_learns(printed: Printed) -> None:
     found = re.findall(r"(\d+) of (\d+) right; .* samples/s · waited ", printed("torchrun"))
     assert [int(samples) for _, samples in found] == [VALIDATION] * 3
     assert int(found[-1][0]) > CHANCE * VALIDATION
 
 
+@pytest.mark.long
 def test_torchrun_goes_on_with_another_number_of_processes(printed: Printed) -> None:
     text = printed("torchrun_resume")
     found = re.findall(r"rank (\d), step (\d+): (\d+) of epoch (\d)", text)
@@ -149,18 +156,20 @@ def test_torchrun_goes_on_with_another_number_of_processes(printed: Printed) -> 
     assert len(steps) == 2 * 7 + 8
 
 
-def test_jax(printed: Printed) -> None:
+@pytest.mark.long
+def test_jax_learns(printed: Printed) -> None:
     assert len(accuracies(printed("jax"))) == 3
     assert accuracies(printed("jax"))[-1] > CHANCE
 
 
-def test_dynamic_mode(printed: Printed) -> None:
+def test_dynamic_mode_learns(printed: Printed) -> None:
     losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed("dynamic"))]
     assert len(losses) == 6
     assert losses[-1] < losses[0]
 
 
-def test_side_by_side(printed: Printed) -> None:
+@pytest.mark.long
+def test_side_by_side_finds_the_same_pixels(printed: Printed) -> None:
     assert re.findall(r"(\S+): the same pixels", printed("side_by_side")) == [
         "CIFAR-10",
         "ImageNet",

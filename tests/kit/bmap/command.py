@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import subprocess
+import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from bmap_tools import __main__ as program
+from bmap_tools.__main__ import main
 from tests.kit.devices import Disk
+from tests.kit.paths import ROOT
 
 
 def tool(*arguments: object) -> int:
     """The exit status, also where argparse ends the program."""
     try:
-        return program.main(
+        return main(
             [os.fspath(part) if isinstance(part, Path) else str(part) for part in arguments]
         )
     except SystemExit as stop:
         return int(stop.code or 0)
+
+
+def program(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "bmap_tools", *map(str, arguments)]
+    environment = os.environ | environment
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def fill(root: Path, sizes: tuple[int, ...] = (700, 0, 4096, 9000), classes: int = 2) -> list[Path]:
@@ -61,16 +72,25 @@ def through_the_image(made: Disk, bmap: Path, path: str) -> bytes:
     return bytes(content[:size])
 
 
-def complaints(capsys: pytest.CaptureFixture[str]) -> str:
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
+def printed(status: int, *arguments: object) -> tuple[str, str]:
+    """What the command prints and says, without a traceback; it ends with this exit status."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
+        assert tool(*arguments) == status, said.getvalue()
+    assert "Traceback" not in said.getvalue()
+    return out.getvalue(), said.getvalue()
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def shows(*arguments: object) -> str:
+    return printed(0, "show", *arguments)[0]
+
+
+def says(status: int, *arguments: object) -> str:
+    return printed(status, *arguments)[1]
+
+
+def refused(*arguments: object) -> str:
     """The one line that is said when a command can do nothing."""
-    assert tool(*arguments) == 2
-    said = [line for line in complaints(capsys).splitlines() if not line.startswith("  ")]
+    said = [line for line in says(2, *arguments).splitlines() if not line.startswith("  ")]
     assert said[-1].startswith("bmap_tools: ")
     return said[-1]
 

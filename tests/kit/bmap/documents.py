@@ -21,24 +21,14 @@ from bmap_tools import Device, ExtentMap, FileSystem
 from bmap_tools.extent_map import IntArray
 
 COLUMNS = ["path", "size", "inode", "mtime_ns", "ctime_ns", "extents"]
-
-
 BLOCK_SIZES = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
-
-
 UUID = "6f1b9a52-3c0e-4d59-9b07-51d0f3a1c2e4"
-
-
 GIB = 1 << 30
-
-
 Json = dict[str, Any]
 
 
-# One directory for all examples will do; and a disk may take its time to make a map durable.
-in_a_shared_directory = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+# One directory for all examples will do.
+in_a_shared_directory = settings(suppress_health_check=list(HealthCheck))
 
 
 def document() -> Json:
@@ -138,7 +128,8 @@ def contents(loaded: ExtentMap) -> Json:
         name: {slot: getattr(getattr(loaded, name), slot) for slot in kind.__slots__}
         for name, kind in (("file_system", FileSystem), ("device", Device))
     }
-    rows = zip(*(column.tolist() for column in numbers(loaded)), strict=True)
+    columns = loaded.sizes, loaded.inodes, loaded.mtimes_ns, loaded.ctimes_ns
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     files = [
         (loaded.name(file), *row, loaded.unmapped.get(file, extents(loaded, file)))
         for file, row in enumerate(rows)
@@ -149,10 +140,6 @@ def contents(loaded: ExtentMap) -> Json:
         "directories": list(loaded.directories),
         "files": files,
     }
-
-
-def numbers(loaded: ExtentMap) -> list[IntArray]:
-    return [loaded.sizes, loaded.inodes, loaded.mtimes_ns, loaded.ctimes_ns]
 
 
 def extents(loaded: ExtentMap, file: int) -> list[list[int | None]]:
@@ -189,43 +176,25 @@ def map_of(plain: Json) -> ExtentMap:
 
 
 def offsets(sizes: list[int]) -> IntArray:
-    return np.array([sum(sizes[:count]) for count in range(len(sizes) + 1)], np.int64)
+    return np.array([*accumulate(sizes, initial=0)], np.int64)
 
 
 def many(count: int) -> ExtentMap:
-    plain = document()
-    sizes = np.full(count, 5000)
-    names = b"".join(b"a/%08d.jpg" % file for file in range(count))
-    addresses = np.arange(count) * 8192
-    return ExtentMap(
-        root=b"/data",
-        created=plain["created"],
-        file_system=FileSystem(**plain["file_system"]),
-        device=Device(**(plain["device"] | {"size": 2**40, "disk_size": 2**41})),
-        directories=(b"a",),
-        names=names,
-        name_offsets=np.arange(count + 1) * 14,
-        sizes=sizes,
-        inodes=sizes,
-        mtimes_ns=sizes,
-        ctimes_ns=sizes,
-        extent_offsets=np.arange(count + 1),
-        extents=np.stack([addresses * 0, addresses, np.full(count, 8192)], axis=1),
-        unmapped={},
-    )
+    """A map of that many files of one extent."""
+    plain = document() | {"root": "/data", "directories": ["a"]}
+    plain["device"] |= {"size": 2**40, "disk_size": 2**41}
+    row = [5000, 5000, 5000, 5000]
+    plain["files"] = [
+        [f"a/{file:08d}.jpg", *row, [[0, file * 8192, 8192]]] for file in range(count)
+    ]
+    return map_of(plain)
 
 
 COMPONENTS = st.binary(min_size=1, max_size=6).filter(
     lambda name: not {0, ord("/")} & set(name) and name not in (b".", b"..")
 )
-
-
 TIMES = st.integers(-(2**63), 2**63 - 1)
-
-
 NATURALS = st.integers(0, 2**63 - 1)
-
-
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
 
 

@@ -13,8 +13,6 @@ from bmap_tools.fiemap import RawExtent
 from tests.kit.devices import Disk, run
 
 LAST, UNKNOWN, DELALLOC, UNWRITTEN, MERGED, SHARED = 0x1, 0x2, 0x4, 0x800, 0x1000, 0x2000
-
-
 FLAGS = {
     "last": LAST,
     "unknown_loc": UNKNOWN,
@@ -58,11 +56,7 @@ def fragment(path: Path, pieces: int) -> None:
 
 
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-
-
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-
-
 NOBODY = 65534
 
 

@@ -1,4 +1,4 @@
-"""benchmark.py with a GPU: what needs one, and what the legs are asked for. Runs without a GPU."""
+"""What the legs of benchmark.py ask for, with a GPU and without; runs without one."""
 
 from __future__ import annotations
 
@@ -10,43 +10,19 @@ import numpy as np
 import pytest
 from nvidia.dali.data_node import DataNode
 
-import benchmark
 from benchmarks import environment, legs, report, workload
-from benchmarks.legs import BLOCK, PYTHON_FILE, XNVME_BAM, XNVME_GDS, Leg
+from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_GDS, Leg
 from benchmarks.measure import Result
 from benchmarks.workload import Settings, Workload
 from dali_storage import Reader
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from tests.kit.pictures import make_pictures
 
 CONTROLLER = "0000:3b:00.0"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_pictures(tmp_path_factory.mktemp("data") / "train")
-
-
 def prepare(data: Path, **settings: Any) -> Workload:
     return workload.prepare(str(data), Settings(batch_size=5, **settings))
-
-
-def refusal(data: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The line that the benchmark ends with."""
-    assert benchmark.main(["--datadir", str(data), *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
-@pytest.mark.parametrize("option", ["--mem gpu", "--mem pinned", "--pinned yes"])
-def test_what_needs_a_gpu_is_refused_without_one(
-    data: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
-    said = refusal(data, capsys, "compare", *option.split())
-    assert said == f"benchmark: {option} needs a GPU in the pipeline: --device-id N"
-    said = refusal(data, capsys, "compare", "--mem", "gpu", "--device-id", "0", "--decode")
-    assert said.endswith("DALI decodes them from there: use --mem pinned")
 
 
 @pytest.mark.parametrize("uri", [None, "/dev/nvme0n1", "/dev/ng0n1"])
@@ -81,7 +57,7 @@ MEM = {"uri": CONTROLLER, "gpu": 1}
         (XNVME_BAM, {"mem": "gpu", "pinned": "no"}, {"device": "gpu"}, MEM | {"mem": "gpu"}),
     ],
 )
-def test_what_a_leg_asks_for(
+def test_a_leg_asks_for_the_options_of_its_settings(
     data: Path, monkeypatch: pytest.MonkeyPatch, leg: Leg, settings: Any,
     arguments: dict[str, Any], options: dict[str, Any],
 ) -> None:  # fmt: skip
@@ -97,7 +73,10 @@ def test_what_a_leg_asks_for(
         pass
     assert asked.pop("backend_options") == options
     backend = {XNVME_GDS: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
-    assert asked == {"file_root": str(data), "name": "Reader", "backend": backend} | arguments
+    assert (
+        asked
+        == {"file_root": str(data / "train"), "name": "Reader", "backend": backend} | arguments
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,15 +87,24 @@ def test_the_options_of_a_leg_are_those_of_its_backend(leg: Leg, backend: type[R
     assert {*leg.backend.takes, "gpu"} <= set(inspect.signature(backend).parameters)
 
 
+def test_legs_of_dali_at_stores_have_their_own_number_of_threads(data: Path) -> None:
+    made = prepare(data, url="s3://data/train", threads=1)
+    names = {leg.name: leg.adapt(made).settings.threads for leg in OBJECT_LEGS}
+    assert names.pop("dali-s3-2") == 2
+    assert names == {name: int(name.removeprefix("dali-s3-")) if "dali" in name else 1
+                     for name in names}  # fmt: skip
+    with PYTHON_FILE.build(prepare(data, threads=3), False) as stream:
+        assert stream.pipe is not None
+        assert stream.pipe.num_threads == 3
+
+
 def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, contents: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there: list[DataNode] = []
     monkeypatch.setattr(DataNode, "gpu", lambda node: there.append(node) or node)
     made = prepare(data, mem="gpu")
-    expected = [
-        np.fromfile(path, np.uint8).sum(dtype=np.uint64) for path in sorted(data.glob("*/*"))
-    ]
+    expected = [np.frombuffer(each, np.uint8).sum(dtype=np.uint64) for each in contents]
     for leg in (legs.REFERENCE, PYTHON_FILE):
         with leg.build(made, False) as stream:
             sums, _ = next(iter(stream.batches))

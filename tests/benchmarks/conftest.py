@@ -1,0 +1,109 @@
+"""Data sets for benchmark.py, and the program itself, in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+import benchmark
+from benchmarks import dataset, workload
+from benchmarks.workload import Settings, Workload
+from bmap_tools import create
+from tests.kit import devices
+from tests.kit.cifar_archive import write_cifar10
+from tests.kit.devices import Disk
+from tests.kit.pictures import make_photographs, make_pictures
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run prints, its exit status, and what it writes to the file of --json."""
+
+    status: int
+    out: str
+    err: str
+    kept: dict[str, Any]
+
+    @property
+    def words(self) -> str:
+        """The table and the lines below it, wherever they are broken."""
+        return " ".join(self.out.split())
+
+
+Bench: TypeAlias = Callable[..., Run]
+
+
+@pytest.fixture
+def bench(tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """Runs benchmark.py."""
+
+    def run(*arguments: object) -> Run:
+        kept = tmp_path_factory.mktemp("run") / "result.json"
+        capsys.readouterr()
+        try:
+            status = benchmark.main([str(word) for word in ("--json", kept, *arguments)])
+        except SystemExit as stop:  # of argparse
+            status = int(stop.code or 0)
+        text = kept.read_text() if kept.exists() else ""  # a run that is refused may make it
+        return Run(status, *capsys.readouterr(), json.loads(text or "{}"))
+
+    return run
+
+
+def make_shards(directory: Path) -> Path:
+    """Pictures in `train`, and three containers of each format in `shards`."""
+    make_pictures(directory / "train")
+    dataset.pack(str(directory), lambda done: None, containers=3)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_shards(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def contents(data: Path) -> list[bytes]:
+    """The files of `data`, in list order."""
+    return [path.read_bytes() for path in sorted((data / "train").glob("*/*"))]
+
+
+@pytest.fixture
+def small(data: Path) -> Workload:
+    return workload.prepare(str(data), Settings(batch_size=5, rounds=2))
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photographs(tmp_path_factory.mktemp("photographs"), 128)
+
+
+@pytest.fixture(scope="session")
+def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cifar")
+    write_cifar10(root, rows=40)
+    return root
+
+
+@pytest.fixture(scope="session")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """A disk with all of these sets on its first partition."""
+    with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20, partition=True) as made:
+        make_shards(made.mount / "data")
+        write_cifar10(made.mount / "cifar", rows=40)
+        os.sync()
+        yield made
+
+
+@pytest.fixture
+def bmap(disk: Disk, tmp_path: Path) -> Path:
+    """A map of the pictures on the disk."""
+    path = tmp_path / "bmap.json"
+    assert create.run(str(disk.mount / "data" / "train"), str(path), threads=1) == 0
+    return path

@@ -1,0 +1,221 @@
+"""Each command of benchmark.py measures its legs, once with --verify."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import arguments, command, legs, workload
+from benchmarks.arguments import LOADER_LEGS
+from benchmarks.legs import CONTAINER_LEGS, LEGS
+from benchmarks.workload import Settings
+from tests.benchmarks.conftest import Bench, Run
+from tests.kit import tiers
+from tests.kit.paths import ROOT
+from tests.kit.pictures import IMAGES
+from tests.kit.process import started
+from tests.kit.tiers import by_tier
+
+SOME_CONTAINERS = [  # the others begin with make test-all
+    *("dali-webdataset", "webdataset", "webdataset-memory", "webdataset-samples"),
+    *("dali-tfrecord", "tfrecord", "records", "records-memory"),
+]
+FILES, CONTAINERS = ([leg.name for leg in each] for each in (LEGS, CONTAINER_LEGS))
+
+
+def start(*arguments: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, *arguments]
+    return started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ran(done: Run, names: Sequence[str], same: str, samples: int, batches: int) -> dict[str, Any]:
+    """The legs that a run has measured; the others say why they are not."""
+    assert done.status == 0, done.err
+    assert [*done.kept["legs"]] == [*names]
+    found = {}
+    for name, leg in done.kept["legs"].items():
+        if leg["skipped"] is not None:
+            assert f"{name}: not run: {leg['skipped']}" in done.words
+            continue
+        found[name] = leg
+        assert leg["failed"] is None
+        assert f" {name}{same}" in done.err
+        for one in leg["rounds"]:
+            assert (one["samples"], len(one["waits_seconds"])) == (samples, batches)
+            assert 0 < sum(one["waits_seconds"]) <= one["seconds"]
+        speeds = [one["samples"] / one["seconds"] for one in leg["rounds"]]
+        assert leg["summary"]["img_per_s"] == pytest.approx(np.median(speeds))
+        assert leg["summary"]["img_per_s_min"] == pytest.approx(min(speeds))
+    return found
+
+
+def test_compare_measures_every_leg(
+    data: Path, contents: list[bytes], tmp_path: Path, bench: Bench
+) -> None:
+    done = bench(
+        *("--batchsize", 8, "compare", "--datadir", data, "--verify", "--rounds", 2, "--seed", 7),
+        *("--threads", 1, "--copying-lanes", 2, "--plot", tmp_path / "result.png"),
+    )
+    legs = ran(done, FILES, ": the same as fn.readers.file", IMAGES, 3)
+    assert {one["bytes"] for leg in legs.values() for one in leg["rounds"]} == {
+        sum(map(len, contents))
+    }
+    assert [*legs][:2] == FILES[:2]
+    assert done.kept["settings"]["batch_size"] == 8
+    assert done.kept["environment"]["page_cache"] == "hot"
+    assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
+    order = workload.prepare(str(data), Settings(batch_size=8, seed=7)).order.ravel().tolist()
+    assert sorted(order) == list(range(IMAGES)) != order
+    lanes, every = legs["python-file"]["copying_lanes"], legs["python-file"]["lanes"]
+    assert lanes == min(2, every)
+    assert re.search(rf"lanes, copying at once/all: .*python-file {lanes}/{every}, ", done.out)
+    assert "memory 1/1" in done.out
+    assert [legs[name]["memory"] for name in ("dali", "python-file", "memory")] == [
+        *(None, "cpu", "cpu")
+    ]
+    assert (legs["dali"]["lanes"], legs["memory"]["lanes"]) == (None, 1)
+
+
+def test_a_single_leg_takes_options_before_and_after_its_command(
+    data: Path, contents: list[bytes], bench: Bench
+) -> None:
+    done = bench("--batchsize", 5, "--batches", 6, "dali", "--datadir", data, "--threads", 1)
+    assert done.status == 0
+    assert re.search(r"round 1/1 dali: [\d,]+ img/s", done.err)
+    (one,) = done.kept["legs"]["dali"]["rounds"]
+    # DALI pads the last batch of an epoch of 24, and then begins the next one.
+    assert (one["samples"], one["bytes"]) == (30, sum(map(len, contents + contents[:6])))
+
+
+def test_ctrl_c_shows_what_was_measured(data: Path) -> None:
+    command = "--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive"
+    with start(ROOT / "benchmark.py", *command) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("round 2/"))
+        process.send_signal(signal.SIGINT)
+        table, log = process.communicate(timeout=120)
+    assert process.returncode == 130, log
+    assert "interrupted" in log
+    assert re.search(r"dali +[\d,]+", table)
+
+
+@pytest.mark.parametrize(
+    ("broken", "arguments", "said"),
+    [
+        ("rich", "demo", r"dali-storage\[bench\]"),
+        pytest.param("nvidia.dali", "demo", r"dali-storage\[cuda12\]", marks=pytest.mark.long),
+        pytest.param("torchvision", "loaders --set=cifar10 --datadir=x",
+                     r"pip install 'dali-storage\[examples\]'", marks=pytest.mark.long),
+        pytest.param("torchvision: operator torchvision::nms does not exist",
+                     "loaders --set=cifar10 --datadir=x", "download.pytorch.org",
+                     marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
+    broken: str, arguments: str, said: str, tmp_path: Path
+) -> None:
+    name, _, error = broken.partition(": ")
+    script = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); "
+    if error:
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError({error!r})")
+    else:
+        script += f"sys.modules[{name!r}] = None; "
+    script += "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    with start("-c", script, ROOT / "benchmark.py", *arguments.split()) as process:
+        _, log = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert re.search(said, log)
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("seed", [pytest.param((), marks=pytest.mark.long), ("--seed", 7)])
+def test_containers_measures_every_leg(
+    seed: Sequence[object], data: Path, contents: list[bytes], bench: Bench
+) -> None:
+    names = CONTAINERS if tiers.TIER != "test" else SOME_CONTAINERS
+    options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--verify", *seed)
+    done = bench("containers", "--datadir", data, *options, "--legs", ",".join(names))
+    legs, sizes = ran(done, names, ": the same as the files", 25, 5), [*map(len, contents)]
+    for name in {*names} - {*legs}:
+        about_seed = "without --seed nothing is shuffled" in done.kept["legs"][name]["skipped"]
+        assert about_seed == (not seed and name.endswith("-samples"))
+    for leg in legs.values():
+        assert 0 <= leg["rounds"][0]["bytes"] - sum(sizes) <= max(sizes)
+    assert {name for name in names if name.startswith("dali-")} <= {*legs}
+    assert {name for name in SOME_CONTAINERS if not name.endswith("-samples")} <= {*legs}
+
+
+@pytest.mark.parametrize(
+    ("given", "statuses"), [((), (0, 1)), (("--legs", "dali"), (0,)), ((), (130,))]
+)
+def test_demo_has_a_second_table_of_containers(
+    given: Sequence[str], statuses: Sequence[int], monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    compared: list[Namespace] = []
+
+    def compare(options: Namespace) -> int:
+        compared.append(options)
+        return statuses[len(compared) - 1]
+
+    monkeypatch.setattr(command, "_make_demo", lambda options: None)
+    monkeypatch.setattr(command, "_compare", compare)
+    assert bench("demo", *given, "--json", "figures.json").status == statuses[-1]
+    assert len(compared) == len(statuses)
+    if len(compared) == 2:
+        assert [options.json for options in compared] == ["figures.json", None]
+        assert (compared[1].command, compared[1].verify) == ("containers", True)
+        assert set(compared[1].legs) < set(CONTAINERS)
+        assert arguments.settings(compared[1]).batches == 63
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "legs"),
+    [
+        pytest.param("imagenet-train", "0,1", ("dali", "python-file"), marks=pytest.mark.long),
+        pytest.param("cifar10", "0", LOADER_LEGS, marks=pytest.mark.long),
+        ("cifar10", "0", ("dali", "no-loader", "memory")),
+    ],
+)
+def test_loaders_compares_and_measures_every_leg(
+    name: str, workers: str, legs: tuple[str, ...], photographs: Path, cifar: Path,
+    tmp_path: Path, bench: Bench,
+) -> None:  # fmt: skip
+    done = bench(
+        *("loaders", "--set", name, "--datadir", cifar if name == "cifar10" else photographs),
+        *("--workers", workers, "--batchsize", 32, "--batches", 1, "--rounds", by_tier(1, 2)),
+        *("--legs", ",".join(legs), "--plot", tmp_path / "result.png"),
+    )
+    peers = [f"torchvision-{number}" for number in workers.split(",")]
+    found = ran(done, [*peers, *legs], " with torchvision: the same\n", 32, 1)
+    always = {"dali", "no-loader", "python-file", "memory"}
+    assert {*peers, *always.intersection(legs)} <= {*found}
+    for key, leg in found.items():
+        assert re.search(rf"^{key} +[\d,]+ +[\d,]+ +[\d,]+ +[\d,]+ +\d+%", done.out, re.M)
+        ours = key not in (*peers, "dali", "no-loader")
+        assert (leg["summary"]["storage_share"] is not None) == ours
+    assert {"torch", "torchvision", "dali"} <= {*done.kept["environment"]}
+    assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_leg_that_cannot_run_is_listed_with_its_reason(
+    data: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    monkeypatch.setattr(legs, "available_memory_bytes", lambda: 1000)
+    options = ("compare", "--datadir", data, "--rounds", 1, "--legs")
+    reason = "memory: not run: the data (0.0 GB) would fill more than half"
+    done = bench(*options, "memory,dali")
+    assert done.status == 0
+    assert reason in done.words
+    done = bench(*options, "memory")
+    assert done.status == 2
+    assert "no leg can run here: memory: the data" in done.err

@@ -1,0 +1,98 @@
+"""The data that the benchmark makes, and how torchvision's side reads CIFAR-10."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import dataset, peers
+from tests.benchmarks.conftest import Bench, make_shards
+from tests.kit.cifar_archive import write_cifar10
+
+
+def ignore(done: int) -> None:
+    pass
+
+
+def contents_of(directory: Path) -> dict[str, bytes]:
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def test_the_data_set_is_complete_and_reproducible(tmp_path: Path) -> None:
+    train = Path(dataset.make(str(tmp_path), ignore, images=20))
+    files = contents_of(train)
+    assert train == tmp_path / "train"
+    assert len(files) == len(set(files.values())) == 20
+    assert len({os.path.dirname(name) for name in files}) == dataset.CLASSES
+    assert all(40_000 <= len(contents) <= 180_000 for contents in files.values())
+    made = train.stat().st_ino
+    dataset.make(str(tmp_path), ignore, images=20)
+    assert train.stat().st_ino == made
+    (train / next(iter(files))).unlink()
+    dataset.make(str(tmp_path), ignore, images=20)
+    assert contents_of(train) == files
+    assert os.listdir(tmp_path) == ["train"]
+
+
+def test_packing_is_reproducible_and_leaves_what_is_complete(data: Path, tmp_path: Path) -> None:
+    again = make_shards(tmp_path)
+    assert contents_of(again / "shards") == contents_of(data / "shards")
+    kept = [(again / "shards" / form).stat().st_ino for form in ("webdataset", "tfrecord")]
+    (again / "shards" / "tfrecord" / "00002.idx").unlink()
+    dataset.pack(str(again), ignore, containers=3)
+    assert contents_of(again / "shards") == contents_of(data / "shards")
+    assert (again / "shards" / "webdataset").stat().st_ino == kept[0]
+    assert (again / "shards" / "tfrecord").stat().st_ino != kept[1]
+
+
+def test_the_demo_deletes_no_file_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    mine = tmp_path / "demo" / "train" / "class_0" / "mine.jpg"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    done = bench("demo")
+    assert done.status == 2
+    message = f"demo: cannot make 2000 images in {tmp_path}/demo: FileExistsError: there are other "
+    assert f"{message}files than those of the demo: demo/train" in done.err
+    assert mine.read_text() == "mine"
+
+
+def test_making_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dataset.make(str(tmp_path), interrupt, images=10)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("form", ["cifar-10-batches-py", "cifar-10-batches-bin"])
+def test_torchvisions_side_has_the_images_of_the_archive(form: str, tmp_path: Path) -> None:
+    written = write_cifar10(tmp_path, rows=30)["train"]
+    files = sorted(map(str, (tmp_path / form).glob("data_batch_*")))
+    records, labels = peers.read_cifar10(files)
+    assert np.array_equal(records, written.pixels)
+    assert labels == written.labels.tolist()
+    image, label = peers.cifar10(files, [], lambda image: image)[77]
+    pixels = written.pixels[77].reshape(3, 32, 32).transpose(1, 2, 0)
+    assert np.array_equal(np.asarray(image), pixels)
+    assert label == labels[77]
+
+
+def test_torchvisions_side_runs_no_code_of_an_archive(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Hostile()))
+    with pytest.raises(pickle.UnpicklingError, match=r"does not name posix\.mkdir"):
+        peers.read_cifar10([str(tmp_path / "data_batch_1")])
+    assert not (tmp_path / "made").exists()
