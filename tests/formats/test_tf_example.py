@@ -295,8 +295,7 @@ _FIELDS = b"\x0a\x81\0a" + message(2, int64_feature([5])) + message(9, bytes(100
 LOOKALIKE = message(
     1,
     message(
-        1,
-        _FIELDS + message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6]))),
+        1, _FIELDS + message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6])))
     ),
 )
 

@@ -214,11 +214,7 @@ class Model:
 
 
 def model_batches(
-    size: int,
-    batch_size: int,
-    options: OrderOptions,
-    batches: int,
-    containers: Sequence[int] = (),
+    size: int, batch_size: int, options: OrderOptions, batches: int, containers: Sequence[int] = ()
 ) -> list[list[int]]:
     model = Model(size, options, containers)
     return [[model.sample(i == 0) for i in range(batch_size)] for _ in range(batches)]

@@ -208,9 +208,7 @@ def test_a_jump_is_immediate_without_a_window() -> None:
     assert (far[::5] // 5).tolist() == order
 
 
-def test_few_epochs_of_a_small_data_set_are_shuffled_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_few_epochs_of_a_small_data_set_are_shuffled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     shuffles = []
     monkeypatch.setattr(streams, "shuffled", lambda *args: shuffles.append(1) or shuffled(*args))
     options = OrderOptions(by_container=True, shuffle_after_epoch=True, random_shuffle=True)

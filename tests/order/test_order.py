@@ -276,14 +276,8 @@ def test_memory_does_not_grow_with_the_epochs(monkeypatch: pytest.MonkeyPatch) -
         ({"num_shards": 0}, "num_shards must be at least 1, not 0"),
         ({"shard_id": -1}, "shard_id must be from 0 to 0, not -1"),
         ({"num_shards": 2, "shard_id": 2}, "shard_id must be from 0 to 1, not 2"),
-        (
-            {"shuffle_after_epoch": True, "random_shuffle": True},
-            "epoch and random_shuffle cannot",
-        ),
-        (
-            {"shuffle_after_epoch": True, "stick_to_shard": True},
-            "epoch and stick_to_shard cannot",
-        ),
+        ({"shuffle_after_epoch": True, "random_shuffle": True}, "epoch and random_shuffle cannot"),
+        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "epoch and stick_to_shard cannot"),
     ],
 )
 def test_impossible_options_are_refused(arguments: dict[str, Any], message: str) -> None:

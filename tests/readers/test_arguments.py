@@ -20,8 +20,6 @@ from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
 from tests.kit.trees import Tree
 
-pytestmark = pytest.mark.usefixtures("pipelines_end")
-
 SHUFFLED = {"random_shuffle": True, "initial_fill": 4}
 NEIGHBOURS: dict[str, dict[str, Any]] = {
     "num_shards": {"stick_to_shard": True},
@@ -61,10 +59,7 @@ def both(tree: Tree, **arguments: Any) -> tuple[Any, Any]:
         arguments["file_root"] = str(tree(11))
     ours = build(readers.file, name="R", **arguments)
     real = build(fn.readers.file, name="R", dont_use_mmap=True, **arguments)
-    return (
-        (ours.reader_meta("R"), take(ours, 8)),
-        (real.reader_meta("R"), take(real, 8)),
-    )
+    return ((ours.reader_meta("R"), take(ours, 8)), (real.reader_meta("R"), take(real, 8)))
 
 
 @pytest.mark.parametrize(

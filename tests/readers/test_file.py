@@ -10,17 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn, types
 
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 from tests.kit.dali import build, take
-from tests.kit.process import open_files
 from tests.kit.trees import Tree
-
-pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 
 def both(batches: int, batch_size: int = 4, **arguments: Any) -> None:
@@ -31,99 +26,6 @@ def both(batches: int, batch_size: int = 4, **arguments: Any) -> None:
 
 
 # --- parity -------------------------------------------------------------------------------------
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> dict[str, bytes]:
-    """Relative path -> content; a path that ends with / is an empty directory."""
-    folders = st.sampled_from(["0", "10", "9", "a", "a b", "B", ".hid", "é", "empty"])
-    names = st.sampled_from(
-        ["x.jpg", "Y.JPEG", "z z.png", ".h.bmp", "n.txt", "w.wav", "[b].jpg", "ü.tif"]
-    )
-    files = draw(st.dictionaries(st.tuples(folders, names), st.binary(max_size=9), min_size=3))
-    tree = {f"{folder}/{name}": content for (folder, name), content in files.items()}
-    tree["kept/one.jpg"] = b"one"
-    tree |= {f"{folder}/": b"" for folder in draw(st.lists(folders, max_size=3))}
-    if draw(st.booleans()):
-        tree |= {"loose.jpg": b"loose", "kept/deeper/two.jpg": b"two"}
-    return tree
-
-
-def plant(tree: dict[str, bytes], root: str) -> None:
-    for path, content in tree.items():
-        os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-        if not path.endswith("/"):
-            Path(f"{root}/{path}").write_bytes(content)
-
-
-@st.composite
-def orders(draw: st.DrawFn) -> dict[str, Any]:
-    shards = draw(st.integers(1, 3))
-    order: dict[str, Any] = {
-        "num_shards": shards,
-        "shard_id": draw(st.integers(0, shards - 1)),
-        "pad_last_batch": draw(st.booleans()),
-        "prefetch_queue_depth": draw(st.integers(1, 4)),
-        "dont_use_mmap": True,  # so that DALI, too, serves files without bytes
-    }
-    shuffle = draw(st.sampled_from(["none", "window", "epoch"]))
-    if shuffle == "window":
-        order |= {"random_shuffle": True, "initial_fill": draw(st.integers(1, 20))}
-    if shuffle == "epoch":
-        order |= {"shuffle_after_epoch": True}
-        order |= draw(
-            st.sampled_from([{}, {"shuffle_after_epoch_seed": 5}, {"shuffle_after_epoch_seed": -3}])
-        )
-    else:
-        order |= {"stick_to_shard": draw(st.booleans())}
-    seed = draw(st.one_of(st.none(), st.integers(-1, 2**40)))
-    order |= {} if seed is None else {"seed": seed}
-    order["pipeline"] = {
-        "seed": draw(st.integers(0, 2**31)),
-        "enable_checkpointing": draw(st.booleans()),
-        "prefetch_queue_depth": draw(st.integers(1, 3)),
-        "exec_dynamic": draw(st.booleans()),
-    }
-    return order
-
-
-filters = st.sampled_from(
-    [
-        {},
-        {"file_filters": "*"},
-        {"file_filters": ["*.jp*g", "[!x]*.png"]},
-        {"file_filters": ["*.JPG", "*.JPEG"], "case_sensitive_filter": True},
-        {"dir_filters": ["[!a]*"]},
-        {"dir_filters": ["?", "kept"], "file_filters": "*.jpg"},
-    ]
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(tree=trees(), order=orders(), chosen=filters, batch_size=st.integers(1, 9))
-def test_a_directory_gives_the_same_samples(
-    tree: dict[str, bytes], order: dict[str, Any], chosen: dict[str, Any], batch_size: int
-) -> None:
-    with tempfile.TemporaryDirectory() as root:
-        plant(tree, root)
-        try:
-            real = build(
-                fn.readers.file, batch_size, file_root=root, name="R", **chosen, **clone(order)
-            )
-            meta = real.reader_meta("R")
-        except RuntimeError:  # no files, or more shards than files
-            with pytest.raises((ValueError, OSError)):
-                build(readers.file, batch_size, file_root=root, **chosen, **clone(order))
-            return
-        ours = build(readers.file, batch_size, file_root=root, name="R", **chosen, **clone(order))
-        assert ours.reader_meta("R") == meta
-        assert ours.epoch_size("R") == real.epoch_size("R")
-        batches = 3 * -(-meta["epoch_size_padded"] // (meta["number_of_shards"] * batch_size)) + 2
-        assert take(ours, batches) == take(real, batches)
-
-
-def clone(order: dict[str, Any]) -> dict[str, Any]:
-    return {key: dict(value) if isinstance(value, dict) else value for key, value in order.items()}
 
 
 @pytest.mark.parametrize("root", [False, True])
@@ -179,19 +81,6 @@ def test_arguments_that_do_not_change_the_output_are_accepted(tree: Tree) -> Non
 )
 def test_types_are_converted_as_by_dali(tree: Tree, loose: dict[str, Any]) -> None:
     both(8, file_root=str(tree(9, sizes=(10, 20))), **loose)
-
-
-def test_it_has_every_argument_of_the_real_one() -> None:
-    import inspect
-
-    real = inspect.signature(fn.readers.file).parameters
-    ours = inspect.signature(readers.file).parameters
-    assert set(real) <= set(ours)
-    new = {"backend", "backend_options", "pinned", "resume", "return_index"}
-    assert set(ours) - set(real) == new
-    for name in set(real) - {"seed", "bytes_per_sample_hint", "file_filters"}:
-        assert ours[name].default == real[name].default, name
-    assert list(ours["file_filters"].default) == real["file_filters"].default
 
 
 @pytest.mark.parametrize("used", [(0, 1, 2), (2,), (0, 2), (2, 1)])
@@ -275,50 +164,6 @@ def test_samples_of_one_size_are_the_same_to_all_operators(
 
 
 # --- bad input ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"backend": "no-such"}, ValueError, "no-such.*memory.*python-file"),
-        ({"backend_options": {"dirct": True}}, TypeError, "dirct.*direct"),
-        (
-            {"backend": "memory", "backend_options": {"lanes": 2}},
-            TypeError,
-            "lanes.*its options are contents",
-        ),
-        ({"backend_options": {"lanes": 0}}, ValueError, "lanes"),
-        ({"skip_cached_images": True}, ValueError, "skip_cached_images"),
-        ({"device": "gpu"}, ValueError, "device"),
-        ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth"),
-        ({"prefetch_queue_depth": 2**31 - 1}, ValueError, "prefetch_queue_depth"),
-        ({"num_shards": 2, "shard_id": 2}, ValueError, "shard_id"),
-        ({"num_shards": 99}, ValueError, "num_shards"),
-        ({"random_shuffle": True, "initial_fill": 0}, ValueError, "initial_fill"),
-        ({"random_shuffle": True, "initial_fill": -1}, ValueError, "initial_fill"),
-        ({"shuffle_after_epoch": True, "random_shuffle": True}, ValueError, "shuffle_after_epoch"),
-        ({"shuffle_after_epoch": True, "stick_to_shard": True}, ValueError, "shuffle_after_epoch"),
-        ({"labels": [1]}, ValueError, "labels"),
-        ({"file_filters": []}, ValueError, "file_filters"),
-        ({"file_filters": "*.nothing"}, ValueError, "nothing"),
-        ({"no_such_argument": 1}, TypeError, "no_such_argument"),
-        ({"seed": "x"}, TypeError, "seed"),
-        ({"seed": 2**63}, ValueError, "seed"),
-        ({"random_shuffle": "yes"}, TypeError, "random_shuffle"),
-        ({"backend_options": 5}, TypeError, "backend_options"),
-        ({"name": 5}, TypeError, "name"),
-        ({"preserve": "no"}, TypeError, "preserve"),
-        ({"lazy_init": "no"}, TypeError, "lazy_init"),
-        ({"return_index": "no"}, TypeError, "return_index"),
-    ],
-)
-def test_wrong_arguments_are_refused_by_name(
-    tree: Tree, arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    before = open_files()
-    with pytest.raises(error, match=message):
-        build(readers.file, file_root=str(tree(5)), **arguments)
-    assert open_files() <= before
 
 
 def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path: Path) -> None:
@@ -553,18 +398,3 @@ def test_the_samples_are_on_the_gpu_and_the_labels_are_not(
     with pipeline_on(0):
         nodes = readers.file(file_root=str(tree(5)), backend="memory", device="gpu", lazy_init=True)
     assert [node.device for node in nodes] == ["gpu", "cpu"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"device": "mixed"}, ValueError, "device must be 'cpu' or 'gpu', not 'mixed'"),
-        ({"device": 0}, ValueError, "device must be"),
-        ({"pinned": "False"}, TypeError, "pinned must be True or False"),
-    ],
-)
-def test_a_wrong_device_is_refused(
-    tree: Tree, arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        readers.file(file_root=str(tree(5)), **arguments)

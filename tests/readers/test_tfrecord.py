@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import io
 import os
 import sys
@@ -39,8 +38,6 @@ from tests.kit.containers import (
     write_tfrecord,
 )
 from tests.kit.process import descriptors
-
-pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 STRING = FixedLenFeature((), string, "")
 NUMBER = FixedLenFeature((), int64, 0)
@@ -83,59 +80,6 @@ def numbers(operator: Operator, batches: int, **arguments: Any) -> list[int]:
 
 
 # --- arguments -----------------------------------------------------------------------------------
-
-
-def test_it_has_all_arguments_of_dalis_reader() -> None:
-    dali = inspect.signature(fn.readers.tfrecord).parameters
-    ours = inspect.signature(readers.tfrecord).parameters
-    assert dali.keys() - ours.keys() == set()
-    new = {"backend", "backend_options", "return_index", "pinned", "resume", "shuffle", "verify"}
-    assert ours.keys() - dali.keys() == new
-    for name in dali.keys() - {"seed", "index_path", "bytes_per_sample_hint"}:
-        assert ours[name].default == dali[name].default
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"path": []}, "path must not be empty"),
-        ({"path": "ftp://bucket/x"}, "path must be a local path"),
-        ({"index_path": ["x", "y"]}, "index_path must have one index for each file: 2 indexes"),
-        ({"device": "gpu"}, r"device must be 'cpu', not 'gpu': records are parsed on the CPU"),
-        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
-        ({"skip_cached_images": True}, "skip_cached_images must be False"),
-        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),
-        ({"num_shards": 2}, "num_shards must be at most 1"),
-        ({"features": {}}, "features must not be empty"),
-        ({"features": {"\udcff": NUMBER}}, "features must have names that UTF-8 can write"),
-        ({"features": {"a": VarLenFeature(string, "")}}, r"features\['a'\]: a string must be"),
-        ({"features": {"a": FixedLenFeature([2], string, "")}}, r"a string must be a FixedLen"),
-        ({"features": {"n": NUMBER, "b": FixedLenFeature([-1], int64, 0)}}, r"\['b'\]: its shape"),
-        ({"features": {"b": VarLenFeature([-1], int64, 0)}}, r"features\['b'\]: its shape must be"),
-        ({"features": {"b": FixedLenFeature([2**62], int64, 0)}}, r"features\['b'\]: its shape"),
-    ],
-)
-def test_a_wrong_argument_is_refused(
-    arguments: dict[str, Any], message: str, write: Callable[..., str]
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(readers.tfrecord, **{"path": write(FINE), "features": {"n": NUMBER}} | arguments)
-
-
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
-        (None, "features must be a dict"),
-        ([("a", NUMBER)], "features must be a dict"),
-        ({"a": "string"}, r"features\['a'\] must be a FixedLenFeature or VarLenFeature"),
-        ({1: NUMBER}, "features must have strings for names, not 1"),
-    ],
-)
-def test_features_of_a_wrong_type_are_refused(
-    features: Any, message: str, write: Callable[..., str]
-) -> None:
-    with pytest.raises(TypeError, match=message):
-        build(readers.tfrecord, path=write(FINE), features=features)
 
 
 def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(
@@ -261,28 +205,14 @@ def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Callable[..., 
         (STRING, WORD, {"a": bytes_feature([])}, "it has no string in the feature 'a'"),
         (STRING, WORD, {"a": int64_feature([1])}, "it has no string in the feature 'a'"),
         (STRING, WORD, {"a": b""}, "it has no string in the feature 'a'"),
-        (
-            VarLenFeature(int64, 0),
-            ONE,
-            {"b": b""},
-            "no feature 'a', and other records have; it",
-        ),
-        (
-            FixedLenFeature([1], int64, 0),
-            ONE,
-            {"b": b""},
-            "no feature 'a', and other records have",
-        ),
+        (VarLenFeature(int64, 0), ONE, {"b": b""}, "no feature 'a', and other records have; it"),
+        (FixedLenFeature([1], int64, 0), ONE, {"b": b""}, "no feature 'a', and other records have"),
         (NUMBER, ONE, {"a": int64_feature([1, 2])}, "'a' has 2 values, and its FixedLenFeature 1"),
         (VarLenFeature([1, 2], int64, 0), TWO, {"a": int64_feature([1])}, "1 values, not a mul"),
     ],
 )
 def test_a_record_without_what_is_wanted_is_named(
-    feature: Any,
-    good: bytes,
-    bad: dict[str, bytes],
-    message: str,
-    write: Callable[..., str],
+    feature: Any, good: bytes, bad: dict[str, bytes], message: str, write: Callable[..., str]
 ) -> None:
     path = write(example({"a": good}), example(bad))
     pipeline = build(readers.tfrecord, path=path, features={"a": feature})

@@ -40,8 +40,6 @@ from tests.kit.devices import disk
 from tests.kit.layouts import make_map
 from tests.kit.process import open_files
 
-pytestmark = pytest.mark.usefixtures("pipelines_end")
-
 MEMBERS = [
     *(("1.jpg", b"one"), ("1.cls", b"0001")),
     *(("2.jpg", b"two" * 400), ("2.cls", b"0002"), ("2.txt", b"text")),
@@ -132,43 +130,6 @@ def test_the_index_of_a_sample_leads_to_its_tar(tmp_path: Path) -> None:
         sample = int(number.view(np.int64)[0])
         path = catalog.path(int(index[0]) * catalog.pieces)
         assert path == os.fsencode(tars[sample // 3])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"paths": []}, "paths must not be empty"),
-        ({"paths": "ftp://bucket/a.tar"}, "paths must be a local path"),
-        (
-            {"index_paths": ["a", "b"]},
-            "index_paths must have one index for each file: 2 indexes for 1 files",
-        ),
-        ({"index_paths": ""}, "index_paths must be names of files"),
-        ({"ext": []}, "ext must not be empty"),
-        ({"ext": [1]}, "ext must be strings, not 1"),
-        ({"dtypes": [types.UINT8]}, "dtypes must match ext: 1 for 2 outputs"),
-        ({"dtypes": [types.BOOL] * 2}, "dtypes must be integers, or floats.*BOOL"),
-        ({"dtypes": ["complex64"] * 2}, "dtypes must be integers, .*'complex64'"),
-        ({"dtypes": [np.longdouble, "u1"]}, "dtypes must be integers, .*longdouble"),
-        ({"dtypes": [">i4", "u1"]}, "dtypes must be integers, .*'>i4'"),
-        (
-            {"dtypes": [types.INT16, types.UINT8]},
-            "sample 0: 3 bytes for 'jpg', no multiple .* int16",
-        ),
-        ({"missing_component_behavior": "none"}, "missing_component_behavior must be .*'none'"),
-        ({"shuffle": "yes"}, "shuffle must be 'dali' or 'samples', not 'yes'"),
-        ({"device": "gpu"}, "device must be 'cpu', not 'gpu'"),
-        ({"skip_cached_images": True}, "skip_cached_images must be False"),
-        ({"random_shuffle": True, "initial_fill": 0}, "initial_fill must be at least 1"),
-        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),
-        ({"num_shards": 4}, "num_shards"),
-        ({"case_sensitive_extensions": "no"}, "case_sensitive_extensions must be True or False"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_are_named(tar: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        build(**{"paths": tar, "ext": ["jpg", "cls"]} | arguments)
 
 
 def test_dtypes_may_be_of_numpy(tar: Path) -> None:
