@@ -28,6 +28,7 @@ from tests.kit.resuming import (
     saved,
     shares,
 )
+from tests.kit.tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -72,7 +73,7 @@ def test_an_iterator_goes_on_with_the_same_ranks(
 ) -> None:
     """At every batch of its second epoch; before it, too, when it has prepared its first batch."""
     for rank, real in enumerate(real_iterations(2, 4, policy, **ORDERS[order])):
-        for cut in range(len(real[1]) + 1):
+        for cut in range(0, len(real[1]) + 1, by_tier(2, 1)):
             made = pipeline(rank, 2, 4, **ORDERS[order])
             first = iterator(made, policy, prepare_first_batch=prepare)
             assert (readers.state(made, "R")["epoch"], readers.state(made, "R")["given"]) == (0, 0)
@@ -130,13 +131,17 @@ def test_an_iterator_of_several_pipelines_goes_on() -> None:
     assert seen[1] == [[labels for (labels,) in batches] for batches in together]
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_every_epoch_may_have_an_iterator_of_its_own(world: int) -> None:
-    made = pipeline(0, world, 4, state := begun(3))
-    expected = epochs(iterator(pipeline(0, world, 4, state), PARTIAL), 3)
+@pytest.mark.parametrize(
+    ("world", "batch_size", "policy", "batches"),
+    [(2, 4, PARTIAL, 3), (3, 4, PARTIAL, 3), (3, 5, DROP, 2)],
+)
+def test_every_epoch_may_have_an_iterator_of_its_own(
+    world: int, batch_size: int, policy: LastBatchPolicy, batches: int
+) -> None:
+    made = pipeline(0, world, batch_size, state := begun(batches))
+    expected = epochs(iterator(pipeline(0, world, batch_size, state), policy), 3)
     options = {"auto_reset": False, "prepare_first_batch": False}
-    seen = [epochs(iterator(made, PARTIAL, **options), 1) for _ in range(3)]
-    assert [epoch for (epoch,) in seen] == expected
+    assert [epochs(iterator(made, policy, **options), 1)[0] for _ in range(3)] == expected
 
 
 def test_the_iteration_of_a_rest_may_be_begun_twice() -> None:
@@ -150,16 +155,7 @@ def test_the_iteration_of_a_rest_may_be_begun_twice() -> None:
     assert [before + seen[0], seen[1]] == expected
 
 
-def test_every_epoch_may_have_an_iterator_that_drops() -> None:
-    state = begun()
-    expected = epochs(iterator(pipeline(0, 3, 5, state), DROP), 3)
-    assert list(map(len, expected)) == [1, 2, 2]
-    made, options = pipeline(0, 3, 5, state), {"auto_reset": False, "prepare_first_batch": False}
-    seen = [epochs(iterator(made, DROP, **options), 1)[0] for _ in range(3)]
-    assert seen == expected
-
-
-def test_what_is_left_may_be_dropped_as_a_whole() -> None:
+def test_the_rest_of_an_epoch_may_be_dropped_as_a_whole() -> None:
     """36 samples, three ranks, batches of 12: 4 samples are left for each."""
     made = pipeline(1, 3, 12, begun(3, read=files(36)), read=files(36))
     assert epochs(iterator(made, DROP), 2) == [[[[*range(24, 36)]]], [[[*range(12)]]]]

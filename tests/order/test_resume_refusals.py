@@ -86,7 +86,7 @@ def test_another_data_set_or_order_is_refused(
     ],
     ids=str,
 )
-def test_what_makes_no_difference_is_not_refused(same: dict[str, Any]) -> None:
+def test_options_that_make_no_difference_are_not_refused(same: dict[str, Any]) -> None:
     shuffles = {name: value for name, value in same.items() if "shuffle" in name and value is True}
     (made,) = ranks(1, 3, begun(**(WINDOW if "random_shuffle" in shuffles else shuffles)), **same)
     numbers(made, 1)
@@ -116,7 +116,7 @@ def test_what_makes_no_difference_is_not_refused(same: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_state_is_refused(
+def test_an_impossible_state_is_refused(
     change: State | None, error: type[Exception], words: str
 ) -> None:
     state: Any = "x"
@@ -126,7 +126,7 @@ def test_what_is_no_state_is_refused(
         numbers(pipeline(0, 3, 4, state), 1)
 
 
-def test_padding_is_needed() -> None:
+def test_a_state_without_padding_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'R'\): a state needs pad_last_batch=True"):
         readers.state(pipeline(0, 1, 4, pad_last_batch=False), "R")
     made = pipeline(0, 1, 4, begun(), pad_last_batch=False)

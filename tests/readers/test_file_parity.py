@@ -22,7 +22,7 @@ FILTERS: list[dict[str, Any]] = [
 
 class TestFile(ParityTests):
     reader = "file"
-    cases = 30, 300
+    cases = 20, 300
 
     def some_case(self, random: Random, directory: Path) -> Case:
         paths = [f"{random.choice(FOLDERS)}/{random.choice(NAMES)}" for _ in range(20)]

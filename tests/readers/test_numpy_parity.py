@@ -105,7 +105,7 @@ def some_region(random: Random, ndim: int, extent: int) -> dict[str, Any]:
 class TestNumpy(ParityTests):
     reader = "numpy"
     other_defaults = ParityTests.other_defaults | {"roi_axes"}
-    cases = 40, 300
+    cases = 25, 300
 
     def some_case(self, random: Random, directory: Path) -> Case:
         arguments, shapes = some_files(random, directory)

@@ -122,7 +122,7 @@ class TestTfRecord(ContainerParityTests):
     reader = "tfrecord"
     new = ContainerParityTests.new | {"verify"}
     other_defaults = ContainerParityTests.other_defaults | {"index_path"}
-    cases = 30, 300
+    cases = 25, 300
 
     def some_case(self, random: Random, directory: Path) -> Case:
         features = wanted(random)

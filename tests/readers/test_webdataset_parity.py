@@ -129,7 +129,7 @@ def some_outputs(random: Random, unit: int) -> dict[str, Any]:
 
 class TestWebDataset(ContainerParityTests):
     reader = "webdataset"
-    cases = 40, 300
+    cases = 30, 300
 
     def some_case(self, random: Random, directory: Path) -> Case:
         unit = random.choice([1, 2, 4, 8])
