@@ -124,12 +124,17 @@ def test_a_jump_in_a_shuffle_leads_where_steps_do() -> None:
 def test_a_long_jump_in_a_shuffle_does_not_shuffle_the_samples_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawn = []
+    drawn, skips = [], []
 
     class Counting(Minstd):
         def draw(self, bounds: IntArray) -> IntArray:
             drawn.append(len(bounds))
             return super().draw(bounds)
+
+        def skip(self, number: int, *others: Any) -> None:
+            skips.append(number)
+            assert len(skips) < 10**4
+            super().skip(number, *others)
 
     monkeypatch.setattr(streams, "Minstd", Counting)
     order = Order(999, 4, SHUFFLED)
