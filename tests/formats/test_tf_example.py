@@ -14,10 +14,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import example as example_of
 from hypothesis import given
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn, tfrecord
+from nvidia.dali import fn, tfrecord
 
 from dali_storage.formats.tfrecord import example
 from dali_storage.formats.tfrecord.example import BYTES, FLOATS, INTS, MalformedError
+from tests.kit import containers
 from tests.kit.containers import (
     bytes_feature,
     float_feature,
@@ -26,6 +27,8 @@ from tests.kit.containers import (
     tf_record,
     varint,
 )
+from tests.kit.parity import build
+from tests.kit.tiers import by_tier
 
 KINDS = {"bytes_list": BYTES, "float_list": FLOATS, "int64_list": INTS, None: 0}
 INT64 = tfrecord.VarLenFeature(tfrecord.int64, 0)
@@ -171,28 +174,24 @@ def test_a_message_is_read_as_protobuf_reads_it(data: bytes) -> None:
 @given(st.lists(field(1, ordinary), max_size=6).map(b"".join))
 @example_of(message(1, message(1, b"a" * 127) + message(2, bytes_feature([bytes(1 << 21)]))))
 @example_of(entry(message(1, bytes(400))) + entry(message(1, b"\1"), b"b") * 20)
-def test_what_protobuf_writes_is_read_in_one_pass(features: bytes) -> None:
+def test_a_message_of_protobuf_is_read_in_one_pass(features: bytes) -> None:
     data = EXAMPLE.FromString(message(1, features)).SerializeToString()
     assert ours(data, example._find_common) == of_protobuf(data)
 
 
-def test_what_tensorflow_writes_is_not_read_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_of_tensorflow_is_not_read_field_by_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     features = {f"image/{number}": bytes_feature([bytes(20 * number)]) for number in range(20)}
     features["image/encoded"] = bytes_feature([bytes(70_000)])
     features |= {"image/object/bbox/xmin": message(2, b""), "label": int64_feature([300])}
-    data = message(
-        1,
-        b"".join(
-            message(1, message(1, name.encode()) + message(2, value))
-            for name, value in features.items()
-        ),
-    )
+    data = containers.example(features)
     monkeypatch.setattr(example, "_fields", None)
     assert ours(data) == of_protobuf(data)
 
 
 @given(examples, st.data())
-def test_damage_is_refused_where_protobuf_refuses_it(data: bytes, more: st.DataObject) -> None:
+def test_damage_of_a_message_is_refused_as_by_protobuf(data: bytes, more: st.DataObject) -> None:
     damaged = bytearray(data[: more.draw(st.integers(0, len(data)))])
     for _ in range(more.draw(st.integers(0, 3)) if damaged else 0):
         damaged[more.draw(st.integers(0, len(damaged) - 1))] = more.draw(st.integers(0, 255))
@@ -223,15 +222,9 @@ def of_dali(data: bytes) -> list[Any] | None:
         for each, content in ((file, record), (index, b"0 %d" % len(record))):
             each.write(content)
             each.flush()
-        pipeline = Pipeline(1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-        with pipeline:
-            pipeline.set_outputs(
-                fn.readers.tfrecord(
-                    path=f"/proc/self/fd/{file.fileno()}",
-                    index_path=f"/proc/self/fd/{index.fileno()}",
-                    features={"a": INT64},
-                )["a"]
-            )
+        path, index_path = (f"/proc/self/fd/{each.fileno()}" for each in (file, index))
+        arguments = {"path": path, "index_path": index_path, "features": {"a": INT64}}
+        pipeline = build(fn.readers.tfrecord, 1, {"prefetch_queue_depth": 1}, **arguments)
         try:
             values = np.asarray(pipeline.run()[0][0])
         except RuntimeError:
@@ -295,59 +288,51 @@ _FIELDS = b"\x0a\x81\0a" + message(2, int64_feature([5])) + message(9, bytes(100
 LOOKALIKE = message(
     1,
     message(
-        1,
-        _FIELDS + message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6]))),
+        1, _FIELDS + message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6])))
     ),
 )
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        message(1, entry(message(1, b"\1")) + entry(message(1, b"\2"))),
-        message(1, entry(message(1, b"\1")) + message(1, message(1, b"a"))),
-        message(1, entry(message(1, b"\1"))) + message(1, entry(message(1, b"\2"))),
-        message(1, entry(message(1, b"\1"), b"b", message(1, b"a"))),
-        message(1, entry(message(1, b"\1"), extra=message(2, message(3, b"\x08\2")))),
-        message(1, entry(message(1, b"\1"), extra=message(2, message(1, b"")))),
-        message(1, entry(message(1, b"\1"), extra=message(9, b"unknown"))),
-        message(1, entry(message(1, b"\1"), "ñ".encode())),
-        message(1, message(1, message(2, message(3, b"\x08\1")) + message(1, b"a"))),
-        message(1, message(1, message(1, b"a") + message(2, message(2, message(1, b"1234"))))),
-        LOOKALIKE,
-        b"",
-    ],
-)
-def test_what_is_repeated_replaced_or_unknown_is_as_in_dali(data: bytes) -> None:
-    assert same_as_dali(data)
+REPEATED_REPLACED_OR_UNKNOWN = [
+    message(1, entry(message(1, b"\1")) + entry(message(1, b"\2"))),
+    message(1, entry(message(1, b"\1")) + message(1, message(1, b"a"))),
+    message(1, entry(message(1, b"\1"))) + message(1, entry(message(1, b"\2"))),
+    message(1, entry(message(1, b"\1"), b"b", message(1, b"a"))),
+    message(1, entry(message(1, b"\1"), extra=message(2, message(3, b"\x08\2")))),
+    message(1, entry(message(1, b"\1"), extra=message(2, message(1, b"")))),
+    message(1, entry(message(1, b"\1"), extra=message(9, b"unknown"))),
+    message(1, entry(message(1, b"\1"), "ñ".encode())),
+    message(1, message(1, message(2, message(3, b"\x08\1")) + message(1, b"a"))),
+    message(1, message(1, message(1, b"a") + message(2, message(2, message(1, b"1234"))))),
+    LOOKALIKE,
+    b"",
+]
+REFUSED = [
+    message(1, entry(b"", b"\xff")),
+    message(1, entry(message(1, b"\1"), b"\xff")),
+    message(1, entry(message(1, b"\1\1"))[:-1]),
+    message(1, message(1, message(1, b"a") + message(2, bytes_feature([b"xy"])))[:-1]),
+    message(1, b"\x0a\x0a\x0a\x01a\x12\x05\x1a\x02\x0a\x01\x05"),
+    message(1, entry(b"", b"\xed\xa0\x80")),
+    message(1, entry(b"", b"\xff", message(1, b"a"))),
+    message(1, entry(message(1, b"\x80")) + entry(message(1, b"\1"))),
+    message(1, message(1, message(1, b"b") + message(2, message(2, message(1, b"12345"))))),
+    message(1, entry(b"")) + b"\x03\x04",
+    message(1, entry(b"")) + b"\x0e",
+    message(1, entry(b"")) + b"\x0c",
+    message(1, entry(b"")) + GROUP + varint(8 << 3 | 4),
+    b"\0\0",
+]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        message(1, entry(b"", b"\xff")),
-        message(1, entry(message(1, b"\1"), b"\xff")),
-        message(1, entry(message(1, b"\1\1"))[:-1]),
-        message(1, message(1, message(1, b"a") + message(2, bytes_feature([b"xy"])))[:-1]),
-        message(1, b"\x0a\x0a\x0a\x01a\x12\x05\x1a\x02\x0a\x01\x05"),
-        message(1, entry(b"", b"\xed\xa0\x80")),
-        message(1, entry(b"", b"\xff", message(1, b"a"))),
-        message(1, entry(message(1, b"\x80")) + entry(message(1, b"\1"))),
-        message(1, message(1, message(1, b"b") + message(2, message(2, message(1, b"12345"))))),
-        message(1, entry(b"")) + b"\x03\x04",
-        message(1, entry(b"")) + b"\x0e",
-        message(1, entry(b"")) + b"\x0c",
-        message(1, entry(b"")) + GROUP + varint(8 << 3 | 4),
-        b"\0\0",
-    ],
-)
-def test_what_dali_refuses_is_refused(data: bytes) -> None:
-    assert not same_as_dali(data)
+@pytest.mark.parametrize("data", REPEATED_REPLACED_OR_UNKNOWN + REFUSED)
+def test_a_strange_message_is_read_or_refused_as_by_dali(data: bytes) -> None:
+    assert same_as_dali(data) == (data in REPEATED_REPLACED_OR_UNKNOWN)
 
 
-def test_damage_is_read_as_dali_reads_it() -> None:
+def test_a_damaged_message_is_read_as_dali_reads_it() -> None:
     accepted = 0
-    for seed in range(150):
+    for seed in range(rounds := by_tier(60, 400)):
         random = Random(seed)
         numbers = [random.randrange(-(2**63), 2**63) for _ in range(random.randrange(4))]
         feature = int64_feature(numbers, packed=random.random() < 0.5)
@@ -358,4 +343,4 @@ def test_damage_is_read_as_dali_reads_it() -> None:
         for _ in range(random.randint(1, 2)):
             damaged[random.randrange(len(damaged))] = random.choice([0, 1, 8, 10, 18, 26, 128, 255])
         accepted += same_as_dali(bytes(damaged))
-    assert 15 < accepted < 135
+    assert 0.1 < accepted / rounds < 0.9

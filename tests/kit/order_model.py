@@ -8,24 +8,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, count
+from random import Random
 
-from dali_storage.order import OrderOptions
+import numpy as np
+
+from dali_storage.contract._types import IntArray
+from dali_storage.order import Order, OrderOptions
 
 
 def seed_seq(seed: int, size: int) -> list[int]:
     """[rand.util.seedseq] of the C++ standard, for one word."""
     given, words, mask = [seed % 2**32], [0x8B8B8B8B] * size, 2**32 - 1
-    t = (
-        11
-        if size >= 623
-        else 7
-        if size >= 68
-        else 5
-        if size >= 39
-        else 3
-        if size >= 7
-        else (size - 1) // 2
-    )
+    lags = ((623, 11), (68, 7), (39, 5), (7, 3), (0, (size - 1) // 2))
+    t = next(lag for least, lag in lags if size >= least)
     p = (size - t) // 2
     q = p + t
     rounds = max(len(given) + 1, size)
@@ -213,12 +208,63 @@ class Model:
         return self.last
 
 
-def model_batches(
-    size: int,
-    batch_size: int,
-    options: OrderOptions,
-    batches: int,
-    containers: Sequence[int] = (),
-) -> list[list[int]]:
-    model = Model(size, options, containers)
-    return [[model.sample(i == 0) for i in range(batch_size)] for _ in range(batches)]
+# --- Random cases --------------------------------------------------------------------------------
+
+Case = tuple[int, int, OrderOptions, IntArray | None]
+"""The arguments of an `Order`: size, batch size, options, and the sizes of containers."""
+
+
+def some_counts(random: Random, least: int = 0) -> list[int]:
+    """How many samples each container has."""
+    containers, most = random.randint(1, 8), random.choice([1, 3, 12])
+    counts = [least + random.randrange(most) for _ in range(containers)]
+    return counts if sum(counts) else [1]
+
+
+def some_case(random: Random, counts: Sequence[int] | None = None) -> Case:
+    """An order of files or, with `counts`, of containers."""
+    size = random.choice([random.randint(1, 9), random.randint(1, 70)])
+    size = size if counts is None else sum(counts)
+    num_shards = random.choice([1, 1, random.randint(1, size)])
+    window, after_epoch = random.choice(
+        [(False, False), (True, False), (True, False), (False, True)]
+    )
+    if counts is not None:  # here they may come together
+        window, after_epoch = random.random() < 0.6, random.random() < 0.5
+    options = OrderOptions(
+        by_container=counts is not None,
+        random_shuffle=window,
+        initial_fill=random.choice([1, 2, random.randint(1, 80), 1024]),
+        seed=random.choice([-1, 0, 7, 2**31 - 1, 2**32 + 5, -(2**40), random.randrange(2**62)]),
+        shuffle_after_epoch=after_epoch,
+        shuffle_after_epoch_seed=random.choice([None, 0, -3, 2**33 + 1, random.randrange(2**62)]),
+        num_shards=num_shards,
+        shard_id=random.randrange(num_shards),
+        stick_to_shard=not after_epoch and random.random() < 0.5,
+        pad_last_batch=random.random() < 0.5,
+        checkpointing=random.random() < 0.5,
+    )
+    batch_size = random.choice([1, random.randint(1, 8), random.randint(1, 100)])
+    return size, batch_size, options, None if counts is None else np.array(counts)
+
+
+def case_of(random: Random, containers: bool) -> Case:
+    return some_case(random, some_counts(random) if containers else None)
+
+
+def epochs(case: Case, number: int = 3) -> int:
+    """The number of batches in `number` epochs, plus two."""
+    size, batch_size, options, _ = case
+    return number * -(-size // options.num_shards // batch_size) + 2
+
+
+def batches(case: Case, number: int, first: int = 0) -> list[list[int]]:
+    """Those of a new order, from `first` on."""
+    order = Order(*case)
+    return [order.batch(index).tolist() for index in range(first, number)]
+
+
+def model_batches(case: Case, number: int) -> list[list[int]]:
+    size, batch_size, options, counts = case
+    model = Model(size, options, [] if counts is None else counts.tolist())
+    return [[model.sample(i == 0) for i in range(batch_size)] for _ in range(number)]

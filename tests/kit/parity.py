@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-from nvidia.dali import Pipeline
+import pytest
+from nvidia.dali import Pipeline, fn, tfrecord, types
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dali_storage import readers
+from tests.kit.containers import (
+    write_numbered_recordios,
+    write_numbered_tars,
+    write_numbered_tfrecords,
+)
+from tests.kit.tiers import by_tier
 
 Operator = Callable[..., Any]
 Sample = tuple[str, tuple[int, ...], bytes]
@@ -28,9 +43,10 @@ def seeds(few: int) -> range:
 
 def build(operator: Operator, batch_size: int, options: dict[str, Any], **arguments: Any) -> Any:
     """A pipeline of all outputs of the operator; `options` are the pipeline's."""
-    pipeline = Pipeline(batch_size, num_threads=1, device_id=None, **options)
+    pipeline = Pipeline(batch_size, **{"num_threads": 1, "device_id": None} | options)
     with pipeline:
         found = operator(**arguments)
+        found = [*found.values()] if isinstance(found, dict) else found
         pipeline.set_outputs(*(found if isinstance(found, (tuple, list)) else [found]))
     pipeline.build()
     return pipeline
@@ -44,6 +60,19 @@ def take(pipeline: Pipeline, batches: int) -> list[list[list[Sample]]]:
 def _samples(output: Any) -> list[Sample]:
     arrays = [np.asarray(output[position]) for position in range(len(output))]
     return [(str(array.dtype), array.shape, array.tobytes()) for array in arrays]
+
+
+def contents(pipeline: Pipeline) -> list[list[bytes]]:
+    """The bytes of the samples of a batch, by output."""
+    return [[sample[2] for sample in output] for output in take(pipeline, 1)[0]]
+
+
+def numbers(pipeline: Pipeline, batches: int) -> list[list[int]]:
+    """The samples of some batches, if the first output has one number for each."""
+    return [np.asarray(pipeline.run()[0].as_array()).ravel().tolist() for _ in range(batches)]
+
+
+# --- Random configurations -----------------------------------------------------------------------
 
 
 def some_order(random: Random, size: int, *, by_container: bool) -> dict[str, Any]:
@@ -82,55 +111,33 @@ def some_options(random: Random) -> dict[str, Any]:
     }
 
 
-POLICIES = [LastBatchPolicy.FILL, LastBatchPolicy.DROP, LastBatchPolicy.PARTIAL]
-
-
-def epochs(operator: Operator, policy: LastBatchPolicy, cut: int, **arguments: Any) -> list[Any]:
-    """What an iterator of DALI gives in three epochs; one restored after `cut` batches goes on.
-
-    The tensors of a batch have one shape and a type that PyTorch has.
-    """
-
-    def make(checkpoint: str | None) -> Any:
-        options = {"enable_checkpointing": True, "checkpoint": checkpoint}
-        pipeline = build(operator, 4, options, name="R", **arguments)
-        names = [f"output{number}" for number in range(pipeline.num_outputs)]
-        return DALIGenericIterator(
-            [pipeline], names, reader_name="R", last_batch_policy=policy, auto_reset=True
-        )
-
-    iterator = make(None)
-    seen: list[Any] = [len(iterator)]
-    for _ in range(3):
-        for (outputs,) in iterator:
-            seen.append({name: tensor.tolist() for name, tensor in outputs.items()})
-            if len(seen) == cut + 1:
-                (checkpoint,) = iterator.checkpoints()
-                iterator = make(checkpoint)
-                break
-    return seen
-
-
-def compare(
-    random: Random, real: Operator, ours: Operator, arguments: dict[str, Any], **more: Any
-) -> str:
-    """Compare three epochs; `more` are arguments of ours only. Returns what was compared.
+def compare(random: Random, real: Operator, ours: Operator, arguments: dict[str, Any]) -> str:
+    """Compare three epochs. Returns what was compared.
 
     What DALI refuses must be refused. Some pipelines are restored from a checkpoint half-way.
     """
     batch_size, options = random.randint(1, 9), some_options(random)
     arguments = {**arguments, "name": "R"}
     try:
-        oracle = build(real, batch_size, dict(options), **arguments)
+        oracle = build(real, batch_size, options, **arguments)
         # Before the first batch: DALI's readers of containers count their samples without a lock.
         meta, size = oracle.reader_meta("R"), oracle.epoch_size("R")
         per_epoch = -(-meta["epoch_size_padded"] // (meta["number_of_shards"] * batch_size))
         count = 3 * per_epoch + 1
         expected = take(oracle, count)
     except RuntimeError as error:
-        assert_refused(ours, batch_size, dict(options), {**arguments, **more}, str(error))
+        # Three epochs of at most 100 samples must not pass.
+        with pytest.raises((ValueError, OSError)):
+            take(build(ours, batch_size, options, **arguments), 301)
+            pytest.fail(f"not refused: {error}")
         return "refused"
-    mine = build(ours, batch_size, dict(options), **arguments, **more)
+    try:
+        mine = build(ours, batch_size, options, **arguments)
+    except ValueError as error:  # DALI delivers what has no bytes
+        if "no sample has any component" not in str(error):
+            raise
+        assert not any(data for batch in expected for output in batch for _, _, data in output)
+        return "empty"
     assert mine.reader_meta("R") == meta
     assert mine.epoch_size("R") == size
     if not options["enable_checkpointing"]:
@@ -138,22 +145,173 @@ def compare(
         return "equal"
     cut = random.randint(0, count)
     assert take(mine, cut) == expected[:cut]
-    again = dict(options, checkpoint=mine.checkpoint())
-    restored = build(ours, batch_size, again, **arguments, **more)
+    restored = build(ours, batch_size, {**options, "checkpoint": mine.checkpoint()}, **arguments)
     assert take(restored, count - cut) == expected[cut:]
     return "restored"
 
 
-def assert_refused(
-    operator: Operator,
-    batch_size: int,
-    options: dict[str, Any],
-    arguments: dict[str, Any],
-    reason: str,
-) -> None:
-    """Three epochs of at most 100 samples must not pass."""
+# --- Samples that are their own numbers ----------------------------------------------------------
+
+_WRITERS = {
+    "webdataset": write_numbered_tars,
+    "tfrecord": write_numbered_tfrecords,
+    "mxnet": write_numbered_recordios,
+}
+_OUTPUT = {"tfrecord": "n", "mxnet": 1, "records": 1, "file": 1}  # the others have one
+
+
+def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[Any], Operator]:
+    """Makes readers of the modules fn.readers and dali_storage.readers, which deliver numbers.
+
+    Those are of the samples in containers that have so many each, or in as many files.
+    """
+    directory.mkdir(exist_ok=True)
+    given = (_of_containers if reader in _WRITERS else _of_files)(reader, directory, counts)
+
+    def of_module(module: Any) -> Operator:
+        def read(**arguments: Any) -> Any:
+            found = getattr(module, reader)(**given | arguments)
+            return found[_OUTPUT[reader]] if reader in _OUTPUT else found
+
+        return read
+
+    return of_module
+
+
+def _of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
+    files, indexes = _WRITERS[reader](directory, counts)
+    if reader == "webdataset":
+        return {"paths": files, "index_paths": indexes, "ext": ["n"], "dtypes": types.INT64}
+    if reader == "mxnet":
+        return {"path": files, "index_path": indexes}
+    features = {"n": tfrecord.FixedLenFeature([1], tfrecord.int64, 0)}
+    return {"path": files, "index_path": indexes, "features": features}
+
+
+def _of_files(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
+    files = [str(directory / f"{number}.bin") for number in range(len(counts))]
+    for path, count in zip(files, counts, strict=True):
+        Path(path).write_bytes(bytes(count) or b"x")  # DALI does not map empty files
+    if reader == "file":
+        return {"files": files[:1] * sum(counts), "labels": [*range(sum(counts))]}
+    if reader == "records":
+        offsets = [start for count in counts for start in range(count)]
+        ids = np.repeat(range(len(counts)), counts)
+        return {"files": files, "file_ids": ids, "offsets": offsets, "sizes": 1}
+    for number in range(sum(counts)):
+        np.save(directory / f"{number:03}.npy", np.array([number]))
+    return {"file_root": str(directory), "file_filter": "*.npy"}
+
+
+# --- The promises --------------------------------------------------------------------------------
+
+POLICIES = [LastBatchPolicy.FILL, LastBatchPolicy.DROP, LastBatchPolicy.PARTIAL]
+
+
+def epochs(operator: Operator, policy: LastBatchPolicy, cut: int, **arguments: Any) -> Any:
+    """What an iterator of DALI gives in three epochs; one restored after `cut` batches goes on."""
+
+    def make(checkpoint: str | None) -> Any:
+        options = {"enable_checkpointing": True, "checkpoint": checkpoint}
+        pipeline = build(operator, 4, options, name="R", **arguments)
+        return DALIGenericIterator(
+            [pipeline], ["number"], reader_name="R", last_batch_policy=policy, auto_reset=True
+        )
+
     try:
-        take(build(operator, batch_size, options, **arguments), 301)
-    except (ValueError, OSError):
-        return
-    raise AssertionError(f"not refused: {reason}")
+        iterator = make(None)
+    except (RuntimeError, ValueError):  # more shards than samples, or all is dropped
+        return "refused"
+    seen: list[Any] = [len(iterator)]
+    for _ in range(3):
+        for (outputs,) in iterator:
+            seen.append(outputs["number"].tolist())
+            if len(seen) == cut + 1:
+                (checkpoint,) = iterator.checkpoints()
+                iterator = make(checkpoint)
+                break
+    return seen
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of both readers, and those that only DALI's or only ours is given."""
+
+    arguments: dict[str, Any]
+    real: dict[str, Any] = field(default_factory=dict)
+    ours: dict[str, Any] = field(default_factory=dict)
+
+
+class ParityTests:
+    """What a reader promises that DALI has, too. A subclass gives its name and random cases."""
+
+    reader: str
+    new = frozenset({"backend", "backend_options", "pinned", "resume", "return_index"})
+    other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
+    cases = 25, 100  # in `make test` and in `make test-all`
+
+    def some_case(self, random: Random, directory: Path) -> Case:
+        """Data in the directory, which is new, and arguments."""
+        raise NotImplementedError
+
+    def operators(self, case: Case) -> tuple[Operator, Operator]:
+        """DALI's reader and ours."""
+        real, ours = getattr(fn.readers, self.reader), getattr(readers, self.reader)
+        return partial(real, **case.real), partial(ours, **case.ours)
+
+    @pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.soak)])
+    def test_random_data_sets_are_read_as_dali_reads_them(self, many: bool, tmp_path: Path) -> None:
+        found = Counter[str]()
+        runs = seeds(5000 if many else by_tier(*self.cases))
+        for seed in runs:
+            random, directory = Random(seed), tmp_path / str(seed)
+            directory.mkdir()
+            case = self.some_case(random, directory)
+            try:
+                found[compare(random, *self.operators(case), case.arguments)] += 1
+            except BaseException as error:
+                error.add_note(f"PARITY=1 PARITY_FROM={seed} repeats it: {case}")
+                raise
+            shutil.rmtree(directory)
+        if len(runs) >= 20:
+            assert found["equal"] + found["restored"] > len(runs) / 2
+            assert found["restored"] > len(runs) / 10
+
+    @pytest.mark.parametrize("policy", POLICIES, ids=str)
+    def test_iterators_of_dali_give_the_same(self, policy: Any, tmp_path: Path) -> None:
+        made, refused = numbered(self.reader, tmp_path / "numbered", [3, 5, 6, 2]), 0
+        runs = seeds(by_tier(3, 20))
+        for seed in runs:
+            random = Random(f"{seed} {policy}")
+            arguments = some_order(random, 16, by_container=isinstance(self, ContainerParityTests))
+            arguments = {"seed": 5, **arguments, "cut": random.randrange(1, 6)}
+            expected = epochs(made(fn.readers), policy, **arguments)
+            assert epochs(made(readers), policy, **arguments) == expected, (seed, arguments)
+            refused += expected == "refused"
+        assert refused < len(runs) or len(runs) < 3
+
+    def test_every_argument_of_dalis_reader_is_there(self) -> None:
+        real = inspect.signature(getattr(fn.readers, self.reader)).parameters
+        ours = inspect.signature(getattr(readers, self.reader)).parameters
+        assert real.keys() - ours.keys() == set()
+        assert ours.keys() - real.keys() == self.new
+        for name in real.keys() - self.other_defaults:
+            given = [each[name].default for each in (ours, real)]
+            assert [list(it) if isinstance(it, tuple) else it for it in given] == given[1:] * 2
+
+
+class ContainerParityTests(ParityTests):
+    """The same of a reader of containers, which also shuffles single samples."""
+
+    new = ParityTests.new | {"shuffle"}
+
+    @pytest.mark.parametrize("order", [{"random_shuffle": True}, {"shuffle_after_epoch": True}])
+    def test_single_samples_are_shuffled_as_files_are(
+        self, order: dict[str, Any], tmp_path: Path
+    ) -> None:
+        arguments = {"seed": 3, "initial_fill": 8, **order}
+        made = [numbered(each, tmp_path / each, [7, 9, 14]) for each in (self.reader, "file")]
+        expected = numbers(build(made[1](fn.readers), 4, {}, **arguments), 20)
+        ours = build(made[0](readers), 4, {}, shuffle="samples", **arguments)
+        assert numbers(ours, 20) == expected
+        assert numbers(build(made[0](readers), 4, {}, **arguments), 20) != expected

@@ -25,10 +25,10 @@ def descriptors(below: Path | str = "") -> set[tuple[int, str]]:
     return found
 
 
-def open_files() -> set[tuple[int, str]]:
+def open_files(below: Path | str = "") -> set[tuple[int, str]]:
     """The `descriptors()`, without those that only a traceback refers to."""
     gc.collect()
-    return descriptors()
+    return descriptors(below)
 
 
 def threads() -> set[threading.Thread]:

@@ -1,10 +1,10 @@
-"""The order of the samples; the oracles are the real fn.readers.file and a model of its loader."""
+"""The order of files and of samples in containers.
+
+The oracles are the real readers of DALI and a model of its loaders. Jumps are in test_jumps.py.
+"""
 
 from __future__ import annotations
 
-import time
-import tracemalloc
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -14,258 +14,168 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn
 
-from dali_storage.contract._types import IntArray
 from dali_storage.order import Order, OrderOptions, reader_meta, streams
 from dali_storage.order.libstdcxx import seed_words
-from tests.kit.order_model import Model, minstd, model_batches, scaled, std_shuffle
+from tests.kit.order_model import (
+    Case,
+    batches,
+    case_of,
+    epochs,
+    minstd,
+    model_batches,
+    scaled,
+    some_case,
+    some_counts,
+    std_shuffle,
+)
+from tests.kit.parity import Operator, build, numbered, numbers
+from tests.kit.tiers import by_tier
 
-# --- Cases -------------------------------------------------------------------------------
+pytestmark = pytest.mark.usefixtures("pipelines_end")
 
-Case = tuple[int, int, OrderOptions]
-
-
-def some_case(random: Random) -> Case:
-    """A size, a batch size and options."""
-    size = random.choice([random.randint(1, 9), random.randint(1, 70)])
-    num_shards = random.choice([1, 1, random.randint(1, size)])
-    shuffle = random.choice(["none", "random", "random", "epoch"])
-    options = OrderOptions(
-        random_shuffle=shuffle == "random",
-        initial_fill=random.choice([1, 2, random.randint(1, 80), 1024]),
-        seed=random.choice([-1, 0, 7, 2**31 - 1, 2**32 + 5, -(2**40), random.randrange(2**62)]),
-        shuffle_after_epoch=shuffle == "epoch",
-        shuffle_after_epoch_seed=random.choice([None, 0, -3, 2**33 + 1, random.randrange(2**62)]),
-        num_shards=num_shards,
-        shard_id=random.randrange(num_shards),
-        stick_to_shard=shuffle != "epoch" and random.random() < 0.5,
-        pad_last_batch=random.random() < 0.5,
-        checkpointing=random.random() < 0.5,
-    )
-    return size, random.choice([1, random.randint(1, 8), random.randint(1, 100)]), options
+SHUFFLED = OrderOptions(random_shuffle=True)
+# An index of a tar needs a sample. MXNet's reader counts a last file of one record to the file
+# before it, and does not see files without records.
+LEAST = {"webdataset": 1, "tfrecord": 0, "mxnet": 2}
 
 
-def epochs(case: Case, number: int = 3) -> int:
-    """The number of batches in `number` epochs, plus two."""
-    size, batch_size, options = case
-    return number * -(-size // options.num_shards // batch_size) + 2
-
-
-def batches(case: Case, number: int) -> list[list[int]]:
-    order = Order(*case)
-    return [order.batch(index).tolist() for index in range(number)]
-
-
-@pytest.fixture
-def single_file(tmp_path: Path) -> str:
-    path = tmp_path / "sample"
-    path.write_bytes(b"x")
-    return str(path)
-
-
-def dali_reader(path: str, case: Case, **pipeline_arguments: Any) -> Pipeline:
-    """A pipeline of which each sample is its own index."""
-    size, batch_size, options = case
+def dali_pipeline(read: Operator, case: Case, **pipeline: Any) -> Pipeline:
+    """A pipeline of which each sample is its own number."""
+    _, batch_size, options, _ = case
     arguments = {key: value for key, value in asdict(options).items() if value is not None}
     del arguments["by_container"]
-    pipeline_arguments["enable_checkpointing"] = arguments.pop("checkpointing")
+    pipeline["enable_checkpointing"] = arguments.pop("checkpointing")
     if not options.shuffle_after_epoch:
         arguments.pop("shuffle_after_epoch_seed", None)  # DALI warns
-    if "seed" in pipeline_arguments:
+    if "seed" in pipeline:
         del arguments["seed"]
-    pipeline = Pipeline(batch_size, num_threads=1, device_id=None, **pipeline_arguments)
-    with pipeline:
-        # As DALI cannot map very many files, they are read.
-        _, labels = fn.readers.file(
-            files=[path] * size, labels=list(range(size)), dont_use_mmap=True, name="r", **arguments
-        )
-        pipeline.set_outputs(labels)
-    return pipeline
+    # As DALI cannot map very many files, they are read.
+    return build(read, batch_size, pipeline, name="r", dont_use_mmap=True, **arguments)  # type: ignore[no-any-return]
 
 
-def dali_batches(pipeline: Pipeline, number: int) -> list[list[int]]:
-    return [pipeline.run()[0].as_array().ravel().tolist() for _ in range(number)]
+def of_files(directory: Path, size: int) -> Operator:
+    return numbered("file", directory, [size])(fn.readers)
 
 
-# --- The order -----------------------------------------------------------------------------------
+def assert_as_dali(read: Operator, case: Case) -> None:
+    pipeline = dali_pipeline(read, case)
+    # Before the first batch: DALI's readers of containers count their samples without a lock, and
+    # between two epochs the thread that reads ahead fills the list anew.
+    assert reader_meta(case[0], case[2]) == pipeline.reader_meta("r"), case
+    assert batches(case, epochs(case)) == numbers(pipeline, epochs(case)), case
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_samples_are_in_the_order_of_dali(part: int, single_file: str) -> None:
-    random = Random(part)
-    for _ in range(120):
+def test_files_are_in_the_order_of_dali(tmp_path: Path) -> None:
+    random = Random(0)
+    for _ in range(by_tier(40, 480)):
         case = some_case(random)
-        pipeline = dali_reader(single_file, case)
-        assert batches(case, epochs(case)) == dali_batches(pipeline, epochs(case)), case
-        assert reader_meta(case[0], case[2]) == pipeline.reader_meta("r"), case
+        assert_as_dali(of_files(tmp_path, case[0]), case)
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_samples_in_containers_are_in_the_order_of_dali(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_CHUNK", 64)  # few samples: a chunk would be many epochs
+    random = Random(f"order of {kind}")
+    for number in range(by_tier(8, 20)):
+        counts = some_counts(random, LEAST[kind])
+        read = numbered(kind, tmp_path / str(number), counts)(fn.readers)
+        for _ in range(by_tier(3, 10)):
+            assert_as_dali(read, some_case(random, counts))
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_a_restored_pipeline_goes_on_in_the_order_of_dali(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_CHUNK", 64)
+    random, counts = Random(f"restored {kind}"), [3, 2, 7, 4]
+    read = numbered(kind, tmp_path / "containers", counts)(fn.readers)
+    for _ in range(by_tier(5, 15)):
+        size, batch_size, options, containers = some_case(random, counts)
+        case = size, batch_size, replace(options, checkpointing=True), containers
+        number = epochs(case)
+        done = random.randrange(number)
+        first = dali_pipeline(read, case)
+        numbers(first, done)
+        restored = dali_pipeline(read, case, checkpoint=first.checkpoint())
+        assert batches(case, number, done) == numbers(restored, number - done), (case, done)
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**31, 2**40 + 3])
-def test_a_pipeline_deals_its_first_seed_to_the_reader(seed: int, single_file: str) -> None:
-    case = 50, 8, OrderOptions(random_shuffle=True)
-    expected = dali_batches(dali_reader(single_file, case, seed=seed), 20)
-    case = 50, 8, replace(case[2], seed=seed_words(seed, 1024)[0])
-    assert batches(case, 20) == expected
+def test_a_pipeline_deals_its_first_seed_to_the_reader(seed: int, tmp_path: Path) -> None:
+    expected = dali_pipeline(of_files(tmp_path, 50), (50, 8, SHUFFLED, None), seed=seed)
+    options = replace(SHUFFLED, seed=seed_words(seed, 1024)[0])
+    assert batches((50, 8, options, None), 20) == numbers(expected, 20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [65535, 65536, 70001])
-def test_a_long_list_is_shuffled_as_in_dali(size: int, single_file: str) -> None:
-    for options in (OrderOptions(random_shuffle=True), OrderOptions(shuffle_after_epoch=True)):
-        case = size, 3001, options
-        assert batches(case, 30) == dali_batches(dali_reader(single_file, case), 30)
+def test_a_long_list_is_shuffled_as_in_dali(size: int, tmp_path: Path) -> None:
+    for options in (SHUFFLED, OrderOptions(shuffle_after_epoch=True)):
+        case = size, 3001, options, None
+        assert batches(case, 30) == numbers(dali_pipeline(of_files(tmp_path, size), case), 30)
 
 
-def test_a_rejected_draw_is_repeated_as_in_dali(single_file: str) -> None:
-    size, seed, refused = 70001, 0, list[int]()
-    while len(refused) < 2:
-        seed += 1
-        refused = []
-        numbers = minstd(seed)
-        for bound in range(size, 0, -1):
-            scaled(numbers, bound, refused)
-    case = size, 7001, OrderOptions(random_shuffle=True, initial_fill=size, seed=seed)
-    assert batches(case, 20) == dali_batches(dali_reader(single_file, case), 20)
+@pytest.mark.parametrize(
+    ("size", "seed"), [(3000, 918), pytest.param(70001, 8, marks=pytest.mark.long)]
+)
+def test_a_rejected_draw_is_repeated_as_in_dali(size: int, seed: int, tmp_path: Path) -> None:
+    refused, drawn = list[int](), minstd(seed)
+    for bound in range(size, 0, -1):
+        scaled(drawn, bound, refused)
+    assert refused
+    case = size, size // 10, replace(SHUFFLED, initial_fill=size, seed=seed), None
+    assert batches(case, 20) == numbers(dali_pipeline(of_files(tmp_path, size), case), 20)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_samples_are_in_the_order_of_the_model(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(100 + part)
-    for _ in range(150):
+@pytest.mark.parametrize("containers", [False, True])
+def test_samples_are_in_the_order_of_the_model(
+    containers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(100 + containers)
+    for _ in range(by_tier(80, 600)):
         monkeypatch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
-        case = some_case(random)
-        assert batches(case, epochs(case)) == model_batches(*case, epochs(case)), case
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_batches_can_be_requested_in_any_order(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(200 + part)
-    for _ in range(80):
-        # Few saved states and short chunks, so that seeking does all it can.
-        monkeypatch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
-        monkeypatch.setattr(streams, "_MARKS", random.choice([1, 2, 5]))
-        monkeypatch.setattr(streams, "_STRIDE", random.choice([1, 10, 100]))
-        case = some_case(random)
-        expected = model_batches(*case, epochs(case, 5))
-        order = Order(*case)
-        for index in random.choices(range(len(expected)), k=20):
-            assert order.batch(index).tolist() == expected[index], (index, case)
-
-
-class SmallEngine:
-    """A stand-in for Minstd with so few numbers that it rejects many."""
-
-    def __init__(self, seed: int) -> None:
-        self.state = seed % 100 + 1
-
-    def one(self, bound: int) -> int:
-        while True:
-            self.state = self.state * 2 % 101
-            if self.state - 1 < 99 // bound * bound:
-                return (self.state - 1) // (99 // bound)
-
-    def draw(self, bounds: IntArray) -> IntArray:
-        return np.array([self.one(bound) for bound in bounds.tolist()])
-
-    def skip(self, number: int, largest: int, bound: Callable[[int], int]) -> None:
-        for index in range(number):
-            assert 1 <= bound(index) <= largest
-            self.one(bound(index))
-
-
-def test_a_jump_counts_rejected_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "Minstd", SmallEngine)
-    random = Random(300)
-    for _ in range(100):
-        monkeypatch.setattr(streams, "_STRIDE", random.choice([1, 10, 65536]))
-        size, batch_size, options = some_case(random)
-        options = replace(options, random_shuffle=True, shuffle_after_epoch=False)
-        model = Model(size, options)
-        model.draw = SmallEngine(options.seed).one
-        number = epochs((size, batch_size, options), 5)
-        expected = [[model.sample(i == 0) for i in range(batch_size)] for _ in range(number)]
-        index = random.randrange(number)
-        order = Order(size, batch_size, options)
-        assert order.batch(index).tolist() == expected[index], (index, size, options)
+        case = case_of(random, containers)
+        assert batches(case, epochs(case)) == model_batches(case, epochs(case)), case
 
 
 def test_known_orders() -> None:
-    base = OrderOptions(random_shuffle=True, initial_fill=1)
-    assert batches((10, 10, base), 1) == [[5, 9, 1, 6, 7, 2, 0, 4, 8, 3]]
-    assert batches((10, 10, replace(base, initial_fill=5, seed=7)), 2) == [
+    base = replace(SHUFFLED, initial_fill=1)
+    assert batches((10, 10, base, None), 1) == [[5, 9, 1, 6, 7, 2, 0, 4, 8, 3]]
+    assert batches((10, 10, replace(base, initial_fill=5, seed=7), None), 2) == [
         [6, 9, 5, 4, 7, 0, 8, 3, 2, 1],
         [6, 9, 7, 5, 0, 3, 2, 1, 8, 4],
     ]
     reshuffled = OrderOptions(shuffle_after_epoch=True)
-    assert batches((10, 10, reshuffled), 1) == [[9, 6, 0, 5, 4, 2, 8, 1, 7, 3]]
+    assert batches((10, 10, reshuffled, None), 1) == [[9, 6, 0, 5, 4, 2, 8, 1, 7, 3]]
     assert seed_words(42, 1024)[0] == 1153314634
 
 
-def test_a_batch_belongs_to_the_caller() -> None:
-    for options in (OrderOptions(), OrderOptions(pad_last_batch=True)):
-        order = Order(10, 4, options)
-        batch = order.batch(0)
-        assert batch.dtype == np.int64
-        assert batch.shape == (4,)
-        batch[:] = -1
-        assert order.batch(0).tolist() == [0, 1, 2, 3]
+def test_known_orders_of_containers() -> None:
+    options = replace(SHUFFLED, by_container=True, initial_fill=1)
+    assert batches((5, 5, options, np.array([2, 3])), 1) == [[0, 1, 2, 3, 4]]  # not shuffled
+    options = OrderOptions(by_container=True, shuffle_after_epoch=True)
+    order = [0, 1, 2]
+    std_shuffle(order, 64, 524287 + (1 << 32))
+    assert order != [0, 1, 2]
+    groups = {0: [0, 1], 1: [2, 3, 4], 2: [5]}
+    expected = [sample for container in order for sample in groups[container]]
+    assert batches((6, 6, options, np.array([2, 3, 1])), 1) == [expected]
 
 
-# --- Jumps and large lists -----------------------------------------------------------------------
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_batch_belongs_to_the_caller(padded: bool) -> None:
+    order = Order(10, 4, OrderOptions(pad_last_batch=padded))
+    batch = order.batch(0)
+    assert batch.dtype == np.int64
+    assert batch.shape == (4,)
+    batch[:] = -1
+    assert order.batch(0).tolist() == [0, 1, 2, 3]
 
 
-def test_a_jump_is_immediate_without_shuffling() -> None:
-    far, began = 10**30, time.perf_counter()
-    assert Order(7, 4, OrderOptions()).batch(far).tolist() == [(4 * far + i) % 7 for i in range(4)]
-    padded = OrderOptions(pad_last_batch=True, num_shards=3, stick_to_shard=True)
-    assert Order(7, 4, padded).batch(far).tolist() == [0, 1, 1, 1]
-    options = OrderOptions(shuffle_after_epoch=True, checkpointing=True)
-    items = list(range(8))
-    std_shuffle(items, 64, 524287 + (5 * 10**6 + 1 << 32))
-    assert Order(8, 4, options).batch(10**7).tolist() == items[:4]
-    assert time.perf_counter() - began < 5
-
-
-def test_a_jump_in_a_shuffle() -> None:
-    case = 999, 64, OrderOptions(random_shuffle=True, initial_fill=500, num_shards=2, seed=3)
-    steady = Order(*case)
-    for index in range(20_000):
-        expected = steady.batch(index)
-    assert Order(*case).batch(20_000 - 1).tolist() == expected.tolist()
-
-
-def test_a_long_jump_in_a_shuffle_does_not_shuffle_the_epochs_in_between() -> None:
-    order, began = Order(999, 4, OrderOptions(random_shuffle=True)), time.perf_counter()
-    far = order.batch(2 * 10**7).tolist()
-    order.batch(0)
-    assert order.batch(2 * 10**7).tolist() == far
-    assert time.perf_counter() - began < 5  # 0.4 s, and 16 s if all the samples were shuffled
-
-
-def peak_bytes(case: Case, batches: int) -> int:
-    """The peak memory of the first batches."""
-    tracemalloc.start()
-    try:
-        order = Order(*case)
-        for index in range(batches):
-            order.batch(index)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_memory_depends_on_the_list_and_not_on_the_window() -> None:
-    options = OrderOptions(random_shuffle=True, initial_fill=2**31 - 1)
-    assert peak_bytes((100, 10, options), 100) < 4_000_000
-    assert peak_bytes((300_000, 64, options), 10) < 100 * 300_000
-
-
-def test_memory_does_not_grow_with_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_CHUNK", 16)
-    monkeypatch.setattr(streams, "_STRIDE", 16)
-    case = 40, 10, OrderOptions(random_shuffle=True)
-    assert peak_bytes(case, 40_000) < 1_000_000
-
-
-# --- Refusals -----------------------------------------------------------------------------
+# --- Refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -276,13 +186,11 @@ def test_memory_does_not_grow_with_the_epochs(monkeypatch: pytest.MonkeyPatch) -
         ({"num_shards": 0}, "num_shards must be at least 1, not 0"),
         ({"shard_id": -1}, "shard_id must be from 0 to 0, not -1"),
         ({"num_shards": 2, "shard_id": 2}, "shard_id must be from 0 to 1, not 2"),
+        ({"shuffle_after_epoch": True, "random_shuffle": True}, "epoch and random_shuffle cannot"),
+        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "epoch and stick_to_shard cannot"),
         (
-            {"shuffle_after_epoch": True, "random_shuffle": True},
-            "epoch and random_shuffle cannot",
-        ),
-        (
-            {"shuffle_after_epoch": True, "stick_to_shard": True},
-            "epoch and stick_to_shard cannot",
+            {"by_container": True, "shuffle_after_epoch": True, "stick_to_shard": True},
+            "shuffle_after_epoch and stick_to_shard cannot",
         ),
     ],
 )
@@ -292,7 +200,7 @@ def test_impossible_options_are_refused(arguments: dict[str, Any], message: str)
 
 
 def test_initial_fill_matters_only_to_random_shuffle() -> None:
-    assert batches((3, 3, OrderOptions(initial_fill=0)), 1) == [[0, 1, 2]]
+    assert batches((3, 3, OrderOptions(initial_fill=0), None), 1) == [[0, 1, 2]]
 
 
 def test_more_shards_than_samples_are_refused() -> None:
@@ -312,7 +220,8 @@ def test_impossible_batches_are_refused() -> None:
         Order(3, 1, OrderOptions()).batch(-1)
 
 
-def test_a_list_takes_four_bytes_for_an_entry() -> None:
-    lists = streams.Lists(5000, OrderOptions())
-    assert {lists.fixed.dtype, lists.of_epoch(1).dtype} == {np.dtype(np.int32)}
-    assert Order(5000, 4, OrderOptions(shuffle_after_epoch=True)).batch(0).dtype == np.int64
+@pytest.mark.parametrize("containers", [None, np.array([3, 3])])
+def test_containers_that_do_not_have_all_samples_are_refused(containers: Any) -> None:
+    options = OrderOptions(by_container=True, shuffle_after_epoch=True)
+    with pytest.raises(ValueError, match="containers of 7 samples"):
+        Order(7, 2, options, containers)

@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 import tracemalloc
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline, fn, pipeline_def
-from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 from PIL import Image
 
 from dali_storage import readers
@@ -27,8 +26,8 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.formats import plain
 from dali_storage.loaders import Loader
 from tests.kit.containers import write_tar
-from tests.kit.process import open_files
-from tests.order.test_order import epochs, some_case
+from tests.kit.parity import POLICIES, Operator, build, compare, epochs, numbered, seeds, some_order
+from tests.kit.tiers import by_tier
 
 
 class Data:
@@ -60,12 +59,8 @@ def data(tmp_path: Path) -> Data:
 
 
 def pipeline_of(batch_size: int = 4, **arguments: Any) -> Pipeline:
-    settings = {"num_threads": 1, "device_id": None, "prefetch_queue_depth": 1}
-    settings |= arguments.pop("pipeline", {})
-    pipeline = Pipeline(batch_size, **settings)
-    with pipeline:
-        pipeline.set_outputs(*readers.records(**{"name": "R", **arguments}))
-    return pipeline
+    arguments = {"name": "R"} | arguments
+    return build(readers.records, batch_size, {"prefetch_queue_depth": 1}, **arguments)  # type: ignore[no-any-return]
 
 
 def run(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:
@@ -87,9 +82,7 @@ BACKENDS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
-def test_samples_are_the_bytes_of_the_files(
-    data: Data, backend: str, options: dict[str, Any]
-) -> None:
+def test_samples_are_the_bytes_of_the_files(data: Data, backend: str, options: Any) -> None:
     pipeline = pipeline_of(**data.arguments(), backend=backend, backend_options=options)
     expected = [(content, number) for number, content in enumerate(data.contents)] * 4
     assert run(pipeline, 20) == expected[:80]
@@ -140,59 +133,27 @@ def test_labels_are_those_of_readers_file(data: Data, tmp_path: Path, kind: str)
     assert [label for _, label in run(pipeline, 1)] == expected
 
 
-def test_the_order_is_that_of_readers_file(data: Data) -> None:
-    random = Random(7)
-    for _ in range(40):
-        size, batch_size, options = some_case(random)
-        arguments = {
-            name: getattr(options, name)
-            for name in (
-                *("random_shuffle", "initial_fill", "shuffle_after_epoch", "num_shards"),
-                *("shard_id", "stick_to_shard", "pad_last_batch", "seed"),
-            )
-        }
-        batches = epochs((size, batch_size, options))
-        settings = {"num_threads": 1, "device_id": None, "enable_checkpointing": True}
-        with (dali := Pipeline(batch_size, **settings)):
-            dali.set_outputs(
-                fn.readers.file(
-                    files=[str(data.files[0])] * size, dont_use_mmap=True, name="R", **arguments
-                )[1]
-            )
-        ours = pipeline_of(
-            batch_size,
-            files=data.files[0],
-            offsets=np.arange(size),
-            sizes=1,
-            pipeline={"enable_checkpointing": True},
-            backend="memory",
-            **arguments,
-        )
-        expected = [dali.run()[0].as_array().ravel().tolist() for _ in range(batches)]
-        found = run(ours, batches)
-        assert [label for _, label in found] == [label for each in expected for label in each]
-        assert ours.reader_meta("R") == dali.reader_meta("R")
-        assert all(content == data.bytes[0][label : label + 1] for content, label in found)
+def readers_of_numbers(directory: Path, size: int) -> tuple[Operator, Operator]:
+    """DALI's readers.file with labels that count its samples, and ours of as many records."""
+    real = numbered("file", directory, [size])(fn.readers)
+    ours = numbered("records", directory, [size])(readers)
+    return partial(real, dont_use_mmap=True), ours
 
 
-def test_iterators_and_checkpoints_work(data: Data) -> None:
-    arguments = data.arguments(random_shuffle=True, pad_last_batch=True, return_index=True)
-    arguments |= {"sizes": 700, "offsets": data.offsets % 8_000}
-    settings = {"enable_checkpointing": True}
-    pipeline = pipeline_of(**arguments, pipeline=settings)
-    iterator = DALIGenericIterator(
-        pipeline,
-        ["data", "label", "index"],
-        reader_name="R",
-        dynamic_shape=True,
-        last_batch_policy=LastBatchPolicy.PARTIAL,
-    )
-    seen = [number for batch in iterator for number in batch[0]["label"].ravel().tolist()]
-    assert sorted(seen) == list(range(23))
-    first = pipeline_of(**arguments, pipeline=settings)
-    run(first, 4)
-    restored = pipeline_of(**arguments, pipeline={**settings, "checkpoint": first.checkpoint()})
-    assert run(restored, 9) == run(first, 9)
+def test_the_order_is_that_of_readers_file(tmp_path: Path) -> None:
+    for seed in seeds(by_tier(10, 60)):
+        random = Random(seed)
+        size = random.choice([random.randint(1, 9), random.randint(1, 70)])
+        order = some_order(random, size, by_container=False)
+        del order["dont_use_mmap"]
+        compare(random, *readers_of_numbers(tmp_path, size), order)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_iterators_give_what_they_give_of_readers_file(tmp_path: Path, policy: Any) -> None:
+    order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
+    real, ours = (epochs(read, policy, **order) for read in readers_of_numbers(tmp_path, 23))
+    assert ours == real
 
 
 def test_an_index_tells_the_sample_and_its_file(data: Data) -> None:
@@ -240,20 +201,6 @@ def loader(pictures: dict[str, Any], **changes: Any) -> Loader:
         return labels, fn.random.uniform(seed=4), fn.decoders.image(data)
 
     return Loader(make, to="numpy")
-
-
-def test_a_loader_resumes_bit_for_bit(pictures: dict[str, Any]) -> None:
-    def taken(batches: Any) -> list[list[bytes]]:
-        return [[part.tobytes() for part in batch] for batch in batches]
-
-    with loader(pictures) as straight:
-        epoch = iter(straight)
-        first, state = taken(islice(epoch, 2)), straight.state_dict()
-        rest = taken(epoch) + taken(straight)
-    with loader(pictures) as resumed:
-        resumed.load_state_dict(state)
-        assert taken(resumed) + taken(resumed) == rest
-    assert len(first + rest) == 10
 
 
 def test_a_loader_refuses_the_state_of_another_index(pictures: dict[str, Any]) -> None:
@@ -314,79 +261,31 @@ class Unpickled:
         return pytest.fail, ("the file was unpickled",)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, not -1 \(sample 0\)"),
-        ({"sizes": np.arange(23) - 5}, r"sizes must be from 0 .* not -5 \(sample 0\)"),
-        ({"sizes": -1}, r"sizes must be from 0 .* not -1 \(sample 0\)"),
-        ({"sizes": True}, "sizes must be a sequence of integers, not True"),
-        ({"sizes": 1.5}, "sizes must be a sequence of integers, not 1.5"),
-        ({"sizes": [1.0] * 23}, "sizes must be integers below 2.*63, not float64"),
-        ({"offsets": [True] * 23}, "offsets must be integers below 2.*63, not bool"),
-        ({"offsets": ["1"] * 23}, "offsets must be integers below 2.*63, not <U1"),
-        ({"offsets": [0] * 22 + [2**63]}, "offsets must be integers below 2.*63, not float64"),
-        ({"offsets": np.uint64([0] * 22 + [2**63])}, "offsets must be .* not 9223372036"),
-        ({"offsets": [0] * 22 + [2**64]}, "offsets must be integers below 2.*63, not object"),
-        ({"offsets": [0] * 22 + [[1]]}, "offsets must be a sequence of integers: "),
-        ({"offsets": np.zeros((23, 1), int)}, r"offsets must be .* not int64 of shape \(23, 1\)"),
-        ({"offsets": None}, "offsets must be a sequence of integers, not None"),
-        ({"offsets": 5}, "offsets must be a sequence of integers, not 5"),
-        ({"offsets": []}, "offsets must not be empty"),
-        ({"sizes": [5] * 22}, "sizes must match offsets: 22 values for 23"),
-        ({"file_ids": [0] * 24}, "file_ids must match offsets: 24 values for 23"),
-        ({"file_ids": None}, "file_ids must be given: there are 3 files"),
-        ({"file_ids": [3] * 23}, r"file_ids must be from 0 to 2, .* not 3 \(sample 0\)"),
-        ({"file_ids": [0] * 22 + [-1]}, r"file_ids must be from 0 to .* not -1 \(sample 22\)"),
-        ({"labels": [1] * 22}, "labels must match offsets: 22 labels for 23"),
-        ({"labels": np.ones(23)}, "labels must be a sequence of integers, not float64"),
-        ({"labels": ["a"] * 23}, "labels must be an integer, not 'a'"),
-        ({"files": []}, "files must not be empty"),
-        ({"files": [5, 6, 7]}, "files must be str, bytes or os.PathLike, not 5"),
-        ({"files": "ftp://bucket/a"}, "files must be a local path"),
-        ({"offsets": "s3://bucket/a.npy"}, "offsets must be a local path"),
-        ({"device": "gpu"}, "device='gpu'"),
-        ({"backend": "xnvme-bam"}, "xnvme-bam"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(
-    data: Data, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
-        pipeline_of(**data.arguments(**changes))
-
-
-def test_a_refused_reader_leaves_nothing_open(data: Data, tmp_path: Path) -> None:
-    np.save(tmp_path / "sizes.npy", np.full(23, 10**6))
-    before = open_files()
-    with pytest.raises(ValueError, match="must be within the files"):
-        pipeline_of(**data.arguments(sizes=tmp_path / "sizes.npy"))
-    with pytest.raises(ValueError, match="device='gpu'"):
-        pipeline_of(**data.arguments(device="gpu"))
-    assert open_files() <= before
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"text", pickle.dumps([1]), b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'"],
-    ids=["empty", "text", "pickle", "cut"],
-)
-def test_a_file_that_is_no_npy_is_refused(data: Data, tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "column.npy"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"offsets '.*column.npy' must be a .npy file of integers"):
-        pipeline_of(**data.arguments(offsets=path))
+OBJECTS = np.empty(23, object)
+OBJECTS[:] = [Unpickled() for _ in range(23)]
 
 
 @pytest.mark.parametrize("argument", ["offsets", "sizes", "file_ids", "labels"])
-def test_an_array_of_objects_is_refused_and_not_unpickled(
-    data: Data, tmp_path: Path, argument: str
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a .npy file of integers"),
+        (b"text", "a .npy file of integers"),
+        (pickle.dumps([1]), "a .npy file of integers"),
+        (b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'", "a .npy file of integers"),
+        (None, ".* Object arrays"),
+    ],
+    ids=["empty", "text", "pickle", "cut", "objects"],
+)
+def test_a_column_that_is_no_npy_of_integers_is_refused_and_not_unpickled(
+    data: Data, tmp_path: Path, argument: str, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "column.npy"
-    objects = np.empty(23, object)
-    objects[:] = [Unpickled() for _ in range(23)]
-    np.save(path, objects)
-    with pytest.raises(ValueError, match=rf"{argument} '.*column.npy' must be .* Object arrays"):
+    if content is None:
+        np.save(path, OBJECTS)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{argument} '.*column.npy' must be {message}"):
         pipeline_of(**data.arguments(**{argument: path}))
 
 

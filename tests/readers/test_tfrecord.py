@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import io
 import os
 import sys
@@ -29,18 +28,17 @@ from dali_storage.formats.tfrecord.features import Feature, TfRecord
 from dali_storage.readers.features import describe
 from dali_storage.reading.batches import parts
 from dali_storage.reading.buffers import Lease
+from tests.kit import parity
 from tests.kit.containers import (
     bytes_feature,
     example,
     float_feature,
     int64_feature,
     tf_record,
-    write_numbered_tfrecords,
     write_tfrecord,
 )
+from tests.kit.parity import numbers, take
 from tests.kit.process import descriptors
-
-pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 STRING = FixedLenFeature((), string, "")
 NUMBER = FixedLenFeature((), int64, 0)
@@ -48,105 +46,34 @@ UINT8, FLOAT32, INT64 = np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.in
 FINE = example({"a": bytes_feature([b"finest"]), "n": int64_feature([1])})  # a record of 47 bytes
 WORD, ONE, TWO = bytes_feature([b"x"]), int64_feature([1]), int64_feature([1, 2])
 
-Operator = Callable[..., dict[str, Any]]
+Write = Callable[..., str]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., str]:
+def write(tmp_path: Path) -> Write:
     """Writes a TFRecord file of payloads, and its index beside it; the path."""
 
-    def write(*payloads: bytes, name: str = "x.tfrecord") -> str:
-        path = tmp_path / name
+    def write(*payloads: bytes) -> str:
+        path = tmp_path / "x.tfrecord"
         return str(write_tfrecord(path, payloads, path.with_suffix(".idx")))
 
     return write
 
 
-def build(operator: Operator, batch_size: int = 2, **arguments: Any) -> Pipeline:
-    pipeline = Pipeline(batch_size, num_threads=1, device_id=None, seed=1)
-    with pipeline:
-        pipeline.set_outputs(*operator(**arguments).values())
-    pipeline.build()
-    return pipeline
-
-
-def first(operator: Operator, batch_size: int = 2, **arguments: Any) -> list[list[Any]]:
-    """The samples of the first batch, by output."""
-    outputs = build(operator, batch_size, **arguments).run()
-    return [[np.array(output[slot]) for slot in range(len(output))] for output in outputs]
-
-
-def numbers(operator: Operator, batches: int, **arguments: Any) -> list[int]:
-    """The values of the feature "n" in some batches."""
-    pipeline = build(operator, features={"n": NUMBER}, **arguments)
-    return [int(value) for _ in range(batches) for value in pipeline.run()[0].as_array().ravel()]
+def build(batch_size: int = 2, operator: Any = readers.tfrecord, **arguments: Any) -> Pipeline:
+    arguments = {"features": {"n": NUMBER}} | arguments
+    return parity.build(operator, batch_size, {}, **arguments)  # type: ignore[no-any-return]
 
 
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def test_it_has_all_arguments_of_dalis_reader() -> None:
-    dali = inspect.signature(fn.readers.tfrecord).parameters
-    ours = inspect.signature(readers.tfrecord).parameters
-    assert dali.keys() - ours.keys() == set()
-    new = {"backend", "backend_options", "return_index", "pinned", "resume", "shuffle", "verify"}
-    assert ours.keys() - dali.keys() == new
-    for name in dali.keys() - {"seed", "index_path", "bytes_per_sample_hint"}:
-        assert ours[name].default == dali[name].default
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"path": []}, "path must not be empty"),
-        ({"path": "ftp://bucket/x"}, "path must be a local path"),
-        ({"index_path": ["x", "y"]}, "index_path must have one index for each file: 2 indexes"),
-        ({"device": "gpu"}, r"device must be 'cpu', not 'gpu': records are parsed on the CPU"),
-        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
-        ({"skip_cached_images": True}, "skip_cached_images must be False"),
-        ({"shuffle_after_epoch": True, "stick_to_shard": True}, "cannot both be True"),
-        ({"num_shards": 2}, "num_shards must be at most 1"),
-        ({"features": {}}, "features must not be empty"),
-        ({"features": {"\udcff": NUMBER}}, "features must have names that UTF-8 can write"),
-        ({"features": {"a": VarLenFeature(string, "")}}, r"features\['a'\]: a string must be"),
-        ({"features": {"a": FixedLenFeature([2], string, "")}}, r"a string must be a FixedLen"),
-        ({"features": {"n": NUMBER, "b": FixedLenFeature([-1], int64, 0)}}, r"\['b'\]: its shape"),
-        ({"features": {"b": VarLenFeature([-1], int64, 0)}}, r"features\['b'\]: its shape must be"),
-        ({"features": {"b": FixedLenFeature([2**62], int64, 0)}}, r"features\['b'\]: its shape"),
-    ],
-)
-def test_a_wrong_argument_is_refused(
-    arguments: dict[str, Any], message: str, write: Callable[..., str]
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(readers.tfrecord, **{"path": write(FINE), "features": {"n": NUMBER}} | arguments)
-
-
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
-        (None, "features must be a dict"),
-        ([("a", NUMBER)], "features must be a dict"),
-        ({"a": "string"}, r"features\['a'\] must be a FixedLenFeature or VarLenFeature"),
-        ({1: NUMBER}, "features must have strings for names, not 1"),
-    ],
-)
-def test_features_of_a_wrong_type_are_refused(
-    features: Any, message: str, write: Callable[..., str]
-) -> None:
-    with pytest.raises(TypeError, match=message):
-        build(readers.tfrecord, path=write(FINE), features=features)
-
-
 def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(
-    write: Callable[..., str],
+    write: Write,
 ) -> None:
-    pipeline = Pipeline(2, num_threads=1, device_id=None)
-    with pipeline:
-        features = {"n": NUMBER, "a": STRING}
-        outputs, index = readers.tfrecord(
-            path=write(FINE, FINE), features=features, return_index=True
-        )
+    with (pipeline := Pipeline(2, num_threads=1, device_id=None)):
+        features, path = {"n": NUMBER, "a": STRING}, write(FINE, FINE)
+        outputs, index = readers.tfrecord(path=path, features=features, return_index=True)
         pipeline.set_outputs(outputs["a"], index)
     assert list(outputs) == ["n", "a"]
     data, index = pipeline.run()
@@ -160,37 +87,36 @@ def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(
 # --- features ------------------------------------------------------------------------------------
 
 
-def some_feature(random: Random) -> tuple[Any, Feature]:
-    """A feature, and what it asks for."""
-    match random.randrange(4):
-        case 0:
-            return FixedLenFeature(random.choice([(), (1,)]), string, ""), Feature(UINT8)
-        case 1:
-            shape = random.choice([(), (1,), (3,), (2, 5), (4, 1, 2), (3, 0)])
-            return FixedLenFeature(shape, float32, 1.5), Feature(FLOAT32, shape)
-        case 2:
-            return VarLenFeature(int64, 7), Feature(INT64, fixed=False)
-    shape = random.choice([(2,), (3, 4), (1,)])
-    return VarLenFeature([*shape], float32, 1.5), Feature(FLOAT32, shape, fixed=False)
+ASKED: list[tuple[Any, Feature]] = [
+    *((FixedLenFeature(shape, string, ""), Feature(UINT8)) for shape in ((), (1,))),
+    *(
+        (FixedLenFeature(shape, float32, 1.5), Feature(FLOAT32, shape))
+        for shape in ((), (1,), (3,), (2, 5), (4, 1, 2), (3, 0))
+    ),
+    (VarLenFeature(int64, 7), Feature(INT64, fixed=False)),
+    *(
+        (VarLenFeature([*shape], float32, 1.5), Feature(FLOAT32, shape, fixed=False))
+        for shape in ((2,), (3, 4), (1,))
+    ),
+]
 
 
-def test_what_features_ask_for_is_found_out() -> None:
-    random = Random(5)
-    for _ in range(12):
-        pairs = [some_feature(random) for _ in range(random.randint(1, 6))]
-        names = [f"{number}" * random.choice([1, 200]) for number in range(len(pairs))]
-        features = {name: feature for name, (feature, _) in zip(names, pairs, strict=True)}
-        assert list(describe(features).items()) == [
-            (name, expected) for name, (_, expected) in zip(names, pairs, strict=True)
-        ]
+def test_types_and_shapes_of_features_are_found_out() -> None:
+    names = [f"{number}" * (1 if number % 3 else 200) for number in range(len(ASKED))]
+    features = {name: feature for name, (feature, _) in zip(names, ASKED, strict=True)}
+    assert list(describe(features).items()) == [
+        (name, expected) for name, (_, expected) in zip(names, ASKED, strict=True)
+    ]
 
 
-def test_asking_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_out_features_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outer = Pipeline(1, 1, None)
     with outer:
         fn.random.uniform()
-        before, files = (outer._next_op_id_counter, len(outer._sinks)), descriptors()
+        before, files = (outer._next_op_id_counter, len(outer._sinks)), descriptors(tmp_path)
         operators = _OpCounter().id
         describe({"a": STRING, "n": NUMBER})
         with pytest.raises(ValueError):
@@ -198,20 +124,17 @@ def test_asking_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
         assert Pipeline.current() is outer
         after = outer._next_op_id_counter, len(outer._sinks)
     assert after == before
-    assert descriptors() <= files
+    assert descriptors(tmp_path) <= files
     assert os.listdir(tmp_path) == []
     assert _OpCounter().id == operators + 1  # by having been asked for the number
 
 
 @pytest.mark.parametrize("conditionals", [False, True])
-def test_names_and_seeds_are_those_that_dali_would_give(
-    conditionals: bool, write: Callable[..., str]
-) -> None:
+def test_names_and_seeds_are_those_that_dali_would_give(conditionals: bool, write: Write) -> None:
     """The seed is the pipeline's second, the order hence that of DALI's reader."""
-    payloads = [example({"n": int64_feature([number])}) for number in range(40)]
-    path = write(*payloads)
+    path = write(*(example({"n": int64_feature([number])}) for number in range(40)))
 
-    def run(operator: Operator) -> Any:
+    def run(operator: Any) -> Any:
         @pipeline_def(
             batch_size=8, num_threads=1, device_id=None, seed=9, enable_conditionals=conditionals
         )
@@ -223,14 +146,14 @@ def test_names_and_seeds_are_those_that_dali_would_give(
         outputs = [it.as_array().tolist() for _ in range(9) for it in pipeline.run()]
         return sorted(pipeline.reader_meta()), outputs
 
-    arguments: dict[str, Any] = {"path": path, "features": {"n": NUMBER}, "random_shuffle": True}
+    arguments = {"path": path, "random_shuffle": True, "features": {"n": NUMBER}}
     index = path.replace(".tfrecord", ".idx")
     dali = run(lambda: fn.readers.tfrecord(**arguments, index_path=index))
     assert run(lambda: readers.tfrecord(**arguments)) == dali
     assert dali[0] == ["__TFRecord_1", "__TFRecord_2"]
 
 
-def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Callable[..., str]) -> None:
+def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Write) -> None:
     features = {
         "rest": FixedLenFeature([2, 2], int64, 5),
         "other kind": FixedLenFeature([2], float32, 5.0),
@@ -243,8 +166,9 @@ def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Callable[..., 
     feature |= {"none": bytes_feature([b"x"])}
     path = write(example(feature), example({**feature, "sometimes": int64_feature([8])}))
     index = path.replace(".tfrecord", ".idx")
-    dali = first(fn.readers.tfrecord, path=path, index_path=index, features=features)
-    ours = first(readers.tfrecord, path=path, features=features)
+    real = build(operator=fn.readers.tfrecord, path=path, index_path=index, features=features)
+    both = [real.run(), build(path=path, features=features).run()]
+    dali, ours = ([[np.array(it) for it in output] for output in outputs] for outputs in both)
     assert [[(it.dtype, it.shape) for it in output] for output in ours] == [
         [(it.dtype, it.shape) for it in output] for output in dali
     ]
@@ -261,43 +185,27 @@ def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Callable[..., 
         (STRING, WORD, {"a": bytes_feature([])}, "it has no string in the feature 'a'"),
         (STRING, WORD, {"a": int64_feature([1])}, "it has no string in the feature 'a'"),
         (STRING, WORD, {"a": b""}, "it has no string in the feature 'a'"),
-        (
-            VarLenFeature(int64, 0),
-            ONE,
-            {"b": b""},
-            "no feature 'a', and other records have; it",
-        ),
-        (
-            FixedLenFeature([1], int64, 0),
-            ONE,
-            {"b": b""},
-            "no feature 'a', and other records have",
-        ),
+        (VarLenFeature(int64, 0), ONE, {"b": b""}, "no feature 'a', and other records have; it"),
+        (FixedLenFeature([1], int64, 0), ONE, {"b": b""}, "no feature 'a', and other records have"),
         (NUMBER, ONE, {"a": int64_feature([1, 2])}, "'a' has 2 values, and its FixedLenFeature 1"),
         (VarLenFeature([1, 2], int64, 0), TWO, {"a": int64_feature([1])}, "1 values, not a mul"),
     ],
 )
 def test_a_record_without_what_is_wanted_is_named(
-    feature: Any,
-    good: bytes,
-    bad: dict[str, bytes],
-    message: str,
-    write: Callable[..., str],
+    feature: Any, good: bytes, bad: dict[str, bytes], message: str, write: Write
 ) -> None:
     path = write(example({"a": good}), example(bad))
-    pipeline = build(readers.tfrecord, path=path, features={"a": feature})
+    pipeline = build(path=path, features={"a": feature})
     with pytest.raises(RecordError, match=r"sample 1: \d+ bytes at \d+: .*" + message) as caught:
         pipeline.run()
     assert caught.value.filename == path
 
 
 @pytest.mark.parametrize("has", [[1, 0], [0, 1]])
-def test_a_feature_that_only_some_batches_have_is_refused(
-    has: list[int], write: Callable[..., str]
-) -> None:
+def test_a_feature_that_only_some_batches_have_is_refused(has: list[int], write: Write) -> None:
     """DALI's reader delivers it, but a Python source must not change its number of dimensions."""
     path = write(*(example({"a": TWO} if it else {"b": TWO}) for it in has * 4))
-    pipeline = build(readers.tfrecord, 1, path=path, features={"a": VarLenFeature(int64, 0)})
+    pipeline = build(1, path=path, features={"a": VarLenFeature(int64, 0)})
     with pytest.raises(
         RecordError, match=r"it has .*'a', and other records (have|do not)"
     ) as error:
@@ -306,9 +214,9 @@ def test_a_feature_that_only_some_batches_have_is_refused(
     assert error.value.filename == path
 
 
-def test_a_number_that_only_some_batches_have_is_delivered(write: Callable[..., str]) -> None:
+def test_a_number_that_only_some_batches_have_is_delivered(write: Write) -> None:
     path = write(*(example({"n": ONE} if it else {"b": ONE}) for it in [1, 0] * 4))
-    assert numbers(readers.tfrecord, 8, path=path, batch_size=1) == [1, 0] * 4
+    assert numbers(build(1, path=path), 8) == [[1], [0]] * 4
 
 
 # --- records -------------------------------------------------------------------------------------
@@ -324,19 +232,19 @@ def test_a_wrong_checksum_is_refused_only_if_verified(
     path = tmp_path / "x.tfrecord"
     path.write_bytes(record + damaged)
     arguments: dict[str, Any] = {"path": str(path), "features": {"a": STRING}}
-    assert len(first(readers.tfrecord, **arguments)[0]) == 2
-    pipeline = build(readers.tfrecord, verify=True, **arguments)
+    assert len(take(build(**arguments), 1)[0][0]) == 2
+    pipeline = build(verify=True, **arguments)
     with pytest.raises(RecordError, match=f"sample 1: .* checksum of its {what} is wrong") as error:
         pipeline.run()
     assert error.value.filename == str(path)
 
 
 def test_verifying_without_its_package_says_how_to_get_it(
-    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     with pytest.raises(BackendUnavailable, match="google-crc32c; pip install google-crc32c"):
-        build(readers.tfrecord, path=write(FINE), features={"n": NUMBER}, verify=True)
+        build(path=write(FINE), verify=True)
 
 
 @pytest.mark.parametrize(
@@ -351,18 +259,18 @@ def test_verifying_without_its_package_says_how_to_get_it(
     ],
 )
 def test_an_index_of_another_file_is_noticed_when_a_record_is_read(
-    index: str, message: str, write: Callable[..., str], tmp_path: Path
+    index: str, message: str, write: Write, tmp_path: Path
 ) -> None:
     path = write(FINE, FINE)
     (tmp_path / "x.idx").write_text(index)
-    arguments = {"path": path, "index_path": str(tmp_path / "x.idx"), "features": {"n": NUMBER}}
-    pipeline = build(readers.tfrecord, 1, **arguments)
+    arguments = {"path": path, "index_path": str(tmp_path / "x.idx")}
+    pipeline = build(1, **arguments)
     with pytest.raises(RecordError, match=message):
         pipeline.run()
 
 
-def test_a_record_that_is_no_example_is_named(write: Callable[..., str]) -> None:
-    pipeline = build(readers.tfrecord, path=write(FINE, FINE[:-1]), features={"n": NUMBER})
+def test_a_record_that_is_no_example_is_named(write: Write) -> None:
+    pipeline = build(path=write(FINE, FINE[:-1]))
     message = (
         "sample 1: 46 bytes at 47: it is no tf.train.Example: .* byte 2.*; write the file anew"
     )
@@ -390,12 +298,12 @@ def test_a_record_that_is_no_example_is_named(write: Callable[..., str]) -> None
     ],
 )
 def test_an_index_that_lies_is_refused(
-    text: str, message: str, write: Callable[..., str], tmp_path: Path
+    text: str, message: str, write: Write, tmp_path: Path
 ) -> None:
     (tmp_path / "lies.idx").write_text(text)
     index = str(tmp_path / "lies.idx")
     with pytest.raises(ValueError, match=message):
-        build(readers.tfrecord, path=write(FINE), index_path=index, features={"n": NUMBER})
+        build(path=write(FINE), index_path=index)
 
 
 def some_text(random: Random) -> str:
@@ -417,8 +325,8 @@ def test_indexes_are_read_as_dali_reads_them(tmp_path: Path) -> None:
         text = "0 4\n" + some_text(Random(seed))
         index.write_text(text)
         starts, sizes = tfrecord_index.read_index(b"index", io.BytesIO(text.encode()))
-        arguments = {"path": str(data), "index_path": str(index), "features": {"n": NUMBER}}
-        dali = build(fn.readers.tfrecord, 1, name="x", **arguments)
+        arguments = {"path": str(data), "index_path": str(index)}
+        dali = build(1, fn.readers.tfrecord, name="x", **arguments)
         assert len(starts) == len(sizes) == dali.reader_meta("x")["epoch_size"], repr(text)
         compared += len(starts) > 2
     assert compared > 20
@@ -452,53 +360,37 @@ def test_a_file_that_is_damaged_is_refused_without_an_index(
 ) -> None:
     (tmp_path / "x.tfrecord").write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        build(readers.tfrecord, path=tmp_path / "x.tfrecord", features={"n": NUMBER})
+        build(path=tmp_path / "x.tfrecord")
 
 
 def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(
-    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, pread = write(FINE, bytes(9000), FINE), os.pread
     monkeypatch.setattr(
         os, "pread", lambda fd, size, at: pread(fd, size, at)[: 50 if at == 0 else 0]
     )
     with pytest.raises(ValueError, match="record 1 at 47 goes beyond the end of the file"):
-        build(readers.tfrecord, path=path, features={"n": NUMBER})
+        build(path=path)
 
 
-def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write: Callable[..., str]) -> None:
+def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write: Write) -> None:
     path = write(FINE, FINE)
     index = path.replace(".tfrecord", ".idx")
-    arguments: dict[str, Any] = {"path": [path, path + "?"], "features": {"n": NUMBER}}
-    pipeline = build(readers.tfrecord, index_path=[index] * 2, **arguments)
+    arguments: dict[str, Any] = {"path": [path, path + "?"]}
+    pipeline = build(index_path=[index] * 2, **arguments)
     with pytest.raises(FileNotFoundError) as caught:
         pipeline.run()
     assert caught.value.filename == path + "?"
     with pytest.raises(FileNotFoundError) as caught:
-        build(readers.tfrecord, **arguments)
+        build(**arguments)
     assert caught.value.filename == path + "?"
     with pytest.raises(FileNotFoundError) as caught:
-        build(readers.tfrecord, index_path=[index, index + "?"], **arguments)
+        build(index_path=[index, index + "?"], **arguments)
     assert caught.value.filename == index + "?"
 
 
 # --- order and memory ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("after_epoch", [False, True])
-def test_samples_are_shuffled_as_readers_file_shuffles_files(
-    after_epoch: bool, tmp_path: Path
-) -> None:
-    files, _ = write_numbered_tfrecords(tmp_path, [5, 0, 9, 30])
-    how = {"shuffle_after_epoch": after_epoch, "random_shuffle": not after_epoch, "seed": 3}
-
-    def file(features: Any) -> dict[str, Any]:
-        _, labels = fn.readers.file(files=files[:1] * 44, labels=[*range(44)], **how)
-        return {"label": labels}
-
-    expected = numbers(file, 70)
-    assert numbers(readers.tfrecord, 70, path=files, shuffle="samples", **how) == expected
-    assert numbers(readers.tfrecord, 70, path=files, **how) != expected
 
 
 def test_an_index_takes_12_bytes_a_record(tmp_path: Path) -> None:

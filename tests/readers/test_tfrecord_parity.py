@@ -1,19 +1,13 @@
-"""Random TFRecords and arguments: `readers.tfrecord` beside `fn.readers.tfrecord`, the oracle.
-
-`PARITY=1000 pytest tests/readers/test_tfrecord_parity.py` compares so many configurations.
-"""
+"""Random TFRecords and arguments: `readers.tfrecord` beside `fn.readers.tfrecord`, the oracle."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
 from nvidia.dali import fn, tfrecord
 
 from dali_storage import readers
@@ -25,9 +19,7 @@ from tests.kit.containers import (
     tf_record,
     varint,
 )
-from tests.kit.parity import POLICIES, build, epochs, seeds, some_options, some_order, take
-
-pytestmark = pytest.mark.usefixtures("pipelines_end")
+from tests.kit.parity import Case, ContainerParityTests, Operator, some_order
 
 UNKNOWN = [
     message(9, b"unknown"),
@@ -39,22 +31,8 @@ UNKNOWN = [
 FIXED = {"label": [], "size": [2], "box": (2, 2)}  # shapes of features that have all their values
 
 
-@dataclass(frozen=True)
-class Case:
-    """What is the same for both readers, and what only ours has."""
-
-    features: dict[str, Any]
-    arguments: dict[str, Any]
-    ours: dict[str, Any]
-    batch_size: int
-    options: dict[str, Any]
-    records: int
-    regular: bool
-    batches: int
-
-
 def some_value(random: Random, name: str) -> bytes:
-    """A feature as it would be written."""
+    """A feature as TensorFlow would write it."""
     packed = random.random() < 0.7
     if name in FIXED:
         count = int(np.prod(FIXED[name], dtype=int))
@@ -124,8 +102,8 @@ def some_file(random: Random, path: Path, names: Sequence[str], strange: bool) -
     return len(pairs), pairs != regular
 
 
-def wanted(random: Random, names: Sequence[str]) -> dict[str, Any]:
-    """Some of what may be asked for, or `names`; "nowhere" is in no record."""
+def wanted(random: Random) -> dict[str, Any]:
+    """Some of what may be asked for; "nowhere" is in no record."""
     float32, int64, string = tfrecord.float32, tfrecord.int64, tfrecord.string
     features = {
         "image": tfrecord.FixedLenFeature(random.choice([(), [1]]), string, ""),
@@ -137,111 +115,43 @@ def wanted(random: Random, names: Sequence[str]) -> dict[str, Any]:
         "triples": tfrecord.VarLenFeature([3], float32, 5.0),
         "nowhere": tfrecord.FixedLenFeature([3], int64, 5),
     }
-    names = names or random.sample(sorted(features), random.randint(1, 6))
-    return {name: features[name] for name in names}
+    return {name: features[name] for name in random.sample(sorted(features), random.randint(1, 6))}
 
 
-def some_case(random: Random, directory: Path, names: Sequence[str] = ()) -> Case:
-    features = wanted(random, names)
-    written = {*features, random.choice(["label", "image", "ids"])} - {"nowhere"}
-    strange, records, needed, paths = random.random() < 0.3, 0, False, list[Path]()
-    while not records:
-        for _ in range(random.randint(1, 4)):
-            paths.append(directory / f"{len(paths)}.tfrecord")
-            more, is_needed = some_file(random, paths[-1], sorted(written), strange)
-            records, needed = records + more, needed or is_needed
-    indexes = [str(path.with_suffix(".idx")) for path in paths]
-    arguments = {
-        "path": [*map(str, paths)],
-        "features": features,
-        **some_order(random, records, by_container=True),
-    }
-    ours = {
-        "index_path": indexes if needed or random.random() < 0.5 else None,
-        "backend": random.choice(["memory", "python-file"]),
-        "verify": not strange and random.random() < 0.3,
-    }
-    batch_size = random.choice([1, 2, 3, 7, 16])
-    batches = 3 * -(-records // arguments["num_shards"] // batch_size) + 3
-    options = some_options(random)
-    arguments["index"] = indexes
-    return Case(features, arguments, ours, batch_size, options, records, not needed, batches)
+class TestTfRecord(ContainerParityTests):
+    reader = "tfrecord"
+    new = ContainerParityTests.new | {"verify"}
+    other_defaults = ContainerParityTests.other_defaults | {"index_path"}
+    cases = 25, 300
 
+    def some_case(self, random: Random, directory: Path) -> Case:
+        features = wanted(random)
+        written = {*features, random.choice(["label", "image", "ids"])} - {"nowhere"}
+        strange, records, needed, paths = random.random() < 0.3, 0, False, list[Path]()
+        while not records:
+            for _ in range(random.randint(1, 4)):
+                paths.append(directory / f"{len(paths)}.tfrecord")
+                more, is_needed = some_file(random, paths[-1], sorted(written), strange)
+                records, needed = records + more, needed or is_needed
+        indexes = [str(path.with_suffix(".idx")) for path in paths]
+        order = some_order(random, records, by_container=True)
+        ours = {
+            "index_path": indexes if needed or random.random() < 0.5 else None,
+            "backend": random.choice(["memory", "python-file"]),
+            "verify": not strange and random.random() < 0.3,
+        }
+        arguments = {"path": [*map(str, paths)], "features": features, **order}
+        return Case(arguments, {"index_path": indexes}, ours)
 
-def operators(case: Case) -> list[Callable[..., Any]]:
-    """DALI's and ours, which return the nodes in a tuple."""
-    arguments = {name: value for name, value in case.arguments.items() if name != "index"}
+    def operators(self, case: Case) -> tuple[Operator, Operator]:
+        def reader(module: Any, more: dict[str, Any]) -> Operator:
+            def read(**arguments: Any) -> dict[str, Any]:
+                outputs: dict[str, Any] = module.tfrecord(**arguments, **more)
+                assert list(outputs) == list(arguments["features"])
+                if "nowhere" in outputs:  # the values have no meaning in DALI
+                    outputs["nowhere"] *= 0
+                return outputs
 
-    def dali(**more: Any) -> tuple[Any, ...]:
-        index = case.arguments["index"]
-        return tuple(fn.readers.tfrecord(**arguments, **more, index_path=index).values())
+            return read
 
-    def ours(**more: Any) -> tuple[Any, ...]:
-        outputs = readers.tfrecord(**arguments, **more, **case.ours)
-        assert list(outputs) == list(case.features)
-        return tuple(outputs.values())
-
-    return [dali, ours]
-
-
-def comparable(case: Case, batches: list[list[list[Any]]]) -> list[list[list[Any]]]:
-    """Without the values of what is nowhere: in DALI they have no meaning."""
-    for batch in batches:
-        for name, samples in zip(case.features, batch, strict=True):
-            if name == "nowhere":
-                samples[:] = [sample[:2] for sample in samples]
-    return batches
-
-
-def observe(case: Case, operator: Callable[..., Any]) -> Any:
-    """What a user sees of a reader: metadata, batches, and those of a restored pipeline."""
-    try:
-        pipeline = build(operator, case.batch_size, case.options, name="Reader")
-        seen = [pipeline.reader_meta("Reader"), comparable(case, take(pipeline, case.batches))]
-    except (RuntimeError, ValueError):  # more shards than samples
-        return "refused"
-    checkpoint = pipeline.checkpoint() if case.options["enable_checkpointing"] else None
-    seen.append(comparable(case, take(pipeline, case.batches)))
-    # DALI reads from a wrong place when it is restored in an index that does not ascend.
-    if checkpoint and (case.regular or operator.__name__ == "ours"):
-        options = {**case.options, "checkpoint": checkpoint}
-        restored = build(operator, case.batch_size, options, name="Reader")
-        assert comparable(case, take(restored, case.batches)) == seen[-1]
-    return seen
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_random_data_sets_are_read_as_dali_reads_them(part: int, tmp_path: Path) -> None:
-    compared, mine = 0, list(seeds(80))[part::4]
-    for seed in mine:
-        random, directory = Random(seed), tmp_path / str(seed)
-        directory.mkdir()
-        case = some_case(random, directory)
-        dali, ours = (observe(case, operator) for operator in operators(case))
-        assert ours == dali, f"configuration {seed}: {case}"
-        compared += dali != "refused"
-        gc.collect()
-    assert compared > len(mine) / 2
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_iterators_see_the_same_also_restored(policy: Any, tmp_path: Path) -> None:
-    compared = 0
-    for seed in list(seeds(12))[POLICIES.index(policy) :: 3]:
-        random, directory = Random(-1 - seed), tmp_path / str(seed)
-        directory.mkdir()
-        case = some_case(random, directory, ["label"])
-        case.arguments.setdefault("seed", seed)
-        cut = random.randrange(1, 5)
-
-        def outcome(operator: Callable[..., Any], case: Case = case, cut: int = cut) -> Any:
-            try:
-                return epochs(operator, policy, cut if case.regular else -1)
-            except (RuntimeError, ValueError):  # more shards than samples; all is dropped
-                return "refused"
-
-        dali, ours = map(outcome, operators(case))
-        assert ours == dali, f"configuration {seed}: {case}"
-        compared += dali != "refused"
-        gc.collect()
-    assert compared
+        return reader(fn.readers, case.real), reader(readers, case.ours)

@@ -1,51 +1,25 @@
-"""Random WebDatasets and arguments: `readers.webdataset` beside `fn.readers.webdataset`.
-
-`PARITY=2000 pytest tests/readers/test_webdataset_parity.py` runs so many configurations of a new
-seed, which is printed if one fails; `PARITY_SEED` sets it.
-"""
+"""Random WebDatasets and arguments: `readers.webdataset` beside `fn.readers.webdataset`."""
 
 from __future__ import annotations
 
-import gc
 import io
-import os
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn, types
-from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from nvidia.dali import fn, types
 
 from dali_storage import readers
 from tests.kit.containers import split_name, write_tar
-
-pytestmark = pytest.mark.usefixtures("pipelines_end")
-
-LONG = bool(os.environ.get("PARITY"))
-COUNT = int(os.environ.get("PARITY", 120))
-SEED = int(os.environ.get("PARITY_SEED", Random().randrange(10**9) if LONG else 12))
-PER_SET = 6  # configurations of each data set
+from tests.kit.parity import Case, ContainerParityTests, build, some_order, take
 
 EXTENSIONS = ["jpg", "cls", "json", "JPG", "seg.png", "x;y", "n", ""]
 OUTPUTS = [
-    "jpg",
-    "cls",
-    "json;cls",
-    "JPG;jpg",
-    "SEG.png",
-    "seg.png",
-    "png",
-    "n",
-    "",
-    ";n",
-    "json;",
-    "jpg;;cls",
-    "n",
+    *("jpg", "cls", "json;cls", "JPG;jpg", "SEG.png", "seg.png", "png", "n", "", ";n", "json;"),
+    *("jpg;;cls", "n"),
 ]
 NOT_FILES = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
 DTYPES = [
@@ -53,13 +27,8 @@ DTYPES = [
     *(types.UINT64, types.INT64, types.FLOAT16, types.FLOAT, types.FLOAT64),
 ]
 
-PADDED = {types.UINT8, types.INT8, types.INT16, types.INT32, types.INT64, types.FLOAT}
-
 Rows = list[list[tuple[str, int, int, str]]]
 """Of each sample of an index: extension, offset, size and name of its components."""
-
-
-# --- data sets -----------------------------------------------------------------------------------
 
 
 def some_name(random: Random, sample: int, flavour: int) -> str:
@@ -132,7 +101,6 @@ def some_index(random: Random, tar: Path, path: Path) -> bool:
 
 
 def some_set(random: Random, directory: Path, unit: int) -> dict[str, Any]:
-    directory.mkdir()
     tars = [directory / f"{number}.tar" for number in range(random.choice([1, 2, 3, 5]))]
     for tar in tars:
         some_tar(random, tar, random.choice([0, 1, 3, 8]), unit)
@@ -159,131 +127,18 @@ def some_outputs(random: Random, unit: int) -> dict[str, Any]:
     return arguments
 
 
-def some_order(random: Random) -> dict[str, Any]:
-    shards = random.choice([1, 1, 2, 3])
-    order: dict[str, Any] = {"num_shards": shards, "shard_id": random.randrange(shards)}
-    order |= {"pad_last_batch": random.random() < 0.3}
-    if random.random() < 0.6:
-        order |= {"random_shuffle": True, "initial_fill": random.choice([1, 3, 1024])}
-        order |= {"seed": random.randrange(1000)}
-    if random.random() < 0.3:
-        order |= {"shuffle_after_epoch": True}
-        order |= {"shuffle_after_epoch_seed": 5} if random.random() < 0.5 else {}
-    else:
-        order |= {"stick_to_shard": random.random() < 0.3}
-    return order
+class TestWebDataset(ContainerParityTests):
+    reader = "webdataset"
+    cases = 30, 300
 
-
-# --- what they deliver ---------------------------------------------------------------------------
-
-
-def build(operator: Any, batch_size: int, checkpoint: Any, **arguments: Any) -> Pipeline:
-    pad = arguments.pop("pad")
-    pipeline = Pipeline(
-        batch_size,
-        1,
-        None,
-        enable_checkpointing=checkpoint is not None,
-        checkpoint=checkpoint or None,
-    )
-    with pipeline:
-        nodes = operator(name="R", **arguments)
-        nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
-        pipeline.set_outputs(*(fn.pad(node) if pad else node for node in nodes))
-    pipeline.build()
-    return pipeline
-
-
-def take(pipeline: Pipeline, batches: int) -> list[Any]:
-    found = []
-    for _ in range(batches):
-        for output in pipeline.run():
-            arrays = [np.array(sample) for sample in output]
-            found.append([(str(output.dtype), a.dtype.str, a.shape, a.tobytes()) for a in arrays])
-    return found
-
-
-def iterate(pipeline: Pipeline, outputs: int, policy: LastBatchPolicy) -> list[Any]:
-    names = [str(number) for number in range(outputs)]
-    iterator = DALIGenericIterator([pipeline], names, reader_name="R", last_batch_policy=policy)
-    found: list[Any] = []
-    for _ in range(3):
-        found.append(len(iterator))
-        for batch in iterator:
-            arrays = [batch[0][name].numpy() for name in names]
-            found.append([(array.dtype, array.shape, array.tobytes()) for array in arrays])
-        iterator.reset()
-    return found
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except (RuntimeError, ValueError) as error:
-        return error
-
-
-def compare(random: Random, arguments: dict[str, Any]) -> bool:
-    """One configuration; whether both readers deliver something."""
-    batch_size, mode = random.choice([1, 2, 3, 7]), random.random()
-    checkpoint = "" if mode < 0.3 else None
-    alternatives = [word for ext in arguments["ext"] for word in {*ext.lower().split(";")}]
-    # Without mmap, DALI dies of a component of several outputs.
-    may_read = len(alternatives) == len({*alternatives})
-    without_mmap = {"dont_use_mmap": may_read and random.random() < 0.5}
-    iterates = 0.3 <= mode < 0.5 and {*arguments.get("dtypes", [])} <= PADDED
-    fixed = arguments | {"pad": iterates}
-    real = outcome(
-        lambda: build(fn.readers.webdataset, batch_size, checkpoint, **fixed, **without_mmap)
-    )
-    fixed["backend"] = random.choice(["memory", "memory", "python-file"])
-    ours = outcome(lambda: build(readers.webdataset, batch_size, checkpoint, **fixed))
-    if isinstance(ours, Exception) and "no sample has any component" in str(ours):
-        assert isinstance(real, Exception) or not any(
-            shape[0] for output in take(real, 10) for _, _, shape, _ in output
-        )
-        return False
-    assert isinstance(real, Exception) == isinstance(ours, Exception), (real, ours)
-    if isinstance(real, Exception):
-        return False
-    assert ours.reader_meta("R") == real.reader_meta("R")
-    if iterates:
-        policy = random.choice([*LastBatchPolicy])
-        outputs = len(arguments["ext"])
-        found, expected = (outcome(lambda p=p: iterate(p, outputs, policy)) for p in (ours, real))
-        if isinstance(expected, Exception):  # the batch is larger than the shard
-            assert type(found) is type(expected)
-            return False
-        assert found == expected
-        return True
-    batches = min(3 * real.reader_meta("R")["epoch_size_padded"] // batch_size + 2, 60)
-    expected = take(real, batches)
-    if checkpoint is None:
-        assert take(ours, batches) == expected
-        return True
-    done = random.randrange(batches)
-    first = take(ours, done)
-    restored = build(readers.webdataset, batch_size, ours.checkpoint(), **fixed)
-    assert first + take(restored, batches - done) == expected
-    return True
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_samples_and_errors_are_those_of_the_real_reader(tmp_path: Path, part: int) -> None:
-    random = Random(SEED * 10 + part)
-    delivered = 0
-    for number in range(-(-COUNT // 4 // PER_SET)):
+    def some_case(self, random: Random, directory: Path) -> Case:
         unit = random.choice([1, 2, 4, 8])
-        data = some_set(random, tmp_path / str(number), unit)
-        for each in range(PER_SET):
-            arguments = data | some_outputs(random, unit) | some_order(random)
-            try:
-                delivered += compare(random, arguments)
-            except BaseException as error:
-                error.add_note(f"seed {SEED}, part {part}, data set {number}, {each}: {arguments}")
-                raise
-        gc.collect()  # pipelines, which have threads
-    assert delivered > COUNT // 4 // 3
+        arguments = some_set(random, directory, unit) | some_outputs(random, unit)
+        arguments |= some_order(random, random.choice([1, 3, 3]), by_container=True)
+        # Without mmap, DALI dies of a component of several outputs.
+        names = [word for ext in arguments["ext"] for word in {*ext.lower().split(";")}]
+        arguments["dont_use_mmap"] &= len(names) == len({*names})
+        return Case(arguments, ours={"backend": random.choice(["memory", "memory", "python-file"])})
 
 
 @pytest.mark.parametrize(
@@ -301,17 +156,20 @@ def test_samples_and_errors_are_those_of_the_real_reader(tmp_path: Path, part: i
     ids=str,
 )
 @pytest.mark.parametrize("missing", ["empty", "skip"])
-def test_names_that_are_unusual(tmp_path: Path, names: list[str], missing: str) -> None:
+def test_components_of_unusual_names_are_those_of_dali(
+    tmp_path: Path, names: list[str], missing: str
+) -> None:
     tar = write_tar(tmp_path / "t.tar", [(name, name.encode()) for name in names])
     ext = ["jpg", "cls", "n;", ";json", "seg.png", "nodot;jpg", "", ".jpg"][
         : 8 if missing == "empty" else 1
     ]
-    arguments = {"paths": str(tar), "ext": ext, "missing_component_behavior": missing, "pad": False}
-    real = outcome(lambda: build(fn.readers.webdataset, 2, None, **arguments))
-    ours = outcome(lambda: build(readers.webdataset, 2, None, backend="memory", **arguments))
-    if isinstance(ours, Exception):
-        assert "no sample has any component" in str(ours)
-        assert isinstance(real, Exception)
-    else:
-        assert ours.reader_meta("R") == real.reader_meta("R")
-        assert take(ours, 6) == take(real, 6)
+    arguments = {"paths": str(tar), "ext": ext, "missing_component_behavior": missing, "name": "R"}
+    try:
+        real = build(fn.readers.webdataset, 2, {}, **arguments)
+        expected = [real.reader_meta("R"), take(real, 6)]
+    except RuntimeError:
+        with pytest.raises(ValueError, match="no sample has any component"):
+            build(readers.webdataset, 2, {}, backend="memory", **arguments)
+        return
+    ours = build(readers.webdataset, 2, {}, backend="memory", **arguments)
+    assert [ours.reader_meta("R"), take(ours, 6)] == expected

@@ -1,0 +1,40 @@
+"""Random directories and arguments: `readers.file` beside `fn.readers.file`, the oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.kit.parity import Case, ParityTests, some_order
+
+FOLDERS = ["0", "10", "9", "a", "a b", "B", ".hid", "é", "empty"]
+NAMES = ["x.jpg", "Y.JPEG", "z z.png", ".h.bmp", "n.txt", "w.wav", "[b].jpg", "ü.tif"]
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"file_filters": "*"},
+    {"file_filters": ["*.jp*g", "[!x]*.png"]},
+    {"file_filters": ["*.JPG", "*.JPEG"], "case_sensitive_filter": True},
+    {"dir_filters": ["[!a]*"]},
+    {"dir_filters": ["?", "kept"], "file_filters": "*.jpg"},
+]
+
+
+class TestFile(ParityTests):
+    reader = "file"
+    cases = 20, 300
+
+    def some_case(self, random: Random, directory: Path) -> Case:
+        paths = [f"{random.choice(FOLDERS)}/{random.choice(NAMES)}" for _ in range(20)]
+        paths = ["kept/one.jpg", *paths[: random.randint(3, 20)]]
+        if random.random() < 0.5:
+            paths += ["loose.jpg", "kept/deeper/two.jpg"]
+        for path in paths:
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (directory / path).write_bytes(random.randbytes(random.choice([0, 1, 9])))
+        for folder in random.choices(FOLDERS, k=random.randrange(4)):
+            (directory / folder).mkdir(exist_ok=True)
+        order = some_order(random, len({*paths}), by_container=False)
+        order["dont_use_mmap"] = True  # so that DALI, too, serves files without bytes
+        ours = random.choice([{}, {"backend": "memory"}])
+        return Case({"file_root": str(directory), **random.choice(FILTERS), **order}, ours=ours)

@@ -1,0 +1,183 @@
+"""Arguments that readers refuse: a table of the values of each, and the words of the errors.
+
+What a reader refuses of its data is in its own file; values of the types that DALI converts are in
+test_arguments.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvidia.dali import types
+from nvidia.dali.tfrecord import FixedLenFeature, VarLenFeature, int64, string
+
+from dali_storage import readers
+from tests.kit.parity import build, numbered
+from tests.kit.paths import ROOT
+from tests.kit.process import open_files
+
+NUMBER = FixedLenFeature((), int64, 0)
+ALL = ["file", "mxnet", "numpy", "records", "tfrecord", "webdataset"]
+CONTAINERS = ["mxnet", "tfrecord", "webdataset"]
+SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
+SOURCE["webdataset"] = "paths"
+NO_FILES = {"files": None, "labels": None}
+AFTER_EPOCH = {"shuffle_after_epoch": True}
+
+Row = tuple[dict[str, Any], str]
+COMMON: list[tuple[list[str], list[Row]]] = [
+    (
+        ALL,
+        [
+            ({"backend": "no-such"}, "no-such.*memory.*python-file"),
+            ({"backend_options": {"dirct": True}}, "dirct.*direct"),
+            ({"backend_options": {"lanes": 0}}, "lanes"),
+            ({"backend_options": 5}, "backend_options"),
+            ({"backend": "memory", "backend_options": {"lanes": 2}}, "lanes.*options are contents"),
+            ({"prefetch_queue_depth": 0}, "prefetch_queue_depth"),
+            ({"prefetch_queue_depth": 2**31 - 1}, "prefetch_queue_depth"),
+            ({"num_shards": 2, "shard_id": 2}, "shard_id must be from 0 to 1, not 2"),
+            ({"num_shards": 99}, "num_shards must be at most 23"),
+            ({"random_shuffle": True, "initial_fill": 0}, "initial_fill must be at .*, not 0"),
+            ({"random_shuffle": True, "initial_fill": -1}, "initial_fill must be at least 1"),
+            (AFTER_EPOCH | {"stick_to_shard": True}, "stick_to_shard cannot both be True"),
+            ({"seed": "x"}, "seed"),
+            ({"seed": 2**63}, "seed"),
+            ({"random_shuffle": "yes"}, "random_shuffle"),
+            ({"name": 5}, "name"),
+            ({"preserve": "no"}, "preserve"),
+            ({"lazy_init": "no"}, "lazy_init"),
+            ({"return_index": "no"}, "return_index"),
+            ({"pinned": "False"}, "pinned must be True or False"),
+            ({"no_such_argument": 1}, "no_such_argument"),
+        ],
+    ),
+    (
+        CONTAINERS,
+        [
+            ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
+            ({"device": "gpu"}, "device must be 'cpu', not 'gpu'"),
+        ],
+    ),
+    (
+        [name for name in ALL if name != "records"],
+        [({"skip_cached_images": True}, "skip_cached_images must be False")],
+    ),
+    (["file", "numpy"], [(AFTER_EPOCH | {"random_shuffle": True}, "random_shuffle cannot both")]),
+]
+OWN: dict[str, list[Row]] = {
+    "file": [
+        ({"labels": [1]}, "labels"),
+        ({"file_filters": []}, "file_filters"),
+        (NO_FILES | {"file_root": ROOT / "tests", "file_filters": "*.nothing"}, "nothing"),
+        ({"device": "mixed"}, "device must be 'cpu' or 'gpu', not 'mixed'"),
+        ({"device": 0}, "device must be"),
+    ],
+    "mxnet": [
+        ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),
+        ({"index_path": []}, "index_path must not be empty"),
+        ({"device": "gpu"}, "not 'gpu': records are parsed"),
+    ],
+    "numpy": [
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': headers are parsed"),
+        ({"roi_start": 0, "rel_roi_start": 0.5}, "roi_start and rel_roi_start cannot both"),
+        ({"roi_end": 0, "rel_roi_shape": 0.5}, "roi_end and rel_roi_shape cannot both"),
+        ({"roi_end": "x"}, "roi_end must be an integer, not 'x'"),
+        ({"roi_end": 2**31}, "roi_end must fit in 32 bits"),
+        ({"rel_roi_end": "x"}, "rel_roi_end must be a number, not 'x'"),
+        ({"rel_roi_end": {1, 2}}, "rel_roi_end must be one value or a list, not the set"),
+        ({"fill_value": []}, r"fill_value must be a number, not \[\]"),
+        ({"out_of_bounds_policy": "edge"}, "out_of_bounds_policy must be .*, not 'edge'"),
+        ({"file_filter": ["*"]}, "file_filter must be str, bytes or os.PathLike"),
+        ({"use_o_direct": "no"}, "use_o_direct must be True or False"),
+        ({"use_o_direct": True, "backend": "memory"}, "'memory' has no option direct.*leave out"),
+        (
+            {"use_o_direct": True, "backend_options": {"direct": False}},
+            "use_o_direct=True and backend_options",
+        ),
+        ({"files": ["x"], "file_list": "list"}, "files and file_list cannot both be given"),
+        ({"file_root": None}, "one of file_root, files and file_list must be given"),
+        ({"files": []}, "files must not be empty"),
+        ({"files": "ftp://bucket/a.npy"}, "files must be a local path"),
+        ({"file_root": "ftp://bucket"}, "file_root must be a local path"),
+    ],
+    "records": [
+        ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, not -1 \(sample 0\)"),
+        ({"sizes": np.arange(23) - 5}, r"sizes must be from 0 .* not -5 \(sample 0\)"),
+        ({"sizes": -1}, r"sizes must be from 0 .* not -1 \(sample 0\)"),
+        ({"sizes": True}, "sizes must be a sequence of integers, not True"),
+        ({"sizes": 1.5}, "sizes must be a sequence of integers, not 1.5"),
+        ({"sizes": [1.0] * 23}, "sizes must be integers below 2.*63, not float64"),
+        ({"offsets": [True] * 23}, "offsets must be integers below 2.*63, not bool"),
+        ({"offsets": ["1"] * 23}, "offsets must be integers below 2.*63, not <U1"),
+        ({"offsets": [0] * 22 + [2**63]}, "offsets must be integers below 2.*63, not float64"),
+        ({"offsets": np.uint64([0] * 22 + [2**63])}, "offsets must be .* not 9223372036"),
+        ({"offsets": [0] * 22 + [2**64]}, "offsets must be integers below 2.*63, not object"),
+        ({"offsets": [0] * 22 + [[1]]}, "offsets must be a sequence of integers: "),
+        ({"offsets": np.zeros((23, 1), int)}, r"offsets must be .* not int64 of shape \(23, 1\)"),
+        ({"offsets": None}, "offsets must be a sequence of integers, not None"),
+        ({"offsets": 5}, "offsets must be a sequence of integers, not 5"),
+        ({"offsets": []}, "offsets must not be empty"),
+        ({"sizes": [5] * 22}, "sizes must match offsets: 22 values for 23"),
+        ({"file_ids": [0] * 24}, "file_ids must match offsets: 24 values for 23"),
+        ({"file_ids": None}, "file_ids must be given: there are 3 files"),
+        ({"file_ids": [3] * 23}, r"file_ids must be from 0 to 2, .* not 3 \(sample 0\)"),
+        ({"file_ids": [0] * 22 + [-1]}, r"file_ids must be from 0 to .* not -1 \(sample 22\)"),
+        ({"labels": [1] * 22}, "labels must match offsets: 22 labels for 23"),
+        ({"labels": np.ones(23)}, "labels must be a sequence of integers, not float64"),
+        ({"labels": ["a"] * 23}, "labels must be an integer, not 'a'"),
+        ({"files": [5, 6, 7]}, "files must be str, bytes or os.PathLike, not 5"),
+        ({"offsets": "s3://bucket/a.npy"}, "offsets must be a local path"),
+        ({"sizes": 10**6}, "must be within the files"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"backend": "xnvme-bam"}, "xnvme-bam"),
+    ],
+    "tfrecord": [
+        ({"index_path": ["x", "y"]}, "index_path must have one index for each file: 2 indexes"),
+        ({"device": "gpu"}, "not 'gpu': records are parsed on the CPU"),
+        ({"features": None}, "features must be a dict"),
+        ({"features": [("a", NUMBER)]}, "features must be a dict"),
+        ({"features": {"a": "string"}}, r"\['a'\] must be a FixedLenFeature or VarLenFeature"),
+        ({"features": {1: NUMBER}}, "features must have strings for names, not 1"),
+        ({"features": {}}, "features must not be empty"),
+        ({"features": {"\udcff": NUMBER}}, "features must have names that UTF-8 can write"),
+        ({"features": {"a": VarLenFeature(string, "")}}, r"features\['a'\]: a string must be"),
+        ({"features": {"a": FixedLenFeature([2], string, "")}}, "a string must be a FixedLen"),
+        ({"features": {"n": NUMBER, "b": FixedLenFeature([-1], int64, 0)}}, r"\['b'\]: its shape"),
+        ({"features": {"b": VarLenFeature([-1], int64, 0)}}, r"features\['b'\]: its shape must be"),
+        ({"features": {"b": FixedLenFeature([2**62], int64, 0)}}, r"features\['b'\]: its shape"),
+    ],
+    "webdataset": [
+        ({"index_paths": ["a", "b"]}, "index_paths must have one .* each file: 2 indexes for 3"),
+        ({"index_paths": ""}, "index_paths must be names of files"),
+        ({"ext": []}, "ext must not be empty"),
+        ({"ext": [1]}, "ext must be strings, not 1"),
+        ({"ext": ["n", "m"]}, "dtypes must match ext: 1 for 2 outputs"),
+        ({"dtypes": types.BOOL}, "dtypes must be integers, or floats.*BOOL"),
+        ({"dtypes": "complex64"}, "dtypes must be integers, .*'complex64'"),
+        ({"dtypes": np.longdouble}, "dtypes must be integers, .*longdouble"),
+        ({"dtypes": ">i4"}, "dtypes must be integers, .*'>i4'"),
+        ({"missing_component_behavior": "none"}, "missing_component_behavior must be .*'none'"),
+        ({"case_sensitive_extensions": "no"}, "case_sensitive_extensions must be True or False"),
+    ],
+}
+ROWS = [
+    *((reader, *row) for names, rows in COMMON for row in rows for reader in names),
+    *((reader, *row) for reader, rows in OWN.items() for row in rows),
+    *((reader, {name: []}, f"{name} must not be empty") for reader, name in SOURCE.items()),
+    *((reader, {name: "ftp://x/y"}, f"{name} must be a local") for reader, name in SOURCE.items()),
+]
+
+
+@pytest.mark.parametrize(("reader", "wrong", "message"), ROWS, ids=lambda value: str(value)[:50])
+def test_a_wrong_argument_is_refused_by_name(
+    reader: str, wrong: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    operator = numbered(reader, tmp_path, [9, 9, 5])(readers)
+    before = open_files(tmp_path)
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
+        build(operator, 1, {}, **wrong)
+    assert open_files(tmp_path) <= before
