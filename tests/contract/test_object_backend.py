@@ -54,7 +54,7 @@ class WebReader(Reader):
     def _ask(self, sample: int, method: str) -> Any:
         url = os.fsdecode(self._catalog.path(sample))
         try:
-            return urlopen(Request(url, method=method), timeout=10)
+            return urlopen(Request(url, method=method), timeout=60)
         except HTTPError as error:
             error.close()
             number = errno.ENOENT if error.code == 404 else errno.EIO
