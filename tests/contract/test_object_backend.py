@@ -61,6 +61,7 @@ class WebReader(Reader):
             raise OSError(number, f"{error.code} {error.reason}", url) from None
 
 
+@pytest.mark.long  # a connection for each sample; make test has ObjectTests of object-store
 class TestWebReader(ObjectTests):
     batches = 20
 

@@ -32,9 +32,11 @@ from tests.kit.fake_cuda import Cuda, put_on_gpu
 from tests.kit.interrupts import ends_at
 from tests.kit.process import status_of_fork, without_collector
 from tests.kit.stand_ins import backend as changed
+from tests.kit.tiers import by_tier
 from tests.kit.trees import Tree
 
 NEVER = 10**9
+BATCHES = by_tier(30, 100)
 
 
 @pytest.fixture
@@ -103,10 +105,10 @@ def test_gpu_memory_is_copied_on_the_streams_of_the_source(
     gpus: Cuda, catalog: Catalog, make: Make
 ) -> None:
     pipeline = make("gpu")
-    pipeline.run(100)
+    pipeline.run(BATCHES)
     assert gpus.used == {1}, "GPU 0 is not the pipeline's"
     finish_all(gpus)
-    contents, labels = expected(catalog, 100)
+    contents, labels = expected(catalog, BATCHES)
     assert pipeline.executor.delivered == contents
     assert pipeline.executor.labels == labels
     assert len(gpus.allocated) <= 2 + 1 + 2  # the copies are waited for, and memory is used again
@@ -136,13 +138,13 @@ def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
 ) -> None:
     pipeline = make("cpu")
     gpus.streams |= {0: deque(), 7: deque()}  # the default stream, and one of the user's
-    for number in range(100):
+    for number in range(BATCHES):
         pipeline.run()
         if number >= ahead:
             pipeline.take(stream)
     gpus.finish(stream or 0)
-    contents, labels = expected(catalog, 100)
-    assert pipeline.executor.delivered == contents[: 100 - ahead]
+    contents, labels = expected(catalog, BATCHES)
+    assert pipeline.executor.delivered == contents[: BATCHES - ahead]
     assert pipeline.executor.labels == labels
     assert 1 < len(gpus.registered) <= ahead + 2 + 1 + 3
     del pipeline
@@ -228,7 +230,7 @@ def test_a_batch_that_is_not_fed_is_read_again(gpus: Cuda, catalog: Catalog, mak
 
 
 @FIRST_SHAPE
-@pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
+@pytest.mark.parametrize("calls", [{0, 1, 2}, pytest.param({2}, marks=pytest.mark.long)])
 def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(
     gpus: Cuda, catalog: Catalog, make: Make, calls: set[int]
 ) -> None:
