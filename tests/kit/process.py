@@ -92,6 +92,7 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
             cwd=ROOT,
             capture_output=True,
             text=True,
+            timeout=10 * SECONDS,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
