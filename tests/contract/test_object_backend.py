@@ -54,13 +54,14 @@ class WebReader(Reader):
     def _ask(self, sample: int, method: str) -> Any:
         url = os.fsdecode(self._catalog.path(sample))
         try:
-            return urlopen(Request(url, method=method), timeout=10)
+            return urlopen(Request(url, method=method), timeout=60)
         except HTTPError as error:
             error.close()
             number = errno.ENOENT if error.code == 404 else errno.EIO
             raise OSError(number, f"{error.code} {error.reason}", url) from None
 
 
+@pytest.mark.long  # a connection for each sample; make test has ObjectTests of object-store
 class TestWebReader(ObjectTests):
     batches = 20
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,120 +12,83 @@ from nvidia.dali import Pipeline, fn
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.dali import source
-from tests.kit.dali import build, take
+from tests.kit.dali import build, pipeline_of, take
 from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
+WINDOW: dict[str, Any] = {"random_shuffle": True, "seed": 4, "initial_fill": 7}
+EPOCH: dict[str, Any] = {"shuffle_after_epoch": True}
+SHARD: dict[str, Any] = {"num_shards": 3, "shard_id": 1}
+STICKY: dict[str, Any] = {"num_shards": 3, "shard_id": 2, "stick_to_shard": True}
+DEPTHS = [1, pytest.param(2, marks=pytest.mark.long), 3]
 
-# --- checkpoints --------------------------------------------------------------------------------
+
+def make(batch_size: int = 4, file: Any = readers.file, **arguments: Any) -> Pipeline:
+    """A pipeline that can be saved; `pipeline` has its other options, such as `checkpoint`."""
+    options = {"enable_checkpointing": True} | arguments.pop("pipeline", {})
+    return build(file, batch_size, **{"name": "R"} | arguments, pipeline=options)
+
+
+def restored(checkpoint: bytes, batch_size: int = 4, **arguments: Any) -> Pipeline:
+    return make(batch_size, **arguments, pipeline={"checkpoint": checkpoint})
+
+
+def saved_after(batches: int, **arguments: Any) -> bytes:
+    pipeline = make(**arguments)
+    take(pipeline, batches)
+    checkpoint: bytes = pipeline.checkpoint()
+    return checkpoint
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 6, 13])
 @pytest.mark.parametrize(
     "order",
     [
-        {},
-        {"random_shuffle": True, "initial_fill": 7, "seed": 4},
-        {"random_shuffle": True},
-        {"shuffle_after_epoch": True},
-        {"num_shards": 3, "shard_id": 1, "pad_last_batch": True},
-        {"num_shards": 3, "shard_id": 2, "stick_to_shard": True, "random_shuffle": True, "seed": 1},
+        *({}, WINDOW, {"random_shuffle": True}, EPOCH, SHARD | {"pad_last_batch": True}),
+        STICKY | {"random_shuffle": True, "seed": 1},
     ],
     ids=str,
 )
 def test_a_checkpoint_restores_the_stream(tree: Tree, order: dict[str, Any], cut: int) -> None:
-    root = str(tree(22))
-    checkpointing = {"enable_checkpointing": True}
-    pipeline = build(readers.file, 4, file_root=root, **order, pipeline=dict(checkpointing))
+    arguments = {"file_root": str(tree(22)), "dont_use_mmap": True} | order
+    pipeline = make(**arguments)
     first = take(pipeline, cut)
-    restored = build(
-        readers.file,
-        4,
-        file_root=root,
-        **order,
-        pipeline=checkpointing | {"checkpoint": pipeline.checkpoint()},
-    )
-    rest = take(restored, 15)
+    rest = take(restored(pipeline.checkpoint(), **arguments), 15)
     assert take(pipeline, 15) == rest
-    if order.get("random_shuffle") and "seed" not in order:
-        return  # DALI takes the time for a seed
-    real = build(
-        fn.readers.file,
-        4,
-        file_root=root,
-        dont_use_mmap=True,
-        **order,
-        pipeline=dict(checkpointing),
-    )
-    assert take(real, cut + 15) == first + rest
-
-
-def restored(checkpoint: bytes, batch_size: int = 4, **arguments: Any) -> Pipeline:
-    pipeline = {"enable_checkpointing": True, "checkpoint": checkpoint}
-    return build(readers.file, batch_size, name="R", **arguments, pipeline=pipeline)
-
-
-def checkpoint_after(batches: int, **arguments: Any) -> bytes:
-    pipeline = build(readers.file, name="R", **arguments, pipeline={"enable_checkpointing": True})
-    take(pipeline, batches)
-    checkpoint: bytes = pipeline.checkpoint()
-    return checkpoint
-
-
-@pytest.mark.parametrize("lazy_init", [False, True])
-def test_a_checkpoint_of_another_batch_size_is_refused(tree: Tree, lazy_init: bool) -> None:
-    root = str(tree(22))
-    checkpoint = checkpoint_after(3, file_root=root)
-    pipeline = restored(checkpoint, batch_size=8, file_root=root, lazy_init=lazy_init)
-    with pytest.raises(
-        ValueError, match=r"'R'.* size of 4, and here it is a batch size of 8: .*resume="
-    ):
-        pipeline.build()
-
-
-def test_a_checkpoint_of_another_number_of_samples_is_refused(tree: Tree) -> None:
-    root = tree(22)
-    checkpoint = checkpoint_after(3, file_root=str(root))
-    (root / "class0" / "more.jpg").write_bytes(b"more")
-    with pytest.raises(ValueError, match=r"'R'.*22 samples, and here it is 23 samples: take"):
-        restored(checkpoint, file_root=str(root)).build()
+    if not order.get("random_shuffle") or "seed" in order:  # else DALI takes the time for a seed
+        assert take(make(file=fn.readers.file, **arguments), cut + 15) == first + rest
 
 
 @pytest.mark.parametrize("name", ["Other", None])
 def test_a_checkpoint_of_another_reader_is_refused(tree: Tree, name: str | None) -> None:
     root = str(tree(22))
-    options = {"enable_checkpointing": True, "checkpoint": checkpoint_after(3, file_root=root)}
     with pytest.raises(RuntimeError, match="another pipeline"):
-        build(readers.file, name=name, file_root=root, pipeline=options).build()
+        restored(saved_after(3, file_root=root), name=name, file_root=root).build()
 
 
 def test_a_checkpoint_of_the_real_reader_is_refused(tree: Tree) -> None:
     root = str(tree(22))
-    options: dict[str, Any] = {"enable_checkpointing": True}
-    real = build(fn.readers.file, name="R", file_root=root, pipeline=dict(options))
-    options["checkpoint"] = real.checkpoint()
     with pytest.raises(RuntimeError, match="another pipeline"):
-        build(readers.file, name="R", file_root=root, pipeline=options).build()
+        restored(make(file=fn.readers.file, file_root=root).checkpoint(), file_root=root).build()
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("cut", range(6))
 def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(
     tree: Tree, depth: int, cut: int
 ) -> None:
     """Batches 7, 8, then the first four of each six batches; `cut` of these are delivered."""
     root = str(tree(50))
-    options = {"enable_checkpointing": True, "prefetch_queue_depth": depth}
 
-    def make(**more: Any) -> Pipeline:
-        pipeline = build(readers.file, 4, file_root=root, name="R", pipeline=options | more)
+    def leaving_out(**more: Any) -> Pipeline:
+        pipeline = make(file_root=root, pipeline={"prefetch_queue_depth": depth} | more)
         source(pipeline, "R").position.successor = lambda index: (
             index + 3 if index % 6 == 3 else index + 1
         )
         return pipeline
 
-    pipeline = make()
+    pipeline = leaving_out()
     real = take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), 30)
     source(pipeline, "R").position.seek(7)
     assert take(pipeline, 1) == real[7 * 4 : 8 * 4]
@@ -135,11 +97,11 @@ def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(
     order = [*prefetched, 12, 13, 14, 15, 18, 19, 20, 21, 24, 25, 26, 27]
     expected = [sample for index in order for sample in real[4 * index : 4 * index + 4]]
     seen = take(pipeline, len(prefetched) + cut)
-    restored = make(checkpoint=pipeline.checkpoint())
-    assert seen + take(restored, 6) == expected[: 4 * (len(prefetched) + cut + 6)]
+    rest = take(leaving_out(checkpoint=pipeline.checkpoint()), 6)
+    assert seen + rest == expected[: 4 * (len(prefetched) + cut + 6)]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("cut", [0, 2, 3, 5, 7])
 def test_a_checkpoint_is_right_after_epochs_that_another_source_ends(
     tree: Tree, depth: int, cut: int
@@ -147,26 +109,18 @@ def test_a_checkpoint_is_right_after_epochs_that_another_source_ends(
     """DALI's own checkpoint has the number of batches since the last reset only."""
     root = str(tree(40, sizes=(9,)))
 
-    def make(file: Callable[..., Any], **options: Any) -> Pipeline:
-        pipeline = Pipeline(
-            batch_size=4,
-            num_threads=1,
-            device_id=None,
-            enable_checkpointing=True,
-            prefetch_queue_depth=depth,
-            **options,
-        )
-        with pipeline:
-            numbers = fn.external_source(three_batches, batch=True)
-            data, _ = file(file_root=root, name="R")
-            pipeline.set_outputs(data, numbers)
-        return pipeline
+    def make(file: Any, **options: Any) -> Pipeline:
+        def define() -> Any:
+            return fn.external_source(three_batches, batch=True), file(file_root=root, name="R")[0]
+
+        options |= {"enable_checkpointing": True, "prefetch_queue_depth": depth}
+        return pipeline_of(define, **options)
 
     def run(pipeline: Pipeline, batches: int) -> list[bytes]:
         samples: list[bytes] = []
         while batches:
             try:
-                data, _ = pipeline.run()
+                _, data = pipeline.run()
             except StopIteration:
                 pipeline.reset()
                 continue
@@ -186,44 +140,27 @@ def three_batches(index: int) -> np.ndarray:
     return np.zeros((4, 1), np.float32)
 
 
-# --- what a checkpoint is of ----------------------------------------------------------------------
+# --- checkpoints of something else ----------------------------------------------------------------
 
-WINDOW: dict[str, Any] = {"random_shuffle": True, "seed": 4, "initial_fill": 7}
-EPOCH: dict[str, Any] = {"shuffle_after_epoch": True}
-SHARD: dict[str, Any] = {"num_shards": 3, "shard_id": 1}
 RESUME = "go on with resume=, see readers.state"
 
 
 @pytest.mark.parametrize(
     ("saved", "here", "words"),
     [
-        (
-            SHARD,
-            SHARD | {"shard_id": 2},
-            "shard_id=1, .*shard_id=2: give every rank the checkpoint",
-        ),
+        (SHARD, SHARD | {"shard_id": 2}, "shard_id=1, .*shard_id=2: give every rank the check"),
         (SHARD, {"num_shards": 2, "shard_id": 1}, f"num_shards=3, .*num_shards=2: .*{RESUME}"),
         (SHARD, {}, f"num_shards=3, and here it is num_shards=1: .*{RESUME}"),
         (SHARD, SHARD | {"pad_last_batch": True}, "pad_last_batch=False, .*pad_last_batch=True"),
         ({"stick_to_shard": True}, {}, "stick_to_shard=True, and here it is stick_to_shard=False"),
         (WINDOW, {}, "random_shuffle=True, and here it is random_shuffle=False: give the reader"),
-        (
-            WINDOW,
-            WINDOW | {"seed": 5},
-            "seed=4, and here it is seed=5: give the reader the same seed",
-        ),
+        (WINDOW, WINDOW | {"seed": 5}, "seed=4, and here .* seed=5: give the reader the same seed"),
         (WINDOW, WINDOW | {"initial_fill": 9}, "initial_fill=7, and here it is initial_fill=9"),
         ({}, EPOCH, "shuffle_after_epoch=False, and here it is shuffle_after_epoch=True"),
-        (
-            EPOCH,
-            EPOCH | {"shuffle_after_epoch_seed": 1},
-            "shuffle_after_epoch_seed=524287, .*_seed=1",
-        ),
-        (
-            {},
-            {"dir_filters": "class[12]"},
-            "22 samples, and here it is 14 samples: take the data set",
-        ),
+        (EPOCH, EPOCH | {"shuffle_after_epoch_seed": 1}, r"\w+_epoch_seed=524287, .*_seed=1"),
+        ({}, {"dir_filters": "class[12]"}, "22 samples, and here it is 14 samples: take the data"),
+        ({}, {"batch_size": 8}, "a batch size of 4, and here it is a batch size of 8: .*resume="),
+        ({}, {"batch_size": 8, "lazy_init": True}, "a batch size of 4, and here .*size of 8: .*"),
     ],
     ids=str,
 )
@@ -231,52 +168,51 @@ def test_a_checkpoint_of_another_order_is_refused(
     tree: Tree, saved: dict[str, Any], here: dict[str, Any], words: str
 ) -> None:
     root = str(tree(22))
-    checkpoint = checkpoint_after(3, file_root=root, **saved)
+    checkpoint = saved_after(3, file_root=root, **saved)
     with pytest.raises(ValueError, match=rf"'R'\): the checkpoint was made with {words}"):
         restored(checkpoint, file_root=root, **here).build()
     assert take(restored(checkpoint, file_root=root, **saved), 1)
 
 
-def test_a_checkpoint_of_other_names_is_refused(tree: Tree) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("0000.png", r"names, labels and index .*0x\w+, and here .*data set"),
+        ("more.jpg", r"'R'.*22 samples, and here it is 23 samples: take"),
+    ],
+)
+def test_a_checkpoint_of_other_files_is_refused(tree: Tree, name: str, words: str) -> None:
     root = tree(22)
-    checkpoint = checkpoint_after(3, file_root=str(root))
-    (root / "class0" / "0000.jpg").rename(root / "class0" / "0000.png")
-    with pytest.raises(ValueError, match=r"names, labels and index .*0x\w+, and here .*data set"):
+    checkpoint = saved_after(3, file_root=str(root))
+    (root / "class0" / name).write_bytes(b"more")
+    if name == "0000.png":
+        (root / "class0" / "0000.jpg").unlink()
+    with pytest.raises(ValueError, match=words):
         restored(checkpoint, file_root=str(root)).build()
 
 
 def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree: Tree) -> None:
     """The seed is that of DALI's table; it is known when the pipeline is built."""
-    arguments = {"file_root": str(tree(22)), "random_shuffle": True, "name": "R"}
-    options = {"enable_checkpointing": True}
-    pipeline = build(readers.file, 4, **arguments, pipeline=options | {"seed": 1})
+    arguments = {"file_root": str(tree(22)), "random_shuffle": True}
+    pipeline = make(**arguments, pipeline={"seed": 1})
     checkpoint = pipeline.checkpoint()  # before the first batch
-    again = build(
-        readers.file, 4, **arguments, pipeline=options | {"seed": 1, "checkpoint": checkpoint}
-    )
+    again = make(**arguments, pipeline={"seed": 1, "checkpoint": checkpoint})
     assert take(again, 9) == take(pipeline, 9)
-    other = build(
-        readers.file, 4, **arguments, pipeline=options | {"seed": 2, "checkpoint": checkpoint}
-    )
-    with pytest.raises(
-        ValueError, match=r"with seed=\d+, and here it is seed=\d+: give the reader"
-    ):
+    other = make(**arguments, pipeline={"seed": 2, "checkpoint": checkpoint})
+    with pytest.raises(ValueError, match=r"with seed=\d+, and here it is seed=\d+: give the"):
         other.build()
     # Without random_shuffle there is nothing that depends on it.
     arguments["random_shuffle"] = False
-    pipeline = build(readers.file, 4, **arguments, pipeline=options | {"seed": 1})
-    options |= {"seed": 2, "checkpoint": pipeline.checkpoint()}
-    assert take(build(readers.file, 4, **arguments, pipeline=options), 3) == take(pipeline, 3)
+    pipeline = make(**arguments, pipeline={"seed": 1})
+    other = make(**arguments, pipeline={"seed": 2, "checkpoint": pipeline.checkpoint()})
+    assert take(other, 3) == take(pipeline, 3)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"version": 0}, "version 0, and this dali_storage reads version 1"),
-        (
-            dict.fromkeys(["version", "seed", "names"]),
-            "no version, and .*take the dali_storage that",
-        ),
+        (dict.fromkeys(["version", "seed", "names"]), "no version, and .*take the dali_storage th"),
         ({"batches": -1}, "batches is -1"),
         ({"names": None}, "lacks, or has too much: names"),
         ({"resumed": []}, r"resumed is \[\]"),
@@ -286,13 +222,12 @@ def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree: Tree) -> 
 )
 def test_a_damaged_checkpoint_is_refused(tree: Tree, change: dict[str, Any], words: str) -> None:
     """Those of the first dali_storage had no more than batches, batch_size and samples."""
-    root = str(tree(22))
-    pipeline = build(readers.file, name="R", file_root=root)
-    made = source(pipeline, "R").checkpoint(0)
+    stream = source(build(readers.file, name="R", file_root=str(tree(22))), "R")
+    made = stream.checkpoint(0)
     saved = {key: value for key, value in (made | change).items() if value is not None}
     with pytest.raises(ValueError, match=rf"'R'\): .*{words}"):
-        source(pipeline, "R").restore({"resumed": None} | saved)
-    source(pipeline, "R").restore(json.loads(json.dumps(made)))
+        stream.restore({"resumed": None} | saved)
+    stream.restore(json.loads(json.dumps(made)))
 
 
 def test_a_checkpoint_is_small_and_needs_the_names_once(
@@ -301,8 +236,7 @@ def test_a_checkpoint_is_small_and_needs_the_names_once(
     calls = []
     checksum = Catalog.checksum
     monkeypatch.setattr(Catalog, "checksum", lambda it: [calls.append(it), checksum(it)][1])
-    options = {"enable_checkpointing": True}
-    pipeline = build(readers.file, 4, name="R", file_root=str(tree(22)), pipeline=options)
+    pipeline = make(file_root=str(tree(22)))
     take(pipeline, 5)
     assert len(pipeline.checkpoint()) < 600
     pipeline.checkpoint()

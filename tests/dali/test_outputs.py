@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from dali_storage import dali, readers
+from dali_storage import dali
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
@@ -24,6 +25,7 @@ from dali_storage.order import OrderOptions
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from tests.kit.containers import write_numbered_tars
+from tests.kit.dali import both, pipeline_of
 
 # --- Names and seeds -----------------------------------------------------------------------------
 
@@ -34,39 +36,37 @@ def tars(tmp_path: Path) -> dict[str, list[str]]:
     return {"paths": paths, "index_paths": indexes}
 
 
-def outputs_of(reader: Any) -> list[Any]:
-    return [reader] if not isinstance(reader, (list, tuple)) else list(reader)
-
-
-def webdataset(
-    module: Any, tars: dict[str, list[str]], outputs: int, **arguments: Any
-) -> list[Any]:
+def webdataset(module: Any, tars: dict[str, list[str]], outputs: int, **options: Any) -> list[Any]:
     ext, dtypes = ["n"] * outputs, [types.INT64] * outputs
-    return outputs_of(module.webdataset(**tars, ext=ext, dtypes=dtypes, **arguments))
+    made = module.webdataset(**tars, ext=ext, dtypes=dtypes, **options)
+    return [made] if outputs == 1 else [*made]
 
 
 def test_generated_names_are_those_of_dali(tars: dict[str, list[str]]) -> None:
     """Also of the operators between and behind the readers, which are numbered with them."""
 
     def names(module: Any) -> tuple[list[str], list[str]]:
-        pipeline = Pipeline(2, 1, None)
-        with pipeline:
-            nodes = webdataset(module, tars, 1)
+        def define() -> list[Any]:
+            nodes.extend(webdataset(module, tars, 1))
             nodes.append(fn.copy(nodes[0]))
-            nodes += webdataset(module, tars, 2)
-            nodes += webdataset(module, tars, 3, name="N")
+            nodes.extend(webdataset(module, tars, 2))
+            nodes.extend(webdataset(module, tars, 3, name="N"))
             nodes.append(fn.copy(nodes[-1]))
-            nodes += webdataset(module, tars, 3)
-            nodes += outputs_of(fn.readers.file(files=tars["paths"]))
-            nodes += webdataset(module, tars, 1, name="single")
+            nodes.extend(webdataset(module, tars, 3))
+            nodes.extend(module.file(files=tars["paths"], name="F"))
+            nodes.extend(module.file(files=tars["paths"]))
+            nodes.extend(fn.readers.file(files=tars["paths"]))
+            nodes.extend(webdataset(module, tars, 1, name="single"))
             nodes.append(fn.random.uniform())
-            pipeline.set_outputs(*nodes)
+            return nodes
+
+        nodes: list[Any] = []
+        pipeline = pipeline_of(define, 2)
         return sorted(pipeline.reader_meta()), [node.name for node in nodes]
 
-    ours, real = names(readers), names(fn.readers)
-    assert ours == real
-    assert ours[0][:2] == ["N", "__File_5"]
-    assert "__Webdataset_0" in ours[1]
+    readers_of, nodes = both(names)
+    assert readers_of[:2] == ["F", "N"]
+    assert "__Webdataset_0" in nodes
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
@@ -75,20 +75,33 @@ def test_seeds_are_inherited_as_in_dali(tars: dict[str, list[str]], outputs: int
         shuffled = {"random_shuffle": True, "initial_fill": 7}
         if module is fn.readers:
             shuffled["dont_use_mmap"] = True
-        pipeline = Pipeline(4, 1, None, seed=17)
-        with pipeline:
+
+        def define() -> list[Any]:
             before = fn.random.uniform(), fn.random.uniform(seed=3)
             first = webdataset(module, tars, outputs, **shuffled)
             seeded = webdataset(module, tars, outputs, seed=5, **shuffled)
             second = webdataset(module, tars, outputs, **shuffled)
             # Used in another order than they were made.
-            pipeline.set_outputs(*second[::-1], *before, *seeded, *first)
+            return [*second[::-1], *before, *seeded, *first]
+
+        pipeline = pipeline_of(define, seed=17)
         found = [pipeline.run() for _ in range(20)]
         integers = [i for i, out in enumerate(found[0]) if out.dtype == types.INT64]
         batches = [[batch[i].as_array().ravel().tolist() for i in integers] for batch in found]
         return batches, pipeline.reader_meta()
 
-    assert run(readers) == run(fn.readers)
+    both(run)
+
+
+def test_an_iterator_gives_three_outputs_by_name(tars: dict[str, list[str]]) -> None:
+    def epoch(module: Any) -> list[list[list[int]]]:
+        pipeline = pipeline_of(
+            lambda: webdataset(module, tars, 3, name="R", pad_last_batch=True), 7
+        )
+        iterator = DALIGenericIterator(pipeline, ["a", "b", "c"], reader_name="R")
+        return [[batch[0][key].ravel().tolist() for key in "abc"] for batch in iterator]
+
+    assert len(both(epoch)) == 9
 
 
 # --- Shapes --------------------------------------------------------------------------------------
@@ -141,13 +154,9 @@ def make(tmp_path: Path) -> Callable[..., Pipeline]:
             depth=2,
             fmt=Numbers(),
         )
-        pipeline = Pipeline(
-            batch_size, 1, None, enable_checkpointing=True, checkpoint=checkpoint,
-            prefetch_queue_depth=1,
-        )  # fmt: skip
-        with pipeline:
-            pipeline.set_outputs(*dali.add_reader("R", opening, with_index=True))
-        return pipeline
+        options: dict[str, Any] = {"enable_checkpointing": True, "prefetch_queue_depth": 1}
+        add = partial(dali.add_reader, "R", opening, with_index=True)
+        return pipeline_of(add, batch_size, checkpoint=checkpoint, **options)
 
     return make
 
@@ -179,27 +188,14 @@ def test_outputs_have_any_shape_and_dtype(make: Callable[..., Pipeline]) -> None
 def test_a_checkpoint_restores_all_outputs(make: Callable[..., Pipeline]) -> None:
     order = {"random_shuffle": True, "seed": 4}
     pipeline = make(**order)
-    batches = [[np.array(out[0]).tolist() for out in pipeline.run()] for _ in range(3)]
+    for _ in range(3):
+        pipeline.run()
     restored = make(checkpoint=pipeline.checkpoint(), **order)
     for _ in range(6):
         expected, found = pipeline.run(), restored.run()
         values = expected[-1].as_array().ravel().tolist()
         require_numbers(expected, values)
         require_numbers(found, values)
-    assert len(batches) == 3
-
-
-def test_an_iterator_gives_three_outputs_by_name(tars: dict[str, list[str]]) -> None:
-    def epoch(module: Any) -> list[list[list[int]]]:
-        pipeline = Pipeline(7, 1, None)
-        with pipeline:
-            pipeline.set_outputs(*webdataset(module, tars, 3, name="R", pad_last_batch=True))
-        iterator = DALIGenericIterator(pipeline, ["a", "b", "c"], reader_name="R")
-        return [[batch[0][key].ravel().tolist() for key in "abc"] for batch in iterator]
-
-    found = epoch(readers)
-    assert found == epoch(fn.readers)
-    assert len(found) == 9
 
 
 def test_a_wrong_record_is_an_error_and_no_batch_is_lost(

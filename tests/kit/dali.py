@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, fn
+
+from dali_storage import readers
+from tests.kit.process import status_of_fork
+
+Result = TypeVar("Result")
 
 
 def build(operator: Callable[..., Any], batch_size: int = 4, **arguments: Any) -> Pipeline:
     """A pipeline with the outputs of `operator`, a readers.file."""
-    pipeline = Pipeline(
-        batch_size=batch_size, num_threads=1, device_id=None, **arguments.pop("pipeline", {})
-    )
+    options = arguments.pop("pipeline", {})
+    return pipeline_of(lambda: operator(**arguments), batch_size, **options)
+
+
+def pipeline_of(define: Callable[[], Any], batch_size: int = 4, **options: Any) -> Pipeline:
+    """A pipeline with the outputs of `define`, which is called within it."""
+    pipeline = Pipeline(batch_size=batch_size, num_threads=1, device_id=None, **options)
     with pipeline:
-        data, labels = operator(**arguments)
-        pipeline.set_outputs(data, labels)
+        pipeline.set_outputs(*define())
     return pipeline
+
+
+def both(run: Callable[[Any], Result]) -> Result:
+    """What `run` gives for the readers of DALI, if it gives the same for ours."""
+    real = run(fn.readers)
+    assert run(readers) == real
+    return real
 
 
 def run_in_fork(pipeline: Pipeline) -> int:
     """The exit status of a fork that runs a pipeline: 0, or 17 if it is refused for being one."""
-    with warnings.catch_warnings():  # of a fork with threads, which is what is tested
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            pipeline.run()
-        except RuntimeError as error:
-            os._exit(17 if "fork" in str(error) else 1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status_of_fork(pipeline.run)
 
 
 def take(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:

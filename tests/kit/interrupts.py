@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -56,6 +57,15 @@ def ends_at(instruction: int, module: object, call: Callable[[], object]) -> boo
     finally:
         sys.settrace(before)
     return False
+
+
+def main_thread_is_in(*functions: Callable[..., object]) -> bool:
+    """Whether the main thread is within a call of one of these Python functions."""
+    codes = [function.__code__ for function in functions]
+    frame: FrameType | None = sys._current_frames()[threading.main_thread().ident or 0]
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
 
 
 def is_interrupted(call: Callable[[], None], seconds: float) -> bool:

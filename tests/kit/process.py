@@ -1,21 +1,32 @@
-"""What a process has open and runs, and processes of the tests' own."""
+"""What a process has open and runs, waiting for events, and processes of the tests' own."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.kit import tiers
+from tests.kit.paths import ROOT
+
+SECONDS = 60.0
+"""After which a test has failed; none of them waits for as long."""
+
 
 def descriptors(below: Path | str = "") -> set[tuple[int, str]]:
-    """The descriptors of this process, and their files: all, or those that begin with a path.
+    """The descriptors of this process whose files begin with a path, and these files.
 
-    Compare with `<=`: what earlier tests have left may be closed at any time.
+    Compare all of them only in a test that runs `alone`.
     """
     found = set[tuple[int, str]]()
     for number in os.listdir("/proc/self/fd"):
@@ -34,6 +45,79 @@ def open_files(below: Path | str = "") -> set[tuple[int, str]]:
 def threads() -> set[threading.Thread]:
     """The threads of this process. Compare with `<=`: those of earlier tests may end any time."""
     return {*threading.enumerate()}
+
+
+def lanes() -> set[threading.Thread]:
+    """The threads of readers. Compare with `<=`: those of earlier tests may end any time."""
+    return {thread for thread in threads() if thread.name.startswith("dali_storage")}
+
+
+def refuse_thread(thread: threading.Thread) -> None:
+    """In place of `Thread.start()`: no thread can be started."""
+    raise RuntimeError("can't start new thread")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return as soon as a condition holds."""
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until, f"{condition} does not hold after {SECONDS} s"
+        time.sleep(0.001)
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """The garbage collector does not run in the block: what is dropped must end by itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def alone(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test in a process of its own, because it measures what the process has."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+        if os.environ.get("TEST_ALONE") == name:
+            test(*arguments, **named)
+            return
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        ended = subprocess.run(
+            [*pytest, "--tier", tiers.TIER, name],
+            env=os.environ | {"TEST_ALONE": name},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=10 * SECONDS,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    return run
+
+
+def status_of_fork(child: Callable[[], object]) -> int:
+    """The exit status of a fork that calls `child`: 0, or 17 if it is refused for being a fork.
+
+    1 after another error, or if the call returns False.
+    """
+    with warnings.catch_warnings():  # of a fork with threads, which is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)
+        number = os.fork()
+    if number == 0:
+        status = 1
+        try:
+            status = int(child() is False)
+        except RuntimeError as error:
+            status = 17 if "fork" in str(error) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 
 @contextlib.contextmanager

@@ -1,3 +1,5 @@
+"""Lanes and turns: how many threads work at once, in which order jobs begin, and their end."""
+
 from __future__ import annotations
 
 import os
@@ -8,9 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from dali_storage.reading.lanes import Lanes, spare_processors
-from tests.kit.process import threads
-
-SECONDS = 30.0  # after which a test has failed; none of them waits for as long
+from tests.kit.process import SECONDS, refuse_thread, wait_until
+from tests.kit.process import lanes as started
 
 
 class Gates:
@@ -55,9 +56,8 @@ class Gates:
     def wait_for(self, *jobs: int) -> None:
         """Wait until exactly these jobs are at work."""
         with self._changed:
-            assert self._changed.wait_for(lambda: set(self.at_work) == set(jobs), SECONDS), (
-                self.at_work
-            )
+            met = self._changed.wait_for(lambda: set(self.at_work) == set(jobs), SECONDS)
+            assert met, self.at_work
 
     def wait_for_end(self, count: int) -> None:
         with self._changed:
@@ -153,11 +153,11 @@ def test_jobs_begin_in_order_and_one_at_a_time() -> None:
 
 
 def test_no_thread_is_started_before_it_is_needed() -> None:
-    before = threads()
+    before = started()
     with lanes(8, 8, jobs=2) as (gates, _):
         gates.wait_for(0, 1)
-        assert len(threads() - before) == 2
-    assert threads() <= before
+        assert len(started() - before) == 2
+    assert started() <= before
 
 
 def test_closing_drops_the_jobs_that_have_not_begun() -> None:
@@ -165,8 +165,7 @@ def test_closing_drops_the_jobs_that_have_not_begun() -> None:
         gates.wait_for(0)
         closing = threading.Thread(target=running.close)
         closing.start()
-        while running._jobs:  # close() drops them first
-            pass
+        wait_until(lambda: not running._jobs)  # close() drops them first
         gates.let_end(*range(5))
         closing.join(SECONDS)
         assert not closing.is_alive()
@@ -177,18 +176,16 @@ def test_closing_drops_the_jobs_that_have_not_begun() -> None:
 def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with lanes(2, turns, jobs=1) as (gates, running):
         gates.wait_for(0)
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
+            patch.setattr(threading.Thread, "start", refuse_thread)
             running.submit(1)
+            gates.let_yield(0)
             gates.let_end(0, 1)
             gates.wait_for_end(2)
     with monkeypatch.context() as patch, lanes(2, turns, jobs=0) as (gates, running):
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(threading.Thread, "start", refuse_thread)
         with pytest.raises(RuntimeError, match="start new thread"):
             running.submit(0)
     assert gates.begun == []

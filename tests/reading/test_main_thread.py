@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.kit.containers import (
     write_numbered_tars,
     write_numbered_tfrecords,
 )
+from tests.kit.dali import pipeline_of
 from tests.kit.xnvme import offered
 
 SAMPLES = 9
@@ -94,57 +96,46 @@ def lanes_only(monkeypatch: pytest.MonkeyPatch) -> None:
             require_lanes(monkeypatch, backend, "sizes", "read")
 
 
-def test_every_reader_is_here() -> None:
+def test_every_reader_is_tested() -> None:
     assert {make.__name__ for make in MAKERS} == {*readers.__all__} - {"catalog", "state"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_backend_that_is_called_in_the_main_thread_fails(backend: str, tmp_path: Path) -> None:
-    with (
-        BACKENDS[backend](from_directory(file(tmp_path)[1]["file_root"])) as reader,
-        pytest.raises(AssertionError),
-    ):
+    catalog = from_directory(file(tmp_path)[1]["file_root"])
+    with BACKENDS[backend](catalog) as reader, pytest.raises(AssertionError):
         reader.sizes(np.arange(1), 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_pipeline(make: Callable[[Path], Any], backend: str, tmp_path: Path) -> None:
-    operator, arguments = make(tmp_path)
-    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
-    with pipeline:
-        pipeline.set_outputs(*_outputs(operator(backend=backend, **arguments)))
-    for _ in range(4):
-        assert len(pipeline.run()[0]) == 4
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_loader(make: Callable[[Path], Any], backend: str, tmp_path: Path) -> None:
+def test_no_pipeline_and_no_loader_reads_in_the_main_thread(
+    make: Callable[[Path], Any], backend: str, tmp_path: Path
+) -> None:
     operator, arguments = make(tmp_path)
 
     def define(*, checkpoint: bytes | None, shard_id: int, num_shards: int) -> Pipeline:
-        options: dict[str, Any] = {"enable_checkpointing": True, "checkpoint": checkpoint}
-        pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None, **options)
         shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
-        with pipeline:
-            found = operator(name="Reader", backend=backend, **shard, **arguments)
-            pipeline.set_outputs(*_outputs(found))
-        return pipeline
+        options: dict[str, Any] = {"enable_checkpointing": True, "checkpoint": checkpoint}
+        operation = partial(operator, name="Reader", backend=backend, **shard, **arguments)
+        return pipeline_of(lambda: _outputs(operation()), **options)
 
+    pipeline = define(checkpoint=None, shard_id=0, num_shards=1)
+    for _ in range(4):
+        assert len(pipeline.run()[0]) == 4
     with Loader(define, to="numpy") as loader:
         for _ in range(2):
             assert sum(len(first) for first, *_ in loader) == SAMPLES
 
 
-def test_a_loader_of_cifar(tmp_path: Path) -> None:
+def test_a_loader_of_cifar_does_not_read_in_the_main_thread(tmp_path: Path) -> None:
     write_cifar10(tmp_path, rows=8)
     options: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy"}
     with cifar10(tmp_path, "train", batch_size=8, **options) as loader:
         assert sum(len(labels) for _, labels in loader) == 40
 
 
-def test_the_engines_while_readers_are_opened(
+def test_the_engines_do_not_read_in_the_main_thread_while_readers_are_opened(
     xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_lanes(monkeypatch, Queue, "run")
@@ -160,7 +151,7 @@ def test_the_engines_while_readers_are_opened(
     assert aio.unavailable(48) is None
 
 
-def test_the_dynamic_mode(tmp_path: Path) -> None:
+def test_the_dynamic_mode_does_not_read_in_the_main_thread(tmp_path: Path) -> None:
     _, arguments = file(tmp_path)
     with File(**arguments) as reader:
         assert isinstance(reader, ndd.readers.File)

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
 
 from dali_storage.backends.objects.pool import RequestPool
-from dali_storage.contract.reader import Batch
+from dali_storage.contract import waiting
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.lanes import Lanes
 from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.samples.discovery import from_files
-from tests.reading.test_prefetch import Model
-
-SECONDS = 60.0  # that the storage takes; nobody waits for as long unless the test fails
+from tests.kit.interrupts import main_thread_is_in
+from tests.kit.process import SECONDS, wait_until
+from tests.kit.stand_ins import Recorder
 
 Storage = Callable[[], None]
 
 
 def a_batch(storage: Storage) -> None:
-    class Slow(Model):
-        def fill(self, batch: Batch) -> None:
-            storage()
-            super().fill(batch)
-
     catalog = from_files(["x"])
-    ahead = Prefetcher(catalog, Slow(catalog, lanes=1), Order(1, 1, OrderOptions()), 1)
+    reader = Recorder(catalog, lanes=1)
+    reader.before = lambda batch: storage()
+    ahead = Prefetcher(catalog, reader, Order(1, 1, OrderOptions()), 1)
     try:
         ahead.get(0)
     finally:
@@ -38,10 +34,10 @@ def a_batch(storage: Storage) -> None:
 
 
 def the_end_of_lanes(storage: Storage) -> None:
-    lanes = Lanes[int](1, turns=1, begin=lambda job: None, work=lambda job, lane: storage())
+    begun = threading.Event()
+    lanes = Lanes[int](1, turns=1, begin=lambda job: begun.set(), work=lambda job, lane: storage())
     lanes.submit(0)
-    while lanes._jobs:  # those that have not begun are dropped
-        time.sleep(0.001)
+    assert begun.wait(SECONDS)  # or it would be dropped
     lanes.close()
 
 
@@ -68,7 +64,7 @@ def test_a_ctrl_c_that_another_thread_gets_ends_the_wait(wait: Callable[[Storage
 
     def storage() -> None:
         if in_time.empty() and not interrupted.is_set():
-            time.sleep(0.5)  # by now, the main thread waits
+            wait_until(lambda: main_thread_is_in(waiting.take, waiting.join))
             signal.pthread_kill(threading.get_ident(), signal.SIGINT)
             in_time.put(interrupted.wait(SECONDS))
 

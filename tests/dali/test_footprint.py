@@ -1,0 +1,71 @@
+"""The memory and the threads of a process whose pipelines run, and are made again and again."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvidia.dali import fn
+
+from dali_storage import readers
+from tests.kit.dali import build, pipeline_of, take
+from tests.kit.process import alone
+from tests.kit.trees import Tree
+
+REDEFINITIONS = 40
+
+
+def resident() -> int:
+    """The memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+@alone
+def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree: Tree) -> None:
+    """Neither with samples of several sizes nor of one size, which are one array."""
+    sizes = str(tree(64, sizes=(50_000, 60_000)))
+
+    def define() -> Any:
+        data, labels = readers.file(file_root=sizes)
+        return fn.slice(data, 0, 10, axes=[0]), labels
+
+    pipeline = pipeline_of(define, 16)
+    for _ in range(30):
+        pipeline.run()
+    before = page_faults()
+    for _ in range(50):
+        pipeline.run()
+    assert (page_faults() - before) / 50 < 20  # a batch has 220 pages
+    del pipeline
+    pipeline = build(readers.file, 32, file_root=str(tree(64, sizes=(100_000,))))
+    for _ in range(20):
+        pipeline.run()
+    before = resident()
+    for _ in range(200):
+        pipeline.run()
+    assert resident() - before < 100 << 20  # 200 batches are 640 MB
+
+
+@pytest.mark.long
+@alone
+def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None:
+    """As in a notebook, whose cell is run again and again."""
+    root = str(tree(64, sizes=(100_000,)))
+
+    def redefine(times: int) -> tuple[int, int]:
+        for _ in range(times):
+            take(build(readers.file, 32, file_root=root), 3)
+        return resident(), len(os.listdir("/proc/self/task"))
+
+    memory, threads = redefine(REDEFINITIONS // 4)
+    more_memory, more_threads = redefine(REDEFINITIONS)
+    assert more_threads < threads + REDEFINITIONS // 4  # DALI's own end some time later
+    # One pipeline has 10 MB of buffers. In a large process malloc keeps some for every thread.
+    assert more_memory - memory < REDEFINITIONS * (10 << 20) // 4

@@ -1,0 +1,165 @@
+"""How long page-locked batches are held: until the outputs made of them have been taken."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvidia.dali import Pipeline, backend, fn
+
+from dali_storage import readers
+from dali_storage.contract import cuda
+from dali_storage.dali import group, hold
+from tests.kit.executor import BATCH, Executor
+from tests.kit.fake_cuda import Cuda
+from tests.kit.interrupts import ends_at
+from tests.kit.trees import Tree
+
+NEVER = 10**9
+
+
+class Batch:
+    """What can be referred to weakly."""
+
+
+@pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
+def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda, calls: set[int]) -> None:
+    """At any bytecode instruction: a batch may be kept for too long."""
+    stream = cuda.CudaStream(0)
+    for instruction in itertools.count():
+        holding, done = hold.Hold(Executor(gpus), 0), list[int]()
+        batches: list[Any] = [Batch() for _ in range(4)]
+        alive = list(map(weakref.ref, batches))
+        while batches:
+            holding.add(batches.pop(0))
+        ended = False
+        for number in range(3):
+            gpus.queue(stream.pointer, partial(done.append, number))
+            release = partial(holding.release, stream.pointer)
+            ended |= ends_at(instruction if number in calls else NEVER, hold, release)
+            kept = [number for number, batch in enumerate(alive) if batch() is not None]
+            assert {0, 1, 2, 3} == {*kept, *done}
+        gpus.finish(stream.pointer)
+        if not ended:
+            break
+    assert instruction > 20
+    assert alive[0]() is alive[1]() is None
+
+
+@pytest.fixture
+def late_gpu(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DALI finds the GPU of a pipeline that names none when the pipeline is built."""
+    monkeypatch.setattr(Pipeline, "device_id", property(lambda self: 1 if self._built else None))
+    real = group.TensorCPU
+    monkeypatch.setattr(group, "TensorCPU", lambda content, layout, is_pinned: real(content))
+
+
+def pipeline_of(root: Path, exec_dynamic: bool = True) -> Pipeline:
+    pipeline = Pipeline(
+        batch_size=BATCH, num_threads=1, prefetch_queue_depth=3, exec_dynamic=exec_dynamic
+    )
+    with pipeline:
+        data, labels = readers.file(file_root=str(root))
+        pipeline.set_outputs(fn.slice(data, 0, 100, axes=[0]), labels)
+    return pipeline
+
+
+def take_by_run(pipeline: Pipeline) -> None:
+    pipeline.run()
+
+
+def take_by_sharing(pipeline: Pipeline) -> None:
+    pipeline.schedule_run()
+    pipeline.share_outputs()
+    pipeline.release_outputs()
+
+
+@pytest.mark.parametrize("take", [take_by_run, take_by_sharing])
+@pytest.mark.parametrize("exec_dynamic", [True, False])
+def test_dali_lets_go_of_page_locked_batches_whose_outputs_are_taken(
+    gpus: Cuda,
+    late_gpu: None,
+    tree: Tree,
+    take: Callable[[Pipeline], None],
+    exec_dynamic: bool,
+) -> None:
+    pipeline = pipeline_of(tree(10, sizes=(100,)), exec_dynamic)
+    for _ in range(50):
+        take(pipeline)
+    assert 3 < len(gpus.registered) <= 3 + 2 + 1 + 3
+    del pipeline
+    gc.collect()
+    assert not gpus.registered
+
+
+def test_dali_lets_go_of_page_locked_batches_in_which_an_operator_fails(
+    gpus: Cuda, late_gpu: None, tree: Tree
+) -> None:
+    pipeline = pipeline_of(tree(10, sizes=(100,) * 9 + (1,)))  # a slice of 1 byte fails
+    failed = 0
+    for _ in range(50):
+        try:
+            pipeline.run()
+        except RuntimeError:
+            failed += 1
+    assert 10 < failed < 50
+    assert len(gpus.registered) <= 3 + 2 + 1 + 3
+
+
+def test_each_reader_of_a_pipeline_lets_go_of_one_batch_each_time(
+    gpus: Cuda, late_gpu: None, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[hold.Hold] = []
+    release = hold.Hold.release
+    monkeypatch.setattr(
+        hold.Hold, "release", lambda self, stream: released.append(self) or release(self, stream)
+    )
+    root = str(tree(10))
+    pipelines = [Pipeline(batch_size=BATCH, num_threads=1) for _ in range(2)]
+    for pipeline in pipelines:
+        with pipeline:
+            (data, _), (_, labels) = (readers.file(file_root=root, name=name) for name in "AB")
+            pipeline.set_outputs(data, labels)
+        pipeline.run()
+    for _ in range(50):
+        pipeline.run()
+    assert sorted(Counter(released).values()) == [1, 1, 51, 51]
+    assert len(gpus.registered) <= 2 * 2 * (2 + 2 + 1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(None, None), (ctypes.c_void_p(5), 5), (ctypes.c_void_p(0), 0)]
+)
+def test_a_batch_is_let_go_on_the_stream_of_its_outputs_after_they_were_taken(
+    monkeypatch: pytest.MonkeyPatch, given: ctypes.c_void_p | None, told: int | None
+) -> None:
+    log: list[Any] = []
+    monkeypatch.setattr(hold.Hold, "release", lambda self, stream: log.append(stream))
+    executor = Batch()
+    held = hold.Hold(executor, 0)
+    take = hold.watched(lambda executor, stream: log.append((executor, stream)))
+    assert take(executor, given) is None
+    assert log == [(executor, given), told]
+    del held
+    take(Batch(), given)
+    assert len(log) == 3
+
+
+def test_the_outputs_of_a_pipeline_without_a_gpu_are_left_alone(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(executor: Any, stream: Any) -> Any:
+        return original(executor, stream)
+
+    original = backend.Pipeline.Outputs
+    monkeypatch.setattr(backend.Pipeline, "Outputs", plain)
+    pipeline_of(tree(10, sizes=(100,))).run()
+    assert backend.Pipeline.Outputs is plain

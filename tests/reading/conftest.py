@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dali_storage.contract.catalog import Catalog
+from dali_storage.order import OrderOptions
+from dali_storage.reading.opening import Opening
+from dali_storage.reading.source import BatchStream
+from dali_storage.samples.discovery import from_files
+from tests.kit.stand_ins import Recorder, backend
+
+
+class Opener:
+    """Makes streams of ten samples in batches of 4, and knows the readers that they open."""
+
+    def __init__(self) -> None:
+        self.change: Callable[[Recorder], object] = lambda reader: None
+        self.device = "cpu"
+        self.fails = False
+        self.searches = 0
+        self.readers: list[Recorder] = []
+
+    @property
+    def opened(self) -> int:
+        return len(self.readers)
+
+    @property
+    def closed(self) -> int:
+        return sum(reader.closed for reader in self.readers)
+
+    def find(self, tree: object, remote: object) -> Catalog:
+        self.searches += 1
+        if self.fails:
+            raise FileNotFoundError(2, "gone", "root")
+        return from_files([f"path/{sample}" for sample in range(10)], [0] * 5 + [1] * 5)
+
+    def make(
+        self, pinned: bool | None = None, pipeline_seed: int | None = None, **order: Any
+    ) -> BatchStream:
+        opening = Opening(
+            find=self.find,
+            reader=backend(self._opened),
+            device=self.device,
+            order=OrderOptions(**order),
+            pinned=pinned,
+        )
+        source = BatchStream("R", opening)
+        source.configure(batch_size=4, seed=pipeline_seed, checkpointing=False)
+        return source
+
+    def start(self, device_id: int | None = None, **options: Any) -> BatchStream:
+        source = self.make(**options)
+        source.start(num_threads=1, device_id=device_id)
+        return source
+
+    def _opened(self, reader: Recorder) -> None:
+        self.readers.append(reader)
+        self.change(reader)
+
+
+@pytest.fixture
+def opener() -> Opener:
+    return Opener()

@@ -1,0 +1,153 @@
+"""Which memory the batches of a stream are in if its pipeline has a GPU."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_storage.contract._types import address_of
+from dali_storage.contract.errors import BackendUnavailable, NotPageLocked
+from dali_storage.reading.source import BatchStream
+from tests.kit.fake_cuda import Cuda, put_on_gpu
+from tests.kit.stand_ins import Recorder, content
+from tests.reading.conftest import Opener
+
+
+def take_batches(source: BatchStream, number: int = 20) -> None:
+    for _ in range(number):
+        source.batch()
+        source.position.advance(0)()
+
+
+@pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])
+def test_with_a_gpu_every_buffer_is_page_locked_once(
+    opener: Opener, gpus: Cuda, pinned: bool | None, device_id: int
+) -> None:
+    source = opener.start(device_id, pinned=pinned)
+    assert source.pinned
+    assert source.stream is None
+    contents = source.batch().contents
+    memory: Any = contents[1]
+    start = address_of(np.frombuffer(memory.obj, np.uint8))
+    assert any(0 <= start - base < nbytes for base, nbytes in gpus.registered.items())
+    del memory, contents
+    take_batches(source)  # a second registration of a buffer would be refused
+    buffers = dict(gpus.registered)
+    take_batches(source)
+    assert gpus.registered == buffers
+    del source
+    gc.collect()
+    assert gpus.registered == {}
+
+
+@pytest.mark.parametrize(("pinned", "device_id"), [(None, None), (False, None), (False, 0)])
+def test_nothing_is_page_locked_without_a_gpu_or_with_false(
+    opener: Opener, gpus: Cuda, pinned: bool | None, device_id: int | None
+) -> None:
+    source = opener.start(device_id, pinned=pinned)
+    take_batches(source)
+    assert not source.pinned
+    assert gpus.registered == {}
+
+
+@pytest.fixture
+def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+@pytest.mark.usefixtures("no_cupy")
+def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(opener: Opener) -> None:
+    with pytest.warns(NotPageLocked, match=r"DALI copies every sample.*pip install.*pinned=False"):
+        source = opener.start(0)
+    assert not source.pinned
+    take_batches(source)
+
+
+@pytest.mark.usefixtures("no_cupy")
+def test_the_warning_as_an_error_leaves_nothing_open(opener: Opener) -> None:
+    source = opener.make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(NotPageLocked):
+                source.start(num_threads=1, device_id=0)
+        silent = opener.start(0, pinned=False)
+    take_batches(silent)
+    del source, silent
+    gc.collect()
+    assert opener.closed == opener.opened == 2
+
+
+@pytest.mark.usefixtures("no_cupy")
+def test_memory_that_must_be_page_locked_and_cannot_is_an_error(opener: Opener) -> None:
+    with pytest.raises(BackendUnavailable, match="pip install"):
+        opener.start(0, pinned=True)
+    with pytest.raises(ValueError, match="pinned=True needs a pipeline with a GPU"):
+        opener.start(pinned=True)
+
+
+def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(
+    opener: Opener, gpus: Cuda
+) -> None:
+    gpus.capacity = 0
+    with pytest.warns(NotPageLocked, match="cannot page-lock"):
+        source = opener.start(0)
+    assert not source.pinned
+    take_batches(source)
+    with pytest.raises(MemoryError, match="cannot page-lock"):
+        opener.start(0, pinned=True)
+
+
+def test_a_buffer_that_cannot_be_page_locked_is_an_error_of_its_batch(
+    opener: Opener, gpus: Cuda
+) -> None:
+    source = opener.start(0)
+    gpus.capacity = 1
+    with pytest.raises(MemoryError, match="pinned=False"):
+        source.batch()
+
+
+@pytest.mark.parametrize("pinned", [None, True, False])
+def test_memory_that_its_reader_has_page_locked_is_left_alone(
+    opener: Opener, gpus: Cuda, pinned: bool | None
+) -> None:
+    opener.change = lambda reader: vars(reader).update(pinned=True, gpu=0)
+    source = opener.start(0, pinned=pinned)
+    take_batches(source)
+    assert source.pinned
+    assert gpus.registered == {}
+
+
+def test_batches_in_gpu_memory_come_with_a_stream(opener: Opener, gpus: Cuda) -> None:
+    opener.device, opener.change = "gpu", lambda reader: put_on_gpu(reader, 1)
+    source = opener.start(1)
+    contents: list[Any] = [*source.batch().contents]
+    assert [it.tobytes() for it in contents] == list(map(content, range(4)))
+    assert {it.gpu for it in contents} == {1}
+    assert source.stream is not None
+    assert source.stream.gpu == 1
+    assert not source.pinned
+    with pytest.raises(ValueError, match="pinned=True is for host memory"):
+        opener.start(1, pinned=True)
+
+
+@pytest.mark.parametrize(("device_id", "named"), [(0, "GPU 0"), (None, "no GPU")])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_another_gpu_than_that_of_the_pipeline_is_refused(
+    opener: Opener, gpus: Cuda, device_id: int | None, named: str, on_gpu: bool
+) -> None:
+    def change(reader: Recorder) -> None:
+        reader.gpu = 1
+        if on_gpu:
+            put_on_gpu(reader, 1)
+
+    opener.device, opener.change = "gpu" if on_gpu else "cpu", change
+    with pytest.raises(ValueError, match=rf"'R'.*uses GPU 1.*has {named}.*device_id"):
+        opener.start(device_id)
+    gc.collect()
+    assert opener.closed == 1
