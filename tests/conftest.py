@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell ignores SIGINT for commands in the background, and tests interrupt themselves.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tiers.select(config)
 
 

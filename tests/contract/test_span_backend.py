@@ -9,7 +9,7 @@ import numpy as np
 
 from dali_storage import Batch, Catalog, ContainerChangedError, Reader
 from dali_storage.testing import RangeTests, ReaderTests
-from tests.docs.test_docs import snippets
+from tests.kit.pages import snippets
 
 names: dict[str, Any] = {}
 exec(snippets("CONTRIBUTING.md", "python")[0], names)

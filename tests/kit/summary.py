@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections import Counter
 
 import pytest
@@ -23,7 +24,7 @@ def write(terminal: pytest.TerminalReporter) -> None:
         terminal.write_sep("=", "to run them alone", red=True)
         for nodeid in dict.fromkeys(report.nodeid for report in failed):
             terminal.write_line(
-                f".venv/bin/python -m pytest --tier {tiers.TIER} {shlex.quote(nodeid)}"
+                f"{sys.executable} -m pytest --tier {tiers.TIER} {shlex.quote(nodeid)}"
             )
 
 
