@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +10,10 @@ from nvidia.dali import fn
 
 from dali_storage import readers
 from tests.kit.dali import build, pipeline_of, take
-from tests.kit.process import alone
+from tests.kit.process import alone, resident, tasks
 from tests.kit.trees import Tree
 
 REDEFINITIONS = 40
-
-
-def resident() -> int:
-    """The memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def page_faults() -> int:
@@ -62,7 +55,7 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None
     def redefine(times: int) -> tuple[int, int]:
         for _ in range(times):
             take(build(readers.file, 32, file_root=root), 3)
-        return resident(), len(os.listdir("/proc/self/task"))
+        return resident(), tasks()
 
     memory, threads = redefine(REDEFINITIONS // 4)
     more_memory, more_threads = redefine(REDEFINITIONS)

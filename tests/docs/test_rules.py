@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,17 @@ TESTS = ROOT / "tests"
 HANG = 60  # seconds; a shorter wait breaks on a busy machine
 WAITS = {"acquire", "check_call", "check_output", "communicate", "join", "result", "run", "wait"}
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
-OF_THE_PROCESS = re.compile(
-    r"/proc/self/(fd|maps|smaps|task|status)|\bthreading\.(enumerate|active_count)\("
-)
-"""Numbers of the whole process, which other tests change; tests/kit/ asks for parts of them."""
+
+
+def within(tree: ast.AST, is_such: Callable[[ast.AST], bool]) -> set[int]:
+    """The identities of all nodes below the nodes for which `is_such` holds."""
+    return {id(part) for node in ast.walk(tree) if is_such(node) for part in ast.walk(node)}
 
 
 def waits(tree: ast.AST) -> Iterator[tuple[int, float]]:
     """Line and seconds of each call that waits for a constant time and must not run out of it."""
     may_run_out = {
-        id(call)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        for call in ast.walk(node)
+        id(call) for node in ast.walk(tree) if expects_it(node) for call in ast.walk(node)
     }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or id(node) in may_run_out:
@@ -41,6 +38,19 @@ def waits(tree: ast.AST) -> Iterator[tuple[int, float]]:
                 yield node.lineno, value.value
 
 
+def expects_it(node: ast.AST) -> bool:
+    """Whether a wait within this may run out: of `not wait()`, `suppress()` and `raises()`."""
+    if isinstance(node, ast.With):
+        text = " ".join(ast.unparse(item.context_expr) for item in node.items)
+        return "suppress(" in text or "raises(" in text
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
+def runs_alone(node: ast.AST) -> bool:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    return "alone" in map(ast.unparse, decorators)
+
+
 def compared_clocks(tree: ast.AST) -> Iterator[int]:
     """The lines of assertions that compare the reading of a clock."""
     for node in ast.walk(tree):
@@ -50,6 +60,21 @@ def compared_clocks(tree: ast.AST) -> Iterator[int]:
                     yield node.lineno
 
 
+def numbers_of_the_process(tree: ast.AST) -> Iterator[int]:
+    """The lines that count all threads or descriptors, which other tests change meanwhile.
+
+    A test that runs `alone` may do that; others ask tests/kit/process.py for their part.
+    """
+    allowed = within(tree, runs_alone)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and id(node) not in allowed:
+            function, *arguments = (ast.unparse(each) for each in (node.func, *node.args))
+            counts = function in {"threading.enumerate", "threading.active_count"}
+            looks = function.split(".")[-1] in {"listdir", "scandir", "Path"}
+            if counts or (looks and arguments and arguments[0].startswith("'/proc/self/")):
+                yield node.lineno
+
+
 def broken_rules(source: str, *, kit: bool = False) -> list[str]:
     tree = ast.parse(source)
     found = [
@@ -57,13 +82,12 @@ def broken_rules(source: str, *, kit: bool = False) -> list[str]:
         for line, seconds in waits(tree)
         if seconds < HANG
     ]
-    found += [f"{line}: an assertion about a clock" for line in compared_clocks(tree)]
-    lines = enumerate(source.splitlines(), 1)
-    found += [
-        f"{number}: a number of the whole process; ask tests/kit/process.py for your part of it"
-        for number, line in lines
-        if not kit and OF_THE_PROCESS.search(line)
-    ]
+    if not kit:
+        found += [f"{line}: an assertion about a clock" for line in compared_clocks(tree)]
+        found += [
+            f"{line}: a number of the whole process; ask tests/kit/process.py for your part of it"
+            for line in numbers_of_the_process(tree)
+        ]
     return found
 
 
@@ -75,6 +99,7 @@ def broken_rules(source: str, *, kit: bool = False) -> list[str]:
         ("event.wait(timeout=0.1)", True),
         ("assert not event.wait(0.1)", False),
         ("while not event.wait(0.1): pass", False),
+        ("with pytest.raises(TimeoutError): future.result(timeout=0.1)", False),
         ("subprocess.run(command, timeout=30)", True),
         ("Reader(timeout=0.5)", False),
         ("'/'.join(parts)", False),
@@ -82,6 +107,7 @@ def broken_rules(source: str, *, kit: bool = False) -> list[str]:
         ("until = time.monotonic() + 60", False),
         ("os.listdir('/proc/self/fd')", True),
         ("before = threading.active_count()", True),
+        ("@alone\ndef test() -> None:\n    threading.active_count()", False),
     ],
 )
 def test_a_broken_rule_of_a_test_is_found(source: str, broken: bool) -> None:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.kit.process import lanes
+
 
 @pytest.fixture
 def request_threads() -> Callable[[], set[threading.Thread]]:
     """The threads for requests that the test has started and that still run."""
-    before = {*threading.enumerate()}
+    before = lanes()
 
     def ours() -> set[threading.Thread]:
-        new = {*threading.enumerate()} - before
+        new = lanes() - before
         return {thread for thread in new if thread.name.startswith("dali_storage-get")}
 
     return ours

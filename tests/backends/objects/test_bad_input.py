@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from tests.kit import paths
 from tests.kit.dali import build, take
 from tests.kit.objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
-from tests.kit.process import started
+from tests.kit.process import lanes, started
 
 COUNT = 12
 CONTENTS = [b"%02d" % number * 50 for number in range(COUNT)]
@@ -47,20 +46,16 @@ def store(server: FaultServer) -> FaultServer:
     return server
 
 
-def working() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if each.name.startswith("dali_storage")}
-
-
 @pytest.fixture(autouse=True)
 def _nothing_is_left(fault_server: FaultServer) -> Iterator[None]:
     """No thread of ours is left, and no connection to the server."""
-    threads, connections = working(), fault_server.connections()
+    threads, connections = lanes(), fault_server.connections()
     yield
     fault_server.heal()
     until = time.monotonic() + 120
     while time.monotonic() < until:  # obstore closes connections some time later
         gc.collect()
-        left = working() - threads, fault_server.connections() - connections
+        left = lanes() - threads, fault_server.connections() - connections
         if left == (set(), set()):
             return
         time.sleep(0.02)
