@@ -32,7 +32,6 @@ from dali_storage.testing import (
     read,
 )
 from dali_storage.testing.probes import raises_naming
-from tests.kit import tiers
 from tests.kit.dali import build, take
 from tests.kit.devices import Disk, disk, drop_caches, loop_device, run
 from tests.kit.layouts import contents_of, make_hostile_files, make_map
@@ -328,7 +327,9 @@ class RawDiskTests:
             "list": {},
             "shuffled": {"random_shuffle": True, "seed": 5, "initial_fill": 16},
             "sharded": {
-                **{"shuffle_after_epoch": True, "num_shards": 3, "shard_id": 1},
+                "shuffle_after_epoch": True,
+                "num_shards": 3,
+                "shard_id": 1,
                 "pad_last_batch": True,
             },
         }[order]
@@ -339,5 +340,3 @@ class RawDiskTests:
             for way in self.ways if order == "shuffled" else self.ways[:1]:
                 given = {"backend": self.name, "backend_options": {"bmap": bmap, **way}}
                 assert take(build(readers.file, **place, **arguments, **given), 35) == expected
-
-
