@@ -111,7 +111,9 @@ def _left(before: tuple[int, int, int], connections: int, patience: float) -> st
     """
     until = time.monotonic() + patience
     while True:
-        files, threads, memory = (now - then for now, then in zip(_footprint(), before, strict=True))
+        files, threads, memory = (
+            now - then for now, then in zip(_footprint(), before, strict=True)
+        )
         if files <= connections and threads <= connections and memory < _GROWTH:
             return ""
         if time.monotonic() > until:

@@ -60,23 +60,6 @@ def offered(library: Library, io: str) -> Iterator[None]:
     yield
 
 
-OF_THE_IO = (
-    *("bytes_are_those_of_the_files", "nothing_else_is_written", "all_lanes_read_at_once"),
-    *("a_buffer_is_used_again", "many_batches_leave_nothing", "closed_readers_leave_nothing"),
-    *("files_are_opened_for_reading_only", "a_changed_file_is_refused", "a_missing_file_is_named"),
-    *("a_changed_size_is_reported_and_then_known", "a_container_that_changes_is_refused"),
-)
-"""The promises that may depend on the `io`; all others are tested with io_uring only."""
-
-
-def of_the_io(tests: type) -> type:
-    """For a class that inherits the promises of readers, to run only `OF_THE_IO`."""
-    for name in dir(tests):
-        if name.startswith("test_") and name.removeprefix("test_") not in OF_THE_IO:
-            setattr(tests, name, None)
-    return tests
-
-
 class Reads(ReadCommands):
     """Reads of blocks of 512 bytes, `nlb` each, that remember the order of their completions."""
 

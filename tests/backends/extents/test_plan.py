@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
@@ -103,7 +103,6 @@ def perform(reads: DeviceReads, disk: bytes, most: int) -> None:
         ctypes.memmove(memory, disk[position : position + length], length)
 
 
-@settings(max_examples=300, deadline=None)
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([512, 1024, 4096, 12288, 1 << 20]))
 def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int) -> None:
     disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
@@ -129,7 +128,6 @@ def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int
     assert (memory[int(rooms.sum()) :] == 0xA5).all()
 
 
-@settings(max_examples=300, deadline=None)
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([4096, 12288, 1 << 20]))
 def test_any_ranges_of_any_layout_are_read_right(
     layout: Layout, data: st.DataObject, most: int

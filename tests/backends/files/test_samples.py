@@ -12,29 +12,19 @@ from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
+from tests.kit.paths import ROOT
 from tests.kit.process import descriptors
-from tests.kit.xnvme import offered
+from tests.kit.xnvme import require_io
 
 FEW_FILES = """
-import errno, os, resource, sys, threading
-from contextlib import contextmanager
+import errno, sys, threading
 import numpy as np
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
+from tests.kit.process import room_for
 
 contents = [bytes([index]) * (1000 * (index % 5)) for index in range(200)]
 catalog = from_files([f"{sys.argv[1]}/{index}" for index in range(200)])
-
-@contextmanager
-def room_for(files):
-    taken = [os.dup(0) for _ in range(files + 1)]  # the lowest numbers that are free
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], 1024))
-    for fd in taken:
-        os.close(fd)
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 
 def read_all(reader, lane=0):
     samples = np.arange(200)
@@ -96,41 +86,33 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-PYTHON_FILE = """
-from dali_storage.backends.python_file import PythonFileReader
-open_reader = lambda: PythonFileReader(catalog, {})
-"""
-XNVME_FILE = """
-from dali_storage.backends.xnvme_file import XnvmeFileReader
-open_reader = lambda: XnvmeFileReader(catalog, {})
-"""
-
-
-def run(folder: Path, script: str, open_reader: str, options: str) -> None:
-    program = FEW_FILES + open_reader.format(options) + script
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60
+def run(folder: Path, scripts: list[str], opened: str) -> None:
+    module = "python_file" if "Python" in opened else "xnvme_file"
+    program = (
+        f"{FEW_FILES}\nfrom dali_storage.backends.{module} import *\nopen_reader = lambda: {opened}"
     )
-    assert done.stdout == "read\n", done.stderr
+    command = [sys.executable, "-c", "\n".join((program, *scripts)), folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert done.stdout == len(scripts) * "read\n", done.stderr
 
 
-@pytest.mark.parametrize("script", [ONE_LANE, MANY_LANES], ids=["one lane", "many lanes"])
-@pytest.mark.parametrize("options", ["io='aio'", "io='preadv'", "direct=True"])
-def test_few_descriptors_are_enough(folder: Path, script: str, options: str) -> None:
-    run(folder, script, PYTHON_FILE, options)
+@pytest.mark.parametrize(
+    "options", ["io='aio'", "io='preadv'", pytest.param("direct=True", marks=pytest.mark.long)]
+)
+def test_few_descriptors_are_enough_for_files(folder: Path, options: str) -> None:
+    run(folder, [ONE_LANE, MANY_LANES], f"PythonFileReader(catalog, {options})")
 
 
-@pytest.mark.parametrize("script", [ONE_LANE, MANY_LANES], ids=["one lane", "many lanes"])
 @pytest.mark.parametrize("options", ["io='io_uring'", "io='emu', queue_depth=4"])
 def test_few_descriptors_are_enough_for_libxnvme(
-    xnvme: Library, folder: Path, script: str, options: str
+    xnvme: Library, folder: Path, options: str
 ) -> None:
-    with offered(xnvme, options.split("'")[1]):
-        run(folder, script, XNVME_FILE, options)
+    require_io(xnvme, options.split("'")[1])
+    run(folder, [ONE_LANE, MANY_LANES], f"XnvmeFileReader(catalog, {options})")
 
 
 def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(folder: Path) -> None:
-    run(folder, NO_FILES, PYTHON_FILE, "lanes=1")
+    run(folder, [NO_FILES], "PythonFileReader(catalog, lanes=1)")
 
 
 def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(

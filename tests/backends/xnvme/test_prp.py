@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage.backends.xnvme import bus as _bus
@@ -85,7 +85,6 @@ def expected(arena: Arena, address: int, nbytes: int) -> tuple[int, list[int]]:
     return first, following
 
 
-@settings(deadline=None)
 @given(st.data(), shifts, st.sampled_from([512, 4096]), st.integers(1, 9))
 def test_prps_and_lists_are_those_of_each_command(
     data: st.DataObject, shift: int, block: int, depth: int

@@ -31,6 +31,7 @@ from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming, require_no_leak
 from tests.kit.devices import Disk, disk
 from tests.kit.fake_cuda import Cuda
+from tests.kit.file_reading import of_reading
 from tests.kit.mapped import (
     NEEDS_ROOT,
     Mapped,
@@ -40,7 +41,7 @@ from tests.kit.mapped import (
     map_files,
     unmounted,
 )
-from tests.kit.xnvme import of_the_io, offers, require_io
+from tests.kit.xnvme import offers, require_io
 
 pytestmark = NEEDS_ROOT
 
@@ -57,7 +58,7 @@ class TestIoUringOnExt4(OfXnvmeBlock):
     batches = 5_000
 
 
-@of_the_io
+@of_reading
 class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
     file_system, sector, partition = "xfs", 4096, True
     options: ClassVar[dict[str, Any]] = {"queue_depth": 2, "queues": 3, "max_transfer": 4096}
@@ -66,14 +67,14 @@ class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
         return self.disk_used.disk
 
 
-@of_the_io
+@of_reading
 class TestIoUringOnXfsPartitionSpinning(OfXnvmeBlock):
     file_system, partition = "xfs", True
     options: ClassVar[dict[str, Any]] = {"spin": True, "queue_depth": 1, "queues": 1}
     openings = 500
 
 
-@of_the_io
+@of_reading
 class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
     sector, partition = 4096, True
 
@@ -81,27 +82,27 @@ class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
         return self.disk_used.image
 
 
-@of_the_io
+@of_reading
 class TestLibaioOnExt4Of4096ByteSectors(OfXnvmeBlock):
     sector = 4096
     options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 8}
     openings = 10  # the kernel takes 33 ms to end an AIO context
 
 
-@of_the_io
+@of_reading
 class TestLibaioOnXfsPartition(OfXnvmeBlock):
     file_system, partition = "xfs", True
     options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 16, "queues": 1}
 
 
-@of_the_io
+@of_reading
 class TestEmuOnExt4Partition(OfXnvmeBlock):
     partition = True
     options: ClassVar[dict[str, Any]] = {"io": "emu"}
     openings = 100
 
 
-@of_the_io
+@of_reading
 class TestEmuToPageLockedMemory(OfXnvmeBlock):
     options: ClassVar[dict[str, Any]] = {"io": "emu", "mem": "pinned", "gpu": 1}
 
@@ -112,7 +113,7 @@ class TestEmuToPageLockedMemory(OfXnvmeBlock):
         assert not gpus.registered
 
 
-@of_the_io
+@of_reading
 class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
     file_system, sector = "xfs", 4096
     options: ClassVar[dict[str, Any]] = {"io": "thrpool", "queue_depth": 16, "retries": 0}
