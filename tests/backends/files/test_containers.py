@@ -27,6 +27,7 @@ from dali_storage.testing import make_batch, read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.paths import ROOT
 from tests.kit.process import descriptors, room_for
+from tests.kit.tiers import by_tier
 
 _BYTES = 6000  # of a container, which has two ranges: 0 to 3999 and 3000 to 5999
 
@@ -113,7 +114,7 @@ def test_all_lanes_share_few_descriptors(
 
         def run(lane: int) -> None:
             random = np.random.default_rng(lane)
-            for _ in range(100):
+            for _ in range(by_tier(20, 100)):
                 check(reader, catalog, random.integers(0, 60, 8).tolist(), lane)
                 most.append(len(paths_open(catalog)))
 

@@ -199,13 +199,13 @@ def test_without_either_the_backend_is_unavailable(one_file: Catalog) -> None:
     assert [" is refused: " in line for line in lines[1:]] == [True] * 3
 
 
-def test_a_thousand_open_readers_share_the_contexts_of_those_that_read(
+def test_many_open_readers_share_the_contexts_of_those_that_read(
     one_file: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To destroy a context takes 30 ms."""
     monkeypatch.setattr(aio, "_idle", defaultdict(list))
     monkeypatch.setattr(aio, "_open", contexts := dict[int, int]())
-    readers = [PythonFileReader(one_file, io="aio", lanes=3) for _ in range(1000)]
+    readers = [PythonFileReader(one_file, io="aio", lanes=3) for _ in range(by_tier(100, 1000))]
     for reader in readers:
         for lane in range(3):
             assert read(reader, np.array([0]), lane=lane) == [b"bytes"]

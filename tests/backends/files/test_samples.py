@@ -14,6 +14,7 @@ from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 from tests.kit.paths import ROOT
 from tests.kit.process import descriptors
+from tests.kit.tiers import by_tier
 from tests.kit.xnvme import require_io
 
 FEW_FILES = """
@@ -39,12 +40,12 @@ for files in (50, 2, 1):
 print("read")
 """
 
-MANY_LANES = """
-failures = []
+MANY_LANES = f"""
+rounds, failures = {by_tier(1, 3)}, []
 
 def read_some(reader, lane):
     try:
-        for _ in range(3):
+        for _ in range(rounds):
             read_all(reader, lane)
     except BaseException as error:
         failures.append(error)
