@@ -120,20 +120,6 @@ def test_files_that_share_extents_are_read_right(tmp_path: Path) -> None:
         assert mapped.read() == mapped.contents
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("check", 1), ("check", "state"), ("lanes", 0), ("lanes", 65), ("lanes", "2")),
-        *(("queue_depth", 0), ("queue_depth", 4097), ("queue_depth", 1.5), ("queue_depth", True)),
-        *(("max_transfer", 0), ("max_transfer", 512), ("max_transfer", 5000)),
-        *(("max_transfer", 2 << 30), ("max_transfer", "128k"), ("bmap", None)),
-    ],
-)
-def test_a_wrong_option_is_refused_by_name(mapped: Mapped, option: str, value: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=option):
-        BlockReader(mapped.catalog, **{"bmap": mapped.bmap, option: value})
-
-
 def test_a_refused_device_does_not_stay_open(
     mapped: Mapped, tmp_path: Path, ext4: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,23 +119,6 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file: Catalog, tmp_path: P
             reader.sizes(np.array([0]), 0)
 
 
-@pytest.mark.parametrize(
-    ("option", "values", "error", "message"),
-    [
-        ("lanes", (0, 65, 1.5, "2", True), ValueError, "must be"),
-        ("copying_lanes", (0, 65, 1.5, "2", True), ValueError, "must be"),
-        ("direct", ("yes",), TypeError, "must be"),
-        ("io", ("mmap",), ValueError, "must be one of aio, preadv, not 'mmap'"),
-    ],
-)
-def test_a_wrong_option_is_refused_by_name(
-    option: str, values: tuple[object, ...], error: type[Exception], message: str
-) -> None:
-    for value in values:
-        with pytest.raises(error, match=f"python-file: {option} {message}"):
-            PythonFileReader(from_files(["x"]), **{option: value})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("copying_lanes", [None, 1, 64])
 def test_copying_lanes_are_for_the_prefetcher(copying_lanes: int | None) -> None:
     with PythonFileReader(from_files(["x"]), copying_lanes=copying_lanes) as reader:

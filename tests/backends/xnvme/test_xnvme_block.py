@@ -232,46 +232,17 @@ def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"queue_depth": 0}, ValueError, "queue_depth must be a power of two from 1 to 2048"),
-        ({"queue_depth": 48}, ValueError, "power of two from 1 to 2048, not 48"),
-        ({"queue_depth": 4096}, ValueError, "power of two from 1 to 2048, not 4096"),
-        ({"queue_depth": True}, ValueError, "queue_depth"),
-        ({"queues": 0}, ValueError, "queues must be an integer from 1 to 64"),
-        ({"queues": 65}, ValueError, "queues"),
-        ({"queues": "2"}, ValueError, "queues"),
-        ({"retries": -1}, ValueError, "retries must be an integer from 0 to 100"),
-        ({"nsid": 0}, ValueError, "nsid"),
-        ({"max_transfer": 512}, ValueError, "max_transfer.*a multiple of 4096"),
-        ({"max_transfer": "128k"}, ValueError, "max_transfer"),
-        ({"mem": "disk"}, ValueError, "mem must be one of cpu, pinned, gpu, not 'disk'"),
         ({"mem": "gpu"}, ValueError, "mem='gpu' needs the PCI address .*, not None; or take mem='"),
         ({"mem": "gpu", "uri": "/dev/ng0n1"}, ValueError, "needs the PCI address .* '/dev/ng0n1'"),
         ({"mem": "gpu", "uri": "0000:ff:1f.7"}, FileNotFoundError, "lspci -D"),
-        ({"mem": "pinned", "gpu": -1}, ValueError, "gpu must be an integer from 0"),
-        ({"mem": "gpu", "gpu": "0"}, ValueError, "gpu must be an integer"),
         ({"gpu": 0}, ValueError, "gpu 0 is for mem='pinned' or 'gpu', not for 'cpu'"),
-        ({"spin": 1}, TypeError, "spin must be True or False"),
-        ({"check": "state"}, TypeError, "check must be True or False"),
-        ({"bmap": None}, TypeError, "bmap"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name_even_without_a_library(
-    mapped: Mapped,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
+def test_options_that_do_not_fit_the_memory_are_refused(
+    mapped: Mapped, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
     with pytest.raises(error, match=message):
-        XnvmeBlockReader(mapped.catalog, **{"bmap": mapped.bmap, **options})
-
-
-def test_no_library_is_unavailable(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
-    assert "conda-forge" in str(XnvmeBlockReader.unavailable())
-    with pytest.raises(BackendUnavailable, match="conda-forge"):
-        mapped.open(XnvmeBlockReader)
+        mapped.open(XnvmeBlockReader, **options)
 
 
 # Reads that fail
