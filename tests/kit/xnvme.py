@@ -51,7 +51,7 @@ def offers(xnvme: Library, io: str) -> bool:
 def require_io(xnvme: Library, io: str) -> None:
     """Skip the calling test if a libxnvme does not offer an implementation."""
     if not offers(xnvme, io):
-        pytest.skip(f"libxnvme {xnvme.version} does not offer {io} here")
+        pytest.skip(f"this libxnvme does not offer {io} here")
 
 
 @contextmanager

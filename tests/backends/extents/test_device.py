@@ -137,7 +137,7 @@ def test_another_device_is_refused(found: Storage, message: str) -> None:
 
 @pytest.mark.parametrize("wwid", [None, "uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"])
 @pytest.mark.parametrize("serial", [None, "S4EWNX0R"])
-def test_what_only_the_kernel_knows_of_a_controller_is_not_compared(
+def test_names_of_a_controller_that_only_the_kernel_knows_are_not_compared(
     wwid: str | None, serial: str | None
 ) -> None:
     found = replace(THE_PARTITION, may_have_uuid=True)
@@ -195,7 +195,7 @@ def test_the_first_likely_place_that_holds_the_file_system_is_taken(tmp_path: Pa
     assert sources[str(named)].closed == 1
 
 
-def test_if_no_place_is_right_the_error_is_that_of_the_first(tmp_path: Path) -> None:
+def test_the_error_of_the_first_place_is_raised_if_none_is_right(tmp_path: Path) -> None:
     (tmp_path / "image").touch()
     device = replace(PARTITION, path=str(tmp_path / "image"), backing_file="/no/such/file")
     with pytest.raises(

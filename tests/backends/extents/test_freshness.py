@@ -50,7 +50,7 @@ def test_a_file_that_was_moved_is_refused(tmp_path: Path, file_system: str) -> N
                 assert read(reader, np.array([1])) == contents[1:2]
 
 
-def test_reserved_space_that_is_given_back_is_no_change(root: Path, tmp_path: Path) -> None:
+def test_a_file_whose_reserved_space_was_given_back_is_read(root: Path, tmp_path: Path) -> None:
     path = root / "class" / "a"
     path.parent.mkdir()
     path.write_bytes(b"a" * 8192)
@@ -127,7 +127,7 @@ def test_a_file_that_is_being_appended_to_is_refused_or_right(root: Path, tmp_pa
 
 
 @pytest.mark.parametrize("files", [20, 1])
-def test_few_descriptors_are_enough(tmp_path: Path, files: int) -> None:
+def test_few_descriptors_are_enough_for_mapped_files(tmp_path: Path, files: int) -> None:
     with disk(tmp_path, "xfs") as made:  # where every file is opened at every read
         folder = made.mount / "class"
         folder.mkdir()
@@ -143,7 +143,7 @@ def test_few_descriptors_are_enough(tmp_path: Path, files: int) -> None:
                 read(reader, np.arange(150))
 
 
-def test_changes_are_not_noticed_without_the_check(root: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_read_without_the_check(root: Path, tmp_path: Path) -> None:
     (root / "class").mkdir()
     (root / "class" / "a").write_bytes(b"bytes")
     with map_files(root, tmp_path / "bmap").open(check=False) as reader:
@@ -152,7 +152,7 @@ def test_changes_are_not_noticed_without_the_check(root: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("when", ["1960-01-01", "2037-12-31", "2250-01-01", "2400-01-01"])
-def test_files_with_times_of_any_century_are_not_stale(tmp_path: Path, when: str) -> None:
+def test_files_with_times_of_any_century_are_read(tmp_path: Path, when: str) -> None:
     with disk(tmp_path, "xfs") as made:
         (made.mount / "class").mkdir()
         for name in "ab":

@@ -186,7 +186,7 @@ def test_long_reads_are_split() -> None:
 @pytest.mark.parametrize(
     ("failed", "culprits"), [([0], [0, 1]), ([1], [1, 2]), ([2], [3]), ([0, 2], [0, 1, 3])]
 )
-def test_the_planned_reads_that_a_failed_command_was_for(
+def test_a_failed_command_blames_the_planned_reads_that_it_overlaps(
     failed: list[int], culprits: list[int]
 ) -> None:
     planned = columns((0, 0, 10), (10, 10, 10), (20, 20, 10), (100, 30, 10))
@@ -194,6 +194,6 @@ def test_the_planned_reads_that_a_failed_command_was_for(
     assert planned.overlapping(commands[np.array(failed)]).tolist() == culprits
 
 
-def test_the_commands_that_are_for_one_planned_read_only() -> None:
+def test_commands_for_one_planned_read_only_are_found() -> None:
     commands = columns((0, 0, 15), (15, 15, 5), (100, 30, 10))
     assert commands.within(columns((10, 10, 10))).tolist() == [1]

@@ -273,7 +273,7 @@ def test_a_container_that_gets_a_clone_is_still_read(shards: Disk, opened: Opene
     require_right(reader, catalog, contents)
 
 
-def test_what_is_reserved_behind_the_last_block_is_not_compared(
+def test_space_reserved_behind_the_last_block_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """XFS may list it as data without an address, until it allocates or frees it."""
@@ -332,7 +332,7 @@ def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(
         take(ours, 40)
 
 
-def test_few_descriptors_are_enough_for_many_containers(tmp_path: Path) -> None:
+def test_few_descriptors_are_enough_for_mapped_containers(tmp_path: Path) -> None:
     with disk(tmp_path, "xfs") as made:  # where every container is opened for every batch
         paths = [made.mount / f"{index:03d}" for index in range(150)]
         for path in paths:
@@ -376,7 +376,7 @@ def test_a_range_outside_its_container_is_refused(
         BlockReader(catalog, bmap=bmap, check=False)
 
 
-def test_a_range_outside_of_a_file_system_that_is_not_mounted(tmp_path: Path) -> None:
+def test_a_range_outside_its_container_is_refused_where_it_is_not_mounted(tmp_path: Path) -> None:
     with disk(tmp_path, "ext4") as made:
         (made.mount / "a").write_bytes(bytes(10_000))
         bmap = make_map(made.mount, tmp_path / "bmap.json")

@@ -142,7 +142,9 @@ import numpy as np
 from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.order import Order, OrderOptions
 from tests.backends.files.test_containers import catalog_of, content, expected
+from dali_storage.backends.files import opening
 from dali_storage.backends.python_file import PythonFileReader
+opening._PATIENCE_S = 600  # lanes wait for each other
 catalog = catalog_of(Path(sys.argv[1]), 1000)
 reader = PythonFileReader(catalog, lanes=8, copying_lanes=8)
 prefetcher = Prefetcher(catalog, reader, Order(2000, 200, OrderOptions(random_shuffle=True)), 8)

@@ -21,9 +21,11 @@ FEW_FILES = """
 import errno, sys, threading
 import numpy as np
 from dali_storage.samples.discovery import from_files
+from dali_storage.backends.files import opening
 from dali_storage.testing import read
 from tests.kit.process import room_for
 
+opening._PATIENCE_S = 600  # lanes wait for each other
 contents = [bytes([index]) * (1000 * (index % 5)) for index in range(200)]
 catalog = from_files([f"{sys.argv[1]}/{index}" for index in range(200)])
 
@@ -68,11 +70,13 @@ print("read")
 NO_FILES = """
 with open_reader() as reader:
     read_all(reader)
+    opening._PATIENCE_S = 0.1
     with room_for(0):
         try:
             read_all(reader)
         except OSError as error:
             failure = error
+    opening._PATIENCE_S = 600
     assert (failure.errno, failure.filename) == (errno.EMFILE, f"{sys.argv[1]}/0")
     assert "(ulimit -n)" in str(failure)
     read_all(reader)

@@ -62,7 +62,7 @@ shifts = st.sampled_from([12, 16, 21])
 
 
 @given(st.data(), shifts)
-def test_bus_addresses_are_those_of_the_pages(data: st.DataObject, shift: int) -> None:
+def test_an_address_has_the_bus_address_of_its_page(data: st.DataObject, shift: int) -> None:
     arena = data.draw(arenas(shift))
     memory = arena.memory()
     offsets = st.integers(0, len(arena.bus) * PAGE - 1)

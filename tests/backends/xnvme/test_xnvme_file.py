@@ -93,7 +93,7 @@ def test_an_io_without_direct_io_is_refused(io: str) -> None:
         XnvmeFileReader(from_files(["x"]), direct=True, io=io)
 
 
-def test_what_is_not_offered_is_unavailable_and_never_replaced(
+def test_an_io_that_is_not_offered_is_unavailable_and_never_replaced(
     xnvme: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered = [io for io in IOS if offers(xnvme, io)]
@@ -125,7 +125,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme: Library) -> None:
     assert caught.value.errno == errno.EMFILE
 
 
-def test_everything_is_open_for_reading_only(
+def test_files_and_queues_are_open_for_reading_only(
     io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(5000))
@@ -163,7 +163,7 @@ class TestFiles(FileTests):
         return super().open(catalog, **options)
 
 
-def test_what_is_not_a_regular_file_is_named_and_not_waited_for(io: str, tmp_path: Path) -> None:
+def test_a_fifo_is_named_and_not_waited_for(io: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"bytes")
     with XnvmeFileReader(from_files([str(tmp_path / "file")]), io=io) as reader:
         batch = make_known_batch(reader, np.array([0]))
@@ -224,9 +224,7 @@ def test_buffers_outlive_the_reader(xnvme: Library, tmp_path: Path) -> None:
         reader.allocate(1)
 
 
-def test_nothing_is_left_of_openings_that_fail(
-    xnvme: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_opening_leaves_nothing(xnvme: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     class Third(FileQueue):
         """Of three lanes, the last has none."""
 
