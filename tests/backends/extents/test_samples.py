@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from tests.kit.process import room_for
 
 pytestmark = NEEDS_ROOT
 
+Inline: TypeAlias = tuple[Disk, Path]
+
 
 @pytest.fixture
 def inline(tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
@@ -37,7 +40,7 @@ def inline(tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_sample_without_extents_is_read_as_a_file(
-    inline: tuple[Disk, Path], gpus: Cuda, device: str
+    inline: Inline, gpus: Cuda, device: str
 ) -> None:
     made, bmap = inline
     catalog = from_directory(made.mount, file_filters="*")
@@ -50,7 +53,7 @@ def test_a_sample_without_extents_is_read_as_a_file(
             read(reader, np.array([1, 0]))
 
 
-def test_a_file_without_extents_that_changes_its_size_is_refused(inline: tuple[Disk, Path]) -> None:
+def test_a_file_without_extents_that_changes_its_size_is_refused(inline: Inline) -> None:
     made, bmap = inline
     catalog = from_directory(made.mount, file_filters="*")
     with BlockReader(catalog, bmap=bmap, check=False) as reader:
@@ -60,7 +63,7 @@ def test_a_file_without_extents_that_changes_its_size_is_refused(inline: tuple[D
                 read(reader, np.array([1, 0]))
 
 
-def test_a_sample_without_extents_needs_the_file_system(inline: tuple[Disk, Path]) -> None:
+def test_a_sample_without_extents_needs_the_file_system(inline: Inline) -> None:
     made, bmap = inline
     missing = r"1 samples can only be read as files.*class/a"
     with unmounted(made):

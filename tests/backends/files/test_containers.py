@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -49,6 +49,10 @@ def catalog_of(directory: Path, count: int) -> Catalog:
     return replace(files, ranges=Ranges.of_columns(np.repeat(np.arange(count), 2), starts, sizes))
 
 
+Make: TypeAlias = Callable[[int], Catalog]
+"""Writes so many containers."""
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[int], Catalog]:
     """Writes containers long ago; returns the catalog of their ranges."""
@@ -73,7 +77,7 @@ def check(reader: Reader, catalog: Catalog, samples: list[int], lane: int = 0) -
 
 
 def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = make(100)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (160, 160))
@@ -93,7 +97,7 @@ def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(
 
 
 def test_a_batch_may_have_more_containers_than_may_stay_open(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containers, "_MOST_OPEN", 3)
     catalog = make(200)
@@ -105,9 +109,7 @@ def test_a_batch_may_have_more_containers_than_may_stay_open(
         assert len(paths_open(catalog)) == 3
 
 
-def test_all_lanes_share_few_descriptors(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_lanes_share_few_descriptors(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_MOST_OPEN", 2)
     catalog, most = make(30), list[int]()
     with PythonFileReader(catalog, lanes=4) as reader:
@@ -124,7 +126,7 @@ def test_all_lanes_share_few_descriptors(
 
 
 def test_a_lane_that_has_read_lets_others_close_its_containers(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containers, "_MOST_OPEN", 3)
     catalog = make(8)
@@ -159,18 +161,14 @@ print("read all")
 
 
 @pytest.mark.long
-def test_a_thousand_containers_are_read_at_a_limit_of_256_files(
-    make: Callable[[int], Catalog],
-) -> None:
+def test_a_thousand_containers_are_read_at_a_limit_of_256_files(make: Make) -> None:
     command = [sys.executable, "-c", MANY, os.fsdecode(make(1000).root)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert run.stdout == "read all\n", run.stderr
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])
-def test_few_descriptors_are_enough_for_containers(
-    make: Callable[[int], Catalog], left: int
-) -> None:
+def test_few_descriptors_are_enough_for_containers(make: Make, left: int) -> None:
     catalog = make(10)
     samples = [4, *np.random.default_rng(left).permutation(20).tolist()]
     with PythonFileReader(catalog) as reader:
@@ -181,7 +179,7 @@ def test_few_descriptors_are_enough_for_containers(
 
 
 def test_no_descriptor_at_all_is_refused_with_the_limit(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "_PATIENCE_S", 0.02)
     catalog = make(3)
@@ -193,7 +191,7 @@ def test_no_descriptor_at_all_is_refused_with_the_limit(
 
 
 def test_a_container_replaced_while_it_was_closed_is_refused(
-    make: Callable[[int], Catalog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the old one is back when the batch has been read."""
     monkeypatch.setattr(containers, "_MOST_OPEN", 1)
@@ -222,7 +220,7 @@ def test_a_container_replaced_while_it_was_closed_is_refused(
 
 
 def test_a_container_written_while_it_is_read_is_refused(
-    make: Callable[[int], Catalog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = make(3)
     with PythonFileReader(catalog) as reader:
@@ -241,7 +239,7 @@ def test_a_container_written_while_it_is_read_is_refused(
 
 @pytest.mark.parametrize("most", [1, 100])
 def test_a_container_with_another_mode_or_link_is_not_refused(
-    make: Callable[[int], Catalog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """The time of status change changes with each, and with a rename to and fro."""
     monkeypatch.setattr(containers, "_MOST_OPEN", most)
@@ -256,9 +254,7 @@ def test_a_container_with_another_mode_or_link_is_not_refused(
         check(reader, catalog, [0, 2])
 
 
-def test_a_directory_in_the_path_that_is_another_now_is_noticed(
-    make: Callable[[int], Catalog], tmp_path: Path
-) -> None:
+def test_a_directory_in_the_path_that_is_another_now_is_noticed(make: Make, tmp_path: Path) -> None:
     make(1)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -273,9 +269,7 @@ def test_a_directory_in_the_path_that_is_another_now_is_noticed(
             read(reader, np.array([0]), catalog)
 
 
-def test_the_first_sample_beyond_the_end_is_named(
-    make: Callable[[int], Catalog], tmp_path: Path
-) -> None:
+def test_the_first_sample_beyond_the_end_is_named(make: Make, tmp_path: Path) -> None:
     catalog = make(2)
     os.truncate(tmp_path / "1", 5000)
     with PythonFileReader(catalog) as reader:
@@ -285,9 +279,7 @@ def test_the_first_sample_beyond_the_end_is_named(
         check(reader, catalog, [0, 2])
 
 
-def test_a_fifo_as_container_is_named_without_blocking(
-    make: Callable[[int], Catalog], tmp_path: Path
-) -> None:
+def test_a_fifo_as_container_is_named_without_blocking(make: Make, tmp_path: Path) -> None:
     catalog = make(2)
     os.unlink(tmp_path / "1")
     os.mkfifo(tmp_path / "1")
@@ -311,7 +303,7 @@ def test_a_range_behind_8_gib_is_read(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_storage_names_container_and_sample(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads are short besides, and must be continued."""
     catalog = make(3)
@@ -374,7 +366,7 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
         read(reader, rows, catalog)
 
 
-def test_two_readers_read_one_container(make: Callable[[int], Catalog]) -> None:
+def test_two_readers_read_one_container(make: Make) -> None:
     catalog = make(2)
     with PythonFileReader(catalog) as one:
         with PythonFileReader(catalog, direct=True) as other:
@@ -384,7 +376,7 @@ def test_two_readers_read_one_container(make: Callable[[int], Catalog]) -> None:
 
 
 def test_containers_on_a_remote_file_system_are_read_without_the_interpreter_lock(
-    make: Callable[[int], Catalog], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "_LOCAL", frozenset())
     monkeypatch.setattr(libc, "openat2_with_gil", None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,9 +26,18 @@ from dali_storage.backends.linux.libc import IOVEC
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.paths import ROOT
 
+File: TypeAlias = tuple[int, bytes]
+"""A descriptor and the bytes that it reads."""
+
+Limit: TypeAlias = Callable[[int], None]
+"""Sets how many contexts there may be."""
+
+Contexts: TypeAlias = Callable[[int], int]
+"""How many contexts of a depth are open."""
+
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
+def file(tmp_path: Path) -> Iterator[File]:
     content = np.random.default_rng(1).bytes(100_000)
     (tmp_path / "file").write_bytes(content)
     fd = os.open(tmp_path / "file", os.O_RDONLY)
@@ -55,9 +64,7 @@ def test_the_structures_are_laid_out_as_in_the_kernel() -> None:
 
 @pytest.mark.parametrize("rw_flags", [0, os.RWF_NOWAIT])
 @pytest.mark.parametrize("depth", [1, 7, 64, 300])
-def test_any_number_of_reads_goes_through_any_depth(
-    file: tuple[int, bytes], depth: int, rw_flags: int
-) -> None:
+def test_any_number_of_reads_goes_through_any_depth(file: File, depth: int, rw_flags: int) -> None:
     fd, content = file
     offsets = np.random.default_rng(depth).integers(0, 99_000, 200)
     buffer = np.zeros(200 * 1000, np.uint8)
@@ -71,7 +78,7 @@ def test_any_number_of_reads_goes_through_any_depth(
 
 
 def test_reads_that_are_not_complete_at_once_are_waited_for_without_the_interpreter_lock(
-    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+    file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
@@ -89,9 +96,7 @@ def test_reads_that_are_not_complete_at_once_are_waited_for_without_the_interpre
     assert buffer.tobytes() == file[1][500:1500]
 
 
-def test_a_refused_read_does_not_harm_its_neighbours(
-    file: tuple[int, bytes], tmp_path: Path
-) -> None:
+def test_a_refused_read_does_not_harm_its_neighbours(file: File, tmp_path: Path) -> None:
     fd, content = file
     folder = os.open(tmp_path, os.O_RDONLY)
     buffer = np.zeros(500, np.uint8)
@@ -104,7 +109,7 @@ def test_a_refused_read_does_not_harm_its_neighbours(
         assert buffer[start : start + 100].tobytes() == content[start : start + 100]
 
 
-def test_a_read_at_the_end_of_a_file_gives_fewer_bytes(file: tuple[int, bytes]) -> None:
+def test_a_read_at_the_end_of_a_file_gives_fewer_bytes(file: File) -> None:
     fd, content = file
     buffer = np.zeros(2000, np.uint8)
     with closing(AioContext(2)) as context:
@@ -142,7 +147,7 @@ def read_one(fd: int, depth: int) -> bytes:
 
 
 @pytest.fixture
-def contexts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
+def contexts(monkeypatch: pytest.MonkeyPatch) -> Contexts:
     """Counts the open contexts of a depth that no other code of this process uses."""
     opened: dict[int, int] = {}
     monkeypatch.setattr(aio, "_idle", defaultdict(list))
@@ -153,16 +158,14 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], int]:
 OURS = 61  # a depth
 
 
-def test_reads_in_sequence_use_one_context(
-    file: tuple[int, bytes], contexts: Callable[[int], int]
-) -> None:
+def test_reads_in_sequence_use_one_context(file: File, contexts: Contexts) -> None:
     for _ in range(100):
         assert read_one(file[0], OURS) == file[1][:100]
     assert contexts(OURS) == 1
 
 
 def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(
-    file: tuple[int, bytes], contexts: Callable[[int], int]
+    file: File, contexts: Contexts
 ) -> None:
     def run(_: int) -> bool:
         return all(read_one(file[0], OURS) == file[1][:100] for _ in range(300))
@@ -173,7 +176,7 @@ def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(
 
 
 def test_an_error_leaves_no_read_under_way_and_no_context_behind(
-    file: tuple[int, bytes], contexts: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+    file: File, contexts: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = np.zeros(100_000, np.uint8)
     iovecs = pieces(memory, np.array([0]), memory.size)
@@ -222,7 +225,7 @@ def run_script(script: str, *arguments: object) -> str:
 
 
 @pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limit]:
     """Sets how many contexts the kernel allows, beside those that there are already."""
     real, ids, most = libc.syscall, set[int](), [0]
 
@@ -245,17 +248,13 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         pass
 
 
-def test_an_idle_context_of_another_depth_makes_room(
-    file: tuple[int, bytes], limit: Callable[[int], None]
-) -> None:
+def test_an_idle_context_of_another_depth_makes_room(file: File, limit: Limit) -> None:
     limit(1)
     for depth in (4, 8, 8, 4):
         assert read_one(file[0], depth) == file[1][:100]
 
 
-def test_a_lane_waits_for_the_context_of_another_one(
-    file: tuple[int, bytes], limit: Callable[[int], None]
-) -> None:
+def test_a_lane_waits_for_the_context_of_another_one(file: File, limit: Limit) -> None:
     limit(1)
     ours, theirs = os.pipe()
     until = time.monotonic() + 60
@@ -274,9 +273,7 @@ def test_a_lane_waits_for_the_context_of_another_one(
 
 
 @pytest.mark.parametrize("allowed", [1, 3])
-def test_many_threads_share_few_contexts(
-    file: tuple[int, bytes], limit: Callable[[int], None], allowed: int
-) -> None:
+def test_many_threads_share_few_contexts(file: File, limit: Limit, allowed: int) -> None:
     def run(number: int) -> bool:
         return all(read_one(file[0], 4 << number % 2) == file[1][:100] for _ in range(5))
 
@@ -285,9 +282,7 @@ def test_many_threads_share_few_contexts(
         assert all(threads.map(run, range(8)))
 
 
-def test_no_context_at_all_is_refused_and_later_works(
-    file: tuple[int, bytes], limit: Callable[[int], None]
-) -> None:
+def test_no_context_at_all_is_refused_and_later_works(file: File, limit: Limit) -> None:
     limit(0)
     with pytest.raises(BackendUnavailable, match=r"in use; raise the limit .*fs\.aio-max-nr"):
         read_one(file[0], 4)

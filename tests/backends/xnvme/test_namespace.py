@@ -58,11 +58,7 @@ def refused(
     ],
 )
 def test_options_that_do_not_fit_the_device_are_refused(
-    xnvme: Library,
-    mapped: Mapped,
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
+    xnvme: Library, mapped: Mapped, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     assert XnvmeBlockReader.unavailable() is None
     with refused(mapped, error, message):

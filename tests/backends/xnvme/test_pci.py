@@ -141,9 +141,7 @@ def test_a_device_that_is_not_a_controller_is_refused(tmp_path: Path) -> None:
     assert caught.value.filename == "0000:00:06.0"
 
 
-def test_a_controller_stays_ours_until_it_is_bound_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_controller_stays_ours_until_it_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controllers, "driver_of", lambda _: "vfio-pci")
     inode = iter([1, 1, 2, 2, 2])
     monkeypatch.setattr(os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))

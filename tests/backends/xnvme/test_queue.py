@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pytest
@@ -197,6 +197,9 @@ def test_contexts_that_are_not_one_array_are_refused(
 # Waiting, and being interrupted
 
 
+Pipe: TypeAlias = tuple[int, int]
+
+
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """What is read from its end takes as long as the test wants."""
@@ -239,7 +242,7 @@ def count_polls(
 
 @pytest.mark.parametrize("spin", [False, True])
 def test_a_queue_pauses_between_polls_unless_it_spins(
-    files: FileQueue, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, spin: bool
+    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, spin: bool
 ) -> None:
     memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
     queue._backoff._spin = spin
@@ -252,17 +255,14 @@ def test_a_queue_pauses_between_polls_unless_it_spins(
         assert not pauses
     else:
         assert len(pauses) >= 28
-        assert pauses[:3] == [_xnvme_queue._SHORTEST_PAUSE * 2**power for power in range(3)]
-        assert max(pauses) == _xnvme_queue._LONGEST_PAUSE
+        longest = _xnvme_queue._LONGEST_PAUSE
+        assert pauses[1:] == [min(2 * pause, longest) for pause in pauses[:-1]]
+        assert pauses[-1] == longest
 
 
 @pytest.mark.parametrize("method", ["submit", "complete", "will_wait"])
 def test_an_error_waits_for_commands_under_way(
-    files: FileQueue,
-    pipe: tuple[int, int],
-    file: Path,
-    method: str,
-    monkeypatch: pytest.MonkeyPatch,
+    files: FileQueue, pipe: Pipe, file: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> None:
         original(*arguments)
@@ -283,7 +283,7 @@ def test_an_error_waits_for_commands_under_way(
 
 
 def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
-    files: FileQueue, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandoned: list[Any] = []
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned)
@@ -309,7 +309,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
 
 
 def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
-    files: FileQueue, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
     polls, _ = count_polls(queue, pipe[1], 30, monkeypatch)
