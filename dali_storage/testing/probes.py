@@ -37,7 +37,7 @@ def nothing_is_left(connections: int = 0) -> Iterator[None]:
     assert not left, left
 
 
-def require_no_leak(run: Callable[[], None], connections: int = 0) -> None:
+def require_no_leak(run: Callable[[], object], connections: int = 0) -> None:
     """Assert that `run()` does not leave an open file, a thread or memory each time it is called.
 
     Other threads of this process may open or allocate something meanwhile, but not each time.
