@@ -19,7 +19,7 @@ from ..contract.errors import BackendUnavailable, SampleSizeChanged
 from ..contract.reader import Reader
 from ..samples.discovery import from_directory
 from .packing import SIZES, packed_contents, write_packed
-from .probes import nothing_is_left, opened_for_writing, raises_naming, require_lanes
+from .probes import opened_for_writing, raises_naming, require_lanes, require_no_leak
 from .reading import fill, in_lane, in_other_files, make_batch, make_known_batch, read
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
@@ -47,14 +47,12 @@ class SnapshotReaderTests:
         packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
         batches: how many batches a reader reads in the test for leaks.
         connections: how many it may keep then, with a thread for each, if it talks to a server.
-        settling: seconds in which others, such as threads of a library, may close their things.
         openings: how many readers are opened and closed in that test.
     """
 
     packings: ClassVar[tuple[str, ...]] = ("files",)
     batches: ClassVar[int] = 300
     connections: ClassVar[int] = 0
-    settling: ClassVar[float] = 0.0
     openings: ClassVar[int] = 3
 
     def open(self, catalog: Catalog) -> Reader:
@@ -210,8 +208,7 @@ class SnapshotReaderTests:
                 assert read(reader, samples, catalog, buffer=buffer) == contents[number % 3 : 8]
 
         run(100)  # fills caches
-        with nothing_is_left(self.connections, self.settling):
-            run(self.batches)
+        require_no_leak(lambda: run(self.batches), self.connections)
 
     def test_closed_readers_leave_nothing(self, catalog: Catalog, contents: list[bytes]) -> None:
         def run(openings: int, samples: IntArray) -> None:
@@ -221,8 +218,7 @@ class SnapshotReaderTests:
                     assert read(reader, samples, catalog) == expected
 
         run(3, np.arange(len(contents)))  # what is opened once per process is no leak
-        with nothing_is_left(0, self.settling):
-            run(self.openings, np.arange(8))
+        require_no_leak(lambda: run(self.openings, np.arange(8)))
 
     def test_nothing_is_read_in_the_main_thread(
         self, catalog: Catalog, contents: list[bytes], monkeypatch: pytest.MonkeyPatch

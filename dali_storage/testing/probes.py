@@ -4,14 +4,13 @@ import contextlib
 import ctypes
 import functools
 import gc
-import mmap
 import os
+import re
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +22,44 @@ _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file op
 # Bytes of growth that are no leak: allocators keep some memory for later, and the kernel may turn
 # memory in use into a huge page of 2 MiB. A lost buffer is as large.
 _GROWTH = 4 << 20
+_PATIENCE_S = 60.0  # only a leak takes as long
 
 
 @contextmanager
-def nothing_is_left(connections: int = 0, seconds: float = 0.0) -> Iterator[None]:
+def nothing_is_left(connections: int = 0) -> Iterator[None]:
     """Assert that the block leaves no open file, no thread and no memory behind.
 
-    As many `connections`, with a thread for each, may be kept for the next use. What threads of
-    others close, they have some `seconds` for.
+    As many `connections`, with a thread for each, may be kept for the next use.
     """
-    files, threads, memory = _footprint()
-    files, threads = files + connections, threads + connections
+    before = _footprint()
     yield
-    until = time.monotonic() + seconds
-    while any(map(gt, after := _footprint(), (files, threads))) and time.monotonic() < until:
-        time.sleep(0.01)
-    files_after, threads_after, memory_after = after
-    assert files_after <= files, "files stay open"
-    assert threads_after <= threads, "threads do not end"
-    assert memory_after - memory < _GROWTH, "memory is not freed"
+    left = _left(before, connections, _PATIENCE_S)
+    assert not left, left
+
+
+def require_no_leak(run: Callable[[], object], connections: int = 0) -> None:
+    """Assert that `run()` does not leave an open file, a thread or memory each time it is called.
+
+    Other threads of this process may open or allocate something meanwhile, but not each time.
+    """
+    for patience in (1, 1, _PATIENCE_S):
+        before = _footprint()
+        run()
+        if not (left := _left(before, connections, patience)):
+            return
+    raise AssertionError(left)
 
 
 @contextmanager
-def raises_naming(error: type[OSError] | tuple[type[OSError], ...], path: bytes) -> Iterator[None]:
+def raises_naming(
+    error: type[OSError] | tuple[type[OSError], ...],
+    path: bytes | str | Path,
+    match: str | None = None,
+) -> Iterator[pytest.ExceptionInfo[OSError]]:
     """Assert that the block raises an error that has this path as its `filename`."""
-    with pytest.raises(error) as caught:
-        yield
-    assert names_path(caught.value, path)
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    assert names_path(caught.value, os.fsencode(path))
 
 
 def require_lanes(monkeypatch: pytest.MonkeyPatch, owner: type, *names: str) -> None:
@@ -94,6 +104,23 @@ def opened_for_writing(directory: bytes) -> Iterator[Callable[[], bool]]:
         os.close(fd)
 
 
+def _left(before: tuple[int, int, int], connections: int, patience: float) -> str:
+    """What there is more than `before` after so many seconds; "" as soon as there is no more.
+
+    Threads of a library may end late, and a joined one is listed for a moment longer.
+    """
+    until = time.monotonic() + patience
+    while True:
+        files, threads, memory = (
+            now - then for now, then in zip(_footprint(), before, strict=True)
+        )
+        if files <= connections and threads <= connections and memory < _GROWTH:
+            return ""
+        if time.monotonic() > until:
+            return f"{files} files stay open, {threads} threads run, {memory} bytes are not freed"
+        time.sleep(0.01)
+
+
 def _footprint() -> tuple[int, int, int]:
     """The open files of this process, its threads in any language, its memory in bytes."""
     gc.collect()
@@ -105,5 +132,6 @@ def _footprint() -> tuple[int, int, int]:
             names.append(Path("/proc/self/task", task, "comm").read_text())
     # The kernel's own threads for io_uring come and go, and hold nothing open.
     threads = sum(not name.startswith("iou-") for name in names)
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-    return len(os.listdir("/proc/self/fd")), threads, resident
+    # Without the pages of mapped files, which code takes when it first runs.
+    (memory,) = re.findall(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return len(os.listdir("/proc/self/fd")), threads, int(memory) << 10

@@ -12,8 +12,8 @@ import pytest
 
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.contract.catalog import Catalog
-from dali_storage.samples.discovery import from_directory
-from tests.kit.layouts import make_map
+from dali_storage.samples.discovery import from_files
+from tests.kit.mapped import Mapped, map_files
 from tests.kit.nvme_sim.build import COMPILER
 from tests.kit.xnvme import open_ramdisk
 
@@ -37,10 +37,17 @@ def ramdisk(xnvme: Library) -> Iterator[XnvmeDevice]:
 
 
 @pytest.fixture
-def mapped(root: Path, tmp_path: Path) -> tuple[Catalog, Path]:
+def one_file(tmp_path: Path) -> Catalog:
+    """A catalog of one file."""
+    (tmp_path / "file").write_bytes(b"bytes")
+    return from_files([str(tmp_path / "file")])
+
+
+@pytest.fixture
+def mapped(root: Path, tmp_path: Path) -> Mapped:
     """A few files and their map."""
     for name in ("class/a", "class/b", "other/c"):
         path = root / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(name.encode() * 3000)
-    return from_directory(root, file_filters="*"), make_map(root, tmp_path / "bmap.json")
+    return map_files(root, tmp_path / "bmap.json")

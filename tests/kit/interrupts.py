@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -27,11 +28,13 @@ def interrupted(function: Callable[..., Any], point: int) -> Iterator[None]:
             if seen == point + 1:
                 raise KeyboardInterrupt  # which ends the profiling
 
+    gc.disable()  # a finalizer would swallow the exception
     sys.setprofile(look)
     try:
         yield
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 def ends_at(instruction: int, module: object, call: Callable[[], object]) -> bool:

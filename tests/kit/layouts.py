@@ -11,7 +11,7 @@ import numpy as np
 from bmap_tools import create
 from dali_storage.contract.catalog import Catalog
 from dali_storage.testing import SIZES
-from tests.kit.devices import run
+from tests.kit.devices import require, run
 
 _BLOCK = 4096
 
@@ -85,6 +85,16 @@ def make_hostile_files(directory: Path, seed: int = 7) -> None:
     run("fallocate", "--keep-size", "--length", "1MiB", str(directory / "size4097"))
     os.link(directory / "size131073", directory / "hard-link")
     os.symlink("size513", directory / "symbolic-link")
+
+
+def defragment(path: Path) -> None:
+    """Move the data of a file on ext4 or XFS, which leaves its times as they are."""
+    tool = ("xfs_fsr", "-v") if run("stat", "-f", "-c", "%T", str(path)) == "xfs" else ("e4defrag",)
+    require(tool[0])
+    before = path.stat()
+    run(*tool, str(path))
+    after = path.stat()
+    assert (before.st_mtime_ns, before.st_ctime_ns) == (after.st_mtime_ns, after.st_ctime_ns)
 
 
 def contents_of(catalog: Catalog) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Tests that all readers of extent maps share: the promises, on disks."""
+"""Files on disks and their maps, and the promises about disks that readers of maps share."""
 
 from __future__ import annotations
 
@@ -7,29 +7,91 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
+from nvidia.dali import fn
 
+import bmap_tools
+from dali_storage import readers
+from dali_storage.backends.block import BlockReader
 from dali_storage.backends.linux import aio
 from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import MapNotChecked, StaleMapError
 from dali_storage.contract.reader import Reader
-from dali_storage.testing import MappedReaderTests, SnapshotRangeTests
-from tests.kit.devices import Disk, disk
-from tests.kit.layouts import make_map
+from dali_storage.samples.discovery import from_directory, from_tree
+from dali_storage.testing import (
+    MappedReaderTests,
+    SnapshotRangeTests,
+    fill,
+    make_batch,
+    read,
+)
+from dali_storage.testing.probes import raises_naming
+from tests.kit.dali import build, take
+from tests.kit.devices import Disk, disk, drop_caches, loop_device, run
+from tests.kit.layouts import contents_of, make_hostile_files, make_map
+from tests.kit.process import descriptors
 
 NEEDS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="loop devices and mounting need root: run the tests as root"
 )
 
 
+class Mapped(NamedTuple):
+    """Files on a disk, and their map."""
+
+    catalog: Catalog
+    bmap: Path
+
+    @property
+    def contents(self) -> list[bytes]:
+        return contents_of(self.catalog)
+
+    def open(self, backend: type[Reader] = BlockReader, **options: Any) -> Reader:
+        return backend(self.catalog, bmap=self.bmap, **options)
+
+    def read(self, backend: type[Reader] = BlockReader, **options: Any) -> list[bytes]:
+        """The bytes of all samples, by a reader that is opened and closed."""
+        with self.open(backend, **options) as reader:
+            return read(reader, np.arange(len(self.catalog)))
+
+
+def map_files(directory: Path, bmap: Path) -> Mapped:
+    """The files of a directory of class directories, mapped."""
+    return Mapped(from_directory(directory, file_filters="*"), make_map(directory, bmap))
+
+
+def from_map(bmap: Path, filters: str = "*") -> Mapped:
+    """The files that a map names, whose file system need not be mounted."""
+    return Mapped(from_tree(BlockReader.tree(bmap=bmap), file_filters=filters), bmap)
+
+
+@contextmanager
+def unmounted(made: Disk) -> Iterator[None]:
+    run("umount", str(made.mount))
+    try:
+        yield
+    finally:
+        run("mount", made.device, str(made.mount))
+
+
+@contextmanager
+def nothing_stays_open(*paths: object) -> Iterator[None]:
+    """Assert that the block leaves no descriptor of the files behind that it had not before."""
+    before = [descriptors(str(path)) for path in paths]
+    yield
+    assert all(descriptors(str(path)) <= had for path, had in zip(paths, before, strict=True))
+
+
 class OnDisk(SnapshotRangeTests, MappedReaderTests):
     """The promises of `backend` on its own disk, opened by `uri()`."""
 
-    backend: ClassVar[Callable[..., Reader]]
+    backend: ClassVar[type[Reader]]
     file_system = "ext4"
     sector = 512
     partition = False
@@ -55,30 +117,16 @@ class OnDisk(SnapshotRangeTests, MappedReaderTests):
 
     def open(self, catalog: Catalog) -> Reader:
         make_map(catalog.root, self.bmap)
-        return self.backend(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
+        return self.reopen(self, catalog)
 
-    def reopen(self, reader: Reader, catalog: Catalog) -> Reader:
-        return self.backend(catalog, bmap=self.bmap, uri=self.uri(), **self.options)
+    def reopen(self, reader: object, catalog: Catalog) -> Reader:
+        return Mapped(catalog, self.bmap).open(self.backend, uri=self.uri(), **self.options)
 
 
-class FailingAio:
-    """Reads of a device with a bad sector: a read that covers it fails, or is short."""
-
-    bad = -1
-    outcome = -errno.EIO
-    times = 10**9
-    merges = False  # the kernel has merged all reads of a submission
-    read = staticmethod(aio.read)
-
-    @classmethod
-    def fail(cls, depth: int, fd: int, iovecs: Any, offsets: Any) -> Any:
-        results = cls.read(depth, fd, iovecs, offsets)
-        hit = (offsets <= cls.bad) & (offsets + iovecs["len"][:, 0].astype(np.int64) > cls.bad)
-        if hit.any() and cls.times:
-            cls.times -= 1
-            results[hit | cls.merges] = cls.outcome
-        return results
-
+# A file system, the bytes of a sector, and whether it is on a partition.
+DISKS = [("ext4", 512, False), ("xfs", 4096, True)]
+OTHER_DISKS = [("ext4", 512, True), ("ext4", 4096, False), ("ext4", 4096, True)]
+OTHER_DISKS += [("xfs", 512, False), ("xfs", 512, True), ("xfs", 4096, False)]
 
 UNPRIVILEGED = """
 import importlib, os, sys
@@ -93,23 +141,202 @@ backend(catalog, bmap=bmap, uri=uri)
 """
 
 
-def require_permission_to_be_named(
-    backend: type[Reader], mapped: tuple[Catalog, Path], uri: str
-) -> None:
-    """A user who may not read a device gets an error that says so, and what to do about it."""
-    catalog, bmap = mapped
-    for directory in bmap.parents[:3]:
-        os.chmod(directory, 0o755)
-    names = (backend.__module__, backend.__name__, os.fsdecode(catalog.root))
-    done = subprocess.run(
-        [sys.executable, "-c", UNPRIVILEGED, *names, str(bmap), uri],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(
-        "dali_storage.contract.errors.BackendUnavailable: no permission to read /dev/"
-    )
-    for remedy in ("run as root", "setfacl", "image file"):
-        assert remedy in last
+def break_aio(
+    patch: pytest.MonkeyPatch,
+    position: int,
+    outcome: str = "error",
+    times: int = 10**9,
+    *,
+    merges: bool = False,
+) -> list[int]:
+    """As `RawDiskTests.break_sector()`; `merges`: the kernel merges all reads of a submission."""
+    whole, tries = aio.read, list[int]()
+
+    def fail(depth: int, fd: int, iovecs: Any, offsets: Any) -> Any:
+        results = whole(depth, fd, iovecs, offsets)
+        hit = (offsets <= position) & (offsets + iovecs["len"][:, 0].astype(np.int64) > position)
+        if hit.any() and len(tries) < times:
+            tries.append(position)
+            results[hit | merges] = {"error": -errno.EIO, "short": 512, "nothing": 0}[outcome]
+        return results
+
+    patch.setattr("dali_storage.backends.linux.aio.read", fail)
+    return tries
+
+
+class RawDiskTests:
+    """The promises of a backend that reads disks, on hostile and broken ones, once for each `io`.
+
+    Attributes:
+        backend: the class.
+        name: its name.
+        ways: options to read with; each must read the same.
+        retries: options, each with another number of times that a read is repeated if it fails.
+        outcomes: of reads of a bad sector, and their words in the error.
+    """
+
+    backend: ClassVar[type[Reader]]
+    name: ClassVar[str]
+    ways: ClassVar[list[dict[str, Any]]] = [{}]
+    retries: ClassVar[list[dict[str, int]]] = [{}]
+    outcomes: ClassVar[dict[str, str]] = {
+        "error": "cannot read",
+        "short": "short read: 512 of",
+        "nothing": "short read: 0 of",
+    }
+    disks: ClassVar[list[Any]] = DISKS
+
+    def break_sector(
+        self, patch: pytest.MonkeyPatch, position: int, outcome: str = "error", times: int = 10**9
+    ) -> list[int]:
+        """Have reads of a byte of the disk fail, so often, with one of `outcomes`.
+
+        Returns a list that grows with each read that fails.
+        """
+        raise NotImplementedError
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "made_of" in metafunc.fixturenames:
+            metafunc.parametrize("made_of", self.disks, ids=str)
+        if "outcome" in metafunc.fixturenames:
+            metafunc.parametrize("outcome", self.outcomes)
+
+    def open(self, mapped: Mapped, **options: Any) -> Reader:
+        return mapped.open(self.backend, **self.ways[0], **options)
+
+    def test_hostile_layouts_are_read_right(
+        self, tmp_path: Path, made_of: tuple[str, int, bool]
+    ) -> None:
+        file_system, sector, partition = made_of
+        with disk(tmp_path, file_system, sector=sector, partition=partition) as made:
+            make_hostile_files(made.mount / "class")
+            mapped = map_files(made.mount, tmp_path / "bmap.json")
+            assert len(bmap_tools.load(mapped.bmap).extents) > 400
+            contents = mapped.contents
+            for way in self.ways:
+                for uri in (None, made.device, made.disk, made.image):
+                    assert mapped.read(self.backend, uri=uri, **way) == contents
+        with (
+            loop_device(made.image, sector=sector) as uri,
+            pytest.warns(MapNotChecked, match="cannot check whether"),
+        ):
+            assert from_map(mapped.bmap).read(self.backend, uri=uri, **way) == contents
+
+    def test_a_file_beyond_2_tib_is_read_right(self, tmp_path: Path) -> None:
+        with disk(tmp_path, "xfs", size=5 << 40, mkfs=("-l", "size=64m")) as made:
+            random = np.random.default_rng(0)
+            for group in range(16):  # XFS puts directories into its allocation groups in turn
+                (made.mount / f"{group:02d}").mkdir()
+                (made.mount / f"{group:02d}" / "file").write_bytes(random.bytes(100_000 + group))
+            mapped = map_files(made.mount, tmp_path / "bmap.json")
+            assert bmap_tools.load(mapped.bmap).extents[:, 1].max() > 2 << 40
+            contents = mapped.contents
+            for way in self.ways:
+                for uri in (made.disk, made.image):
+                    assert mapped.read(self.backend, uri=uri, **way) == contents
+
+    def test_a_user_who_may_not_read_the_device_is_told_the_remedies(
+        self, mapped: Mapped, ext4: Disk
+    ) -> None:
+        for directory in mapped.bmap.parents[:3]:
+            os.chmod(directory, 0o755)
+        names = self.backend.__module__, self.backend.__name__, os.fsdecode(mapped.catalog.root)
+        command = [sys.executable, "-c", UNPRIVILEGED, *names, str(mapped.bmap), ext4.device]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        words = "BackendUnavailable: no permission to read /dev/", "run as root", "setfacl"
+        for part in (*words, "image file"):
+            assert part in done.stderr.splitlines()[-1]
+
+    def test_a_closed_reader_is_refused(self, mapped: Mapped) -> None:
+        with self.open(mapped) as reader:
+            batch = make_batch(reader, np.arange(3))
+        with pytest.raises(ValueError, match="closed"):
+            fill(reader, batch)
+
+    def test_another_file_system_is_refused(self, mapped: Mapped, tmp_path: Path) -> None:
+        with disk(tmp_path, "ext4") as other:
+            for uri in (other.device, other.image):
+                with pytest.raises(StaleMapError, match="the mapped device: its file system is"):
+                    self.open(mapped, uri=uri)
+
+    def test_a_device_of_other_blocks_is_refused(self, mapped: Mapped, ext4: Disk) -> None:
+        changed = pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512")
+        with loop_device(ext4.image, sector=4096) as uri, changed:
+            self.open(mapped, uri=uri)
+
+    def test_a_bad_sector_is_reported_with_sample_extent_and_lba(
+        self, mapped: Mapped, monkeypatch: pytest.MonkeyPatch, outcome: str
+    ) -> None:
+        contents = mapped.contents
+        logical, physical, length = bmap_tools.load(mapped.bmap).extents[1].tolist()
+        what = f": {self.outcomes[outcome]} {length} bytes at LBA {physical // 512} of /dev/loop"
+        extent = f"(extent 0, logical {logical}, physical {physical}, length {length})"
+        for options in self.retries:
+            with monkeypatch.context() as patch, self.open(mapped, **options) as reader:
+                tries = self.break_sector(patch, physical + 2 * 4096 + 512, outcome)
+                with raises_naming(OSError, mapped.catalog.path(1)) as caught:
+                    read(reader, np.array([0, 2, 1]))
+                assert len(tries) == 1 + options.get("retries", 1)
+                assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
+            assert caught.value.errno == errno.EIO
+            assert what in str(caught.value)
+            assert extent in str(caught.value)
+
+    def test_the_first_bad_sample_of_a_batch_is_named(
+        self, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its neighbours on the disk are read by the same command, and are not blamed."""
+        starts, lengths = bmap_tools.load(mapped.bmap).extents[:, 1:].T
+        assert (starts[:-1] + lengths[:-1] == starts[1:]).any()
+        with self.open(mapped) as reader:
+            for bad in (2, 0):
+                self.break_sector(monkeypatch, int(starts[bad]))
+                for samples in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+                    first = next(sample for sample in samples if sample in (2, bad))
+                    with raises_naming(OSError, mapped.catalog.path(first)) as caught:
+                        read(reader, np.array(samples))
+                    assert f"at LBA {starts[first] // 512} of" in str(caught.value)
+
+    def test_a_read_that_fails_no_more_often_than_it_is_retried_is_right(
+        self, mapped: Mapped, monkeypatch: pytest.MonkeyPatch, outcome: str
+    ) -> None:
+        position = int(bmap_tools.load(mapped.bmap).extents[1, 1])
+        for options in self.retries:
+            times = options.get("retries", 1)
+            with monkeypatch.context() as patch, self.open(mapped, **options) as reader:
+                tries = self.break_sector(patch, position, outcome, times)
+                assert read(reader, np.arange(3)) == mapped.contents
+                assert len(tries) == times
+
+    @pytest.mark.usefixtures("pipelines_end")
+    @pytest.mark.parametrize("order", ["list", "shuffled", "sharded"])
+    def test_samples_labels_and_order_are_those_of_fn_readers_file(
+        self, root: Path, tmp_path: Path, order: str
+    ) -> None:
+        random = np.random.default_rng(3)
+        for index in range(40):
+            folder = root / f"class{index % 4}"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{index:02d}.jpg").write_bytes(random.bytes(int(random.integers(1, 99_999))))
+        (root / "class1b").mkdir()
+        (root / "class2" / "deeper").mkdir()
+        for path in ("class2/notes.txt", "class2/deeper/x.jpg", "x.jpg"):
+            (root / path).write_bytes(b"no sample")
+        bmap = str(make_map(root, tmp_path / "bmap.json"))
+        arguments: dict[str, Any] = {
+            "list": {},
+            "shuffled": {"random_shuffle": True, "seed": 5, "initial_fill": 16},
+            "sharded": {
+                "shuffle_after_epoch": True,
+                "num_shards": 3,
+                "shard_id": 1,
+                "pad_last_batch": True,
+            },
+        }[order]
+        expected = take(build(fn.readers.file, file_root=str(root), **arguments), 35)
+        assert {label for _, label in expected} == {0, 1, 3, 4}
+        drop_caches()
+        for place in ({}, {"file_root": str(root)}):
+            for way in self.ways if order == "shuffled" else self.ways[:1]:
+                given = {"backend": self.name, "backend_options": {"bmap": bmap, **way}}
+                assert take(build(readers.file, **place, **arguments, **given), 35) == expected

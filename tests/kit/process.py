@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -40,6 +41,20 @@ def open_files(below: Path | str = "") -> set[tuple[int, str]]:
     """The `descriptors()`, without those that only a traceback refers to."""
     gc.collect()
     return descriptors(below)
+
+
+@contextlib.contextmanager
+def room_for(files: int) -> Iterator[None]:
+    """Limit the open files of this process to so many more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0) for _ in range(files + 1)]  # the lowest numbers that are free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], limits[1]))
+    for fd in taken:
+        os.close(fd)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def threads() -> set[threading.Thread]:

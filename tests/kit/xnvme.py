@@ -41,19 +41,22 @@ def access_mode(fd: int) -> int:
 
 def offers(xnvme: Library, io: str) -> bool:
     try:
+        open_anonymous(xnvme, io).close()
         FileQueue(xnvme, io, 1).close()
     except OSError:
         return False
     return True
 
 
+def require_io(xnvme: Library, io: str) -> None:
+    """Skip the calling test if a libxnvme does not offer an implementation."""
+    if not offers(xnvme, io):
+        pytest.skip(f"this libxnvme does not offer {io} here")
+
+
 @contextmanager
 def offered(library: Library, io: str) -> Iterator[None]:
-    try:
-        open_anonymous(library, io).close()
-        FileQueue(library, io, 1).close()
-    except OSError as error:
-        pytest.skip(f"{library.path} does not offer {io} here: {error}")
+    require_io(library, io)
     yield
 
 

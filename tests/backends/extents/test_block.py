@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,14 +16,24 @@ from dali_storage.backends.block import BlockReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.contract.reader import Reader
-from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
+from dali_storage.testing.probes import raises_naming
 from tests.kit.dali import build, take
-from tests.kit.devices import Disk, disk, drop_caches, loop_device, run
+from tests.kit.devices import Disk, disk, run
 from tests.kit.fake_cuda import Cuda, FastCopies, install, put_on_gpu
-from tests.kit.layouts import contents_of, make_hostile_files, make_map, write_sparse
-from tests.kit.mapped import NEEDS_ROOT, FailingAio, OnDisk, require_permission_to_be_named
-from tests.kit.process import open_files
+from tests.kit.layouts import contents_of, make_map, write_sparse
+from tests.kit.mapped import (
+    DISKS,
+    NEEDS_ROOT,
+    OTHER_DISKS,
+    Mapped,
+    OnDisk,
+    RawDiskTests,
+    break_aio,
+    map_files,
+    nothing_stays_open,
+)
+from tests.kit.tiers import by_tier
 
 pytestmark = NEEDS_ROOT
 
@@ -35,10 +43,11 @@ class OfBlock(OnDisk):
 
 
 class TestOnExt4(OfBlock):
-    batches = 5_000
-    openings = 10  # the kernel takes 33 ms to end an AIO context
+    batches = by_tier(300, 5_000)
+    openings = by_tier(3, 10)  # the kernel takes 33 ms to end an AIO context
 
 
+@pytest.mark.long
 class TestIntoTheMemoryOfAGpu(OfBlock):
     """It reads by addresses, fills holes, and copies the files without extents."""
 
@@ -50,10 +59,12 @@ class TestIntoTheMemoryOfAGpu(OfBlock):
         return put_on_gpu(super().open(catalog))
 
 
+@pytest.mark.long
 class TestOnXfs(OfBlock):
     file_system = "xfs"
 
 
+@pytest.mark.long
 class TestOnXfsOf4096ByteSectorsByItsImage(OfBlock):
     file_system, sector, partition = "xfs", 4096, True
 
@@ -61,6 +72,7 @@ class TestOnXfsOf4096ByteSectorsByItsImage(OfBlock):
         return self.disk_used.image
 
 
+@pytest.mark.long
 class TestOnExt4PartitionByItsDiskInManySmallReads(OfBlock):
     sector, partition = 4096, True
     options: ClassVar[dict[str, Any]] = {"queue_depth": 3, "lanes": 3, "max_transfer": 4096}
@@ -69,55 +81,29 @@ class TestOnExt4PartitionByItsDiskInManySmallReads(OfBlock):
         return self.disk_used.disk
 
 
-@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
-@pytest.mark.parametrize("sector", [512, 4096])
-@pytest.mark.parametrize("file_system", ["ext4", "xfs"])
-def test_hostile_layouts_are_read_right(
-    tmp_path: Path, file_system: str, sector: int, partition: bool
-) -> None:
-    with disk(tmp_path, file_system, sector=sector, partition=partition) as made:
-        make_hostile_files(made.mount / "class")
-        bmap = make_map(made.mount, tmp_path / "bmap.json")
-        catalog = from_directory(made.mount, file_filters="*")
-        contents = contents_of(catalog)
-        assert len(bmap_tools.load(bmap).extents) > 400
-        for uri in (None, made.device, made.disk, made.image):
-            with BlockReader(catalog, bmap=bmap, uri=uri, max_transfer=64 << 10) as reader:
-                assert read(reader, np.arange(len(catalog))) == contents
-    with loop_device(made.image, sector=sector), pytest.warns(MapNotChecked, match="not mounted"):
-        unmounted = BlockReader(catalog, bmap=bmap, uri=made.image)
-    with unmounted:
-        assert read(unmounted, np.arange(len(catalog))) == contents
+class TestOnDisks(RawDiskTests):
+    backend, name = BlockReader, "block"
+    ways: ClassVar[list[dict[str, Any]]] = [{"max_transfer": 64 << 10}]
+    disks: ClassVar[list[Any]] = [
+        *DISKS,
+        *(pytest.param(made_of, marks=pytest.mark.long) for made_of in OTHER_DISKS),
+    ]
+    break_sector = staticmethod(break_aio)
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_holes_of_an_older_buffer_are_zeros(
+def test_holes_are_zeros_in_a_buffer_that_was_used_before(
     root: Path, tmp_path: Path, gpus: Cuda, device: str
 ) -> None:
     (root / "class").mkdir()
     write_sparse(root / "class" / "a", 40_000, [(8192, 9000)], np.random.default_rng(0))
-    catalog = from_directory(root, file_filters="*")
-    with BlockReader(catalog, bmap=make_map(root, tmp_path / "bmap")) as reader:
+    mapped = map_files(root, tmp_path / "bmap.json")
+    with mapped.open() as reader:
         if device == "gpu":
             put_on_gpu(reader)
         buffer = reader.allocate(1 << 20)
         buffer[:] = 0xFF
-        assert read(reader, np.array([0]), buffer=buffer) == contents_of(catalog)
-
-
-def test_a_file_beyond_2_tib_is_read_right(tmp_path: Path) -> None:
-    small_log = ("-l", "size=64m")
-    with disk(tmp_path, "xfs", size=5 << 40, mkfs=small_log) as made:
-        random = np.random.default_rng(0)
-        for group in range(16):  # XFS puts directories into its allocation groups in turn
-            (made.mount / f"{group:02d}").mkdir()
-            (made.mount / f"{group:02d}" / "file").write_bytes(random.bytes(100_000 + group))
-        bmap = make_map(made.mount, tmp_path / "bmap.json")
-        assert bmap_tools.load(bmap).extents[:, 1].max() > 2 << 40
-        catalog = from_directory(made.mount, file_filters="*")
-        for uri in (made.disk, made.image):
-            with BlockReader(catalog, bmap=bmap, uri=uri) as reader:
-                assert read(reader, np.arange(16)) == contents_of(catalog)
+        assert read(reader, np.array([0]), buffer=buffer) == mapped.contents
 
 
 def test_files_that_share_extents_are_read_right(tmp_path: Path) -> None:
@@ -130,169 +116,41 @@ def test_files_that_share_extents_are_read_right(tmp_path: Path) -> None:
         with open(folder / "b", "r+b") as file:
             file.seek(100_000)
             file.write(b"copied on write" * 1000)
-        bmap = make_map(made.mount, tmp_path / "bmap.json")
-        catalog = from_directory(made.mount, file_filters="*")
-        with BlockReader(catalog, bmap=bmap) as reader:
-            assert read(reader, np.arange(3)) == contents_of(catalog)
+        mapped = map_files(made.mount, tmp_path / "bmap.json")
+        assert mapped.read() == mapped.contents
 
 
-# Files that have no extents
-
-
-# Which device
-
-
-def test_a_user_who_may_not_read_the_device(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
-    require_permission_to_be_named(BlockReader, mapped, ext4.device)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("check", 1), ("check", "state"), ("lanes", 0), ("lanes", 65), ("lanes", "2")),
-        *(("queue_depth", 0), ("queue_depth", 4097), ("queue_depth", 1.5), ("queue_depth", True)),
-        *(("max_transfer", 0), ("max_transfer", 512), ("max_transfer", 5000)),
-        *(("max_transfer", 2 << 30), ("max_transfer", "128k"), ("bmap", None)),
-    ],
-)
-def test_a_wrong_option_is_refused_by_name(
-    mapped: tuple[Catalog, Path], option: str, value: Any
+def test_a_refused_device_does_not_stay_open(
+    mapped: Mapped, tmp_path: Path, ext4: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises((TypeError, ValueError), match=option):
-        BlockReader(mapped[0], **{"bmap": mapped[1], option: value})
-
-
-def test_nothing_stays_open_when_it_is_refused(
-    mapped: tuple[Catalog, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(depth: int) -> BackendUnavailable:
-        return BackendUnavailable("no contexts")
-
-    catalog, bmap = mapped
-    before = open_files()
-    monkeypatch.setattr("dali_storage.backends.linux.aio.unavailable", refuse)
-    with pytest.raises(BackendUnavailable):
-        BlockReader(catalog, bmap=bmap)
-    (tmp_path / "other").touch()
-    os.truncate(tmp_path / "other", 320 << 20)
-    with pytest.raises(StaleMapError):
-        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
-    assert open_files() <= before
-
-
-# Which samples
-
-
-# Reads that fail
-
-
-@pytest.fixture
-def failing(
-    mapped: tuple[Catalog, Path], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Reader, list[bytes]]]:
-    """A reader of a device whose third block of the second sample is bad."""
-    catalog, bmap = mapped
-    contents = contents_of(catalog)
-    monkeypatch.setattr("dali_storage.backends.linux.aio.read", FailingAio.fail)
-    physical = int(bmap_tools.load(bmap).extents[1, 1])
-    monkeypatch.setattr(FailingAio, "bad", physical + 2 * 4096 + 512)
-    monkeypatch.setattr(FailingAio, "times", 10**9)
-    with BlockReader(catalog, bmap=bmap, max_transfer=1 << 20) as reader:
-        yield reader, contents
-
-
-@pytest.mark.parametrize("outcome", [-errno.EIO, 512, 0])
-def test_a_bad_sector_is_reported_with_sample_extent_and_lba(
-    failing: tuple[Reader, list[bytes]],
-    mapped: tuple[Catalog, Path],
-    outcome: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(FailingAio, "outcome", outcome)
-    reader, contents = failing
-    logical, physical, length = bmap_tools.load(mapped[1]).extents[1].tolist()
-    with pytest.raises(OSError) as caught:
-        read(reader, np.arange(3))
-    assert caught.value.errno == errno.EIO
-    assert caught.value.filename == os.fsdecode(mapped[0].path(1))
-    what = (
-        f"cannot read {length} bytes" if outcome < 0 else f"short read: {outcome} of {length} bytes"
-    )
-    assert f": {what} at LBA {physical // 512} of /dev/loop" in str(caught.value)
-    extent = f"(extent 0, logical {logical}, physical {physical}, length {length})"
-    assert extent in str(caught.value)
-    assert read(reader, np.array([0, 2])) == [contents[0], contents[2]]
+    other = tmp_path / "other"
+    other.touch()
+    os.truncate(other, 320 << 20)
+    with nothing_stays_open(ext4.device, tmp_path):
+        with pytest.raises(StaleMapError):
+            mapped.open(uri=other)
+        refusal = BackendUnavailable("no contexts")
+        monkeypatch.setattr("dali_storage.backends.linux.aio.unavailable", lambda depth: refusal)
+        with pytest.raises(BackendUnavailable):
+            mapped.open()
 
 
 def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(
-    failing: tuple[Reader, list[bytes]],
-    mapped: tuple[Catalog, Path],
-    monkeypatch: pytest.MonkeyPatch,
+    mapped: Mapped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FailingAio, "merges", True)
-    reader, contents = failing
-    for samples in ([0, 1, 2], [2, 0, 1]):
-        with pytest.raises(OSError) as caught:
-            read(reader, np.array(samples))
-        assert caught.value.filename == os.fsdecode(mapped[0].path(1))
-    monkeypatch.setattr(FailingAio, "times", 1)
-    assert read(reader, np.arange(3)) == contents
-
-
-def test_a_read_that_fails_once_is_retried(
-    failing: tuple[Reader, list[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FailingAio, "times", 1)
-    reader, contents = failing
-    assert read(reader, np.arange(3)) == contents
-    assert FailingAio.times == 0
-
-
-# In a pipeline
-
-
-@pytest.fixture
-def images(ext4: Disk, root: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Classes, one of them empty, and their map."""
-    random = np.random.default_rng(3)
-    for index in range(40):
-        folder = root / f"class{index % 4}"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{index:02d}.jpg").write_bytes(random.bytes(int(random.integers(1, 99_999))))
-    (root / "class1b").mkdir()
-    (root / "class2" / "notes.txt").write_bytes(b"no sample")
-    (root / "class2" / "deeper").mkdir()
-    (root / "class2" / "deeper" / "x.jpg").write_bytes(b"no sample")
-    (root / "x.jpg").write_bytes(b"no sample")
-    return root, make_map(root, tmp_path / "bmap.json")
-
-
-ORDERS: list[dict[str, Any]] = [
-    {},
-    {"random_shuffle": True, "seed": 5, "initial_fill": 16},
-    {"shuffle_after_epoch": True, "num_shards": 3, "shard_id": 1, "pad_last_batch": True},
-]
+    position = int(bmap_tools.load(mapped.bmap).extents[1, 1])
+    with mapped.open() as reader:
+        with monkeypatch.context() as patch:
+            break_aio(patch, position, merges=True)
+            for samples in ([0, 1, 2], [2, 0, 1]):
+                with raises_naming(OSError, mapped.catalog.path(1)):
+                    read(reader, np.array(samples))
+        break_aio(monkeypatch, position, times=1, merges=True)
+        assert read(reader, np.arange(3)) == mapped.contents
 
 
 @pytest.mark.usefixtures("pipelines_end")
-@pytest.mark.parametrize("order", ORDERS, ids=["list", "shuffled", "sharded"])
-@pytest.mark.parametrize("from_map", [False, True])
-def test_samples_labels_and_order_are_those_of_fn_readers_file(
-    images: tuple[Path, Path], order: dict[str, Any], from_map: bool
-) -> None:
-    root, bmap = images
-    expected = take(build(fn.readers.file, file_root=str(root), **order), 35)
-    where = {} if from_map else {"file_root": str(root)}
-    ours = build(
-        readers.file, **where, **order, backend="block", backend_options={"bmap": str(bmap)}
-    )
-    drop_caches()
-    assert take(ours, 35) == expected
-    assert {label for _, label in expected} == {0, 1, 3, 4}
-
-
-@pytest.mark.usefixtures("pipelines_end")
-def test_a_pipeline_where_the_file_system_is_not_mounted(tmp_path: Path) -> None:
+def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path: Path) -> None:
     with disk(tmp_path, "xfs", partition=True) as made:
         for index in range(20):
             folder = made.mount / f"class{index % 3}"
@@ -307,21 +165,11 @@ def test_a_pipeline_where_the_file_system_is_not_mounted(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_a_stale_sample_reaches_the_user_of_a_pipeline(images: tuple[Path, Path]) -> None:
-    root, bmap = images
-    ours = build(
-        readers.file, file_root=str(root), backend="block", backend_options={"bmap": str(bmap)}
-    )
-    take(ours, 1)
-    changed = root / "class1" / "01.jpg"
+def test_a_stale_sample_reaches_the_user_of_a_pipeline(mapped: Mapped, root: Path) -> None:
+    arguments = {"file_root": str(root), "file_filters": "*", "backend": "block"}
+    ours = build(readers.file, **arguments, backend_options={"bmap": str(mapped.bmap)})
+    assert [data for data, _ in take(ours, 1)][:3] == contents_of(mapped.catalog)
+    changed = root / "class" / "b"
     changed.write_bytes(b"changed")
-    with pytest.raises(StaleMapError, match="python -m bmap_tools create") as caught:
+    with raises_naming(StaleMapError, changed, match="python -m bmap_tools create"):
         take(ours, 30)
-    assert caught.value.filename == str(changed)
-
-
-def test_a_closed_reader_does_not_read(mapped: tuple[Catalog, Path]) -> None:
-    with BlockReader(mapped[0], bmap=mapped[1]) as reader:
-        pass
-    with pytest.raises(ValueError, match="closed"):
-        read(reader, np.arange(len(mapped[0])))

@@ -18,12 +18,13 @@ from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents.device import locate, open_mapped
 from dali_storage.backends.extents.map import LoadedMap
 from dali_storage.backends.linux.storage import Storage
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
-from dali_storage.samples.discovery import from_directory, from_tree
+from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
+from dali_storage.testing.probes import raises_naming
 from tests.kit.devices import Disk, disk, loop_device, mounted, run
-from tests.kit.layouts import contents_of, make_map
+from tests.kit.layouts import make_map
+from tests.kit.mapped import Mapped, from_map, unmounted
 
 DISK_SIZE, SIZE, START = 100 << 20, 90 << 20, 1 << 20
 UUID = "0f0e0d0c-0b0a-4908-8706-050403020100"
@@ -136,7 +137,7 @@ def test_another_device_is_refused(found: Storage, message: str) -> None:
 
 @pytest.mark.parametrize("wwid", [None, "uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"])
 @pytest.mark.parametrize("serial", [None, "S4EWNX0R"])
-def test_what_only_the_kernel_knows_of_a_controller_is_not_compared(
+def test_names_of_a_controller_that_only_the_kernel_knows_are_not_compared(
     wwid: str | None, serial: str | None
 ) -> None:
     found = replace(THE_PARTITION, may_have_uuid=True)
@@ -194,7 +195,7 @@ def test_the_first_likely_place_that_holds_the_file_system_is_taken(tmp_path: Pa
     assert sources[str(named)].closed == 1
 
 
-def test_if_no_place_is_right_the_error_is_that_of_the_first(tmp_path: Path) -> None:
+def test_the_error_of_the_first_place_is_raised_if_none_is_right(tmp_path: Path) -> None:
     (tmp_path / "image").touch()
     device = replace(PARTITION, path=str(tmp_path / "image"), backing_file="/no/such/file")
     with pytest.raises(
@@ -229,76 +230,42 @@ def test_a_uri_that_is_not_a_path_is_refused(tmp_path: Path) -> None:
 # Real devices
 
 
-def test_another_file_system_is_refused(mapped: tuple[Catalog, Path], tmp_path: Path) -> None:
-    catalog, bmap = mapped
-    with disk(tmp_path, "ext4") as other:
-        for uri in (other.device, other.image):
-            with pytest.raises(StaleMapError, match="not the mapped device: its file system is"):
-                BlockReader(catalog, bmap=bmap, uri=uri)
-
-
 @pytest.mark.parametrize("size", [1 << 20, 321 << 20])
-def test_a_device_of_another_size_is_refused(
-    mapped: tuple[Catalog, Path], tmp_path: Path, size: int
-) -> None:
-    catalog, bmap = mapped
-    (tmp_path / "other").touch()
-    os.truncate(tmp_path / "other", size)
-    with pytest.raises(StaleMapError, match=f"it has {size} bytes"):
-        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
-    with (
-        loop_device(tmp_path / "other") as device,
-        pytest.raises(StaleMapError, match=f"it has {size} bytes"),
-    ):
-        BlockReader(catalog, bmap=bmap, uri=device)
+def test_a_device_of_another_size_is_refused(mapped: Mapped, tmp_path: Path, size: int) -> None:
+    image = tmp_path / "other"
+    image.touch()
+    os.truncate(image, size)
+    with loop_device(image) as device:
+        for uri in (image, device):
+            with pytest.raises(StaleMapError, match=f"it has {size} bytes"):
+                mapped.open(uri=uri)
 
 
-def test_a_device_without_a_file_system_is_refused(
-    mapped: tuple[Catalog, Path], tmp_path: Path
-) -> None:
-    catalog, bmap = mapped
+def test_a_device_without_a_file_system_is_refused(mapped: Mapped, tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     os.truncate(tmp_path / "other", 320 << 20)
     with pytest.raises(StaleMapError, match="not the mapped device"):
-        BlockReader(catalog, bmap=bmap, uri=tmp_path / "other")
+        mapped.open(uri=tmp_path / "other")
 
 
-def test_a_device_of_another_block_size_is_refused(
-    mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
+def test_a_copy_of_the_mounted_device_is_refused(
+    mapped: Mapped, ext4: Disk, tmp_path: Path
 ) -> None:
-    catalog, bmap = mapped
-    with (
-        loop_device(ext4.image, sector=4096) as device,
-        pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512"),
-    ):
-        BlockReader(catalog, bmap=bmap, uri=device)
-
-
-def test_a_copy_of_what_is_mounted_is_refused(
-    mapped: tuple[Catalog, Path], ext4: Disk, tmp_path: Path
-) -> None:
-    catalog, bmap = mapped
     run("cp", "--sparse=always", str(ext4.image), str(tmp_path / "copy"))
     with pytest.raises(StaleMapError, match=r"is mounted from /dev/loop.*, not from .*copy"):
-        BlockReader(catalog, bmap=bmap, uri=tmp_path / "copy")
+        mapped.open(uri=tmp_path / "copy")
 
 
-def test_a_directory_that_is_not_on_the_mapped_file_system_is_refused(
-    mapped: tuple[Catalog, Path], root: Path, tmp_path: Path, ext4: Disk
+def test_another_directory_with_the_same_names_is_refused(
+    mapped: Mapped, root: Path, tmp_path: Path, ext4: Disk
 ) -> None:
-    _, bmap = mapped
-    run("cp", "-a", str(root), str(tmp_path / "copy"))
-    with pytest.raises(StaleMapError, match="is on another file system"):
-        BlockReader(from_directory(tmp_path / "copy", file_filters="*"), bmap=bmap, uri=ext4.device)
-
-
-def test_a_directory_with_the_same_names_is_refused_without_the_check_too(
-    mapped: tuple[Catalog, Path], root: Path
-) -> None:
-    twin = root.with_name(root.name + "-twin")
-    run("cp", "-a", str(root), str(twin))
-    with pytest.raises(StaleMapError, match="its inode was"):
-        BlockReader(from_directory(twin, file_filters="*"), bmap=mapped[1], check=False)
+    for copy, options, message in (
+        (tmp_path / "copy", {"uri": ext4.device}, "is on another file system"),
+        (root.with_name(root.name + "-twin"), {"check": False}, "its inode was"),
+    ):
+        run("cp", "-a", str(root), str(copy))
+        with pytest.raises(StaleMapError, match=message):
+            BlockReader(from_directory(copy, file_filters="*"), bmap=mapped.bmap, **options)
 
 
 def test_a_device_with_another_name_is_found(tmp_path: Path) -> None:
@@ -306,56 +273,38 @@ def test_a_device_with_another_name_is_found(tmp_path: Path) -> None:
         (made.mount / "class").mkdir()
         (made.mount / "class" / "a").write_bytes(b"bytes")
         bmap = make_map(made.mount, tmp_path / "bmap.json")
-        run("umount", str(made.mount))
-        # The old name is that of a copy now; the image has another, and is mounted elsewhere.
-        run("losetup", "--detach", made.device)
-        (tmp_path / "copy").write_bytes(made.image.read_bytes())
-        run("losetup", "--sector-size", "512", made.device, str(tmp_path / "copy"))
-        with loop_device(made.image) as device, mounted(device, tmp_path / "elsewhere"):
-            assert device != made.device
-            catalog = from_directory(tmp_path / "elsewhere", file_filters="*")
-            with BlockReader(catalog, bmap=bmap) as reader:
-                assert read(reader, np.arange(1)) == [b"bytes"]
-        with pytest.warns(MapNotChecked):
-            BlockReader(catalog_of(bmap), bmap=bmap).close()
-        run("mount", made.device, str(made.mount))
+        with unmounted(made):
+            # The old name is that of a copy now; the image has another, and is mounted elsewhere.
+            run("losetup", "--detach", made.device)
+            run("cp", "--sparse=always", str(made.image), str(tmp_path / "copy"))
+            run("losetup", "--sector-size", "512", made.device, str(tmp_path / "copy"))
+            with loop_device(made.image) as device, mounted(device, tmp_path / "elsewhere"):
+                assert device != made.device
+                catalog = from_directory(tmp_path / "elsewhere", file_filters="*")
+                assert Mapped(catalog, bmap).read() == [b"bytes"]
+            with pytest.warns(MapNotChecked):
+                from_map(bmap).open().close()
 
 
-def catalog_of(bmap: Path) -> Catalog:
-    return from_tree(BlockReader.tree(bmap=bmap), file_filters="*")
-
-
-def test_an_image_by_a_relative_path_is_read(mapped: tuple[Catalog, Path], ext4: Disk) -> None:
-    catalog, bmap = mapped
-    with BlockReader(catalog, bmap=bmap, uri=os.path.relpath(ext4.image)) as reader:
-        assert read(reader, np.arange(3)) == contents_of(catalog)
+def test_an_image_by_a_relative_path_is_read(mapped: Mapped, ext4: Disk) -> None:
+    assert mapped.read(uri=os.path.relpath(ext4.image)) == mapped.contents
 
 
 def test_a_file_system_that_is_mounted_elsewhere_is_read(
-    mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
+    mapped: Mapped, ext4: Disk, root: Path, tmp_path: Path
 ) -> None:
-    _, bmap = mapped
     with mounted(ext4.device, tmp_path / "elsewhere"):
         catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
-        with BlockReader(catalog, bmap=bmap) as reader:
-            assert read(reader, np.arange(3)) == contents_of(catalog)
+        with Mapped(catalog, mapped.bmap).open() as reader:
+            assert read(reader, np.arange(3)) == mapped.contents
             os.utime(catalog.path(1))
-            with pytest.raises(StaleMapError) as caught:
+            with raises_naming(StaleMapError, catalog.path(1)):
                 read(reader, np.arange(3))
-            assert caught.value.filename == os.fsdecode(catalog.path(1))
 
 
-@pytest.mark.parametrize(
-    ("uri", "error", "message"),
-    [
-        ("/no/such/device", FileNotFoundError, "option uri"),
-        ("/", ValueError, "neither a block device nor an image"),
-        ("/dev/null", ValueError, "NVMe character devices are for xnvme-block"),
-        (5, TypeError, "uri"),
-    ],
-)
-def test_a_uri_that_is_not_a_device_is_refused(
-    mapped: tuple[Catalog, Path], uri: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        BlockReader(mapped[0], bmap=mapped[1], uri=uri)
+def test_a_uri_is_opened_as_a_device(mapped: Mapped) -> None:
+    """More paths that are refused: tests/backends/linux/test_storage.py."""
+    with pytest.raises(FileNotFoundError, match="option uri"):
+        mapped.open(uri="/no/such/device")
+    with pytest.raises(TypeError, match="uri"):
+        mapped.open(uri=5)

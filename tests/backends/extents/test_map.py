@@ -7,25 +7,23 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import bmap_tools
 from bmap_tools import MapFormatError
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import StaleMapError
 from dali_storage.samples.discovery import from_directory, from_file_list, from_files
-from dali_storage.testing import read
+from dali_storage.testing.probes import raises_naming
 from tests.kit.devices import Disk, mounted
 from tests.kit.layouts import contents_of, make_map
-from tests.kit.mapped import NEEDS_ROOT
+from tests.kit.mapped import NEEDS_ROOT, Mapped
 
 pytestmark = NEEDS_ROOT
 
 
-def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
+def test_a_map_is_loaded_once(mapped: Mapped) -> None:
     catalog, bmap = mapped
     with BlockReader(catalog, bmap=bmap), BlockReader(catalog, bmap=str(bmap)):
         assert BlockReader.tree(bmap=bmap).extent_map is _maps.load_map(bmap).map
@@ -35,7 +33,7 @@ def test_a_map_is_loaded_once(mapped: tuple[Catalog, Path]) -> None:
 
 
 def test_a_map_that_was_rewritten_with_the_same_size_and_time_is_loaded_again(
-    mapped: tuple[Catalog, Path], tmp_path: Path
+    mapped: Mapped, tmp_path: Path
 ) -> None:
     bmap = mapped[1]
     before, status = _maps.load_map(bmap).map, bmap.stat()
@@ -47,10 +45,7 @@ def test_a_map_that_was_rewritten_with_the_same_size_and_time_is_loaded_again(
     assert _maps.load_map(bmap).map.created == other.created
 
 
-def test_part_of_the_mapped_directory_is_read(
-    mapped: tuple[Catalog, Path], root: Path, tmp_path: Path
-) -> None:
-    _, bmap = mapped
+def test_part_of_the_mapped_directory_is_read(mapped: Mapped, root: Path, tmp_path: Path) -> None:
     (root / "list").write_text("b 5\n../other/c 6\n./a 7\n")
     (tmp_path / "link").symlink_to(root)
     catalogs = [
@@ -63,28 +58,23 @@ def test_part_of_the_mapped_directory_is_read(
         from_files(["class/../class//b"], file_root=root),
     ]
     for catalog in catalogs:
-        with BlockReader(catalog, bmap=bmap) as reader:
-            assert read(reader, np.arange(len(catalog))) == contents_of(catalog)
+        assert Mapped(catalog, mapped.bmap).read() == contents_of(catalog)
 
 
-def test_samples_that_are_not_in_the_map_are_counted_and_named(
-    mapped: tuple[Catalog, Path], root: Path
-) -> None:
+def test_samples_that_are_not_in_the_map_are_counted_and_named(mapped: Mapped, root: Path) -> None:
     catalog = from_files([f"class/{name}" for name in "axbyzw"], file_root=root)
     message = "4 of 6 samples are not in the map: 'class/x', 'class/y', 'class/z', ...;"
-    with pytest.raises(StaleMapError, match=message) as caught:
-        BlockReader(catalog, bmap=mapped[1])
-    assert caught.value.filename == str(root / "class" / "x")
+    with raises_naming(StaleMapError, root / "class" / "x", message):
+        BlockReader(catalog, bmap=mapped.bmap)
 
 
 def test_part_of_a_mapped_directory_that_is_mounted_elsewhere_is_read(
-    mapped: tuple[Catalog, Path], ext4: Disk, root: Path, tmp_path: Path
+    mapped: Mapped, ext4: Disk, root: Path, tmp_path: Path
 ) -> None:
     bmap = make_map(ext4.mount, tmp_path / "all.json")
     with mounted(ext4.device, tmp_path / "elsewhere"):
         catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
-        with BlockReader(catalog, bmap=bmap) as reader:
-            assert read(reader, np.arange(3)) == contents_of(catalog)
+        assert Mapped(catalog, bmap).read() == contents_of(catalog)
 
 
 def test_a_map_that_was_made_through_a_link_is_read(root: Path, tmp_path: Path) -> None:
@@ -93,15 +83,13 @@ def test_a_map_that_was_made_through_a_link_is_read(root: Path, tmp_path: Path) 
     (tmp_path / "link").symlink_to(root)
     bmap = make_map(tmp_path / "link", tmp_path / "bmap.json")
     for directory in (root / "sub", tmp_path / "link" / "sub"):
-        with BlockReader(from_directory(directory, file_filters="*"), bmap=bmap) as reader:
-            assert read(reader, np.arange(1)) == [b"bytes"]
+        assert Mapped(from_directory(directory, file_filters="*"), bmap).read() == [b"bytes"]
 
 
-def test_a_map_that_was_edited_is_refused(mapped: tuple[Catalog, Path]) -> None:
-    catalog, bmap = mapped
-    document = json.loads(bmap.read_text())
+def test_a_map_that_was_edited_is_refused(mapped: Mapped) -> None:
+    document = json.loads(mapped.bmap.read_text())
     first, second = document["files"][0], document["files"][1]
     first[5], second[5] = second[5], first[5]
-    bmap.write_text(json.dumps(document))
+    mapped.bmap.write_text(json.dumps(document))
     with pytest.raises(MapFormatError, match="edited"):
-        BlockReader(catalog, bmap=bmap)
+        mapped.open()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bmap_tools.extent_map import Device, ExtentMap, FileSystem
@@ -103,7 +103,6 @@ def perform(reads: DeviceReads, disk: bytes, most: int) -> None:
         ctypes.memmove(memory, disk[position : position + length], length)
 
 
-@settings(max_examples=300, deadline=None)
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([512, 1024, 4096, 12288, 1 << 20]))
 def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int) -> None:
     disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
@@ -129,7 +128,6 @@ def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int
     assert (memory[int(rooms.sum()) :] == 0xA5).all()
 
 
-@settings(max_examples=300, deadline=None)
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([4096, 12288, 1 << 20]))
 def test_any_ranges_of_any_layout_are_read_right(
     layout: Layout, data: st.DataObject, most: int
@@ -188,7 +186,7 @@ def test_long_reads_are_split() -> None:
 @pytest.mark.parametrize(
     ("failed", "culprits"), [([0], [0, 1]), ([1], [1, 2]), ([2], [3]), ([0, 2], [0, 1, 3])]
 )
-def test_the_planned_reads_that_a_failed_command_was_for(
+def test_a_failed_command_blames_the_planned_reads_that_it_overlaps(
     failed: list[int], culprits: list[int]
 ) -> None:
     planned = columns((0, 0, 10), (10, 10, 10), (20, 20, 10), (100, 30, 10))
@@ -196,6 +194,6 @@ def test_the_planned_reads_that_a_failed_command_was_for(
     assert planned.overlapping(commands[np.array(failed)]).tolist() == culprits
 
 
-def test_the_commands_that_are_for_one_planned_read_only() -> None:
+def test_commands_for_one_planned_read_only_are_found() -> None:
     commands = columns((0, 0, 15), (15, 15, 5), (100, 30, 10))
     assert commands.within(columns((10, 10, 10))).tolist() == [1]

@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import errno
 import os
-import time
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from nvidia.dali import fn
 
-from dali_storage import readers
 from dali_storage.backends.linux import aio, preadv
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
@@ -24,41 +22,47 @@ from dali_storage.testing import (
     RangeTests,
     ReaderTests,
     fill,
-    make_batch,
     make_known_batch,
     read,
 )
 from dali_storage.testing.packing import packed_contents, write_packed
-from tests.kit.dali import build, take
+from dali_storage.testing.probes import raises_naming
+from tests.kit.file_reading import FileTests, of_reading
 from tests.kit.sandbox import IO_SETUP, PREADV2, run_without
-from tests.kit.trees import Tree
+from tests.kit.tiers import by_tier
 
 
 class TestAio(RangeTests, ReaderTests):
-    batches = 5_000
-    openings = 500
+    batches = by_tier(300, 5_000)
+    openings = by_tier(30, 500)
 
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog)
 
 
+@pytest.mark.long
+@of_reading
 class TestOneLane(RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, lanes=1)
 
 
+@of_reading
 class TestDirect(RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, direct=True, lanes=3)
 
 
+@of_reading
 class TestPreadv(RangeTests, ReaderTests):
-    batches = 1_500
+    batches = by_tier(300, 1_500)
 
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv")
 
 
+@pytest.mark.long
+@of_reading
 class TestPreadvDirect(RangeTests, ReaderTests):
     def open(self, catalog: Catalog) -> Reader:
         return PythonFileReader(catalog, io="preadv", direct=True)
@@ -78,36 +82,15 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path: Path) -> None:
         Writing().test_files_are_opened_for_reading_only(catalog)
 
 
-def drop_caches() -> None:
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="dropping the page cache needs root: run as root")
-@pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize("io", ["aio", "preadv"])
-def test_files_that_are_not_in_the_page_cache_are_read_right(
-    tmp_path: Path, direct: bool, io: Any
-) -> None:
-    (tmp_path / "class").mkdir()
-    contents = [np.random.default_rng(index).bytes(1 + 37_501 * index) for index in range(40)]
-    for index, content in enumerate(contents):
-        (tmp_path / "class" / f"{index:02d}").write_bytes(content)
-    catalog = from_directory(tmp_path, file_filters="*")
-    with PythonFileReader(catalog, direct=direct, io=io) as reader:
-        drop_caches()
-        assert read(reader, np.arange(40)) == contents
-        drop_caches()
-        for index in range(0, 40, 3):  # some cached whole, some in part, some not at all
-            with open(tmp_path / "class" / f"{index:02d}", "rb") as file:
-                file.read(len(contents[index]) if index % 2 else 5000)
-        assert read(reader, np.arange(40)) == contents
-
-
-def test_a_file_system_without_direct_io_is_refused_at_opening() -> None:
-    with pytest.raises(OSError, match="direct=False") as caught:
-        PythonFileReader(from_files(["/proc/version"]), direct=True)
-    assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, "/proc/version")
+class TestFiles(FileTests):
+    backend, name = PythonFileReader, "python-file"
+    ways: ClassVar[list[dict[str, Any]]] = [
+        {"io": "aio", "copying_lanes": 1},
+        {"io": "aio", "direct": True},
+        {"io": "preadv", "copying_lanes": 3},
+        {"io": "preadv", "direct": True},
+    ]
+    ways_of_large = ways[:2] + ways[3:]
 
 
 def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path: Path) -> None:
@@ -119,17 +102,15 @@ def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path: Pat
             read(reader, np.array([0, 1]))
 
 
-def test_what_is_not_a_regular_file_is_named_without_blocking(tmp_path: Path) -> None:
+def test_a_fifo_is_named_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    with PythonFileReader(from_files([str(tmp_path / "fifo")])) as reader:
-        with pytest.raises(OSError, match="not a regular file") as caught:
-            read(reader, np.array([0]))
-        assert caught.value.filename == str(tmp_path / "fifo")
+    refused = raises_naming(OSError, tmp_path / "fifo", "not a regular file")
+    with PythonFileReader(from_files([str(tmp_path / "fifo")])) as reader, refused:
+        read(reader, np.array([0]))
 
 
-def test_a_file_replaced_by_a_fifo_does_not_block(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"bytes")
-    with PythonFileReader(from_files([str(tmp_path / "file")])) as reader:
+def test_a_file_replaced_by_a_fifo_does_not_block(one_file: Catalog, tmp_path: Path) -> None:
+    with PythonFileReader(one_file) as reader:
         batch = make_known_batch(reader, np.array([0]))
         os.unlink(tmp_path / "file")
         os.mkfifo(tmp_path / "file")
@@ -137,29 +118,6 @@ def test_a_file_replaced_by_a_fifo_does_not_block(tmp_path: Path) -> None:
             fill(reader, batch)
         with pytest.raises(OSError, match="not a regular file"):
             reader.sizes(np.array([0]), 0)
-
-
-def test_a_batch_of_more_files_than_a_process_may_open(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"bytes")
-    with PythonFileReader(from_files([str(tmp_path / "file")])) as reader:
-        assert read(reader, np.zeros(5000, np.int64)) == [b"bytes"] * 5000
-
-
-@pytest.mark.parametrize("option", ["lanes", "copying_lanes"])
-@pytest.mark.parametrize("value", [0, 65, 1.5, "2", True])
-def test_a_wrong_number_of_lanes_is_refused_by_name(option: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"python-file: {option} must be"):
-        PythonFileReader(from_files(["x"]), **{option: value})  # type: ignore[arg-type]
-
-
-def test_a_wrong_direct_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="python-file: direct must be"):
-        PythonFileReader(from_files(["x"]), direct="yes")  # type: ignore[arg-type]
-
-
-def test_a_wrong_io_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="python-file: io must be one of aio, preadv, not 'mmap'"):
-        PythonFileReader(from_files(["x"]), io="mmap")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("copying_lanes", [None, 1, 64])
@@ -198,9 +156,8 @@ for io in (None, "aio", "preadv"):
 """
 
 
-def test_without_kernel_aio_preadv_reads_with_one_warning(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"bytes")
-    run = run_without([IO_SETUP], READ, tmp_path / "file")
+def test_without_kernel_aio_preadv_reads_with_one_warning(one_file: Catalog) -> None:
+    run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
     lines = run.stdout.splitlines()
     assert lines[:2] == ["works: True", "None reads bytes by preadv"], run.stderr
     assert "aio is refused: kernel AIO: io_setup failed (Operation not permitted)" in lines[2]
@@ -210,9 +167,8 @@ def test_without_kernel_aio_preadv_reads_with_one_warning(tmp_path: Path) -> Non
     assert run.stderr.count("RuntimeWarning: python-file: reading by preadv, which is slower") == 1
 
 
-def test_without_preadv_kernel_aio_reads(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"bytes")
-    run = run_without([PREADV2], READ, tmp_path / "file")
+def test_without_preadv_kernel_aio_reads(one_file: Catalog) -> None:
+    run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
     lines = run.stdout.splitlines()
     assert lines[:3] == ["works: True", "None reads bytes by aio", "aio reads bytes by aio"]
     assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
@@ -220,44 +176,27 @@ def test_without_preadv_kernel_aio_reads(tmp_path: Path) -> None:
     assert run.stderr == ""
 
 
-def test_without_either_the_backend_is_unavailable(tmp_path: Path) -> None:
-    run = run_without([IO_SETUP, PREADV2], READ, tmp_path / "file")
+def test_without_either_the_backend_is_unavailable(one_file: Catalog) -> None:
+    run = run_without([IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
     lines = run.stdout.splitlines()
     assert lines[0] == "works: False", run.stderr
     assert [" is refused: " in line for line in lines[1:]] == [True] * 3
 
 
-def aio_contexts() -> int:
-    """How many contexts of kernel AIO this process has: each has a ring that is mapped."""
-    return Path("/proc/self/maps").read_text().count("[aio]")
-
-
-def test_a_thousand_open_readers_share_the_contexts_of_those_that_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"bytes")
-    catalog = from_files([str(tmp_path / "file")])
-    before = aio_contexts()
-    readers = [PythonFileReader(catalog, io="aio", lanes=3) for _ in range(1000)]
+def test_many_open_readers_share_the_contexts_of_those_that_read(
+    one_file: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To destroy a context takes 30 ms."""
+    monkeypatch.setattr(aio, "_idle", defaultdict(list))
+    monkeypatch.setattr(aio, "_open", contexts := dict[int, int]())
+    readers = [PythonFileReader(one_file, io="aio", lanes=3) for _ in range(by_tier(100, 1000))]
     for reader in readers:
         for lane in range(3):
             assert read(reader, np.array([0]), lane=lane) == [b"bytes"]
-    assert aio_contexts() <= before + 1
-    start = time.monotonic()
+    (made,) = contexts
     for reader in readers:
         reader.close()
-    assert (time.monotonic() - start) / len(readers) < 0.005  # to destroy a context takes 30 ms
-
-
-def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
-    folder = os.fsencode(tmp_path) + b"/class"
-    os.mkdir(folder)
-    with open(folder + b"/\xff\xfe.jpg", "wb") as file:
-        file.write(b"bytes")
-    with PythonFileReader(from_directory(tmp_path)) as reader:
-        assert read(reader, np.array([0])) == [b"bytes"]
-        os.unlink(folder + b"/\xff\xfe.jpg")
-        with pytest.raises(FileNotFoundError) as caught:
-            read(reader, np.array([0]))
-        assert os.fsencode(caught.value.filename) == folder + b"/\xff\xfe.jpg"
+    assert [*contexts] == [made]
 
 
 def forget_pages(path: Path, start: int) -> None:
@@ -285,47 +224,41 @@ def test_what_was_appended_and_is_not_cached_is_seen(
         assert read(reader, np.array([0])) == [content]
 
 
-@pytest.mark.parametrize(("io", "direct"), [("aio", False), ("aio", True), ("preadv", True)])
-def test_a_file_larger_than_one_read_can_be(tmp_path: Path, io: Any, direct: bool) -> None:
-    size = (2 << 30) + 4096 + 17  # a read gives 2 GiB - 4 KiB at most
-    with open(tmp_path / "file", "wb") as file:
-        file.truncate(size)
-        file.seek(size - 5)
-        file.write(b"right")
-    with PythonFileReader(from_files([str(tmp_path / "file")]), direct=direct, io=io) as reader:
-        batch = make_batch(reader, np.array([0]))
-        fill(reader, batch)
-        assert batch.buffer[size - 5 : size].tobytes() == b"right"
-        assert not batch.buffer[: 1 << 20].any()
-
-
 @pytest.mark.parametrize("io", ["aio", "preadv"])
 def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cached(
-    tmp_path: Path, io: Any
+    tmp_path: Path, io: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "class").mkdir()
     catalog = write_packed(tmp_path)
-    yielded: list[int] = []
+    samples, yielded, cached = np.arange(len(catalog)), list[bool](), [True]
     with PythonFileReader(catalog, io=io) as reader:
-        reader.yield_turn = lambda: yielded.append(1)
-        samples = np.arange(len(catalog))
-        assert read(reader, samples, catalog) == packed_contents()
-        del yielded[:]  # a container may have blocked to be opened
-        assert read(reader, samples, catalog) == packed_contents()
-        assert not yielded
-        forget_pages(Path(os.fsdecode(catalog.path(12))), 1 << 20)
+        whole = reader._read
+
+        def look(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+            """Whether pages are cached is the test's business, and not the kernel's."""
+            results = whole(fds, iovecs, starts, 0)
+            if rw_flags & os.RWF_NOWAIT and not cached[0]:
+                results[:] = -errno.EAGAIN
+            return results
+
+        assert read(reader, samples, catalog) == packed_contents()  # containers are open from now
+        monkeypatch.setattr(reader, "_read", look)
+        reader.yield_turn = lambda: yielded.append(cached[0])
+        for cached[0] in (True, False):
+            assert read(reader, samples, catalog) == packed_contents()
+            assert set(yielded) == ({False} if not cached[0] else set())
+    with PythonFileReader(catalog, io=io, direct=True) as reader:
+        del yielded[:]
+        reader.yield_turn = lambda: yielded.append(True)
         assert read(reader, samples, catalog) == packed_contents()
         assert yielded
-    with PythonFileReader(catalog, io=io, direct=True) as reader:
-        reader.yield_turn = lambda: yielded.append(2)
-        assert read(reader, samples, catalog) == packed_contents()
-        assert 2 in yielded
 
 
-def test_a_kernel_without_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_by_a_kernel_without_huge_pages(
+    one_file: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mmap.MADV_HUGEPAGE", 1_000_000)  # EINVAL
-    (tmp_path / "file").write_bytes(b"bytes")
-    with PythonFileReader(from_files([str(tmp_path / "file")])) as reader:
+    with PythonFileReader(one_file) as reader:
         assert read(reader, np.array([0])) == [b"bytes"]
 
 
@@ -380,18 +313,6 @@ def test_a_bad_sector_in_mid_file_is_an_error_and_not_a_change_of_size(
     (tmp_path / "file").write_bytes(bytes(9999))
     monkeypatch.setattr(Stunted, "bad", 3000)
     with PythonFileReader(from_files([str(tmp_path / "file")]), io=stunted_io) as reader:
-        with pytest.raises(OSError) as caught:
+        with raises_naming(OSError, tmp_path / "file") as caught:
             read(reader, np.array([0]))
-        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(tmp_path / "file"))
-
-
-@pytest.mark.parametrize("io", ["aio", "preadv"])
-@pytest.mark.parametrize("copying_lanes", [None, 1, 3])
-def test_a_pipeline_gets_the_samples_of_dali_in_its_order(
-    tree: Tree, io: str, copying_lanes: int | None
-) -> None:
-    arguments = {"file_root": str(tree(60)), "random_shuffle": True, "seed": 5, "name": "Reader"}
-    options = {"io": io, "copying_lanes": copying_lanes}
-    ours = build(readers.file, backend="python-file", backend_options=options, **arguments)
-    dali = build(fn.readers.file, dont_use_mmap=True, **arguments)  # by mmap it refuses empty files
-    assert take(ours, 40) == take(dali, 40)
+        assert caught.value.errno == errno.EIO

@@ -12,29 +12,22 @@ from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
+from tests.kit.paths import ROOT
 from tests.kit.process import descriptors
-from tests.kit.xnvme import offered
+from tests.kit.tiers import by_tier
+from tests.kit.xnvme import require_io
 
 FEW_FILES = """
-import errno, os, resource, sys, threading
-from contextlib import contextmanager
+import errno, sys, threading
 import numpy as np
 from dali_storage.samples.discovery import from_files
+from dali_storage.backends.files import opening
 from dali_storage.testing import read
+from tests.kit.process import room_for
 
+opening._PATIENCE_S = 600  # lanes wait for each other
 contents = [bytes([index]) * (1000 * (index % 5)) for index in range(200)]
 catalog = from_files([f"{sys.argv[1]}/{index}" for index in range(200)])
-
-@contextmanager
-def room_for(files):
-    taken = [os.dup(0) for _ in range(files + 1)]  # the lowest numbers that are free
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], 1024))
-    for fd in taken:
-        os.close(fd)
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 
 def read_all(reader, lane=0):
     samples = np.arange(200)
@@ -49,12 +42,12 @@ for files in (50, 2, 1):
 print("read")
 """
 
-MANY_LANES = """
-failures = []
+MANY_LANES = f"""
+rounds, failures = {by_tier(1, 3)}, []
 
 def read_some(reader, lane):
     try:
-        for _ in range(3):
+        for _ in range(rounds):
             read_all(reader, lane)
     except BaseException as error:
         failures.append(error)
@@ -77,11 +70,13 @@ print("read")
 NO_FILES = """
 with open_reader() as reader:
     read_all(reader)
+    opening._PATIENCE_S = 0.1
     with room_for(0):
         try:
             read_all(reader)
         except OSError as error:
             failure = error
+    opening._PATIENCE_S = 600
     assert (failure.errno, failure.filename) == (errno.EMFILE, f"{sys.argv[1]}/0")
     assert "(ulimit -n)" in str(failure)
     read_all(reader)
@@ -96,41 +91,33 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-PYTHON_FILE = """
-from dali_storage.backends.python_file import PythonFileReader
-open_reader = lambda: PythonFileReader(catalog, {})
-"""
-XNVME_FILE = """
-from dali_storage.backends.xnvme_file import XnvmeFileReader
-open_reader = lambda: XnvmeFileReader(catalog, {})
-"""
-
-
-def run(folder: Path, script: str, open_reader: str, options: str) -> None:
-    program = FEW_FILES + open_reader.format(options) + script
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60
+def run(folder: Path, scripts: list[str], opened: str) -> None:
+    module = "python_file" if "Python" in opened else "xnvme_file"
+    program = (
+        f"{FEW_FILES}\nfrom dali_storage.backends.{module} import *\nopen_reader = lambda: {opened}"
     )
-    assert done.stdout == "read\n", done.stderr
+    command = [sys.executable, "-c", "\n".join((program, *scripts)), folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert done.stdout == len(scripts) * "read\n", done.stderr
 
 
-@pytest.mark.parametrize("script", [ONE_LANE, MANY_LANES], ids=["one lane", "many lanes"])
-@pytest.mark.parametrize("options", ["io='aio'", "io='preadv'", "direct=True"])
-def test_few_descriptors_are_enough(folder: Path, script: str, options: str) -> None:
-    run(folder, script, PYTHON_FILE, options)
+@pytest.mark.parametrize(
+    "options", ["io='aio'", "io='preadv'", pytest.param("direct=True", marks=pytest.mark.long)]
+)
+def test_few_descriptors_are_enough_for_files(folder: Path, options: str) -> None:
+    run(folder, [ONE_LANE, MANY_LANES], f"PythonFileReader(catalog, {options})")
 
 
-@pytest.mark.parametrize("script", [ONE_LANE, MANY_LANES], ids=["one lane", "many lanes"])
 @pytest.mark.parametrize("options", ["io='io_uring'", "io='emu', queue_depth=4"])
 def test_few_descriptors_are_enough_for_libxnvme(
-    xnvme: Library, folder: Path, script: str, options: str
+    xnvme: Library, folder: Path, options: str
 ) -> None:
-    with offered(xnvme, options.split("'")[1]):
-        run(folder, script, XNVME_FILE, options)
+    require_io(xnvme, options.split("'")[1])
+    run(folder, [ONE_LANE, MANY_LANES], f"XnvmeFileReader(catalog, {options})")
 
 
 def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(folder: Path) -> None:
-    run(folder, NO_FILES, PYTHON_FILE, "lanes=1")
+    run(folder, [NO_FILES], "PythonFileReader(catalog, lanes=1)")
 
 
 def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(

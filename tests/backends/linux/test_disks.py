@@ -64,12 +64,7 @@ def test_a_missing_node_is_reported(tmp_path: Path) -> None:
     ("permitted", "number", "reason", "remedy"),
     [
         (False, 13, "no permission to read it", "(setfacl -m u:$USER:r DEVICE)"),
-        (
-            True,
-            1,
-            "permitted, but cannot be opened: Operation not permitted",
-            "docker run --device",
-        ),
+        (True, 1, "permitted, but cannot be opened: Operation not permitted", "run --device"),
         (True, 123, "permitted, but cannot be opened: No medium found", ""),
     ],
 )

@@ -16,23 +16,15 @@ from dali_storage.backends.xnvme import nodes as _xnvme_nodes
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
-from dali_storage.samples.discovery import from_directory
-from dali_storage.testing import read
-from tests.kit.devices import Disk, disk, loop_device, run
-from tests.kit.layouts import contents_of, make_map
-from tests.kit.mapped import NEEDS_ROOT
+from tests.kit.devices import Disk, disk, loop_device
+from tests.kit.mapped import NEEDS_ROOT, Mapped, map_files, unmounted
 
 pytestmark = NEEDS_ROOT
 
-Mapped = tuple[Catalog, Path]
-
 
 def is_read_right(mapped: Mapped, uri: object) -> bool:
-    catalog, bmap = mapped
-    with XnvmeBlockReader(catalog, bmap=bmap, uri=uri) as reader:  # type: ignore[arg-type]
-        return read(reader, np.arange(len(catalog))) == contents_of(catalog)
+    return mapped.read(XnvmeBlockReader, uri=uri) == mapped.contents
 
 
 @pytest.fixture
@@ -62,18 +54,11 @@ def test_a_disk_that_the_map_names_by_a_link_is_read(
 ) -> None:
     link = tmp_path / "0f0e-by-uuid"
     link.symlink_to(ext4.device)
-    there = bmap_tools.load(mapped[1])
+    there, contents = bmap_tools.load(mapped.bmap), mapped.contents
     device = replace(there.device, path=str(link), backing_file=None)
-    bmap_tools.save(replace(there, device=device), mapped[1])
-    run("umount", str(ext4.mount))
-    try:
-        with pytest.warns(MapNotChecked):
-            reader = XnvmeBlockReader(mapped[0], bmap=mapped[1])
-        with reader:
-            got = read(reader, np.arange(len(mapped[0])))
-    finally:
-        run("mount", ext4.device, str(ext4.mount))
-    assert got == contents_of(mapped[0])
+    bmap_tools.save(replace(there, device=device), mapped.bmap)
+    with unmounted(ext4), pytest.warns(MapNotChecked):
+        assert mapped.read(XnvmeBlockReader) == contents
 
 
 def test_a_disk_that_has_no_node_of_its_name_is_refused(
@@ -91,7 +76,7 @@ def test_a_disk_that_has_no_node_of_its_name_is_refused(
 
         monkeypatch.setattr(_xnvme_nodes, "_number", moved)
         with pytest.raises(BackendUnavailable, match=rf"\(--device {ext4.device}\)"):
-            XnvmeBlockReader(mapped[0], bmap=mapped[1])
+            mapped.open(XnvmeBlockReader)
 
 
 def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(
@@ -100,15 +85,14 @@ def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(
     with disk(tmp_path, partition=True) as made:
         (made.mount / "class").mkdir()
         (made.mount / "class/a").write_bytes(b"a")
-        bmap = make_map(made.mount, tmp_path / "bmap.json")
-        mapped = from_directory(made.mount, file_filters="*"), bmap
+        mapped = map_files(made.mount, tmp_path / "bmap.json")
         assert is_read_right(mapped, made.device)
         really = os.access
         monkeypatch.setattr(
             os, "access", lambda path, mode: path != made.disk and really(path, mode)
         )
         with pytest.raises(BackendUnavailable, match=f"no permission to read {made.disk}; "):
-            XnvmeBlockReader(mapped[0], bmap=mapped[1])
+            mapped.open(XnvmeBlockReader)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +110,7 @@ def test_a_command_reads_as_much_as_the_driver_supports(
 ) -> None:  # fmt: skip
     (root / "class").mkdir()
     (root / "class" / "a").write_bytes(np.random.default_rng(0).bytes(3 << 20))
-    bmap = make_map(root, tmp_path / "bmap.json")
-    catalog = from_directory(root, file_filters="*")
+    mapped = map_files(root, tmp_path / "bmap.json")
     name = os.path.basename(ext4.device)
     described = tmp_path / "sys" / name
     (described / "queue").mkdir(parents=True)
@@ -144,13 +127,12 @@ def test_a_command_reads_as_much_as_the_driver_supports(
     monkeypatch.setattr(Namespace, "submit", watch)
 
     def longest(**options: Any) -> int:
-        with XnvmeBlockReader(catalog, bmap=bmap, **options) as reader:
-            lengths.clear()
-            assert read(reader, np.array([0])) == contents_of(catalog)
-            return max(lengths)
+        lengths.clear()
+        assert mapped.read(XnvmeBlockReader, **options) == mapped.contents
+        return max(lengths)
 
     assert longest() == usual
-    longest_extent = int(bmap_tools.load(bmap).extents[:, 2].max())
+    longest_extent = int(bmap_tools.load(mapped.bmap).extents[:, 2].max())
     assert longest(max_transfer=most) == min(most, longest_extent)
     with pytest.raises(ValueError, match=rf"max_transfer must be .* at most {most}, the"):
         longest(max_transfer=most + 4096)
@@ -161,5 +143,5 @@ def test_a_device_whose_commands_are_shorter_than_a_block_is_refused(
 ) -> None:
     monkeypatch.setattr(_xnvme_nodes, "max_transfer", lambda disk: 256)
     with pytest.raises(BackendUnavailable, match="one command reads only 256 bytes") as caught:
-        XnvmeBlockReader(mapped[0], bmap=mapped[1])
+        mapped.open(XnvmeBlockReader)
     assert "io_uring" not in str(caught.value)

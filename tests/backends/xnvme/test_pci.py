@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,45 +15,26 @@ import pytest
 from dali_storage.backends.linux import pci
 from dali_storage.backends.xnvme import controller as controllers
 from dali_storage.backends.xnvme.controller import Ownership, identify
-from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
 
 ADDRESS = "0000:00:04.0"
 ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"
 
 
-def controller(base: Path, driver: str | None, *, iommu: bool = False) -> None:
+def controller(base: Path, driver: str | None, *, iommu: str | None = None) -> None:
     """An NVMe function of sysfs, and a network card."""
     functions = base / "sys/bus/pci/devices"
     write(functions / ADDRESS / "class", "0x010802")
     write(functions / "0000:00:05.0" / "class", "0x020000")
     if driver is not None:
         (functions / ADDRESS / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
-    if iommu:
-        write(functions / ADDRESS / "iommu_group/type", "DMA-FQ")
+    if iommu is not None:
+        write(functions / ADDRESS / "iommu_group/type", iommu)
 
 
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text}\n")
-
-
-def listed(base: Path) -> DeviceStatus:
-    """The only controller."""
-    (status,) = pci.list_controllers(str(base))
-    return status
-
-
-def problem(base: Path) -> BackendUnavailable:
-    """What is wrong with it."""
-    status = listed(base)
-    assert status.problem is not None
-    return status.problem
-
-
-@pytest.fixture
-def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
 @pytest.mark.parametrize(
@@ -77,78 +59,58 @@ def test_a_machine_without_sysfs_has_no_controllers(tmp_path: Path) -> None:
     assert [*pci.list_controllers(str(tmp_path))] == []
 
 
-@pytest.mark.parametrize(("driver", "iommu"), [("vfio-pci", True), ("uio_pci_generic", False)])
-def test_a_controller_with_the_right_driver_works(
-    tmp_path: Path, as_root: None, driver: str, iommu: bool
-) -> None:
-    controller(tmp_path, driver, iommu=iommu)
-    write(tmp_path / "proc/meminfo", ENOUGH)
-    assert listed(tmp_path) == DeviceStatus(ADDRESS, f"NVMe controller, driver {driver}", None)
-
-
-@pytest.mark.parametrize("driver", ["vfio-pci", "uio_pci_generic"])
-def test_an_iommu_that_does_not_translate_fits_both_drivers(
-    tmp_path: Path, as_root: None, driver: str
-) -> None:
-    controller(tmp_path, driver, iommu=True)
-    write(tmp_path / "sys/bus/pci/devices" / ADDRESS / "iommu_group/type", "identity")
-    write(tmp_path / "proc/meminfo", ENOUGH)
-    assert listed(tmp_path).problem is None
+VFIO, UIO = {"driver": "vfio-pci", "iommu": "DMA-FQ"}, {"driver": "uio_pci_generic"}
+LOCKDOWN = {"lockdown": "none [integrity] confidentiality"}
+NOT_ROOT = {"user": 1000}
 
 
 @pytest.mark.parametrize(
-    ("driver", "iommu", "reason", "remedy"),
+    ("machine", "reason", "remedy"),
     [
-        ("vfio-pci", False, "needs an IOMMU", "switch it on in the firmware and by intel_iommu=on"),
-        ("uio_pci_generic", True, "needs the driver vfio-pci", "or switch the IOMMU off"),
-        ("nvme", True, "needs the driver vfio-pci", "unmount its file systems, then driverctl"),
-        ("nvme", False, "needs the driver uio_pci_generic", "unmount its"),
-        (None, False, "needs the driver uio_pci_generic", f"driverctl --nosave set-o.* {ADDRESS} "),
+        (VFIO, None, ""),
+        (UIO, None, ""),
+        (VFIO | {"iommu": "identity"}, None, ""),
+        (UIO | {"iommu": "identity"}, None, ""),
+        (VFIO | LOCKDOWN, None, ""),
+        (UIO | LOCKDOWN, "no kernel lockdown (integrity)", "^switch Secure Boot off in the firm"),
+        (VFIO | {"iommu": None}, "an IOMMU", "switch it on in the firmware and by intel_iommu=on"),
+        (UIO | {"iommu": "DMA-FQ"}, "the driver vfio-pci", "or switch the IOMMU off"),
+        (VFIO | {"driver": "nvme"}, "the driver vfio-pci", "unmount its file systems, then driver"),
+        ({"driver": "nvme"}, "the driver uio_pci_generic", "unmount its"),
+        ({}, "the driver uio_pci_generic", f"driverctl --nosave set-o.* {ADDRESS} "),
+        *(
+            (
+                VFIO | NOT_ROOT | {"meminfo": meminfo},
+                f"512 hugepages of 2 MiB, not {there}, root",
+                "^sysctl vm.nr_hugepages=512; run as root$",
+            )
+            for meminfo, there in (
+                (ENOUGH.replace("512", "511"), 511),
+                (ENOUGH.replace("2048", "1048576"), 0),
+                ("MemTotal: 1 kB", 0),
+            )
+        ),
     ],
 )
-def test_a_controller_needs_a_driver_that_fits_the_iommu(
-    tmp_path: Path, as_root: None, driver: str | None, iommu: bool, reason: str, remedy: str
+def test_a_controller_is_listed_with_all_that_it_needs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: dict[str, Any],
+    reason: str | None,
+    remedy: str,
 ) -> None:
-    controller(tmp_path, driver, iommu=iommu)
-    write(tmp_path / "proc/meminfo", ENOUGH)
-    assert listed(tmp_path).name == ADDRESS
-    assert listed(tmp_path).kind == f"NVMe controller, driver {driver or 'none'}"
-    assert problem(tmp_path).reason == reason
-    with pytest.raises(BackendUnavailable, match=remedy):
-        raise problem(tmp_path)
-    assert ("unmount" in problem(tmp_path).remedy) == (driver == "nvme")
-
-
-@pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
-def test_registers_can_be_mapped_only_without_lockdown_or_by_vfio(
-    tmp_path: Path, as_root: None, driver: str
-) -> None:
-    controller(tmp_path, driver, iommu=driver == "vfio-pci")
-    write(tmp_path / "proc/meminfo", ENOUGH)
-    write(tmp_path / "sys/kernel/security/lockdown", "none [integrity] confidentiality")
-    if driver == "vfio-pci":
-        assert listed(tmp_path).problem is None
-    else:
-        assert problem(tmp_path).reason == "needs no kernel lockdown (integrity)"
-        assert problem(tmp_path).remedy == "switch Secure Boot off in the firmware"
-
-
-@pytest.mark.parametrize(
-    ("meminfo", "there"),
-    [
-        (ENOUGH.replace("512", "511"), 511),
-        (ENOUGH.replace("2048", "1048576"), 0),
-        ("MemTotal: 1 kB", 0),
-    ],
-)
-def test_a_controller_needs_hugepages_and_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meminfo: str, there: int
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    controller(tmp_path, "vfio-pci", iommu=True)
-    write(tmp_path / "proc/meminfo", meminfo)
-    assert problem(tmp_path).reason == f"needs 512 hugepages of 2 MiB, not {there}, root"
-    assert problem(tmp_path).remedy == "sysctl vm.nr_hugepages=512; run as root"
+    monkeypatch.setattr(os, "geteuid", lambda: machine.get("user", 0))
+    controller(tmp_path, driver := machine.get("driver"), iommu=machine.get("iommu"))
+    write(tmp_path / "proc/meminfo", machine.get("meminfo", ENOUGH))
+    if "lockdown" in machine:
+        write(tmp_path / "sys/kernel/security/lockdown", machine["lockdown"])
+    (status,) = pci.list_controllers(str(tmp_path))
+    assert (status.name, status.kind) == (ADDRESS, f"NVMe controller, driver {driver or 'none'}")
+    assert (status.problem is None) == (reason is None)
+    if status.problem is not None:
+        assert status.problem.reason == f"needs {reason}"
+        assert re.search(remedy, status.problem.remedy)
+        assert ("unmount" in status.problem.remedy) == (driver == "nvme")
 
 
 @pytest.mark.parametrize("driver", ["nvme", None])
@@ -179,9 +141,7 @@ def test_a_device_that_is_not_a_controller_is_refused(tmp_path: Path) -> None:
     assert caught.value.filename == "0000:00:06.0"
 
 
-def test_a_controller_stays_ours_until_it_is_bound_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_controller_stays_ours_until_it_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controllers, "driver_of", lambda _: "vfio-pci")
     inode = iter([1, 1, 2, 2, 2])
     monkeypatch.setattr(os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))

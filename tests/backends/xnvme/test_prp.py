@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage.backends.xnvme import bus as _bus
@@ -62,7 +62,7 @@ shifts = st.sampled_from([12, 16, 21])
 
 
 @given(st.data(), shifts)
-def test_bus_addresses_are_those_of_the_pages(data: st.DataObject, shift: int) -> None:
+def test_an_address_has_the_bus_address_of_its_page(data: st.DataObject, shift: int) -> None:
     arena = data.draw(arenas(shift))
     memory = arena.memory()
     offsets = st.integers(0, len(arena.bus) * PAGE - 1)
@@ -85,7 +85,6 @@ def expected(arena: Arena, address: int, nbytes: int) -> tuple[int, list[int]]:
     return first, following
 
 
-@settings(deadline=None)
 @given(st.data(), shifts, st.sampled_from([512, 4096]), st.integers(1, 9))
 def test_prps_and_lists_are_those_of_each_command(
     data: st.DataObject, shift: int, block: int, depth: int

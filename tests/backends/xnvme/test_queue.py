@@ -4,12 +4,12 @@ import errno
 import gc
 import itertools
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ from dali_storage.backends.xnvme import device as _xnvme_devices
 from dali_storage.backends.xnvme import queue as _xnvme_queue
 from dali_storage.backends.xnvme.abi import COMMAND, MAX_BLOCKS
 from dali_storage.backends.xnvme.device import XnvmeDevice
-from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
+from dali_storage.backends.xnvme.file_queue import FileQueue
 from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.devices import loop_device
-from tests.kit.xnvme import Descriptors, Reads, access_mode, offered, open_file, open_ramdisk
+from tests.kit.xnvme import Descriptors, Reads, access_mode, open_file, open_ramdisk, require_io
 
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 256, 2048])
@@ -69,7 +69,8 @@ def test_an_implementation_that_writes_no_results_completes(xnvme: Library, dept
 
 
 def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Path) -> None:
-    with offered(xnvme, "io_uring"), closing(open_file(xnvme, file, io="io_uring")) as device:
+    require_io(xnvme, "io_uring")
+    with closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((10, 512), np.uint8)
         with closing(Queue(device, 4)) as queue:
             work = Reads(queue, np.arange(10) * 512, 1, memory)
@@ -84,11 +85,12 @@ def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Pa
 
 
 @pytest.mark.parametrize("sector", [512, 4096])
-@pytest.mark.parametrize("io", IOS)
-def test_blocks_of_a_block_device(xnvme: Library, tmp_path: Path, io: str, sector: int) -> None:
+def test_blocks_of_a_block_device_are_read(
+    xnvme: Library, io: str, tmp_path: Path, sector: int
+) -> None:
     content = np.random.default_rng(sector).integers(0, 256, (1000, sector), np.uint8)
     (tmp_path / "image").write_bytes(content.tobytes())
-    with offered(xnvme, io), loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
+    with loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
         with closing(XnvmeDevice(xnvme, path.encode(), io=io, sync="block", direct=True)) as device:
             assert access_mode(device.descriptor) == os.O_RDONLY
             geometry = device.geometry()
@@ -116,14 +118,16 @@ def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
     if xnvme.version != "main":
         pytest.skip("libxnvme 0.7.5 finds it out by itself")
     (tmp_path / "image").write_bytes(bytes(1 << 20))
-    with offered(xnvme, "io_uring"), loop_device(tmp_path / "image") as path:  # noqa: SIM117
+    require_io(xnvme, "io_uring")
+    with loop_device(tmp_path / "image") as path:  # noqa: SIM117
         with closing(XnvmeDevice(xnvme, path.encode(), io="io_uring")) as device:  # no sync="block"
             with pytest.raises(OSError, match="geometry"):
                 device.geometry()
 
 
 def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) -> None:
-    with offered(xnvme, "io_uring"), closing(open_file(xnvme, file, io="io_uring")) as device:
+    require_io(xnvme, "io_uring")
+    with closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((6, 512), np.uint8)
         with closing(Queue(device, 2)) as queue:
             work = Reads(queue, np.arange(6) * 512, 1, memory)
@@ -193,6 +197,9 @@ def test_contexts_that_are_not_one_array_are_refused(
 # Waiting, and being interrupted
 
 
+Pipe: TypeAlias = tuple[int, int]
+
+
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """What is read from its end takes as long as the test wants."""
@@ -202,112 +209,114 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def write_later(fd: int, seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, os.write, (fd, b"12345678"))
-    timer.start()
-    return timer
+@pytest.fixture
+def files(xnvme: Library) -> Iterator[FileQueue]:
+    """A queue that reads files, and pipes, by io_uring."""
+    require_io(xnvme, "io_uring")
+    with closing(FileQueue(xnvme, "io_uring", 8)) as queue:
+        yield queue
 
 
-def test_waiting_takes_no_processor(xnvme: Library, pipe: tuple[int, int]) -> None:
-    memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as queue:
-        timer = write_later(pipe[1], 0.5)
-        work = Descriptors(queue, [pipe[0]], memory)
-        begun = time.thread_time()
-        queue.run(work, memory)
-        assert time.thread_time() - begun < 0.1
-        timer.join()
-        assert memory.tobytes() == b"12345678"
-        assert work.waits > 1
+def count_polls(
+    queue: Queue, fd: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[int], list[float]]:
+    """Write to a pipe after so many polls; returns lists that grow by each poll and each sleep.
+
+    The clock of the queue advances one second a poll.
+    """
+    polls, pauses, poke, sleep = list[int](), list[float](), queue.poke, time.sleep
+
+    def poll(*arguments: Any) -> int:
+        polls.append(1)
+        if len(polls) == most:
+            os.write(fd, b"12345678")
+        return int(poke(*arguments))
+
+    queue.poke = poll
+    waiting = SimpleNamespace(
+        monotonic=lambda: len(polls), sleep=lambda pause: (pauses.append(pause), sleep(pause))
+    )
+    monkeypatch.setattr(_xnvme_queue, "time", waiting)
+    return polls, pauses
 
 
-def test_spinning_takes_a_processor(xnvme: Library, pipe: tuple[int, int]) -> None:
-    memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as queue:
-        queue._opened_queue()._backoff._spin = True
-        timer = write_later(pipe[1], 0.5)
-        begun = time.thread_time()
-        queue.run(Descriptors(queue, [pipe[0]], memory), memory)
-        assert time.thread_time() - begun > 0.1  # the machine may have more to do
-        timer.join()
+@pytest.mark.parametrize("spin", [False, True])
+def test_a_queue_pauses_between_polls_unless_it_spins(
+    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, spin: bool
+) -> None:
+    memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
+    queue._backoff._spin = spin
+    work = Descriptors(files, [pipe[0]], memory)
+    _, pauses = count_polls(queue, pipe[1], 30, monkeypatch)
+    files.run(work, memory)
+    assert memory.tobytes() == b"12345678"
+    assert work.waits > 1
+    if spin:
+        assert not pauses
+    else:
+        assert len(pauses) >= 28
+        longest = _xnvme_queue._LONGEST_PAUSE
+        assert pauses[1:] == [min(2 * pause, longest) for pause in pauses[:-1]]
+        assert pauses[-1] == longest
 
 
 @pytest.mark.parametrize("method", ["submit", "complete", "will_wait"])
 def test_an_error_waits_for_commands_under_way(
-    xnvme: Library, pipe: tuple[int, int], file: Path, method: str, monkeypatch: pytest.MonkeyPatch
+    files: FileQueue, pipe: Pipe, file: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> None:
         original(*arguments)
         raise RuntimeError("tired")
 
     memory = np.zeros((3, 8), np.uint8)
-    with (
-        offered(xnvme, "io_uring"),
-        closing(FileQueue(xnvme, "io_uring", 8)) as queue,
-        open(file, "rb") as other,
-    ):
-        timer = write_later(pipe[1], 0.3)
-        work = Descriptors(queue, [other.fileno(), pipe[0], other.fileno()], memory)
+    with open(file, "rb") as other:
+        count_polls(files._opened_queue(), pipe[1], 20, monkeypatch)
+        work = Descriptors(files, [other.fileno(), pipe[0], other.fileno()], memory)
         original = getattr(work, method)
         monkeypatch.setattr(work, method, fail)
         with pytest.raises(RuntimeError, match="tired"):
-            queue.run(work, memory)
+            files.run(work, memory)
         assert memory[1].tobytes() == b"12345678"  # it has been waited for
-        timer.join()
         os.write(pipe[1], b"abcdefgh")
-        queue.run(Descriptors(queue, [pipe[0]], memory), memory)  # the queue is as good as new
+        files.run(Descriptors(files, [pipe[0]], memory), memory)  # the queue is as good as new
         assert memory[0].tobytes() == b"abcdefgh"
 
 
 def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
-    xnvme: Library, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandoned: list[Any] = []
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned)
-    memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as files:
-        queue = files._opened_queue()
-        queue._timeout_s = 0.2
-        with pytest.raises(TimeoutError, match="1 commands are under way"):
-            files.run(Descriptors(files, [pipe[0]], memory), memory)
-        (((kept, handles), owner),) = abandoned
-        assert kept is memory
-        assert handles is files._handles
-        assert owner is queue
-        with pytest.raises(OSError, match="has stopped answering") as caught:
-            files.run(Descriptors(files, [pipe[0]], memory), memory)
-        assert caught.value.errno == errno.ENODEV
-        pointer = queue._pointer
-        files.close()
-        assert abandoned[1][0] is pointer  # it is still there for the device to write to
-        queue._pointer = pointer
-        os.write(pipe[1], b"12345678")
-        while not memory.any():
-            queue.poll()
-        queue.device.lost = False
+    memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
+    queue._timeout_s = 0.2
+    with pytest.raises(TimeoutError, match="1 commands are under way"):
+        files.run(Descriptors(files, [pipe[0]], memory), memory)
+    (((kept, handles), owner),) = abandoned
+    assert kept is memory
+    assert handles is files._handles
+    assert owner is queue
+    with pytest.raises(OSError, match="has stopped answering") as caught:
+        files.run(Descriptors(files, [pipe[0]], memory), memory)
+    assert caught.value.errno == errno.ENODEV
+    pointer = queue._pointer
+    files.close()
+    assert abandoned[1][0] is pointer  # it is still there for the device to write to
+    queue._pointer = pointer
+    os.write(pipe[1], b"12345678")
+    while not memory.any():
+        queue.poll()
+    queue.device.lost = False
 
 
 def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
-    xnvme: Library, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
-    memory = np.zeros((1, 8), np.uint8)
-    with offered(xnvme, "io_uring"), closing(FileQueue(xnvme, "io_uring", 8)) as files:
-        queue, begun, failures = files._opened_queue(), time.monotonic(), []
-        poke = queue.poke
-
-        def fail_once(*arguments: Any) -> int:
-            if time.monotonic() - begun > 0.3 and not failures:
-                failures.append(-errno.EAGAIN)
-                return -errno.EAGAIN
-            return int(poke(*arguments))
-
-        queue.poke = fail_once
-        timer = write_later(pipe[1], 0.5)
-        files.run(Descriptors(files, [pipe[0]], memory), memory)
-        timer.join()
-        assert failures
-        assert memory.tobytes() == b"12345678"
+    memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
+    polls, _ = count_polls(queue, pipe[1], 30, monkeypatch)
+    poke = queue.poke
+    queue.poke = lambda *arguments: -errno.EAGAIN if poke(*arguments) or len(polls) == 20 else 0
+    files.run(Descriptors(files, [pipe[0]], memory), memory)
+    assert memory.tobytes() == b"12345678"
 
 
 def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: XnvmeDevice) -> None:
@@ -346,8 +355,7 @@ def test_a_device_that_another_driver_has_taken_over_is_not_touched(
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned := [])
     monkeypatch.setattr(_xnvme_devices, "_leaked_on_purpose", left_open := [])
     ours = [True]
-    with offered(xnvme, "emu"):
-        device = open_file(xnvme, file, is_ours=lambda: ours[0])
+    device = open_file(xnvme, file, is_ours=lambda: ours[0])
     queue, memory = Queue(device, 4), np.zeros((1, 512), np.uint8)
     touch, touched = (lambda name: lambda *_: touched.append(name)), list[str]()
     for name in ("xnvme_queue_term", "xnvme_file_close"):
