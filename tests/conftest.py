@@ -105,11 +105,10 @@ def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _x
 @pytest.fixture(params=("io_uring", "libaio", "emu", "thrpool"))
 def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
     """An asynchronous implementation that this libxnvme offers here."""
-    from tests.kit.xnvme import offers
+    from tests.kit.xnvme import require_io
 
     name: str = request.param
-    if not offers(xnvme, name):
-        pytest.skip(f"this libxnvme does not offer {name} here")
+    require_io(xnvme, name)
     return name
 
 

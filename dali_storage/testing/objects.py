@@ -24,7 +24,6 @@ class ObjectTests(ReaderTests):
     """
 
     connections: ClassVar[int] = 64
-    settling: ClassVar[float] = 1.0  # connections are closed in the background
     directory_error: ClassVar[type[OSError]] = FileNotFoundError  # stores have no directories
     # It is no new size that is known then: see the next two.
     test_a_changed_size_is_reported_and_then_known = None  # type: ignore[assignment]

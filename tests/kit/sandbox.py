@@ -28,7 +28,7 @@ def run_without(
         pytest.skip("the numbers of the system calls are those of x86_64")
     program = f"from tests.kit.sandbox import forbid\nforbid({calls})\n{script}"
     command = [sys.executable, "-W", "always", "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=6000)
 
 
 def forbid(calls: list[int]) -> None:

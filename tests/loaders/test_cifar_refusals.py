@@ -242,7 +242,7 @@ TEN: dict[str, Any] = {"root": PYTHON, "split": "test", "batch_size": 2}
         # Only an archive is said to be packed.
         (cifar10, {"root": f"{BINARY}/{TEXT}"}, ValueError, r"\.txt'; give the directory"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_wrong_arguments_are_refused_by_the_call(
     cifar: Path, load: Any, arguments: dict[str, Any], error: Any, message: str

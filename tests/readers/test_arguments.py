@@ -171,7 +171,7 @@ def test_a_value_that_dali_refuses_is_refused_by_name(
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        *((name, value) for name in FLAGS for value in ("False", "", b"x", [0], {}, object())),
+        *((name, value) for name in FLAGS for value in ("False", "", b"x", [0], {}, ...)),
         *(("case_sensitive_filter", value) for value in ("False", "")),
         *((name, "") for name in ("lazy_init", "skip_cached_images", "preserve")),
         ("initial_fill", 2**32 + 5),

@@ -24,4 +24,6 @@ class _Declarations:
                     self.library.define(f"{name}(Tensor dets, Tensor scores, float iou) -> Tensor")
 
 
-sys.meta_path.insert(0, _Declarations())
+# A process of pytest-xdist imports this at its start, and conftest.py once more.
+if "_Declarations" not in {type(finder).__name__ for finder in sys.meta_path}:
+    sys.meta_path.insert(0, _Declarations())

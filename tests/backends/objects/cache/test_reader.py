@@ -18,7 +18,7 @@ from dali_storage import Catalog, IntArray, Reader
 from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
-from dali_storage.testing import ObjectTests, SnapshotRangeTests, SnapshotReaderTests
+from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.reading import read
 from tests.kit.objects.cached import (
     ALL,
@@ -42,7 +42,6 @@ class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
 
     batches = 50
     openings = 2
-    settling = ObjectTests.settling
 
     @pytest.fixture(autouse=True)
     def bucket(self, server: FaultServer, directory: Path, tmp_path: Path) -> None:
