@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.kit.nvme_sim import build
 from tests.kit.nvme_sim.trial import log_of
 from tests.kit.paths import ROOT
+from tests.kit.tiers import by_tier
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def run_trials(
         # GCC 12's runtime does not find room where addresses are randomized.
         [
             *("setarch", "-R", sys.executable, "-m", "tests.kit.nvme_sim.trial"),
-            *(str(controller), str(patience_s), str(seconds), *map(str, kernels)),
+            *map(str, (controller, patience_s, seconds, *kernels)),
         ],
         capture_output=True,
         text=True,
@@ -58,9 +60,10 @@ def run_trials(
 def test_the_kernel_has_no_data_race(sim_folder: Path, sanitized_controller: Path) -> None:
     kernels = [
         build.build_kernel(sim_folder / f"tsan{lanes}", lanes, flags=build.SANITIZED)
-        for lanes in (1, 4)
+        for lanes in (4, 1)[: by_tier(1, 2)]
     ]
-    for status, said in run_trials(kernels, sanitized_controller, patience_s=60, seconds=2):
+    seconds = by_tier(0, 2)  # at least once
+    for status, said in run_trials(kernels, sanitized_controller, patience_s=120, seconds=seconds):
         assert status == 0, said
         assert int(said) >= 1
 
@@ -155,27 +158,28 @@ BUGS = {
 }
 
 
+PLANTED = dict(islice((RACES | BUGS).items(), by_tier(1, 1000)))
+
+
 @pytest.fixture(scope="module")
 def trials(sim_folder: Path, sanitized_controller: Path) -> dict[str, tuple[int, str]]:
     """Of each bug: the exit status of its trials, and what they have said."""
     kernels = []
-    for bug, (old, new) in (RACES | BUGS).items():
+    for bug, (old, new) in PLANTED.items():
         texts = {name: text.replace(old, new) for name, text in build.sources().items()}
         assert [texts[name] != text for name, text in build.sources().items()].count(True) == 1
         folder = sim_folder / re.sub(r"\W", "_", bug)
         kernels.append(build.build_kernel(folder, 4, flags=build.SANITIZED, texts=texts))
-    done = run_trials(kernels, sanitized_controller, patience_s=2, seconds=30)
-    return dict(zip(RACES | BUGS, done, strict=True))
+    done = run_trials(kernels, sanitized_controller, patience_s=2, seconds=60)
+    return dict(zip(PLANTED, done, strict=True))
 
 
-@pytest.mark.parametrize("bug", RACES)
-def test_a_race_is_found(bug: str, trials: dict[str, tuple[int, str]]) -> None:
-    assert "WARNING: ThreadSanitizer: data race" in trials[bug][1], trials[bug]
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_is_found(bug: str, trials: dict[str, tuple[int, str]]) -> None:
-    """By what is wrong, by ThreadSanitizer, or because the kernel crashes."""
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str, trials: dict[str, tuple[int, str]]) -> None:
+    """A race by ThreadSanitizer; others by what is wrong, too, or because the kernel crashes."""
     status, said = trials[bug]
     assert status in (1, 66), said
-    assert "AssertionError" in said or "ThreadSanitizer: " in said
+    if bug in RACES:
+        assert "WARNING: ThreadSanitizer: data race" in said
+    else:
+        assert "AssertionError" in said or "ThreadSanitizer: " in said
