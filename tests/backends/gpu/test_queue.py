@@ -14,62 +14,9 @@ from dali_storage.backends.gpu import layout, queue_pairs
 from dali_storage.backends.gpu import queue as gpu_queue
 from dali_storage.backends.gpu.queue import GpuQueue
 from dali_storage.backends.xnvme.bus import BusMemory
-from dali_storage.contract._types import address_of
-from tests.backends.gpu.test_queue_pairs import Controller, Memory
+from tests.kit.gpu_controller import MOVED, Controller, Launcher, Memory, Registers
 
 BLOCK = 512
-MOVED = 1 << 40  # from addresses of the processor to those of the kernel
-
-
-class Registers:
-    def offsets(self, qid: int) -> tuple[int, int]:
-        return 8 * qid, 8 * qid + 4
-
-
-class Launches:
-    """Launches that do nothing.
-
-    Attributes:
-        pairs: as they were given.
-        batches: what was launched: a BATCH and its columns.
-        outcome: what `wait()` raises, or the statuses that it returns.
-        running: a launch has begun, and nobody has waited for its end.
-    """
-
-    def __init__(self, pairs: np.ndarray, prp_list_bus: np.ndarray) -> None:
-        self.pairs, self.prp_list_bus = pairs, prp_list_bus
-        self.batches: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
-        self.outcome: Any = None
-        self.stopping: list[BaseException] = []  # what `stop()` raises
-        self.running = False
-
-    def start(self, batch: np.ndarray, **columns: np.ndarray) -> None:
-        self.running = True
-        self.batches.append((batch, columns))
-
-    def wait(self) -> np.ndarray:
-        if isinstance(self.outcome, BaseException):
-            raise self.outcome
-        self.running = False
-        count = int(self.batches[-1][0]["count"])
-        return np.zeros(count, np.uint32) if self.outcome is None else np.array(self.outcome)
-
-    def stop(self) -> None:
-        if self.stopping:
-            raise self.stopping.pop()
-        self.running = False
-
-
-class Launcher:
-    def __init__(self) -> None:
-        self.made: list[Launches] = []
-
-    def map_memory(self, memory: np.ndarray) -> int:
-        return address_of(memory) + MOVED
-
-    def launches(self, pairs: np.ndarray, prp_list_bus: np.ndarray) -> Launches:
-        self.made.append(Launches(pairs, prp_list_bus))
-        return self.made[-1]
 
 
 @pytest.fixture
