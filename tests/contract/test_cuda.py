@@ -105,7 +105,7 @@ def test_cupy_is_not_imported_at_start_up(tmp_path: Path, start: list[str]) -> N
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": path}
     run = subprocess.run(
-        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=300
     )
     assert "Traceback" not in run.stderr
     assert os.listdir(tmp_path) == ["cupy.py"]
@@ -134,7 +134,7 @@ def test_too_much_is_a_memory_error_that_says_what_to_do(gpus: Cuda) -> None:
 ends = st.none() | st.integers(-100, 100)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(st.tuples(ends, ends, st.integers(0, 255)), max_size=5),
     inner=st.tuples(ends, ends, ends, ends),
@@ -248,6 +248,7 @@ def test_memory_is_unregistered_before_it_is_freed(
 
 def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
     """CUDA would take a new mapping at the same address for the old one."""
+    gc.freeze()  # later collections skip what exists already
     for instruction in itertools.count():
         buffer = host_memory()
         ended = ends_at(instruction, cuda, partial(cuda.page_lock, buffer, 0))
@@ -256,6 +257,7 @@ def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
         assert not gpus.registered
         if not ended:
             break
+    gc.unfreeze()
     assert instruction > 50
 
 
@@ -304,7 +306,7 @@ def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
     thread.start()
     assert thread.is_alive()
     gpus.may_run.set()
-    thread.join(5)
+    thread.join(120)
     assert not thread.is_alive()
 
 
