@@ -23,6 +23,7 @@ class Controller:
     """Its admin queue, as libxnvme offers it, and what it knows of queues.
 
     Attributes:
+        granted, max_depth: what it allows.
         taken: identifiers of queue pairs of others.
         queues: (is it a submission queue, identifier) -> (bus address, bytes).
         log: opcodes, in their order.
@@ -37,8 +38,8 @@ class Controller:
         self.log: list[int] = []
         self.fails: dict[int, Any] = {}
         self.lost = self.gone = False
-        self.pointer = 0xD
-        self.library = SimpleNamespace(xnvme_cmd_pass_admin=self.run)
+        self.pointer, self.nsid = 0xD, 1
+        self.library: Any = SimpleNamespace(xnvme_cmd_pass_admin=self.run)
 
     @property
     def is_gone(self) -> bool:

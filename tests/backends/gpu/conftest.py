@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dali_storage.backends.gpu import queue_pairs
+from tests.kit.gpu_controller import Memory
 from tests.kit.nvme_sim import build
 
 Kernels = Callable[[int], Path]
@@ -33,3 +35,17 @@ def older_objects_are_not_collected() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """The memory that the bus reaches."""
+    return Memory(monkeypatch)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Queue pairs that are leaked on purpose, with their memory."""
+    pairs: list[object] = []
+    monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", pairs)
+    return pairs

@@ -15,7 +15,6 @@ import pytest
 
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.extents import reader as extents_reader
-from dali_storage.backends.gpu import queue_pairs
 from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.contract._types import address_of
@@ -44,14 +43,11 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.admin: Any = Controller()
-        self.admin.nsid = 1
         self.mapped = self.is_open = False
         self.failing: dict[str, BaseException] = {}
         self.options: dict[str, Any] = {}
         self.where: Callable[[Any], int] = address_of
         self.max_depth = 1024
-        self.memory = Memory(monkeypatch)
-        monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", [])
         launcher: Any = Launcher()
         self.made, self.page_locked = launcher.made, []
         map_memory = launcher.map_memory
@@ -129,7 +125,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(memory: Memory, kept: list[object], monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
@@ -143,7 +139,7 @@ def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machin
     reader.close()
 
 
-def test_options_go_to_the_parts_of_a_reader(machine: Machine) -> None:
+def test_options_of_a_reader_go_to_its_parts(machine: Machine) -> None:
     options = {"gpu": 3, "nsid": 2, "retries": 7, "check": False, "max_transfer": 8192}
     with machine.reader(1, **options) as reader:
         assert (reader.lanes, reader.device, reader.pinned, reader.gpu) == (1, "cpu", True, None)
@@ -266,14 +262,14 @@ def test_more_queues_than_the_controller_grants_are_refused(machine: Machine, gr
     assert machine.admin.log == GET_FEATURES
 
 
-def test_an_error_that_names_a_file_keeps_its_name(machine: Machine) -> None:
+def test_an_error_of_opening_that_names_a_file_keeps_its_name(machine: Machine) -> None:
     machine.failing["Registers"] = OSError(errno.EMFILE, "Too many open files", "/dev/module")
     with pytest.raises(OSError) as caught:
         machine.reader()
     assert caught.value.filename == "/dev/module"
 
 
-def test_a_closed_reader_says_so(machine: Machine) -> None:
+def test_a_closed_reader_cannot_make_queues(machine: Machine) -> None:
     reader = machine.reader()
     reader.close()
     with pytest.raises(ValueError, match="closed"):
