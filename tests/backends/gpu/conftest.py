@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from dali_storage.backends.gpu import queue_pairs
+from dali_storage.backends.gpu.dmabuf import PeerMemory
+from tests.kit import gpu_machine
+from tests.kit.dmabuf_import import BAR1, BAR1_SIZE, Driver, Module
+from tests.kit.fake_cuda import Cuda
 from tests.kit.gpu_controller import Memory
+from tests.kit.gpu_machine import NVME, GpuMachine, bar
 from tests.kit.nvme_sim import build
 
 Kernels = Callable[[int], Path]
@@ -49,3 +54,29 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     pairs: list[object] = []
     monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", pairs)
     return pairs
+
+
+# GPU memory on the bus
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> GpuMachine:
+    """A machine with everything."""
+    made = GpuMachine(tmp_path)
+    made.change({gpu_machine.RESOURCE: bar(0x9000_0000, 16 << 20) + bar(BAR1, BAR1_SIZE)})
+    return made
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    return Module(monkeypatch)
+
+
+@pytest.fixture
+def libcuda(monkeypatch: pytest.MonkeyPatch, gpus: Cuda) -> Driver:
+    return Driver(gpus, monkeypatch)
+
+
+@pytest.fixture
+def peer_memory(module: Module, libcuda: Driver, machine: GpuMachine) -> PeerMemory:
+    return PeerMemory(0, NVME, str(machine.base))

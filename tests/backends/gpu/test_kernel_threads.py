@@ -67,85 +67,55 @@ def test_the_kernel_has_no_data_race(sim_folder: Path, sanitized_controller: Pat
         assert int(said) >= 1
 
 
+SYNC, BELL = "    sync_lanes();\n", "    if (lane == 0) write_doorbell(queue."
+PART, OTHER = "LIST_ENTRIES * (u64)(id % SLOTS)", "LIST_ENTRIES * (u64)((id + 1) % queue.depth)"
+EMPTY = "exchange(queue.commands + slot, NO_COMMAND)"
+TAKEN = "{ index = queue.commands[slot]; queue.commands[slot] = NO_COMMAND; }"
+RELAXED, NEXT_PAGE = "__ATOMIC_RELAXED", "page_start(offset)"
+
 # What is replaced in submit.cu or host.h, and by what.
 RACES = {
-    "no barrier before the submission doorbell": (
-        "    sync_lanes();\n    if (lane == 0) write_doorbell(queue.submission_doorbell",
-        "    if (lane == 0) write_doorbell(queue.submission_doorbell",
-    ),
-    "no fence before the submission doorbell": (
-        "    fence();\n    sync_lanes();",
-        "    sync_lanes();",
-    ),
+    "no barrier before the submission doorbell": (SYNC + BELL + "sub", BELL + "sub"),
+    "no fence before the submission doorbell": (f"    fence();\n{SYNC}", SYNC),
     "the first lane alone has a fence": ("    fence();\n", "    if (lane == 0) fence();\n"),
-    "no barrier before the completion doorbell": (
-        "    sync_lanes();\n    if (lane == 0) write_doorbell(queue.completion_doorbell",
-        "    if (lane == 0) write_doorbell(queue.completion_doorbell",
-    ),
-    "no barrier before the state is written": (
-        "    sync_lanes();  // the state has been read by all lanes\n",
-        "",
-    ),
-    "the slot's command is taken by two lanes": (
-        "index = exchange(queue.commands + slot, NO_COMMAND);",
-        "{ index = queue.commands[slot]; queue.commands[slot] = NO_COMMAND; }",
-    ),
-    "a doorbell announces no writes": (
-        "if (all) __atomic_store_n(doorbell, value, __ATOMIC_RELEASE);",
-        "if (all) __atomic_store_n(doorbell, value, __ATOMIC_RELAXED);",
-    ),
-    "a completion announces no data": (
-        "return __atomic_load_n(word, __ATOMIC_ACQUIRE);",
-        "return __atomic_load_n(word, __ATOMIC_RELAXED);",
-    ),
+    "no barrier before the completion doorbell": (SYNC + BELL + "comp", BELL + "comp"),
+    "no barrier before the state is written": (SYNC[:-1] + "  // the state has", "  //"),
+    "the slot's command is taken by two lanes": (f"index = {EMPTY};", TAKEN),
+    "a doorbell announces no writes": ("value, __ATOMIC_RELEASE", f"value, {RELAXED}"),
+    "a completion announces no data": ("n(word, __ATOMIC_ACQUIRE)", f"n(word, {RELAXED})"),
 }
 BUGS = {
     # Queues.
     "one command too many": (
-        "room = queue.depth - 1 - state.in_flight, first",
-        "room = queue.depth - state.in_flight, first",
+        "depth - 1 - state.in_flight, first",
+        "depth - state.in_flight, first",
     ),
     "the tail goes past the end": ("state.tail >= queue.depth", "state.tail > queue.depth"),
     "the phase tag is never flipped": ("-= queue.depth, state.phase ^= 1;", "-= queue.depth;"),
-    "the phase tag of lanes beyond the end": (
-        "at -= queue.depth, phase ^= 1;",
-        "at -= queue.depth;",
-    ),
+    "the phase tag of lanes beyond the end": ("at -= queue.depth, phase ^= 1", "at -= queue.depth"),
     "completions after a gap": (
         "count_trailing_ones(ballot(posted))",
         "count_ones(ballot(posted))",
     ),
     "the head goes past the end": ("state.head >= queue.depth", "state.head > queue.depth"),
-    "the completion doorbell is not written": (
-        "if (lane == 0) write_doorbell(queue.completion_doorbell, state.head);",
-        "",
-    ),
+    "the completion doorbell is not written": (BELL + "completion_doorbell, state.head);", ""),
     # Identifiers.
     "identifiers without a use count": ("(id + SLOTS) % IDENTIFIERS", "id"),
     "the use count is not compared": (" && queue.identifiers[slot] == id", ""),
     "the slot of an identifier is not checked": ("slot < queue.depth && ", ""),
     "a completed command stays in its slot": (
-        "exchange(queue.commands + slot, NO_COMMAND)",
-        "exchange(queue.commands + slot, queue.commands[slot])",
+        EMPTY,
+        EMPTY.replace("NO_COMMAND", "queue.commands[slot]"),
     ),
     "the stack of identifiers is one off": (
         "queue.free[room - 1 - lane]",
         "queue.free[room - lane]",
     ),
     # Commands.
-    "the PRP list of another slot": (
-        "queue.prp_lists + LIST_ENTRIES * (u64)(id % SLOTS)",
-        "queue.prp_lists + LIST_ENTRIES * (u64)((id + 1) % queue.depth)",
-    ),
+    "the PRP list of another slot": (f"queue.prp_lists + {PART}", f"queue.prp_lists + {OTHER}"),
     "a PRP list of other lanes' bytes": ("from_lane(bytes, each)", "bytes"),
-    "arena pages that follow each other": (
-        "prp2 = bus_address(batch, page_start(offset) + PAGE)",
-        "prp2 = bus_address(batch, page_start(offset)) + PAGE",
-    ),
-    "PRPs that begin in the middle of a page": (
-        "page_start(offset) + page * PAGE",
-        "offset + page * PAGE",
-    ),
+    "arena pages that follow each other": (f"{NEXT_PAGE} + PAGE)", f"{NEXT_PAGE}) + PAGE"),
+    "PRPs that begin in the middle of a page": (f"{NEXT_PAGE} + page", "offset + page"),
     "bytes from the middle of a page": ("bytes = offset % PAGE + ", "bytes = "),
     # Ends.
     "the stop word is ignored": ("if (load_acquire(batch.stop)) fault = STOPPED;", ""),
