@@ -80,7 +80,7 @@ class GpuMachine:
             path.parent.mkdir(parents=True, exist_ok=True)
             if content is None or name == DRIVER:
                 path.unlink(missing_ok=True)
-            if name == DRIVER:
+            if name == DRIVER and content is not None:
                 path.symlink_to(f"../../../../bus/pci/drivers/{content}")
             elif content is not None:
                 path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -129,6 +129,7 @@ def group(address: str) -> str:
             "sysctl vm.nr_hugepages",
         ),
         ({known.DRIVER: "nvme"}, dict.fromkeys(BOTH, UIO), f"unmount its file s.*{BIND}"),
+        ({known.DRIVER: None}, dict.fromkeys(BOTH, UIO), BIND),
         (
             {known.DRIVER: "vfio-pci"},
             dict.fromkeys(BOTH, f"{UIO} (P2P by vfio-pci is not supported)"),
