@@ -7,7 +7,6 @@ import io
 import itertools
 import mmap
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -38,13 +37,8 @@ def host_memory(nbytes: int = 100_000) -> HostBuffer:
 # What is missing
 
 
-@pytest.fixture
-def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-
-
 NEEDS_CUDA: list[Callable[[], object]] = [
-    lambda: cuda.require(),
+    cuda.require,
     lambda: cuda.allocate(1, 0),
     lambda: cuda.page_lock(host_memory(), 0),
     lambda: cuda.CudaStream(0),
@@ -52,9 +46,17 @@ NEEDS_CUDA: list[Callable[[], object]] = [
 ]
 
 
-@pytest.mark.usefixtures("no_cupy")
 @pytest.mark.parametrize("use", NEEDS_CUDA)
-def test_without_cupy_it_says_what_to_install(use: Callable[[], object]) -> None:
+def test_a_missing_cupy_driver_or_gpu_is_named_with_its_remedy(
+    gpus: Cuda, monkeypatch: pytest.MonkeyPatch, use: Callable[[], object]
+) -> None:
+    gpus.count = 0
+    with pytest.raises(BackendUnavailable, match="no GPU 0"):
+        use()
+    gpus.count = None
+    with pytest.raises(BackendUnavailable, match=r"InsufficientDriver.*install NVIDIA's driver"):
+        use()
+    monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(BackendUnavailable, match=r"CuPy.*pip install 'dali-storage\[cuda12\]'"):
         use()
 
@@ -78,34 +80,22 @@ def test_a_cupy_that_does_not_work_is_as_none(
     sys.modules.pop("cupy", None)
 
 
-@pytest.mark.parametrize("use", NEEDS_CUDA)
-def test_without_a_driver_it_says_so(gpus: Cuda, use: Callable[[], object]) -> None:
-    gpus.count = None
-    with pytest.raises(BackendUnavailable, match=r"InsufficientDriver.*install NVIDIA's driver"):
-        use()
-
-
 @pytest.mark.parametrize("gpu", [-1, 2])
 def test_a_gpu_that_does_not_exist_is_named(gpus: Cuda, gpu: int) -> None:
-    with pytest.raises(
-        BackendUnavailable, match=re.escape(f"no GPU {gpu}; choose one from 0 to 1")
-    ):
+    with pytest.raises(BackendUnavailable, match=f"no GPU {gpu}; choose one from 0 to 1"):
         cuda.allocate(1, gpu)
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        ["-c", "import dali_storage; from dali_storage import readers, testing"],
-        ["-m", "dali_storage"],
-    ],
-)
+IMPORTS = ["-c", "import dali_storage; from dali_storage import readers, testing"]
+
+
+@pytest.mark.parametrize("start", [IMPORTS, ["-m", "dali_storage"]])
 def test_cupy_is_not_imported_at_start_up(tmp_path: Path, start: list[str]) -> None:
     (tmp_path / "cupy.py").write_text("open(__file__ + '.imported', 'w')")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": path}
     run = subprocess.run(
-        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *start], env=environment, capture_output=True, text=True, timeout=300
     )
     assert "Traceback" not in run.stderr
     assert os.listdir(tmp_path) == ["cupy.py"]
@@ -116,7 +106,7 @@ def test_cupy_is_not_imported_at_start_up(tmp_path: Path, start: list[str]) -> N
 
 @pytest.mark.parametrize("nbytes", [0, 1, 2 << 20, (2 << 20) + 1])
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_it_is_allocated_on_its_gpu_in_units_of_2_mib(gpus: Cuda, nbytes: int, gpu: int) -> None:
+def test_memory_is_allocated_on_its_gpu_in_2_mib_units(gpus: Cuda, nbytes: int, gpu: int) -> None:
     buffer = cuda.allocate(nbytes, gpu)
     assert gpus.allocated == {buffer.address: (gpu, buffer.nbytes)}
     assert buffer.nbytes >= max(nbytes, 1)
@@ -125,7 +115,7 @@ def test_it_is_allocated_on_its_gpu_in_units_of_2_mib(gpus: Cuda, nbytes: int, g
     assert gpus.current == 0
 
 
-def test_too_much_is_a_memory_error_that_says_what_to_do(gpus: Cuda) -> None:
+def test_too_much_memory_is_an_error_that_says_what_to_do(gpus: Cuda) -> None:
     gpus.capacity = 1 << 20
     with pytest.raises(MemoryError, match=r"GPU 1 cannot allocate 2097152 bytes.*smaller"):
         cuda.allocate(1, 1)
@@ -134,12 +124,12 @@ def test_too_much_is_a_memory_error_that_says_what_to_do(gpus: Cuda) -> None:
 ends = st.none() | st.integers(-100, 100)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(st.tuples(ends, ends, st.integers(0, 255)), max_size=5),
     inner=st.tuples(ends, ends, ends, ends),
 )
-def test_parts_are_read_and_written_as_those_of_a_bytearray(
+def test_parts_of_a_buffer_are_read_and_written_as_of_a_bytearray(
     gpus: Cuda,
     parts: list[tuple[int | None, int | None, int]],
     inner: tuple[int | None, int | None, int | None, int | None],
@@ -155,26 +145,25 @@ def test_parts_are_read_and_written_as_those_of_a_bytearray(
     assert part[inner[2] : inner[3]].tobytes() == expected[inner[2] : inner[3]]
 
 
-def test_a_slice_with_a_step_is_refused(gpus: Cuda) -> None:
-    with pytest.raises(ValueError, match="step"):
-        cuda.allocate(1, 0)[::2]
-
-
 @pytest.mark.parametrize("value", [b"12", b"1234", np.zeros(4, np.uint8)])
-def test_another_number_of_bytes_is_refused(gpus: Cuda, value: Any) -> None:
+def test_a_slice_with_a_step_or_for_other_numbers_of_bytes_is_refused(
+    gpus: Cuda, value: Any
+) -> None:
     buffer = cuda.allocate(1, 0)
+    with pytest.raises(ValueError, match="step"):
+        buffer[::2]
     with pytest.raises(ValueError, match=f"cannot copy {len(value)} bytes to 3 bytes"):
         buffer[5:8] = value
 
 
-def test_it_is_copied_and_filled_on_its_own_gpu(gpus: Cuda) -> None:
+def test_a_buffer_is_copied_and_filled_on_its_own_gpu(gpus: Cuda) -> None:
     buffer = cuda.allocate(1, 1)
     buffer[2:4] = b"ab"  # the machine refuses addresses of other GPUs than the current one
     buffer[4:6] = 7
     assert buffer[2:6].tobytes() == b"ab\7\7"
 
 
-def test_the_last_slice_keeps_it_alive(gpus: Cuda) -> None:
+def test_the_last_slice_keeps_a_buffer_alive(gpus: Cuda) -> None:
     part = cuda.allocate(1, 0)[10:20][2:4]
     gc.collect()
     assert gpus.allocated
@@ -213,24 +202,12 @@ def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyP
 # Page-locked memory
 
 
-@pytest.mark.parametrize("make", [host_memory, lambda: np.zeros(100_000, np.uint8)])
-def test_memory_is_page_locked_until_it_dies(gpus: Cuda, make: Callable[[], HostBuffer]) -> None:
-    buffer = cuda.page_lock(make(), 1)
-    assert gpus.registered == {address_of(buffer): buffer.nbytes}
-    view = buffer[5:]
-    del buffer
-    assert gpus.registered
-    del view
-    gc.collect()
-    assert not gpus.registered  # the machine aborts if the memory is freed before
-
-
 @pytest.mark.parametrize(
     "make",
     [host_memory, lambda: host_memory()[4096:], lambda: np.empty(1 << 26, np.uint8)],
     ids=["a mapping", "a part of an array", "an array that owns its memory"],
 )
-def test_memory_is_unregistered_before_it_is_freed(
+def test_memory_is_page_locked_until_before_it_is_freed(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], HostBuffer]
 ) -> None:
     is_mapped: list[bool] = []
@@ -238,16 +215,28 @@ def test_memory_is_unregistered_before_it_is_freed(
     class Machine(Cuda):
         def hostUnregister(self, address: int) -> None:  # noqa: N802
             is_mapped.append(fake_cuda._is_mapped(address))
+            super().hostUnregister(address)
 
-    fake_cuda.install(monkeypatch, Machine())
-    locked = cuda.page_lock(make(), 0)
+    machine = fake_cuda.install(monkeypatch, Machine())
+    locked = cuda.page_lock(make(), 1)
+    assert machine.registered == {address_of(locked): locked.nbytes}
     assert is_mapped == []
     del locked
     assert is_mapped == [True]
+    assert not machine.registered
+
+
+def test_a_view_keeps_memory_page_locked(gpus: Cuda) -> None:
+    view = cuda.page_lock(np.zeros(100_000, np.uint8), 1)[5:]
+    gc.collect()
+    assert gpus.registered
+    del view
+    assert not gpus.registered
 
 
 def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
     """CUDA would take a new mapping at the same address for the old one."""
+    gc.freeze()  # later collections skip what exists already
     for instruction in itertools.count():
         buffer = host_memory()
         ended = ends_at(instruction, cuda, partial(cuda.page_lock, buffer, 0))
@@ -256,6 +245,7 @@ def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
         assert not gpus.registered
         if not ended:
             break
+    gc.unfreeze()
     assert instruction > 50
 
 
@@ -267,7 +257,7 @@ def test_memory_that_someone_else_has_page_locked_stays_so(gpus: Cuda) -> None:
     assert gpus.registered
 
 
-def test_memory_that_cannot_be_page_locked(gpus: Cuda) -> None:
+def test_memory_that_cannot_be_page_locked_is_an_error(gpus: Cuda) -> None:
     gpus.capacity = 10
     with pytest.raises(MemoryError, match=r"cannot page-lock 100000 bytes.*pinned=False"):
         cuda.page_lock(host_memory(), 0)
@@ -304,7 +294,7 @@ def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
     thread.start()
     assert thread.is_alive()
     gpus.may_run.set()
-    thread.join(5)
+    thread.join(120)
     assert not thread.is_alive()
 
 

@@ -41,7 +41,7 @@ class TestReaderOnDeviceMemory(SnapshotRangeTests):
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_attributes(gpu: int, measured: Measured, name: str) -> None:
+def test_attributes_of_the_gpu_are_measured(gpu: int, measured: Measured, name: str) -> None:
     measured(f"attribute {name}", driver.attribute(gpu, ATTRIBUTES[name]), "")
 
 
@@ -96,7 +96,7 @@ def test_memory_of_any_kind_is_page_locked(
 
 
 @pytest.mark.parametrize("page_locked", [False, True])
-def test_the_speed_of_copies(gpu: int, measured: Measured, page_locked: bool) -> None:
+def test_the_speed_of_copies_is_measured(gpu: int, measured: Measured, page_locked: bool) -> None:
     memory: HostBuffer = np.frombuffer(anonymous(64 * MIB), np.uint8)
     memory[:] = 1  # so that all pages are there
     if page_locked:

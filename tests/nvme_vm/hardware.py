@@ -16,12 +16,10 @@ class ReadError:
     Attributes:
         sector: the number of the bad sector of 512 bytes in the image.
         once: only the first read of the sector fails.
-        errno: what QEMU gets from the image; the guest gets "unrecovered read error".
     """
 
     sector: int
     once: bool = False
-    errno: int = EIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class Namespace:
         }
         if self.read_errors:
             errors = [
-                {"event": "read_aio", "sector": e.sector, "once": e.once, "errno": e.errno}
+                {"event": "read_aio", "sector": e.sector, "once": e.once, "errno": EIO}
                 for e in self.read_errors
             ]
             file = {"driver": "blkdebug", "image": file, "inject-error": errors}

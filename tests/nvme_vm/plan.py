@@ -5,13 +5,6 @@ Names in capitals with a hyphen are serial numbers of controllers.
 
 from __future__ import annotations
 
-RAW_512, RAW_4096 = "RAW-512", "RAW-4096"
-"""Disks of random bytes; their images in the shared directory have the same names."""
-
-RAW_SIZE = 4 << 20  # bytes
-RAW_BAD_SECTOR = 4001
-RAW_HUGEPAGES = 16
-
 EMPTY = {512: "EMPTY-512", 4096: "EMPTY-4096"}
 """Empty disks for the guest to use, by their block size in bytes."""
 

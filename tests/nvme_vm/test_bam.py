@@ -14,8 +14,8 @@ from tests.nvme_vm.test_xnvme import machine
 
 BROKEN = {
     "bad": ("class1/04.bin", 140_000),
-    "once": ("class2/11.bin", 299_000),
-    "not retried": ("class0/06.bin", 70_000),
+    "once address": ("class2/11.bin", 299_000),
+    "not retried address": ("class0/06.bin", 70_000),
 }
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.nvme_vm import plan
 from tests.nvme_vm.disks import disk
-from tests.nvme_vm.guests import TIMEOUT, guest_tests, run
-from tests.nvme_vm.hardware import Controller, Namespace, ReadError
+from tests.nvme_vm.guests import TIMEOUT
 from tests.nvme_vm.machine import Machine, MachineError
 
 
@@ -42,20 +39,3 @@ def test_a_machine_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     machine = Machine(directory=tmp_path, controllers=(disk("NONE", tmp_path / "none"),))
     with pytest.raises(MachineError, match=r"(?s)could not be started.*none.*No such file"):
         machine.run(["true"], TIMEOUT)
-
-
-def test_controllers_have_the_properties_they_were_given(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    for serial in (plan.RAW_512, plan.RAW_4096):
-        (tmp_path / serial).write_bytes(random.bytes(plan.RAW_SIZE))
-    bad = (ReadError(plan.RAW_BAD_SECTOR),)
-    small = disk(plan.RAW_512, tmp_path / plan.RAW_512, read_errors=bad)
-    large = Controller(
-        namespaces=(Namespace(image=tmp_path / plan.RAW_4096, logical_block_size=4096),),
-        serial=plan.RAW_4096,
-        mdts=4,
-    )
-    machine = Machine(
-        directory=tmp_path, controllers=(small, large), hugepages=plan.RAW_HUGEPAGES, iommu=True
-    )
-    run(machine, guest_tests("raw"))

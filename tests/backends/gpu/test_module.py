@@ -17,8 +17,8 @@ from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher, Launches
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.waiting import run_in_lane
+from tests.backends.gpu.conftest import Kernels
 from tests.kit import fake_cuda
-from tests.kit.nvme_sim import build
 from tests.kit.nvme_sim.reads import Reads, Setup, place
 from tests.kit.nvme_sim.simulation import NEVER, Simulation
 from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED
@@ -101,59 +101,34 @@ class Stream(fake_cuda.Stream):
         self.machine.in_stream.pop()  # type: ignore[attr-defined]
 
 
-@pytest.fixture(scope="module")
-def libraries(sim_folder: Path) -> tuple[Path, Path]:
-    kernel = build.build_kernel(sim_folder / "module_kernel", 1)
-    return kernel, build.build_controller(sim_folder / "module_controller")
-
-
 @pytest.fixture
-def gpu(libraries: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+def gpu(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     """It must have nothing allocated and nothing registered in the end."""
-    machine = Gpu(libraries[0])
+    machine = Gpu(kernels(1))
     fake_cuda.install(monkeypatch, machine)
     yield machine
     gc.collect()
-    assert machine.allocated == {}
-    assert machine.registered == {}
+    assert (machine.allocated, machine.registered) == ({}, {})
 
 
 @pytest.fixture
-def simulation(libraries: tuple[Path, Path]) -> Simulation:
-    setup = Setup(queues=3, depth=9)
-    return Simulation(libraries[1], setup, image=IMAGE, arena_bytes=64 << 20)
+def simulation(controller: Path) -> Simulation:
+    return Simulation(controller, Setup(queues=3, depth=9), image=IMAGE, arena_bytes=64 << 20)
 
 
 def launches_of(simulation: Simulation, gpu: int = 0) -> Launches:
-    pairs, depth = simulation.queues.copy(), simulation.setup.depth
-    lists = [
-        np.array((ctypes.c_uint64 * depth).from_address(int(address)))
-        for address in pairs["prp_list_bus"]
-    ]
+    pairs = simulation.queues.copy()
+    lists = np.array([columns["prp_list_bus"] for columns in simulation.columns])
     for name in ("prp_list_bus", "commands", "identifiers", "free"):
         pairs[name] = 0
-    return Launcher(gpu).launches(pairs, np.array(lists))
+    return Launcher(gpu).launches(pairs, lists)
 
 
 def start(
-    launches: Launches, simulation: Simulation, reads: Reads, patience_s: float = 20.0
+    launches: Launches, simulation: Simulation, reads: Reads, patience_s: float = 120.0
 ) -> None:
-    setup = simulation.setup
-    batch = layout.batch(
-        count=reads.slba.size,
-        page_shift=setup.page_shift,
-        block_shift=setup.block_shift,
-        nsid=1,
-        share=8,
-        patience_s=patience_s,
-    )
-    launches.start(
-        batch,
-        slba=reads.slba.astype(np.uint64),
-        blocks=reads.blocks.astype(np.uint32),
-        offset=reads.offset.astype(np.uint64),
-        page_bus=simulation.page_bus,
-    )
+    batch, columns = simulation.batch(reads, 8, patience_s)
+    launches.start(batch, **columns)
 
 
 def some_reads(count: int, simulation: Simulation) -> Reads:
@@ -181,7 +156,7 @@ def test_batches_are_read_right_in_a_lane(gpu: Gpu, simulation: Simulation) -> N
     assert simulation.counters["commands"] == 504
 
 
-def test_a_batch_that_is_larger_than_the_memory_for_columns(
+def test_a_batch_larger_than_the_memory_for_columns_gets_more(
     gpu: Gpu, simulation: Simulation
 ) -> None:
     random, count = np.random.default_rng(2), 90_000
@@ -202,7 +177,7 @@ def test_a_batch_that_is_larger_than_the_memory_for_columns(
         assert sum(size for _, size in gpu.allocated.values()) > before
 
 
-def test_statuses_are_those_of_the_commands(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_launch_has_the_statuses_of_its_commands(gpu: Gpu, simulation: Simulation) -> None:
     reads = some_reads(400, simulation)
     bad = np.logical_or.reduce([reads.covers(block) for block in BAD_BLOCKS])
     with simulation:
@@ -217,7 +192,7 @@ def test_statuses_are_those_of_the_commands(gpu: Gpu, simulation: Simulation) ->
     assert bad.any()
 
 
-def test_a_launch_tells_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_launch_says_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: Simulation) -> None:
     reads = some_reads(400, simulation)
     with simulation:
         simulation.fault(int(reads.slba[3]), NEVER)
@@ -249,11 +224,15 @@ def test_launches_go_on_after_a_stop_without_a_launch(gpu: Gpu, simulation: Simu
         assert not launches.wait().any()
 
 
-def test_a_gpu_that_fails_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
+illegal_address = partial(fake_cuda.CUDARuntimeError, "cudaErrorIllegalAddress")
+is_an_error = partial(pytest.raises, OSError, match="GPU 0 has failed .* cudaErrorIllegalAddress")
+
+
+def test_a_gpu_that_fails_during_a_launch_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
     launches = launches_of(simulation)
     start(launches, simulation, some_reads(3, simulation))
-    gpu.failure = fake_cuda.CUDARuntimeError("cudaErrorIllegalAddress")
-    with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
+    gpu.failure = illegal_address()
+    with is_an_error():
         launches.wait()
     gpu.failure = None
 
@@ -262,18 +241,18 @@ def test_launches_cannot_be_made_on_a_gpu_that_has_failed(
     gpu: Gpu, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise fake_cuda.CUDARuntimeError("cudaErrorIllegalAddress")
+        raise illegal_address()
 
     monkeypatch.setattr(gpu, "memcpyAsync", fail)
     fake_cuda.install(monkeypatch, gpu)
-    with pytest.raises(OSError, match=r"GPU 0 has failed .* cudaErrorIllegalAddress"):
+    with is_an_error():
         launches_of(simulation)
 
 
 def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
     launches = launches_of(simulation)
-    gpu.failure = RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")  # of the driver
-    with pytest.raises(OSError, match=r"GPU 0 has failed .* CUDA_ERROR_ILLEGAL_ADDRESS"):
+    gpu.failure = RuntimeError("cudaErrorIllegalAddress")  # of the driver
+    with is_an_error():
         start(launches, simulation, some_reads(3, simulation))
     gpu.failure = None
     launches.stop()
@@ -283,9 +262,8 @@ def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation
 @pytest.mark.parametrize("capability", ["61", "52"])
 def test_a_gpu_that_is_too_old_is_refused(gpu: Gpu, capability: str) -> None:
     gpu.capability = capability
-    with pytest.raises(
-        BackendUnavailable, match=f"capability {capability[0]}.{capability[1]}.*7.0"
-    ):
+    words = f"capability {capability[0]}.{capability[1]}.*7.0"
+    with pytest.raises(BackendUnavailable, match=words):
         Launcher(0)
 
 
@@ -309,8 +287,7 @@ def test_memory_and_registers_are_mapped_until_they_die(gpu: Gpu) -> None:
 def test_registers_that_cuda_does_not_map_are_refused(gpu: Gpu) -> None:
     gpu.maps_registers = False
     launcher, registers = Launcher(0), np.zeros(4096, np.uint8)
-    with pytest.raises(
-        BackendUnavailable, match=r"registers .* cudaErrorNotPermitted; run as root"
-    ):
+    words = "registers .* cudaErrorNotPermitted; run as root"
+    with pytest.raises(BackendUnavailable, match=words):
         launcher.map_registers(registers)
     assert gpu.registered == {}

@@ -5,76 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage.backends.gpu import layout, queue_pairs
+from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu import queue as gpu_queue
 from dali_storage.backends.gpu.queue import GpuQueue
 from dali_storage.backends.xnvme.bus import BusMemory
-from dali_storage.contract._types import address_of
-from tests.backends.gpu.test_queue_pairs import Controller, Memory
+from tests.kit.gpu_controller import MOVED, Controller, Launcher, Memory, Registers
 
 BLOCK = 512
-MOVED = 1 << 40  # from addresses of the processor to those of the kernel
-
-
-class Registers:
-    def offsets(self, qid: int) -> tuple[int, int]:
-        return 8 * qid, 8 * qid + 4
-
-
-class Launches:
-    """Launches that do nothing.
-
-    Attributes:
-        pairs: as they were given.
-        batches: what was launched: a BATCH and its columns.
-        outcome: what `wait()` raises, or the statuses that it returns.
-        running: a launch has begun, and nobody has waited for its end.
-    """
-
-    def __init__(self, pairs: np.ndarray, prp_list_bus: np.ndarray) -> None:
-        self.pairs, self.prp_list_bus = pairs, prp_list_bus
-        self.batches: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
-        self.outcome: Any = None
-        self.stopping: list[BaseException] = []  # what `stop()` raises
-        self.running = False
-
-    def start(self, batch: np.ndarray, **columns: np.ndarray) -> None:
-        self.running = True
-        self.batches.append((batch, columns))
-
-    def wait(self) -> np.ndarray:
-        if isinstance(self.outcome, BaseException):
-            raise self.outcome
-        self.running = False
-        count = int(self.batches[-1][0]["count"])
-        return np.zeros(count, np.uint32) if self.outcome is None else np.array(self.outcome)
-
-    def stop(self) -> None:
-        if self.stopping:
-            raise self.stopping.pop()
-        self.running = False
-
-
-class Launcher:
-    def __init__(self) -> None:
-        self.made: list[Launches] = []
-
-    def map_memory(self, memory: np.ndarray) -> int:
-        return address_of(memory) + MOVED
-
-    def launches(self, pairs: np.ndarray, prp_list_bus: np.ndarray) -> Launches:
-        self.made.append(Launches(pairs, prp_list_bus))
-        return self.made[-1]
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    return Memory(monkeypatch)
 
 
 @pytest.fixture
@@ -88,22 +29,19 @@ def launcher() -> Launcher:
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Memory that is leaked on purpose."""
-    kept: list[object] = []
-    monkeypatch.setattr(gpu_queue, "_leaked_on_purpose", kept)
-    monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", [])
-    return kept
+def kept_buffers(kept: list[object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Memory of readers that is leaked on purpose."""
+    buffers: list[object] = []
+    monkeypatch.setattr(gpu_queue, "_leaked_on_purpose", buffers)
+    return buffers
 
 
 @pytest.fixture
 def queue(admin: Controller, launcher: Launcher) -> Iterator[GpuQueue]:
-    admin.nsid = 7  # type: ignore[attr-defined]
-    registers: Any = Registers()
-    device: Any = admin
+    admin.nsid = 7
     controller = gpu_queue.Controller(
-        device=device,
-        registers=registers,
+        device=admin,
+        registers=Registers(),
         doorbells=5000,
         granted=8,
         launcher=launcher,
@@ -133,13 +71,8 @@ def test_a_batch_and_the_queue_pairs_are_as_the_kernel_wants_them(
     assert read(queue) == {}
     (launches,) = launcher.made
     ((batch, columns),) = launches.batches
-    assert {name: int(batch[name]) for name in ("count", "block_shift", "page_shift", "nsid")} == {
-        "count": 3,
-        "block_shift": 9,
-        "page_shift": 12,
-        "nsid": 7,
-    }
-    assert batch["patience_ns"] == 3_000_000_000
+    names = ("count", "block_shift", "page_shift", "nsid", "patience_ns")
+    assert [int(batch[name]) for name in names] == [3, 9, 12, 7, 3_000_000_000]
     assert columns["slba"].tolist() == [0, 8, 16]
     assert columns["blocks"].tolist() == [2, 2, 2]
     assert columns["offset"].tolist() == [0, 4096, 8192]
@@ -178,21 +111,15 @@ def test_an_arena_may_begin_in_the_middle_of_a_page(queue: GpuQueue, launcher: L
 
 def test_failed_commands_are_described(queue: GpuQueue, launcher: Launcher) -> None:
     launcher.made[0].outcome = [0, layout.DNR | 0x281, 0x080]
-    assert read(queue) == {
-        1: (
-            errno.EIO,
-            "NVMe status Unrecovered Read Error (SCT 2h, SC 81h): cannot read 1024 bytes",
-        ),
-        2: (errno.EIO, "NVMe status LBA Out of Range (SCT 0h, SC 80h): cannot read 1024 bytes"),
-    }
+    statuses = ("Unrecovered Read Error (SCT 2h, SC 81h)", "LBA Out of Range (SCT 0h, SC 80h)")
+    words = [f"NVMe status {status}: cannot read 1024 bytes" for status in statuses]
+    assert read(queue) == {1: (errno.EIO, words[0]), 2: (errno.EIO, words[1])}
 
 
-def test_nothing_is_launched_for_no_commands(queue: GpuQueue, launcher: Launcher) -> None:
+def test_nothing_is_launched_for_no_commands_or_one_outside_of_the_arena(
+    queue: GpuQueue, launcher: Launcher
+) -> None:
     assert read(queue, 0) == {}
-    assert launcher.made[0].batches == []
-
-
-def test_a_read_outside_of_the_arena_is_refused(queue: GpuQueue, launcher: Launcher) -> None:
     with pytest.raises(ValueError, match="command 256"):
         read(queue, 257)
     assert launcher.made[0].batches == []
@@ -219,29 +146,20 @@ def test_a_fault_deletes_the_queue_pairs_and_the_next_read_makes_new_ones(
     assert len(admin.queues) == 4
 
 
-def test_an_error_keeps_the_queue_pairs_if_nothing_is_in_flight(
-    queue: GpuQueue, launcher: Launcher
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_an_error_keeps_the_queue_pairs_only_if_nothing_is_in_flight(
+    queue: GpuQueue, launcher: Launcher, admin: Controller, in_flight: int
 ) -> None:
-    launches = launcher.made[0]
+    (launches,) = launcher.made
     launches.outcome = MemoryError("no room")
+    launches.pairs["fault"], launches.pairs["in_flight"] = layout.STOPPED * in_flight, in_flight
     with pytest.raises(MemoryError, match="no room"):
         read(queue)
     assert not launches.running
+    assert bool(admin.queues) == (not in_flight)
     launches.outcome = None
     assert read(queue) == {}
-    assert len(launcher.made) == 1
-
-
-def test_an_error_deletes_the_queue_pairs_if_commands_are_in_flight(
-    queue: GpuQueue, launcher: Launcher, admin: Controller
-) -> None:
-    launches = launcher.made[0]
-    launches.outcome = MemoryError("no room")
-    launches.pairs["fault"], launches.pairs["in_flight"] = layout.STOPPED, 1
-    with pytest.raises(MemoryError, match="no room"):
-        read(queue)
-    assert not launches.running
-    assert admin.queues == {}
+    assert len(launcher.made) == 1 + in_flight
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -269,14 +187,14 @@ def test_a_gpu_that_fails_deletes_the_queue_pairs(
 
 
 def test_memory_is_kept_if_the_queue_pairs_cannot_be_deleted(
-    queue: GpuQueue, launcher: Launcher, admin: Controller, kept: list[object]
+    queue: GpuQueue, launcher: Launcher, admin: Controller, kept_buffers: list[object]
 ) -> None:
     launcher.made[0].pairs["fault"] = layout.TIMED_OUT
     admin.fails[4] = 0x006
     owner = object()
     with pytest.raises(OSError, match="stopped answering"):
         read(queue, owner=owner)
-    assert kept == [[owner]]
+    assert kept_buffers == [[owner]]
     with pytest.raises(OSError, match="stopped answering") as caught:
         read(queue)
     assert caught.value.errno == errno.ENODEV
@@ -285,28 +203,24 @@ def test_memory_is_kept_if_the_queue_pairs_cannot_be_deleted(
 @pytest.mark.parametrize(
     ("change", "error", "what"),
     [
-        (lambda queue, patch: queue.close(), ValueError, "closed"),
-        (lambda queue, patch: patch.setattr(os, "getpid", lambda: -1), RuntimeError, "forked"),
+        (lambda queue, admin, patch: queue.close(), ValueError, "closed"),
+        (lambda queue, admin, patch: patch.setattr(os, "getpid", lambda: -1), RuntimeError, "fork"),
+        (lambda queue, admin, patch: patch.setattr(admin, "gone", True), OSError, "another driver"),
     ],
+    ids=["closed", "forked", "taken over"],
 )
 def test_a_queue_that_cannot_be_used_is_refused(
     queue: GpuQueue,
+    admin: Controller,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[..., None],
     error: type[Exception],
     what: str,
 ) -> None:
     with monkeypatch.context() as patch:
-        change(queue, patch)
-        with pytest.raises(error, match=what):
+        change(queue, admin, patch)
+        with pytest.raises(error, match=what) as caught:
             read(queue)
+    assert error is not OSError or caught.value.errno == errno.ENODEV
     queue.close()
     queue.close()
-
-
-def test_a_controller_that_was_taken_over_is_refused(queue: GpuQueue, admin: Controller) -> None:
-    admin.gone = True
-    with pytest.raises(OSError, match="another driver") as caught:
-        read(queue)
-    assert caught.value.errno == errno.ENODEV
-    admin.gone = False

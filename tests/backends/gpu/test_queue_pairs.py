@@ -2,127 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage.backends.gpu import queue_pairs, registers
 from dali_storage.backends.gpu.admin import count_granted
 from dali_storage.backends.gpu.queue_pairs import QueuePairs
 from dali_storage.backends.gpu.registers import Registers
-from dali_storage.backends.xnvme import bus
 from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
-
-PAGE = 4096
-INVALID_IDENTIFIER, INVALID_SIZE = 0x101, 0x102
-
-
-class Controller:
-    """Its admin queue, as libxnvme offers it, and what it knows of queues.
-
-    Attributes:
-        taken: identifiers of queue pairs of others.
-        queues: (is it a submission queue, identifier) -> (bus address, bytes).
-        log: opcodes, in their order.
-        fails: the number of a command -> its status, or an Exception to raise after the command; or
-            None: it does not answer.
-    """
-
-    def __init__(self, granted: int = 8, max_depth: int = 2048) -> None:
-        self.granted, self.max_depth = granted, max_depth
-        self.taken: set[int] = {1}
-        self.queues: dict[tuple[bool, int], tuple[int, int]] = {}
-        self.log: list[int] = []
-        self.fails: dict[int, Any] = {}
-        self.lost = self.gone = False
-        self.pointer = 0xD
-        self.library = SimpleNamespace(xnvme_cmd_pass_admin=self.run)
-
-    @property
-    def is_gone(self) -> bool:
-        return self.lost or self.gone
-
-    def run(self, address: int, *payload: object) -> int:
-        assert payload == (None, 0, None, 0)
-        assert not self.gone
-        context = np.frombuffer((ctypes.c_uint8 * 128).from_address(address), np.uint8)
-        words = context[:64].view(np.uint32)
-        assert context[80:88].view(np.uint64)[0] == self.pointer
-        failure = self.fails.get(len(self.log), 0)
-        self.log.append(int(words[0]))
-        if failure is None:
-            return -errno.EAGAIN
-        status, result = failure, 0
-        if not isinstance(failure, int) or not failure:
-            prp1 = int(context[24:32].view(np.uint64)[0])
-            status, result = self.execute(int(words[0]), prp1, int(words[10]), int(words[11]))
-        context[64:68].view(np.uint32)[0] = result
-        context[78:80].view(np.uint16)[0] = status << 1 | 1
-        if isinstance(failure, BaseException):
-            raise failure
-        return -errno.EIO if status else 0
-
-    def execute(self, opcode: int, prp1: int, cdw10: int, cdw11: int) -> tuple[int, int]:
-        if opcode == 10:
-            assert cdw10 == 7
-            return 0, (self.granted - 1) << 16 | (self.granted + 2)
-        qid, depth = cdw10 & 0xFFFF, (cdw10 >> 16) + 1
-        is_submission = opcode in (0, 1)
-        if opcode in (0, 4):
-            assert cdw10 == qid
-            if not is_submission:
-                assert (True, qid) not in self.queues  # it would be an error
-            return (0 if self.queues.pop((is_submission, qid), None) else INVALID_IDENTIFIER), 0
-        if not 1 <= qid <= self.granted or qid in self.taken or (is_submission, qid) in self.queues:
-            return INVALID_IDENTIFIER, 0
-        if depth > self.max_depth:
-            return INVALID_SIZE, 0
-        assert prp1 % PAGE == 0
-        assert cdw11 == (qid << 16 | 1 if is_submission else 1)
-        assert not is_submission or (False, qid) in self.queues
-        self.queues[is_submission, qid] = prp1, depth * (64 if is_submission else 16)
-        return 0, 0
-
-
-class Memory:
-    """Memory whose pages are on the bus in runs, with gaps between them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, run: int = 512, first: int = 512) -> None:
-        self.run, self.first = run, first
-        self.pages: dict[int, int] = {}  # bus address -> address
-        monkeypatch.setattr(bus, "allocate", self.allocate)
-
-    def allocate(self, device: object, nbytes: int) -> tuple[np.ndarray, BusMemory]:
-        raw = np.full(nbytes + PAGE, 0xEE, np.uint8)
-        memory = raw[-address_of(raw) % PAGE :][:nbytes]
-        numbers = np.arange(-(-nbytes // PAGE))
-        runs = (numbers + self.run - self.first) // self.run
-        pages = ((1 << 30) + numbers * PAGE + runs * (1 << 30)).astype(np.uint64)
-        addresses = address_of(memory) + numbers * PAGE
-        self.pages.update(zip(pages.tolist(), addresses.tolist(), strict=True))
-        return memory, BusMemory(address_of(memory), nbytes, pages, 12)
-
-    def host(self, address: int, nbytes: int) -> int:
-        """The host address of memory that is contiguous there and on the bus."""
-        each = [self.pages[address + at] for at in range(0, nbytes, PAGE)]
-        assert np.diff([*each]).tolist() == [PAGE] * (len(each) - 1)
-        return each[0]
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    return Memory(monkeypatch)
+from tests.kit.gpu_controller import PAGE, Controller, Memory
 
 
 def make(controller: Controller, count: int = 2, depth: int = 16, **options: Any) -> QueuePairs:
@@ -136,7 +34,6 @@ def make(controller: Controller, count: int = 2, depth: int = 16, **options: Any
     return pairs
 
 
-@settings(deadline=None)
 @given(
     count=st.integers(1, 7),
     depth=st.integers(2, 1024),
@@ -178,7 +75,7 @@ def test_queues_are_where_the_controller_was_told(
         assert controller.queues == {}
 
 
-def test_completion_queues_elsewhere(memory: Memory) -> None:
+def test_completion_queues_may_be_elsewhere(memory: Memory) -> None:
     controller = Controller()
     buffer = np.full(2 * queue_pairs.COMPLETION_BYTES, 0xEE, np.uint8)
     pages = ((7 << 40) + np.arange(8) * 9 * PAGE).astype(np.uint64)
@@ -190,7 +87,7 @@ def test_completion_queues_elsewhere(memory: Memory) -> None:
     assert pairs.close()
 
 
-def test_identifiers_of_others_are_left_out(memory: Memory) -> None:
+def test_queue_pairs_leave_out_identifiers_of_others(memory: Memory) -> None:
     controller = Controller()
     controller.taken |= {8, 6}
     pairs = make(controller, 3)
@@ -199,17 +96,19 @@ def test_identifiers_of_others_are_left_out(memory: Memory) -> None:
     assert controller.queues == {}
 
 
-def test_too_few_free_queues_are_refused_and_none_is_left(memory: Memory) -> None:
-    controller = Controller()
-    with pytest.raises(BackendUnavailable, match=r"of the 8 I/O queue pairs .* only 7 are free"):
-        make(controller, 8)
-    assert controller.queues == {}
-
-
-def test_a_refused_queue_is_named_and_none_is_left(memory: Memory) -> None:
+@pytest.mark.parametrize(
+    ("count", "depth", "error", "words"),
+    [
+        (8, 16, BackendUnavailable, r"of the 8 I/O queue pairs .* only 7 are free"),
+        (2, 65, OSError, r"queue pair 8 of 65 entries: .*\(SCT 1h, SC 02h\)"),
+    ],
+)
+def test_queue_pairs_that_are_refused_are_named_and_none_is_left(
+    memory: Memory, count: int, depth: int, error: type[Exception], words: str
+) -> None:
     controller = Controller(max_depth=64)
-    with pytest.raises(OSError, match=r"queue pair 8 of 65 entries: .*\(SCT 1h, SC 02h\)"):
-        make(controller, 2, 65)
+    with pytest.raises(error, match=words):
+        make(controller, count, depth)
     assert controller.queues == {}
 
 
@@ -235,17 +134,9 @@ def test_deleting_goes_on_after_ctrl_c(memory: Memory, number: int) -> None:
     assert controller.log == [5, 1, 5, 1, 0, 4, 0, 4]
 
 
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[QueuePairs]:
-    """Queue pairs that are leaked on purpose, with their memory."""
-    pairs: list[QueuePairs] = []
-    monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", pairs)
-    return pairs
-
-
 @pytest.mark.parametrize("failure", [0x00C, None])
 def test_memory_of_queues_that_cannot_be_deleted_is_kept(
-    memory: Memory, kept: list[QueuePairs], failure: Any
+    memory: Memory, kept: list[object], failure: Any
 ) -> None:
     controller = Controller()
     pairs = make(controller)
@@ -257,9 +148,7 @@ def test_memory_of_queues_that_cannot_be_deleted_is_kept(
     assert len(controller.log) == 6  # it is not touched again
 
 
-def test_a_controller_that_does_not_answer_is_given_up(
-    memory: Memory, kept: list[QueuePairs]
-) -> None:
+def test_a_controller_that_does_not_answer_is_given_up(memory: Memory, kept: list[object]) -> None:
     controller = Controller()
     controller.fails[1] = None
     with pytest.raises(OSError, match="does not answer") as caught:
@@ -270,7 +159,7 @@ def test_a_controller_that_does_not_answer_is_given_up(
     assert len(kept) == 1
 
 
-def test_a_controller_that_is_gone_is_not_touched(memory: Memory, kept: list[QueuePairs]) -> None:
+def test_a_controller_that_is_gone_is_not_touched(memory: Memory, kept: list[object]) -> None:
     controller = Controller()
     pairs = make(controller)
     controller.gone = True
@@ -290,7 +179,7 @@ def test_a_forked_process_deletes_nothing(memory: Memory, monkeypatch: pytest.Mo
     assert controller.queues == {}
 
 
-def test_the_number_of_queues_is_the_smaller_one() -> None:
+def test_the_granted_number_is_that_of_the_fewer_queues() -> None:
     device: Any = Controller(granted=5)
     assert count_granted(device) == 5
     device.fails[1] = 0x002

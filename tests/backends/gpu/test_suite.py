@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.gpu.conftest import Kernels
 from tests.gpu.test_dali import benchmark_of, compare_batches, make_files, share_of_our_memory
-from tests.kit.nvme_sim import build
 from tests.kit.paths import ROOT
 
 SUITE = ["-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
@@ -18,11 +18,11 @@ SUITE = ["-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
 
 
-def test_without_a_gpu_it_says_that_nothing_could_run() -> None:
+def test_without_a_gpu_make_test_gpu_says_that_nothing_could_run() -> None:
     code = "import sys, pytest; sys.modules['cupy'] = None; sys.exit(pytest.main(sys.argv[1:]))"
     done = run("-c", code, *SUITE)
     assert done.returncode == 2
@@ -31,21 +31,18 @@ def test_without_a_gpu_it_says_that_nothing_could_run() -> None:
     assert "passed" not in done.stdout
 
 
-def test_if_everything_was_left_out_it_is_no_success(sim_folder: Path) -> None:
-    done = run("-m", "tests.kit.gpu_on_host", kernel(sim_folder, 1), *SUITE, "-k", "exported")
+def test_if_all_tests_were_left_out_it_is_no_success(kernels: Kernels) -> None:
+    tests = [*SUITE[:-1], "tests/gpu/test_memory.py", "-k", "exported"]
+    done = run("-m", "tests.kit.gpu_on_host", str(kernels(1)), *tests)
     assert done.returncode == 2
     assert "1 skipped" in done.stdout
 
 
-def kernel(folder: Path, lanes: int) -> str:
-    path = folder / f"suite{lanes}" / "kernel.so"
-    return str(path if path.exists() else build.build_kernel(path.parent, lanes))
-
-
-def test_all_but_dali_runs_on_the_host(sim_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_all_but_dali_runs_on_the_host(kernels: Kernels, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     options = ["--figures", str(figures), "--ignore=tests/gpu/test_dali.py"]
-    done = run("-m", "tests.kit.gpu_on_host", kernel(sim_folder, 1), *SUITE, *options)
+    done = run("-m", "tests.kit.gpu_on_host", str(kernels(1)), *SUITE, *options)
     assert done.returncode == 0, done.stdout
     document = json.loads(figures.read_text())
     measured = {row["what"]: row for row in document["figures"]}
@@ -68,6 +65,7 @@ def test_a_sample_of_ours_is_recognised_in_a_pipeline(
     assert share_of_our_memory(jpegs, None, monkeypatch) == 1
 
 
+@pytest.mark.long
 def test_the_figures_of_the_benchmark_are_found(jpegs: Path, tmp_path: Path) -> None:
     found = benchmark_of(jpegs, tmp_path, ("python-file", "memory"), "--batchsize", 8)
     for leg in ("python-file", "memory"):

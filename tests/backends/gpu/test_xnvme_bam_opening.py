@@ -15,14 +15,12 @@ import pytest
 
 from dali_storage.backends import xnvme_bam
 from dali_storage.backends.extents import reader as extents_reader
-from dali_storage.backends.gpu import queue_pairs
 from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
-from tests.backends.gpu.test_queue import Launcher
-from tests.backends.gpu.test_queue_pairs import Controller, Memory
-from tests.backends.xnvme.test_pci import ADDRESS
+from tests.kit.gpu_controller import Controller, Launcher, Memory, Registers
+from tests.kit.gpu_machine import NVME
 
 GET_FEATURES, CREATE, DELETE = [10], [5, 1], [0, 4]
 COMMANDS = GET_FEATURES + 2 * CREATE + [5, 5] + CREATE  # two identifiers are taken by then
@@ -45,14 +43,11 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.admin: Any = Controller()
-        self.admin.nsid = 1
         self.mapped = self.is_open = False
         self.failing: dict[str, BaseException] = {}
         self.options: dict[str, Any] = {}
         self.where: Callable[[Any], int] = address_of
         self.max_depth = 1024
-        self.memory = Memory(monkeypatch)
-        monkeypatch.setattr(queue_pairs, "_leaked_on_purpose", [])
         launcher: Any = Launcher()
         self.made, self.page_locked = launcher.made, []
         map_memory = launcher.map_memory
@@ -86,7 +81,7 @@ class Machine:
         return (
             SimpleNamespace(
                 device=self.admin,
-                storage=SimpleNamespace(path=ADDRESS),
+                storage=SimpleNamespace(path=NVME),
                 lba_bytes=512,
                 transfer=self.transfer,
                 close=self.close,
@@ -121,7 +116,7 @@ class Machine:
 
     def reader(self, queues: int = 3, **options: Any) -> XnvmeBamReader:
         catalog: Any = SimpleNamespace(root=b"/")
-        return XnvmeBamReader(catalog, bmap="map", uri=ADDRESS, queues=queues, **options)
+        return XnvmeBamReader(catalog, bmap="map", uri=NVME, queues=queues, **options)
 
     def require_nothing_left(self) -> None:
         gc.collect()
@@ -129,16 +124,8 @@ class Machine:
         assert (self.mapped, self.is_open) == (False, False)
 
 
-class Registers:
-    doorbells = np.zeros(4096, np.uint8)
-    max_depth = 0
-
-    def offsets(self, qid: int) -> tuple[int, int]:
-        return 8 * qid, 8 * qid + 4
-
-
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(memory: Memory, kept: list[object], monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
@@ -152,13 +139,13 @@ def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machin
     reader.close()
 
 
-def test_options_go_to_the_parts_of_a_reader(machine: Machine) -> None:
+def test_options_of_a_reader_go_to_its_parts(machine: Machine) -> None:
     options = {"gpu": 3, "nsid": 2, "retries": 7, "check": False, "max_transfer": 8192}
     with machine.reader(1, **options) as reader:
         assert (reader.lanes, reader.device, reader.pinned, reader.gpu) == (1, "cpu", True, None)
         memory = reader.allocate(5000)
         assert machine.page_locked[-1] is memory
-    assert machine.options == {"uri": ADDRESS, "lanes": 1, **options}
+    assert machine.options == {"uri": NVME, "lanes": 1, **options}
     with machine.reader(1):
         assert machine.options["max_transfer"] == 2 << 20
 
@@ -169,7 +156,7 @@ class Peer:
     flushes = 0
 
     def __init__(self, gpu: int, address: str) -> None:
-        assert (gpu, address) == (1, ADDRESS)
+        assert (gpu, address) == (1, NVME)
         self.allocated: list[np.ndarray] = []
 
     def allocate(self, nbytes: int) -> np.ndarray:
@@ -229,7 +216,7 @@ def test_nothing_is_left_if_an_admin_command_fails_or_is_interrupted(
     machine.admin.fails[number] = failure
     with pytest.raises((OSError, KeyboardInterrupt)) as caught:
         machine.reader()
-    assert getattr(caught.value, "filename", ADDRESS) == ADDRESS
+    assert getattr(caught.value, "filename", NVME) == NVME
     caught.value.__traceback__ = None
     del caught
     machine.require_nothing_left()
@@ -255,7 +242,7 @@ def test_a_reader_is_cleaned_up_in_spite_of_a_second_ctrl_c(machine: Machine) ->
 
 def test_deeper_queues_than_the_controller_has_are_refused(machine: Machine) -> None:
     machine.max_depth = 64
-    with pytest.raises(ValueError, match=f"at most 64, the entries of a queue of {ADDRESS}, not 6"):
+    with pytest.raises(ValueError, match=f"at most 64, the entries of a queue of {NVME}, not 6"):
         machine.reader(queue_depth=65)
     machine.require_nothing_left()
     machine.reader(queue_depth=64).close()
@@ -264,7 +251,7 @@ def test_deeper_queues_than_the_controller_has_are_refused(machine: Machine) -> 
 @pytest.mark.parametrize("granted", [1, 2, 3])
 def test_more_queues_than_the_controller_grants_are_refused(machine: Machine, granted: int) -> None:
     machine.admin.granted = granted
-    most = f"{ADDRESS} grants {granted} queue pairs, of which libxnvme uses 2"
+    most = f"{NVME} grants {granted} queue pairs, of which libxnvme uses 2"
     with pytest.raises((ValueError, BackendUnavailable)) as caught:
         machine.reader(2)
     message = "queues must be at most 1, not 2" if granted == 3 else "use xnvme-block"
@@ -275,14 +262,14 @@ def test_more_queues_than_the_controller_grants_are_refused(machine: Machine, gr
     assert machine.admin.log == GET_FEATURES
 
 
-def test_an_error_that_names_a_file_keeps_its_name(machine: Machine) -> None:
+def test_an_error_of_opening_that_names_a_file_keeps_its_name(machine: Machine) -> None:
     machine.failing["Registers"] = OSError(errno.EMFILE, "Too many open files", "/dev/module")
     with pytest.raises(OSError) as caught:
         machine.reader()
     assert caught.value.filename == "/dev/module"
 
 
-def test_a_closed_reader_says_so(machine: Machine) -> None:
+def test_a_closed_reader_cannot_make_queues(machine: Machine) -> None:
     reader = machine.reader()
     reader.close()
     with pytest.raises(ValueError, match="closed"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from dali_storage.backends.gpu import layout
 from tests.kit.nvme_sim.reads import Reads
 from tests.kit.nvme_sim.simulation import Simulation, pointer
 
-_LIMIT_S = 60.0
+_LIMIT_S = 300.0
+BACKWARDS, STILL, DOORBELLS = 1, 2, 3
+"""Clocks of the kernel, see host.h."""
 
 
 class HostKernel:
@@ -23,13 +27,23 @@ class HostKernel:
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
 
+    @contextmanager
+    def clock(self, kind: int) -> Iterator[None]:
+        """The kernel measures its patience by another clock."""
+        in_use = ctypes.c_uint32.in_dll(self._library, "clock_in_use")
+        in_use.value = kind
+        try:
+            yield
+        finally:
+            in_use.value = 0
+
     def run(
         self,
         simulation: Simulation,
         reads: Reads,
         *,
         share: int = layout.LANES,
-        patience_s: float = 20.0,
+        patience_s: float = 120.0,
         stop: npt.NDArray[np.uint32] | None = None,
     ) -> npt.NDArray[np.uint32]:
         """Submit reads. Their statuses: uint32[n]. A kernel that does not end is stopped."""

@@ -37,7 +37,7 @@ from tests.kit.nvme_sim.simulation import FOREIGN, NEVER, TWICE, UNTOUCHED, Simu
 IMAGE = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8)
 BAD_BLOCKS = range(100, IMAGE.size >> 9, 700)
 UNRECOVERED = DNR | 0x281  # SCT 2h, SC 81h
-LIMIT_S = 120  # for all trials of a kernel
+LIMIT_S = 600  # for all trials of a kernel
 
 
 class Trial:
@@ -49,7 +49,7 @@ class Trial:
         patience_s: of the kernel, where the controller answers.
     """
 
-    def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 20.0) -> None:
+    def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 120.0) -> None:
         self.kernel, self.controller, self.patience_s = kernel, controller, patience_s
 
     def simulate(self, setup: Setup, arena_bytes: int) -> Simulation:

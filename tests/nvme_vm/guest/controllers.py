@@ -15,7 +15,7 @@ DIRECTORY = Path(os.environ["NVME_VM"])
 """Shared with the host."""
 
 _PCI = Path("/sys/bus/pci")
-_TIMEOUT = 20.0  # seconds, for a driver
+_TIMEOUT = 120.0  # seconds, for a driver
 
 
 def name(serial: str) -> str:
@@ -76,7 +76,7 @@ def wait_for_disk(serial: str, nsid: int = 1) -> str:
     """The block device of a controller that has just been bound to the kernel's driver.
 
     Raises:
-        LookupError: it does not appear within 20 seconds.
+        LookupError: it does not appear in time.
     """
     end = time.monotonic() + _TIMEOUT
     while not _has_disk(serial, nsid):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn
 
+import benchmark
 from dali_storage import readers
 from dali_storage.contract.errors import MapNotChecked
 from tests.nvme_vm import plan
@@ -51,3 +54,15 @@ def require_images_of_readers_file(backend: str, uri: str) -> None:
     assert [label for _, label in ours] == [label for _, label in expected]
     for (pixels, _), (right, _) in zip(ours, expected, strict=True):
         np.testing.assert_array_equal(pixels, right)
+
+
+def require_benchmark(command: str, uri: str, directory: Path) -> None:
+    """A command of the benchmark reads all JPEGs with only a device and its map."""
+    bmap, kept = controllers.DIRECTORY / plan.BMAP, directory / "result.json"
+    options = ("--uri", uri, "--bmap", str(bmap), "--batchsize", "8", "--json", str(kept))
+    with pytest.warns(MapNotChecked, match="not mounted"):
+        assert benchmark.main([command, *options]) == 0
+    (leg,) = json.loads(kept.read_text())["legs"].values()
+    (one,) = leg["rounds"]
+    files = (controllers.DIRECTORY / plan.FILES).glob("*/*.jpg")
+    assert one["bytes"] == sum(path.stat().st_size for path in files)

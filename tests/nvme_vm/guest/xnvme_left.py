@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_the_controller_is_not_touched(tmp_path: Path) -> None:
+def test_a_controller_is_not_touched_while_memory_of_its_reader_is_alive(tmp_path: Path) -> None:
     layout = filled(tmp_path / "mnt", plan.TWO_NAMESPACES)
     with ways.address(plan.TWO_NAMESPACES) as function:
         with layout.open(function) as reader:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 import numpy as np
 import pytest
 
@@ -12,7 +15,7 @@ from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import make_batch, read
 from tests.kit.fake_cuda import install
-from tests.nvme_vm.guest import controllers, raw, vram, ways
+from tests.nvme_vm.guest import controllers, vram, ways
 from tests.nvme_vm.guest.hostile import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
@@ -55,6 +58,14 @@ def test_hostile_layouts_to_gpu_memory(layout: Layout, max_transfer: int | None)
     assert vram.VramMemory.flushes == before + 1
 
 
+def read_device(node: str, position: int, length: int) -> bytes:
+    fd = os.open(node, os.O_RDONLY | os.O_DIRECT)
+    with mmap.mmap(-1, length) as memory:
+        assert os.preadv(fd, [memory], position) == length
+        os.close(fd)
+        return memory[:]
+
+
 @ways.ONLY_MAIN
 def test_commands_of_all_lengths_to_places_of_all_kinds(layout: Layout) -> None:
     known, random = bmap_tools.load(layout.bmap), np.random.default_rng(3)
@@ -68,7 +79,7 @@ def test_commands_of_all_lengths_to_places_of_all_kinds(layout: Layout) -> None:
     places = np.cumsum(gaps + lengths) - lengths
     expected = np.full(int(places[-1] + lengths[-1]), GUARD, np.uint8)
     for offset, place, length in zip(offsets, places, lengths, strict=True):
-        content = raw.read(node, int(offset), int(length))
+        content = read_device(node, int(offset), int(length))
         expected[place : place + length] = np.frombuffer(content, np.uint8)
     with ways.gpu(layout.serial) as function:
         options = {"queues": 1, "queue_depth": 4, "spin": False, "peer": True}

@@ -25,7 +25,7 @@ from tests.nvme_vm.guest.removal import failure_when_taken_out
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
-TIMEOUT = 3.0  # seconds; users wait longer for a controller that does not answer
+TIMEOUT = 15.0  # seconds; users wait longer for a controller that does not answer
 
 
 def prepare(number: int, directory: Path) -> tuple[Catalog, Path]:
