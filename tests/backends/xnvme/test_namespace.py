@@ -27,7 +27,7 @@ from dali_storage.testing import read
 from dali_storage.testing.probes import require_no_leak
 from tests.kit.devices import Disk
 from tests.kit.mapped import NEEDS_ROOT, Mapped, nothing_stays_open
-from tests.kit.process import room_for
+from tests.kit.process import descriptors, room_for
 
 pytestmark = NEEDS_ROOT
 
@@ -181,8 +181,7 @@ def test_everything_is_open_for_reading_only(
 
     def watch(reads: ReadCommands, indices: list[int], contexts: list[int]) -> list[int]:
         codes = submit(reads, indices, contexts)
-        for fd in os.listdir("/proc/self/fd"):
-            path = os.path.realpath(f"/proc/self/fd/{fd}")
+        for fd, path in descriptors():
             if path == os.path.realpath(uri) or path.startswith(f"{ext4.mount}/"):
                 text = Path(f"/proc/self/fdinfo/{fd}").read_text()
                 flags.setdefault(path, set()).add(int(text.split("flags:")[1].split()[0], 8))
