@@ -59,14 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=others)
 
 
-def pytest_collection_finish() -> None:
-    """Collections of garbage skip the modules, which took a third of a second each time."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     summary.write(terminalreporter)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cheap_collections() -> None:
+    """Collections of garbage skip all that other modules have left, which takes up to a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
