@@ -150,6 +150,7 @@ def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
     assert len(lines) == 18
 
 
+@pytest.mark.long
 def test_the_folders_of_the_loaders_page_are_read(data: Path, tmp_path: Path) -> None:
     synsets = tmp_path / "synsets" / "train"
     synsets.mkdir(parents=True)

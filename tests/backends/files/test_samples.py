@@ -102,7 +102,11 @@ def run(folder: Path, scripts: list[str], opened: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["io='aio'", "io='preadv'", pytest.param("direct=True", marks=pytest.mark.long)]
+    "options",
+    [
+        "io='preadv'",
+        *(pytest.param(it, marks=pytest.mark.long) for it in ("io='aio'", "direct=True")),
+    ],
 )
 def test_few_descriptors_are_enough_for_files(folder: Path, options: str) -> None:
     run(folder, [ONE_LANE, MANY_LANES], f"PythonFileReader(catalog, {options})")

@@ -37,6 +37,7 @@ from tests.kit.objects.client import FOR_EVER, FaultServer
 Read = Callable[..., list[bytes]]
 
 
+@pytest.mark.long
 class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
     """Those of a reader hold with a cache, too. It keeps what it has, as a snapshot does."""
 
