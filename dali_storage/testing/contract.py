@@ -20,10 +20,9 @@ from ..contract.reader import Reader
 from ..samples.discovery import from_directory
 from .packing import SIZES, packed_contents, write_packed
 from .probes import opened_for_writing, raises_naming, require_lanes, require_no_leak
-from .reading import fill, in_lane, in_other_files, make_batch, make_known_batch, read
+from .reading import GUARD, fill, in_lane, in_other_files, make_batch, make_known_batch, read
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
-_GUARD = 0xA5  # fills memory that must not change
 
 
 def only(packing: str) -> Callable[[_Test], _Test]:
@@ -148,7 +147,6 @@ class SnapshotReaderTests:
     ) -> None:
         samples = np.arange(len(contents))
         batch = make_batch(reader, samples, catalog, gap=3 * reader.alignment)
-        batch.buffer[:] = _GUARD
         fill(reader, batch)
         outside = np.ones(batch.buffer.nbytes, np.bool_)
         room = -(-batch.spans.sizes // reader.alignment) * reader.alignment
@@ -156,7 +154,7 @@ class SnapshotReaderTests:
             outside[start : start + size] = False
         assert outside.any()
         written = np.frombuffer(batch.buffer.tobytes(), np.uint8)
-        assert (written[outside] == _GUARD).all()
+        assert (written[outside] == GUARD).all()
 
     def test_alignment_and_lanes_are_sound(self, reader: Reader) -> None:
         assert reader.alignment > 0
@@ -172,8 +170,8 @@ class SnapshotReaderTests:
         assert buffer.nbytes >= nbytes
         assert address_of(buffer) % reader.alignment == 0
         assert buffer[:1].nbytes == min(buffer.nbytes, 1)  # its elements are bytes
-        buffer[:] = _GUARD
-        assert buffer.tobytes() == bytes([_GUARD]) * buffer.nbytes
+        buffer[:] = GUARD
+        assert buffer.tobytes() == bytes([GUARD]) * buffer.nbytes
 
     def test_all_lanes_read_at_once(
         self, reader: Reader, catalog: Catalog, contents: list[bytes]
@@ -203,7 +201,6 @@ class SnapshotReaderTests:
             for number in range(batches):
                 if number % 8 == 0:
                     buffer = reader.allocate(8 * max(reader.alignment, 1 << 13))
-                    buffer[:] = _GUARD  # memory takes no room before it is written
                 samples = np.arange(number % 3, 8)
                 assert read(reader, samples, catalog, buffer=buffer) == contents[number % 3 : 8]
 

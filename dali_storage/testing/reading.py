@@ -15,6 +15,8 @@ from ..contract.catalog import Catalog
 from ..contract.reader import Batch, Reader
 from ..reading import batches
 
+GUARD = 0xA5  # fills memory before it is read to: what is not written is a wrong byte
+
 _WHOLE_FILES = Catalog.from_names((), ())
 _Result = TypeVar("_Result")
 
@@ -48,7 +50,8 @@ def make_batch(
 ) -> Batch:
     """A batch of `samples` in `buffer` or a new one; a catalog of ranges must be given.
 
-    It is laid out as the prefetcher does it, with `gap` more bytes before each span.
+    It is laid out as the prefetcher does it, with `gap` more bytes before each span. The memory is
+    filled with `GUARD`.
     """
     room = 0
 
@@ -61,6 +64,7 @@ def make_batch(
     starts = batch.spans.offsets
     shifts: IntArray = gap * np.arange(1, starts.size + 1)
     memory = reader.allocate(room + gap * (starts.size + 1)) if buffer is None else buffer
+    memory[:] = GUARD
     # An empty range is in no span.
     moved = np.append(shifts, 0)[np.searchsorted(starts, batch.offsets, "right") - 1]
     spans = replace(batch.spans, offsets=starts + shifts)

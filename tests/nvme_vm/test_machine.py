@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ def test_a_command_hands_back_its_status_and_its_output(tmp_path: Path) -> None:
     assert (done.returncode, done.output) == (7, "to the host\nerror\n")
     assert (tmp_path / "file").read_text() == "kept\n"
     assert not Path("/etc/forgotten").exists()
+
+
+def test_its_processor_sorts_right(tmp_path: Path) -> None:
+    script = "import numpy as np; a = np.arange(40) * 7 % 40; print(a[np.argsort(a)].tolist())"
+    done = Machine(directory=tmp_path).run([sys.executable, "-c", script], TIMEOUT)
+    assert done.output == f"{[*range(40)]}\n"
 
 
 def test_a_guest_that_hangs_is_killed_and_its_last_output_is_shown(tmp_path: Path) -> None:
