@@ -272,6 +272,8 @@ def test_containers_in_a_store_are_delivered_as_dali_does(
     random, found = Random(name), Counter[str]()
     for _ in seeds(by_tier(5, 30)):
         counts = [random.randint(1, 12) for _ in range(random.randint(1, 4))]
+        if name == "mxnet":  # DALI asks the file before for the one record of a last file
+            counts[-1] = max(counts[-1], 2)
         paths, indexes = write(tmp_path, counts)
         urls = put(server, paths)
         if random.random() < 0.5:
