@@ -59,12 +59,12 @@ test-stress: install
 
 # TensorFlow and Paddle, on the CPU, in environments of their own: 4.5 GB.
 test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
-	$(TENSORFLOW_VENV)/bin/python -m pytest -q tests/frameworks/test_tensorflow.py
-	$(PADDLE_VENV)/bin/python -m pytest -q tests/frameworks/test_paddle.py
+	$(TENSORFLOW_VENV)/bin/python -m pytest -q --tier all tests/frameworks/test_tensorflow.py
+	$(PADDLE_VENV)/bin/python -m pytest -q --tier all tests/frameworks/test_paddle.py
 
 # Ray and torchrun themselves, on the CPU, in network namespaces of their own: 2 GB.
 test-distributed: $(RAY_VENV)/installed
-	$(RAY_VENV)/bin/python -m pytest -q tests/distributed
+	$(RAY_VENV)/bin/python -m pytest -q --tier all tests/distributed
 
 # DALI's plugin is compiled against the TensorFlow that is installed.
 $(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
@@ -82,7 +82,7 @@ test-gpu: $(GPU_VENV)/installed
 test-nvme: install $(NVME_VM)/initramfs
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(NVME_VM_TOOLS) >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NVME_VM_PACKAGES); }
-	$(BIN)/python -m pytest -q tests/nvme_vm/test_*.py
+	$(BIN)/python -m pytest -q --tier all tests/nvme_vm/test_*.py
 
 $(NVME_VM)/initramfs: tests/nvme_vm/packages.py tests/nvme_vm/initramfs.py tests/nvme_vm/init | install
 	$(BIN)/python -m tests.nvme_vm.packages $(NVME_VM)
@@ -90,7 +90,7 @@ $(NVME_VM)/initramfs: tests/nvme_vm/packages.py tests/nvme_vm/initramfs.py tests
 test-image: install
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(IMAGE_PACKAGES) >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(IMAGE_PACKAGES); }
-	$(BIN)/python -m pytest -q tests/image
+	$(BIN)/python -m pytest -q --tier all tests/image
 
 lint: install
 	$(BIN)/ruff format --check .
