@@ -37,18 +37,21 @@ demo: install
 	$(BIN)/python examples/make_pictures.py demo/pictures
 	cd demo && ../$(BIN)/python ../examples/ignite_train.py --data pictures --device cpu --epochs 3
 
+# Three processes for two processors, because tests wait for disks and servers.
+PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadfile
+
 # Every promise once. ARGS are options of pytest: make test ARGS="-k loader --durations=20"
 test: install
 	@$(GXX)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
 
 # All but the machines (test-gpu, test-nvme, test-image), with long random runs.
 test-all: install
 	@$(GXX)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --tier all $(ARGS)
+	$(PYTEST) --tier all $(ARGS)
 	@$(MAKE) --no-print-directory test-frameworks test-distributed
 
-# For hours, by hand: random parity, Ctrl-C at random moments. SECONDS_EACH bounds each test.
+# For hours, by hand: random parity, Ctrl-C at random moments.
 test-soak: install
 	$(BIN)/python -m pytest -q --tier soak $(ARGS)
 
