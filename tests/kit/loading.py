@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import threading
-import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def
 
 from dali_storage import readers
-from dali_storage.backends.memory import MemoryReader
 
 SHUFFLES: dict[str, dict[str, Any]] = {
     "list": {},
@@ -78,17 +72,6 @@ class Make:
         return labels
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have the backend memory need so long for a batch."""
-    read = MemoryReader.read
-
-    def slow(reader: MemoryReader, batch: Any, lane: int) -> None:
-        time.sleep(seconds)
-        read(reader, batch, lane)
-
-    monkeypatch.setattr(MemoryReader, "read", slow)
-
-
 def numbers(batch: Iterable[Any]) -> tuple[list[Any], ...]:
     """The values of a batch, flat."""
     return tuple(np.asarray(tensor).ravel().tolist() for tensor in batch)
@@ -97,28 +80,6 @@ def numbers(batch: Iterable[Any]) -> tuple[list[Any], ...]:
 def labels(batches: Iterable[Any]) -> list[list[int]]:
     """The labels of some batches."""
     return [numbers(batch)[0] for batch in batches]
-
-
-def lanes() -> set[threading.Thread]:
-    """The threads of readers. Compare with `<=`: those of earlier tests may end any time."""
-    return {thread for thread in threading.enumerate() if thread.name.startswith("dali_storage")}
-
-
-def is_refused_in_a_fork(use: Callable[[], object], close: Callable[[], object] = int) -> bool:
-    """Whether a use in a fork of this process is an error that says so; then `close` returns."""
-    with warnings.catch_warnings():  # of a fork with threads, which is what is tested
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            use()
-        except RuntimeError as error:
-            close()
-            status = 17 if "fork" in str(error) else 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
 
 
 def drain(loader: Any) -> int:

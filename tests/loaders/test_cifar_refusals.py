@@ -29,8 +29,7 @@ from tests.kit.cifar_archive import (
     make_images,
     pickled,
 )
-from tests.kit.loading import lanes
-from tests.kit.process import descriptors
+from tests.kit.process import descriptors, lanes
 
 RAW: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy", "preset": presets.RAW}
 BATCH = make_images(4, 10, seed=0)

@@ -20,9 +20,9 @@ import torch
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.loaders import Loader, Shard
-from tests.kit.loading import Make, drain, labels, lanes
+from tests.kit.loading import Make, drain, labels
 from tests.kit.paths import ROOT
-from tests.kit.process import descriptors
+from tests.kit.process import descriptors, lanes
 from tests.kit.training_pipelines import maker
 from tests.kit.trees import Tree
 
