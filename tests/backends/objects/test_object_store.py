@@ -340,16 +340,6 @@ def test_the_option_hedge_makes_a_slow_request_once_more(
         server.heal()
 
 
-def test_after_an_error_no_more_objects_are_asked_for(
-    server: FaultServer, catalog: Catalog
-) -> None:
-    with ObjectStoreReader(catalog, requests=1) as reader:
-        server.fail("403", key="data/00.jpg")
-        with pytest.raises(PermissionError):
-            read(reader, ALL, catalog)
-    assert len(server.log()) <= 2
-
-
 def test_closing_gives_up_a_request_that_hangs(
     server: FaultServer, catalog: Catalog, threads_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
