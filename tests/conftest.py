@@ -5,10 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,15 +16,9 @@ from tests.kit import summary, tiers
 from tests.kit.hooks import sitecustomize
 from tests.kit.once import once
 from tests.kit.paths import ROOT
-from tests.kit.trees import Tree
 
 if TYPE_CHECKING:
-    from dali_storage.backends.xnvme import library as _xnvme
-    from dali_storage.loaders import Loader
-    from tests.kit.devices import Disk
-    from tests.kit.fake_cuda import Cuda
-    from tests.kit.objects.client import FaultServer
-    from tests.kit.objects.swift_client import Swift
+    pass
 
 # What only some folders need is imported by the fixture that needs it.
 
@@ -43,40 +35,38 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--tier", choices=tiers.TIERS, default="test", help="see CONTRIBUTING.md")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     # A shell ignores SIGINT for commands in the background, and tests interrupt themselves.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tiers.select(config)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     others = [item for item in items if not tiers.belongs(item)]
     items[:] = [item for item in items if tiers.belongs(item)]
     config.hook.pytest_deselected(items=others)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter):
     summary.write(terminalreporter)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cheap_collections() -> None:
+def _cheap_collections():
     """Collections of garbage skip all that other modules have left, which takes up to a second."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path):
     """Makes `classes` directories of files with random bytes; `sizes` are used in turn."""
 
-    def make(
-        files: int, classes: int = 3, sizes: tuple[int, ...] = (700, 0, 4096, 1, 5000)
-    ) -> Path:
+    def make(files, classes=3, sizes=(700, 0, 4096, 1, 5000)):
         root = tmp_path / "root"
         random = np.random.default_rng(files)
         for index in range(files):
@@ -89,14 +79,14 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     """A file of 100,000 random bytes."""
     (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(100_000))
     return tmp_path / "file"
 
 
 @pytest.fixture(params=XNVME_LIBRARIES, ids=lambda path: os.path.realpath(path) if path else "")
-def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _xnvme.Library:
+def xnvme(request, monkeypatch):
     """A libxnvme, which is also the one that the code under test loads."""
     from dali_storage.backends.xnvme import library
 
@@ -110,17 +100,17 @@ def xnvme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _x
 
 
 @pytest.fixture(params=("io_uring", "libaio", "emu", "thrpool"))
-def io(xnvme: _xnvme.Library, request: pytest.FixtureRequest) -> str:
+def io(xnvme, request):
     """An asynchronous implementation that this libxnvme offers here."""
     from tests.kit.xnvme import require_io
 
-    name: str = request.param
+    name = request.param
     require_io(xnvme, name)
     return name
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+def gpus(monkeypatch):
     """CuPy and two GPUs, in host memory."""
     from tests.kit.fake_cuda import install
 
@@ -128,7 +118,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 @pytest.fixture(scope="module")
-def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+def ext4(tmp_path_factory):
     from tests.kit.devices import disk
 
     with disk(tmp_path_factory.mktemp("ext4"), "ext4") as made:
@@ -136,7 +126,7 @@ def ext4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def root(ext4: Disk, tmp_path: Path) -> Path:
+def root(ext4, tmp_path):
     """A new directory on the ext4 disk."""
     path = ext4.mount / tmp_path.name
     path.mkdir()
@@ -144,11 +134,11 @@ def root(ext4: Disk, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def jpegs(tmp_path_factory):
     """30 JPEGs of noise in three classes. Do not change them."""
     from PIL import Image
 
-    def make(root: Path) -> None:
+    def make(root):
         random = np.random.default_rng(0)
         for index in range(30):
             (root / f"c{index % 3}").mkdir(exist_ok=True)
@@ -159,13 +149,13 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def loader() -> Iterator[Callable[..., Loader]]:
+def loader():
     """Makes loaders of numpy arrays and of the whole data set, and closes them."""
     from dali_storage.loaders import Loader, Shard
 
-    made: list[Loader] = []
+    made = []
 
-    def make(make: Any, **options: Any) -> Loader:
+    def make(make, **options):
         made.append(Loader(make, **{"shard": Shard(), "to": "numpy"} | options))
         return made[-1]
 
@@ -175,29 +165,29 @@ def loader() -> Iterator[Callable[..., Loader]]:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pictures(tmp_path_factory):
     """The generated set of the examples: train/ with 128 pictures, val/ with 32; four classes."""
     command = [sys.executable, ROOT / "examples" / "make_pictures.py", "--images", "128"]
 
-    def make(root: Path) -> None:
+    def make(root):
         subprocess.run([*command, root], check=True)
 
     return once(tmp_path_factory, "pictures", make)
 
 
 @pytest.fixture(scope="session")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photographs(tmp_path_factory):
     """24 JPEGs of a photograph, 300 to 1,000 pixels wide and high, in class directories."""
     from benchmarks import dataset
 
-    def make(root: Path) -> None:
+    def make(root):
         dataset.make(str(root), lambda done: None, 24)
 
     return once(tmp_path_factory, "photographs", make) / "train"
 
 
 @pytest.fixture(scope="session")
-def fault_server() -> Iterator[FaultServer]:
+def fault_server():
     """A server of objects with faults on demand, for sessions; tests take `server`."""
     from tests.kit.objects.client import FaultServer
 
@@ -205,7 +195,7 @@ def fault_server() -> Iterator[FaultServer]:
         yield server
 
 
-def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def _use(environment, monkeypatch):
     for name, value in environment.items():
         if value:
             monkeypatch.setenv(name, value)
@@ -214,7 +204,7 @@ def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
+def server(fault_server, monkeypatch):
     """A server of objects with faults on demand. It is empty; the environment names it."""
     fault_server.reset()
     _use(fault_server.environment, monkeypatch)
@@ -222,7 +212,7 @@ def server(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> FaultS
 
 
 @pytest.fixture(scope="session")
-def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
+def swift_server(tmp_path_factory):
     """OpenStack Swift, for sessions; tests take `swift`."""
     from tests.kit.objects.swift_client import Swift
 
@@ -233,14 +223,14 @@ def swift_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
 
 
 @pytest.fixture
-def swift(swift_server: Swift, monkeypatch: pytest.MonkeyPatch) -> Swift:
+def swift(swift_server, monkeypatch):
     """OpenStack Swift; the environment names it. It keeps its buckets from test to test."""
     _use(swift_server.environment, monkeypatch)
     return swift_server
 
 
 @pytest.fixture
-def pipelines_end() -> Iterator[None]:
+def pipelines_end():
     """Collects the pipelines of a test when it ends."""
     gc.collect()
     gc.freeze()  # later collections skip what exists already

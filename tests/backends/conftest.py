@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dali_storage.backends.xnvme.library import Library
-from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_files
-from tests.kit.mapped import Mapped, map_files
+from tests.kit.mapped import map_files
 from tests.kit.nvme_sim.build import COMPILER
 from tests.kit.xnvme import open_ramdisk
 
 if TYPE_CHECKING:
-    from dali_storage.backends.xnvme.device import XnvmeDevice
+    pass
 
 
 @pytest.fixture(scope="session")
-def sim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sim_folder(tmp_path_factory):
     """Where tests build the kernel for the host, and the simulated controller."""
     if not shutil.which(COMPILER):
         pytest.skip(f"no {COMPILER}: apt-get install {COMPILER}")
@@ -30,21 +26,21 @@ def sim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ramdisk(xnvme: Library) -> Iterator[XnvmeDevice]:
+def ramdisk(xnvme):
     """A namespace in memory."""
     with closing(open_ramdisk(xnvme, "emu")) as device:
         yield device
 
 
 @pytest.fixture
-def one_file(tmp_path: Path) -> Catalog:
+def one_file(tmp_path):
     """A catalog of one file."""
     (tmp_path / "file").write_bytes(b"bytes")
     return from_files([str(tmp_path / "file")])
 
 
 @pytest.fixture
-def mapped(root: Path, tmp_path: Path) -> Mapped:
+def mapped(root, tmp_path):
     """A few files and their map."""
     for name in ("class/a", "class/b", "other/c"):
         path = root / name

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import weakref
 from dataclasses import replace
@@ -8,11 +6,9 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.contract._types import HostBuffer
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.contract.ranges import Ranges
-from dali_storage.contract.reader import Reader
 from dali_storage.testing import SnapshotRangeTests
 from dali_storage.testing.probes import raises_naming
 from dali_storage.testing.reading import read
@@ -25,10 +21,10 @@ class TestMemory(SnapshotRangeTests):
     batches = by_tier(300, 10_000)
     openings = by_tier(30, 1_000)
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return MemoryReader(catalog)
 
-    def test_a_missing_file_is_named_when_it_is_opened(self, catalog: Catalog) -> None:
+    def test_a_missing_file_is_named_when_it_is_opened(self, catalog):
         os.unlink(catalog.path(3))
         with raises_naming(FileNotFoundError, catalog.path(3)):
             MemoryReader(catalog)
@@ -38,7 +34,7 @@ RECORD = 3072
 
 
 @pytest.fixture
-def records() -> tuple[Catalog, list[HostBuffer]]:
+def records():
     """Ranges of one size in three files, some of which overlap; and the bytes of the files."""
     random = np.random.default_rng(20)
     contents = [random.integers(0, 256, RECORD * 9, np.uint8) for _ in range(3)]
@@ -47,9 +43,7 @@ def records() -> tuple[Catalog, list[HostBuffer]]:
     return replace(Catalog.from_names([b"a", b"b", b"c"], ()), ranges=ranges), contents
 
 
-def test_records_of_one_size_come_from_given_contents_which_are_not_copied(
-    records: tuple[Catalog, list[HostBuffer]],
-) -> None:
+def test_records_of_one_size_come_from_given_contents_which_are_not_copied(records):
     catalog, contents = records
     assert catalog.ranges is not None
     files = catalog.files(np.arange(len(catalog)))
@@ -64,7 +58,7 @@ def test_records_of_one_size_come_from_given_contents_which_are_not_copied(
         assert read(reader, np.array([11]), catalog) == [b"\1" * RECORD]
 
 
-def test_closing_forgets_the_contents(records: tuple[Catalog, list[HostBuffer]]) -> None:
+def test_closing_forgets_the_contents(records):
     catalog, contents = records
     reader = MemoryReader(catalog, contents=contents)
     forgotten = weakref.ref(contents[0])
@@ -74,9 +68,7 @@ def test_closing_forgets_the_contents(records: tuple[Catalog, list[HostBuffer]])
     assert forgotten() is None
 
 
-def test_contents_that_end_before_a_range_are_refused(
-    records: tuple[Catalog, list[HostBuffer]],
-) -> None:
+def test_contents_that_end_before_a_range_are_refused(records):
     catalog, contents = records
     contents[1] = contents[1][:-1]
     with pytest.raises(ContainerChangedError, match=r"sample 10: 3,072 bytes at 24,576"):
@@ -86,8 +78,8 @@ def test_contents_that_end_before_a_range_are_refused(
 @of_reading
 class TestMemoryOnAGpu(SnapshotRangeTests):
     @pytest.fixture(autouse=True)
-    def cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cuda(self, monkeypatch):
         install(monkeypatch, FastCopies())
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return put_on_gpu(MemoryReader(catalog))

@@ -1,7 +1,5 @@
 """The options of the backends of files and disks, which need no library, map or disk for this."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -59,23 +57,21 @@ REFUSED: list[tuple[type[Reader], dict[str, tuple[Any, ...]]]] = [
     [(backend, *item) for backend, options in REFUSED for item in options.items()],
 )
 def test_a_wrong_option_is_refused_by_name_even_without_a_library(
-    monkeypatch: pytest.MonkeyPatch, backend: type[Reader], option: str, values: tuple[Any, ...]
-) -> None:
+    monkeypatch, backend, option, values
+):
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
     error = TypeError if option in ("check", "direct", "spin", "bmap") else ValueError
-    given: dict[str, Any] = {"bmap": "no.json"} if "Block" in backend.__name__ else {}
+    given = {"bmap": "no.json"} if "Block" in backend.__name__ else {}
     for value in values[1:]:
         with pytest.raises(error, match=f"{option} must be {values[0]}"):
             backend(from_files(["x"]), **given | {option: value})
 
 
 @pytest.mark.parametrize("backend", [XnvmeFileReader, XnvmeBlockReader])
-def test_a_backend_without_its_library_is_unavailable(
-    monkeypatch: pytest.MonkeyPatch, backend: type[Reader]
-) -> None:
+def test_a_backend_without_its_library_is_unavailable(monkeypatch, backend):
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
     monkeypatch.setattr(xnvme_block, "load_map", lambda bmap: None)
     assert "conda-forge" in str(backend.unavailable())
-    given: dict[str, Any] = {"bmap": "no.json"} if "Block" in backend.__name__ else {}
+    given = {"bmap": "no.json"} if "Block" in backend.__name__ else {}
     with pytest.raises(BackendUnavailable, match="conda-forge"):
         backend(from_files(["x"]), **given)

@@ -1,23 +1,18 @@
 """Data sets for benchmark.py, and the program itself, in this process."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
 import benchmark
 from benchmarks import dataset, workload
-from benchmarks.workload import Settings, Workload
+from benchmarks.workload import Settings
 from bmap_tools import create
 from tests.kit import devices
 from tests.kit.cifar_archive import write_cifar10
-from tests.kit.devices import Disk
 from tests.kit.pictures import make_photographs, make_pictures
 
 
@@ -31,19 +26,16 @@ class Run:
     kept: dict[str, Any]
 
     @property
-    def words(self) -> str:
+    def words(self):
         """The table and the lines below it, wherever they are broken."""
         return " ".join(self.out.split())
 
 
-Bench: TypeAlias = Callable[..., Run]
-
-
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]) -> Bench:
+def bench(tmp_path_factory, capsys):
     """Runs benchmark.py."""
 
-    def run(*arguments: object) -> Run:
+    def run(*arguments):
         kept = tmp_path_factory.mktemp("run") / "result.json"
         capsys.readouterr()
         try:
@@ -56,7 +48,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixtur
     return run
 
 
-def make_shards(directory: Path) -> Path:
+def make_shards(directory):
     """Pictures in `train`, and three containers of each format in `shards`."""
     make_pictures(directory / "train")
     dataset.pack(str(directory), lambda done: None, containers=3)
@@ -64,35 +56,35 @@ def make_shards(directory: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     return make_shards(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session")
-def contents(data: Path) -> list[bytes]:
+def contents(data):
     """The files of `data`, in list order."""
     return [path.read_bytes() for path in sorted((data / "train").glob("*/*"))]
 
 
 @pytest.fixture
-def small(data: Path) -> Workload:
+def small(data):
     return workload.prepare(str(data), Settings(batch_size=5, rounds=2))
 
 
 @pytest.fixture(scope="session")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photographs(tmp_path_factory):
     return make_photographs(tmp_path_factory.mktemp("photographs"), 128)
 
 
 @pytest.fixture(scope="session")
-def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cifar(tmp_path_factory):
     root = tmp_path_factory.mktemp("cifar")
     write_cifar10(root, rows=40)
     return root
 
 
 @pytest.fixture(scope="session")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+def disk(tmp_path_factory):
     """A disk with all of these sets on its first partition."""
     with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20, partition=True) as made:
         make_shards(made.mount / "data")
@@ -102,7 +94,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def bmap(disk: Disk, tmp_path: Path) -> Path:
+def bmap(disk, tmp_path):
     """A map of the pictures on the disk."""
     path = tmp_path / "bmap.json"
     assert create.run(str(disk.mount / "data" / "train"), str(path), threads=1) == 0

@@ -1,22 +1,16 @@
 """The legs of benchmark.py that read extents or use libxnvme, the extent map, and fio."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.legs import CONTAINER_LEGS
 from bmap_tools import create
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.contract.errors import MapNotChecked
-from tests.benchmarks.conftest import Bench
 from tests.kit import devices
-from tests.kit.devices import Disk
 from tests.kit.pictures import IMAGES, make_pictures
 from tests.kit.tiers import by_tier
 
@@ -28,18 +22,18 @@ SAME = "the same as fn.readers.file"
 
 
 @pytest.fixture
-def pictures(disk: Disk) -> Path:
+def pictures(disk):
     return disk.mount / "data" / "train"
 
 
 @pytest.fixture
-def no_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_fio(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
 
 @pytest.fixture
-def fake_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fake_fio(tmp_path, monkeypatch):
     """The file with the output of fio, after a line with its exit status."""
     program, words = tmp_path / "bin" / "fio", tmp_path / "words"
     program.parent.mkdir()
@@ -50,9 +44,7 @@ def fake_fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.long
-def test_block_is_measured_with_a_map_made_for_the_run_and_compared_with_fio(
-    pictures: Path, disk: Disk, bench: Bench
-) -> None:
+def test_block_is_measured_with_a_map_made_for_the_run_and_compared_with_fio(pictures, disk, bench):
     devices.require("fio")
     options = ("--legs", "dali-nommap,block", "--rounds", 2, "--batchsize", 8)
     done = bench("compare", "--datadir", pictures, "--verify", "--cold", *options)
@@ -71,8 +63,8 @@ def test_block_is_measured_with_a_map_made_for_the_run_and_compared_with_fio(
 
 @pytest.mark.parametrize("storage", ["image", "device"])
 def test_block_uses_the_map_and_the_device_of_the_user(
-    pictures: Path, disk: Disk, bmap: Path, storage: str, no_fio: None, bench: Bench
-) -> None:
+    pictures, disk, bmap, storage, no_fio, bench
+):
     device = getattr(disk, storage)
     done = bench("block", "--verify", "--datadir", pictures, "--bmap", bmap, "--uri", device)
     assert done.status == 0
@@ -89,7 +81,7 @@ def test_block_uses_the_map_and_the_device_of_the_user(
     assert len(read_by_fio) < 4 << 20  # and not the whole device
 
 
-def test_block_reads_containers_by_a_map_made_for_the_run(disk: Disk, bench: Bench) -> None:
+def test_block_reads_containers_by_a_map_made_for_the_run(disk, bench):
     legs = [leg.name for leg in CONTAINER_LEGS if "block" in leg.name][: by_tier(1, 9)]
     options = ("--datadir", disk.mount / "data", "--seed", 1, "--rounds", 1, "--verify")
     done = bench("containers", *options, "--legs", ",".join(legs))
@@ -98,7 +90,7 @@ def test_block_reads_containers_by_a_map_made_for_the_run(disk: Disk, bench: Ben
 
 
 @pytest.mark.long
-def test_block_reads_cifar_by_a_map_made_for_the_run(disk: Disk, bench: Bench) -> None:
+def test_block_reads_cifar_by_a_map_made_for_the_run(disk, bench):
     options = ("--datadir", disk.mount / "cifar", "--batchsize", 32, "--rounds", 1, "--batches", 1)
     done = bench("loaders", "--set", "cifar10", *options, "--workers", 0, "--legs", "block")
     assert done.status == 0
@@ -106,7 +98,7 @@ def test_block_reads_cifar_by_a_map_made_for_the_run(disk: Disk, bench: Bench) -
     assert "round 1/1 block: " in done.err
 
 
-def test_a_map_suffices_if_nothing_is_mounted(tmp_path: Path, bench: Bench) -> None:
+def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
     bmap, copy, above = (tmp_path / name for name in ("b.json", "copy.img", "above"))
     with devices.disk(tmp_path, size=64 << 20) as made:
         sizes = [path.stat().st_size for path in make_pictures(made.mount / "data").glob("*/*")]
@@ -127,16 +119,14 @@ def test_a_map_suffices_if_nothing_is_mounted(tmp_path: Path, bench: Bench) -> N
     assert f"--bmap {above}: ValueError: " in refused[1].err
 
 
-def test_the_map_of_other_files_is_refused(data: Path, bmap: Path, bench: Bench) -> None:
+def test_the_map_of_other_files_is_refused(data, bmap, bench):
     done = bench("compare", "--datadir", data, "--bmap", bmap)
     assert done.status == 2
     assert done.err.startswith(f"benchmark: --bmap {bmap}: StaleMapError")
 
 
 @pytest.mark.parametrize("uri", ["0000:00:04.0", "/dev/null"])
-def test_block_does_not_run_on_devices_that_take_nvme_commands_only(
-    pictures: Path, bmap: Path, uri: str, bench: Bench
-) -> None:
+def test_block_does_not_run_on_devices_that_take_nvme_commands_only(pictures, bmap, uri, bench):
     options = ("--legs", "dali,block", "--rounds", 1, "--datadir", pictures, "--bmap", bmap)
     done = bench("compare", *options, "--uri", uri)
     assert done.status == 0
@@ -145,11 +135,11 @@ def test_block_does_not_run_on_devices_that_take_nvme_commands_only(
 
 
 def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
-    pictures: Path, xnvme: Library, no_fio: None, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    maps: list[str] = []
+    pictures, xnvme, no_fio, bench, monkeypatch
+):
+    maps = []
 
-    def count(root: str, path: str, **more: int) -> int:
+    def count(root, path, **more):
         maps.append(path)
         return really(root, path, **more)
 
@@ -166,9 +156,7 @@ def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
     assert len(maps) == 1  # one map for all
 
 
-def test_xnvme_gds_needs_only_a_device_and_its_map(
-    disk: Disk, bmap: Path, xnvme: Library, fake_fio: Path, bench: Bench
-) -> None:
+def test_xnvme_gds_needs_only_a_device_and_its_map(disk, bmap, xnvme, fake_fio, bench):
     fake_fio.write_text(f"0\n{FIO_OUTPUT}")
     options = ("--uri", disk.device, "--mem", "cpu", "--io", "emu", "--bmap", bmap)
     done = bench("xnvme-gds", "--verify", *options)
@@ -177,9 +165,7 @@ def test_xnvme_gds_needs_only_a_device_and_its_map(
     assert re.search(rf"fio: 4.00 GB/s.* from {disk.device}.*; xnvme-gds reaches ", done.out)
 
 
-def test_an_unsuitable_io_is_refused(
-    pictures: Path, bmap: Path, xnvme: Library, bench: Bench
-) -> None:
+def test_an_unsuitable_io_is_refused(pictures, bmap, xnvme, bench):
     done = bench("xnvme-file", "--datadir", pictures, "--io", "posix")
     assert done.status == 2
     assert "xnvme-file: io must be one of io_uring, " in done.err
@@ -198,8 +184,8 @@ def test_an_unsuitable_io_is_refused(
     ],
 )
 def test_the_output_of_fio_is_parsed_and_its_failure_does_not_fail_the_benchmark(
-    pictures: Path, bmap: Path, fake_fio: Path, status: int, words: str, said: str, bench: Bench
-) -> None:
+    pictures, bmap, fake_fio, status, words, said, bench
+):
     fake_fio.write_text(f"{status}\n{words}\n")
     done = bench("block", "--datadir", pictures, "--bmap", bmap)
     assert done.status == 0

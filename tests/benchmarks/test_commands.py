@@ -1,16 +1,9 @@
 """Each command of benchmark.py measures its legs, once with --verify."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +12,6 @@ from benchmarks import arguments, command, legs, workload
 from benchmarks.arguments import LOADER_LEGS
 from benchmarks.legs import CONTAINER_LEGS, LEGS
 from benchmarks.workload import Settings
-from tests.benchmarks.conftest import Bench, Run
 from tests.kit import tiers
 from tests.kit.paths import ROOT
 from tests.kit.pictures import IMAGES
@@ -33,12 +25,12 @@ SOME_CONTAINERS = [  # the others begin with make test-all
 FILES, CONTAINERS = ([leg.name for leg in each] for each in (LEGS, CONTAINER_LEGS))
 
 
-def start(*arguments: object) -> AbstractContextManager[subprocess.Popen[str]]:
+def start(*arguments):
     command = [sys.executable, *arguments]
     return started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ran(done: Run, names: Sequence[str], same: str, samples: int, batches: int) -> dict[str, Any]:
+def ran(done, names, same, samples, batches):
     """The legs that a run has measured; the others say why they are not."""
     assert done.status == 0, done.err
     assert [*done.kept["legs"]] == [*names]
@@ -59,9 +51,7 @@ def ran(done: Run, names: Sequence[str], same: str, samples: int, batches: int) 
     return found
 
 
-def test_compare_measures_every_leg(
-    data: Path, contents: list[bytes], tmp_path: Path, bench: Bench
-) -> None:
+def test_compare_measures_every_leg(data, contents, tmp_path, bench):
     done = bench(
         *("--batchsize", 8, "compare", "--datadir", data, "--verify", "--rounds", 2, "--seed", 7),
         *("--threads", 1, "--copying-lanes", 2, "--plot", tmp_path / "result.png"),
@@ -86,9 +76,7 @@ def test_compare_measures_every_leg(
     assert (legs["dali"]["lanes"], legs["memory"]["lanes"]) == (None, 1)
 
 
-def test_a_single_leg_takes_options_before_and_after_its_command(
-    data: Path, contents: list[bytes], bench: Bench
-) -> None:
+def test_a_single_leg_takes_options_before_and_after_its_command(data, contents, bench):
     done = bench("--batchsize", 5, "--batches", 6, "dali", "--datadir", data, "--threads", 1)
     assert done.status == 0
     assert re.search(r"round 1/1 dali: [\d,]+ img/s", done.err)
@@ -97,7 +85,7 @@ def test_a_single_leg_takes_options_before_and_after_its_command(
     assert (one["samples"], one["bytes"]) == (30, sum(map(len, contents + contents[:6])))
 
 
-def test_ctrl_c_shows_what_was_measured(data: Path) -> None:
+def test_ctrl_c_shows_what_was_measured(data):
     command = "--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive"
     with start(ROOT / "benchmark.py", *command) as process:
         assert process.stderr is not None
@@ -122,8 +110,8 @@ def test_ctrl_c_shows_what_was_measured(data: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
-    broken: str, arguments: str, said: str, tmp_path: Path
-) -> None:
+    broken, arguments, said, tmp_path
+):
     name, _, error = broken.partition(": ")
     script = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); "
     if error:
@@ -139,9 +127,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
 
 
 @pytest.mark.parametrize("seed", [pytest.param((), marks=pytest.mark.long), ("--seed", 7)])
-def test_containers_measures_every_leg(
-    seed: Sequence[object], data: Path, contents: list[bytes], bench: Bench
-) -> None:
+def test_containers_measures_every_leg(seed, data, contents, bench):
     names = CONTAINERS if tiers.TIER != "test" else SOME_CONTAINERS
     options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--verify", *seed)
     done = bench("containers", "--datadir", data, *options, "--legs", ",".join(names))
@@ -158,12 +144,10 @@ def test_containers_measures_every_leg(
 @pytest.mark.parametrize(
     ("given", "statuses"), [((), (0, 1)), (("--legs", "dali"), (0,)), ((), (130,))]
 )
-def test_demo_has_a_second_table_of_containers(
-    given: Sequence[str], statuses: Sequence[int], monkeypatch: pytest.MonkeyPatch, bench: Bench
-) -> None:
-    compared: list[Namespace] = []
+def test_demo_has_a_second_table_of_containers(given, statuses, monkeypatch, bench):
+    compared = []
 
-    def compare(options: Namespace) -> int:
+    def compare(options):
         compared.append(options)
         return statuses[len(compared) - 1]
 
@@ -187,9 +171,9 @@ def test_demo_has_a_second_table_of_containers(
     ],
 )
 def test_loaders_compares_and_measures_every_leg(
-    name: str, workers: str, legs: tuple[str, ...], photographs: Path, cifar: Path,
-    tmp_path: Path, bench: Bench,
-) -> None:  # fmt: skip
+    name, workers, legs, photographs, cifar,
+    tmp_path, bench
+):  # fmt: skip
     done = bench(
         *("loaders", "--set", name, "--datadir", cifar if name == "cifar10" else photographs),
         *("--workers", workers, "--batchsize", 32, "--batches", 1, "--rounds", by_tier(1, 2)),
@@ -207,9 +191,7 @@ def test_loaders_compares_and_measures_every_leg(
     assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_leg_that_cannot_run_is_listed_with_its_reason(
-    data: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
-) -> None:
+def test_a_leg_that_cannot_run_is_listed_with_its_reason(data, monkeypatch, bench):
     monkeypatch.setattr(legs, "available_memory_bytes", lambda: 1000)
     options = ("compare", "--datadir", data, "--rounds", 1, "--legs")
     reason = "memory: not run: the data (0.0 GB) would fill more than half"

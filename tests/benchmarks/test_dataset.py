@@ -1,30 +1,27 @@
 """The data that the benchmark makes, and how torchvision's side reads CIFAR-10."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import dataset, peers
-from tests.benchmarks.conftest import Bench, make_shards
+from tests.benchmarks.conftest import make_shards
 from tests.kit.cifar_archive import write_cifar10
 
 
-def ignore(done: int) -> None:
+def ignore(done):
     pass
 
 
-def contents_of(directory: Path) -> dict[str, bytes]:
+def contents_of(directory):
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
-def test_the_data_set_is_complete_and_reproducible(tmp_path: Path) -> None:
+def test_the_data_set_is_complete_and_reproducible(tmp_path):
     train = Path(dataset.make(str(tmp_path), ignore, images=20))
     files = contents_of(train)
     assert train == tmp_path / "train"
@@ -40,7 +37,7 @@ def test_the_data_set_is_complete_and_reproducible(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["train"]
 
 
-def test_packing_is_reproducible_and_leaves_what_is_complete(data: Path, tmp_path: Path) -> None:
+def test_packing_is_reproducible_and_leaves_what_is_complete(data, tmp_path):
     again = make_shards(tmp_path)
     assert contents_of(again / "shards") == contents_of(data / "shards")
     kept = [(again / "shards" / form).stat().st_ino for form in ("webdataset", "tfrecord")]
@@ -51,9 +48,7 @@ def test_packing_is_reproducible_and_leaves_what_is_complete(data: Path, tmp_pat
     assert (again / "shards" / "tfrecord").stat().st_ino != kept[1]
 
 
-def test_the_demo_deletes_no_file_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
-) -> None:
+def test_the_demo_deletes_no_file_of_the_user(tmp_path, monkeypatch, bench):
     mine = tmp_path / "demo" / "train" / "class_0" / "mine.jpg"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -65,8 +60,8 @@ def test_the_demo_deletes_no_file_of_the_user(
     assert mine.read_text() == "mine"
 
 
-def test_making_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    def interrupt(done: int) -> None:
+def test_making_a_data_set_that_is_interrupted_leaves_nothing(tmp_path):
+    def interrupt(done):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -75,7 +70,7 @@ def test_making_a_data_set_that_is_interrupted_leaves_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", ["cifar-10-batches-py", "cifar-10-batches-bin"])
-def test_torchvisions_side_has_the_images_of_the_archive(form: str, tmp_path: Path) -> None:
+def test_torchvisions_side_has_the_images_of_the_archive(form, tmp_path):
     written = write_cifar10(tmp_path, rows=30)["train"]
     files = sorted(map(str, (tmp_path / form).glob("data_batch_*")))
     records, labels = peers.read_cifar10(files)
@@ -87,9 +82,9 @@ def test_torchvisions_side_has_the_images_of_the_archive(form: str, tmp_path: Pa
     assert label == labels[77]
 
 
-def test_torchvisions_side_runs_no_code_of_an_archive(tmp_path: Path) -> None:
+def test_torchvisions_side_runs_no_code_of_an_archive(tmp_path):
     class Hostile:
-        def __reduce__(self) -> Any:
+        def __reduce__(self):
             return os.mkdir, (str(tmp_path / "made"),)
 
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Hostile()))

@@ -1,27 +1,22 @@
 """What the legs of benchmark.py ask for, with a GPU and without; runs without one."""
 
-from __future__ import annotations
-
 import inspect
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from nvidia.dali.data_node import DataNode
 
 from benchmarks import environment, legs, report, workload
-from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_GDS, Leg
+from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_GDS
 from benchmarks.measure import Result
-from benchmarks.workload import Settings, Workload
-from dali_storage import Reader
+from benchmarks.workload import Settings
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 
 CONTROLLER = "0000:3b:00.0"
 
 
-def prepare(data: Path, **settings: Any) -> Workload:
+def prepare(data, **settings):
     return workload.prepare(str(data), Settings(batch_size=5, **settings))
 
 
@@ -29,9 +24,7 @@ def prepare(data: Path, **settings: Any) -> Workload:
 @pytest.mark.parametrize(
     ("leg", "mem", "start"), [(XNVME_GDS, "gpu", "--mem gpu: it "), (XNVME_BAM, "cpu", "it ")]
 )
-def test_legs_that_need_a_controller_say_so(
-    data: Path, leg: Leg, mem: str, start: str, uri: str | None
-) -> None:
+def test_legs_that_need_a_controller_say_so(data, leg, mem, start, uri):
     reason = leg.unsupported_reason(prepare(data, mem=mem, uri=uri, device_id=0))
     needs = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
     assert reason == f"{start}{needs}"
@@ -58,12 +51,12 @@ MEM = {"uri": CONTROLLER, "gpu": 1}
     ],
 )
 def test_a_leg_asks_for_the_options_of_its_settings(
-    data: Path, monkeypatch: pytest.MonkeyPatch, leg: Leg, settings: Any,
-    arguments: dict[str, Any], options: dict[str, Any],
-) -> None:  # fmt: skip
-    asked: dict[str, Any] = {}
+    data, monkeypatch, leg, settings,
+    arguments, options
+):  # fmt: skip
+    asked = {}
 
-    def ask(**given: Any) -> None:
+    def ask(**given):
         asked.update(given)
         raise StopAsyncIteration
 
@@ -82,12 +75,12 @@ def test_a_leg_asks_for_the_options_of_its_settings(
 @pytest.mark.parametrize(
     ("leg", "backend"), [(XNVME_GDS, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
 )
-def test_the_options_of_a_leg_are_those_of_its_backend(leg: Leg, backend: type[Reader]) -> None:
+def test_the_options_of_a_leg_are_those_of_its_backend(leg, backend):
     assert leg.backend is not None
     assert {*leg.backend.takes, "gpu"} <= set(inspect.signature(backend).parameters)
 
 
-def test_legs_of_dali_at_stores_have_their_own_number_of_threads(data: Path) -> None:
+def test_legs_of_dali_at_stores_have_their_own_number_of_threads(data):
     made = prepare(data, url="s3://data/train", threads=1)
     names = {leg.name: leg.adapt(made).settings.threads for leg in OBJECT_LEGS}
     assert names.pop("dali-s3-2") == 2
@@ -98,10 +91,8 @@ def test_legs_of_dali_at_stores_have_their_own_number_of_threads(data: Path) -> 
         assert stream.pipe.num_threads == 3
 
 
-def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
-    data: Path, contents: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there: list[DataNode] = []
+def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(data, contents, monkeypatch):
+    there = []
     monkeypatch.setattr(DataNode, "gpu", lambda node: there.append(node) or node)
     made = prepare(data, mem="gpu")
     expected = [np.frombuffer(each, np.uint8).sum(dtype=np.uint64) for each in contents]
@@ -112,9 +103,7 @@ def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(
     assert len(there) == 2
 
 
-def test_the_report_says_where_the_buffers_are(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_says_where_the_buffers_are(data, capsys):
     kinds = {"dali": None, "python-file": "pinned", "xnvme-gds": "gpu"}
     results = {name: Result(name, memory=memory) for name, memory in kinds.items()}
     for device_id, shown in ((0, True), (None, False)):

@@ -1,29 +1,24 @@
 """The figures are right, and what is measured is what should be."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from itertools import chain, islice, repeat
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import environment, loader_sets, loaders, measure, peers, pipelines
+from benchmarks import environment, loader_sets, loaders, measure, pipelines
 from benchmarks.legs import CONTAINER_LEGS, LEGS, REFERENCE, Leg
 from benchmarks.measure import Result, Round
 from benchmarks.pipelines import Stream
-from benchmarks.workload import Settings, Workload, open_shards, prepare
+from benchmarks.workload import Settings, open_shards, prepare
 from dali_storage.backends.memory import MemoryReader
 
 
@@ -34,36 +29,36 @@ class Clock:
         self.now = 0.0
         self.starts = 0
 
-    def perf_counter(self) -> float:
+    def perf_counter(self):
         self.starts += 1
         return self.now
 
     process_time = perf_counter
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += seconds
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(measure, "time", clock)
     return clock
 
 
-def ignore(done: int) -> None:
+def ignore(done):
     pass
 
 
-def opened(name: str, directory: Path, **settings: Any) -> loader_sets.OpenSet:
+def opened(name, directory, **settings):
     return loader_sets.OpenSet(name, str(directory), Settings(seed=0, **settings))
 
 
-def fake_round(img_per_s: float) -> Round:
+def fake_round(img_per_s):
     return Round(100 / img_per_s, 3.0, 100, 2 * 10**9, np.array([0.001] * 99 + [1.0]))
 
 
-def test_figures_are_medians_and_ratios_are_of_the_same_round() -> None:
+def test_figures_are_medians_and_ratios_are_of_the_same_round():
     speeds = {"dali": [10, 20, 30], "dali-nommap": [20, 10, 40], "other": [30, 50, 40]}
     baselines = REFERENCE.family.baselines
     results = {
@@ -90,7 +85,7 @@ def test_figures_are_medians_and_ratios_are_of_the_same_round() -> None:
     assert "ratio" not in measure.summarize({"other": results["other"]})["other"]
 
 
-def test_legs_are_compared_with_those_of_dali_of_the_same_format() -> None:
+def test_legs_are_compared_with_those_of_dali_of_the_same_format():
     names = [leg.name for leg in CONTAINER_LEGS]
     for leg in CONTAINER_LEGS:
         form = "tfrecord" if "tfrecord" in leg.name else "webdataset"
@@ -98,10 +93,8 @@ def test_legs_are_compared_with_those_of_dali_of_the_same_format() -> None:
         assert leg.family.baselines == of_dali
 
 
-def test_legs_take_turns_and_cold_caches_are_dropped_before_each(
-    small: Workload, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dropped: list[int] = []
+def test_legs_take_turns_and_cold_caches_are_dropped_before_each(small, monkeypatch, capsys):
+    dropped = []
     names = ["memory", "dali", "dali-nommap"]
     results = {name: Result(name) for name in names}
     measured = [results[name].rounds for name in names]
@@ -115,8 +108,8 @@ def test_legs_take_turns_and_cold_caches_are_dropped_before_each(
     assert dropped == list(range(6))
 
 
-def test_a_leg_that_fails_does_not_stop_the_others(small: Workload) -> None:
-    def fail(of: Workload) -> pipelines.Nodes:
+def test_a_leg_that_fails_does_not_stop_the_others(small):
+    def fail(of):
         raise PermissionError(13, "Permission denied", "/dev/nvme0n1")
 
     chosen = (Leg("broken", REFERENCE.family, pipelines.reading(fail)), LEGS[0])
@@ -126,14 +119,12 @@ def test_a_leg_that_fails_does_not_stop_the_others(small: Workload) -> None:
     assert len(results["dali"].rounds) == 2
 
 
-def test_readers_are_opened_before_the_clock_starts(
-    small: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[int] = []
+def test_readers_are_opened_before_the_clock_starts(small, clock, monkeypatch):
+    starts = []
     really = MemoryReader.__init__
 
     @wraps(really)
-    def seen(*arguments: Any, **options: Any) -> None:
+    def seen(*arguments, **options):
         starts.append(clock.starts)
         really(*arguments, **options)
 
@@ -144,12 +135,10 @@ def test_readers_are_opened_before_the_clock_starts(
     assert clock.starts > 0
 
 
-def test_the_first_batches_are_not_timed_and_the_model_takes_its_time(
-    photographs: Path, clock: Clock
-) -> None:
+def test_the_first_batches_are_not_timed_and_the_model_takes_its_time(photographs, clock):
     @contextmanager
-    def open_stream(of: Workload, exact: bool) -> Iterator[Stream]:
-        def batches() -> Iterator[peers.Batch]:
+    def open_stream(of, exact):
+        def batches():
             for number in range(6):
                 clock.sleep(0.2 if number < 4 else 0.01)
                 stream.storage_seconds = 0.3 * (number + 1)
@@ -173,39 +162,39 @@ def test_the_first_batches_are_not_timed_and_the_model_takes_its_time(
     assert one.waits.sum() == pytest.approx(0.02)
 
 
-def test_what_is_waited_for_the_storage_is_summed_over_epochs(photographs: Path) -> None:
+def test_what_is_waited_for_the_storage_is_summed_over_epochs(photographs):
     class Waiting:
         """A loader of 16 batches an epoch, for each of which it waits 0.1 s."""
 
-        def __enter__(self) -> Waiting:
+        def __enter__(self):
             return self
 
-        def __exit__(self, *error: object) -> None: ...
+        def __exit__(self, *error): ...
 
-        def __len__(self) -> int:
+        def __len__(self):
             return 16
 
-        def __iter__(self) -> Iterator[peers.Batch]:
+        def __iter__(self):
             for number in range(16):
                 self.stats = SimpleNamespace(storage_seconds=0.1 * (number + 1))
                 yield torch.zeros(4, 3, 1, 1), torch.zeros(4)
 
     ours = opened("imagenet-eval", photographs, batch_size=4, batches=14)
     assert len(ours.workload().order) == 4 + 14
-    opening: Any = SimpleNamespace(loader=lambda **options: Waiting())
+    opening = SimpleNamespace(loader=lambda **options: Waiting())
     (_, leg) = loaders.make_legs(opening, [0], 1, ["memory"])
     one = measure.run_round(leg, ours.workload(), Result(""), ignore)
     assert one.storage_seconds == pytest.approx(1.4)
 
 
-def burn(seconds: float, done: Any) -> None:
+def burn(seconds, done):
     while time.process_time() < seconds:
         pass
     done.set()
     time.sleep(600)
 
 
-def test_the_cpu_time_of_workers_counts_while_they_live() -> None:
+def test_the_cpu_time_of_workers_counts_while_they_live():
     fork = multiprocessing.get_context("fork")
     done = fork.Event()
     before = measure.cpu_time()
@@ -220,15 +209,13 @@ def test_the_cpu_time_of_workers_counts_while_they_live() -> None:
 
 
 @pytest.mark.parametrize(("name", "files"), [("imagenet-train", 40), ("cifar10", 5)])
-def test_the_page_cache_is_filled_with_what_loaders_read(
-    name: str, files: int, photographs: Path, cifar: Path
-) -> None:
+def test_the_page_cache_is_filled_with_what_loaders_read(name, files, photographs, cifar):
     directory = cifar if name == "cifar10" else photographs
     found = environment.files_of(opened(name, directory, batch_size=8, batches=1).workload())
     assert len({*found}) == len(found) == files  # of photographs, 4 + 1 batches
 
 
-def test_the_page_cache_is_filled_with_the_containers(data: Path) -> None:
+def test_the_page_cache_is_filled_with_the_containers(data):
     found = environment.files_of(open_shards(prepare(str(data), Settings()), str(data)))
     assert {*map(os.fsdecode, found)} == {*map(str, (data / "shards").glob("*/*.t*"))}
 
@@ -237,9 +224,7 @@ def test_the_page_cache_is_filled_with_the_containers(data: Path) -> None:
     "name", [*(pytest.param(f"imagenet-{split}", marks=pytest.mark.long)
                for split in ("train", "eval")), "cifar10"],
 )  # fmt: skip
-def test_torchvision_reads_in_the_order_of_the_loader(
-    name: str, photographs: Path, cifar: Path
-) -> None:
+def test_torchvision_reads_in_the_order_of_the_loader(name, photographs, cifar):
     directory = cifar if name == "cifar10" else photographs
     ours = opened(name, directory, batch_size=16, batches=30)
     order = ours.workload().order

@@ -1,19 +1,14 @@
 """The command objects of benchmark.py."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from benchmarks.legs import OBJECT_LEGS
 from benchmarks.measure import fill_caches, results_of
 from benchmarks.workload import Settings, prepare
-from tests.benchmarks.conftest import Bench
-from tests.kit.objects.client import FaultServer
 from tests.kit.pictures import IMAGES, make_pictures
 
 NAMES = [leg.name for leg in OBJECT_LEGS]
@@ -21,7 +16,7 @@ URL = "s3://data/train"
 
 
 @pytest.fixture
-def objects(tmp_path: Path, server: FaultServer, bench: Bench) -> Bench:
+def objects(tmp_path, server, bench):
     """Runs the command, on pictures in tmp_path/data; the bucket "data" is tmp_path/copy."""
     make_pictures(tmp_path / "data" / "train")
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -30,9 +25,7 @@ def objects(tmp_path: Path, server: FaultServer, bench: Bench) -> Bench:
     return lambda *options: bench(*command, "--batchsize", 5, *options)
 
 
-def test_objects_measures_every_leg(
-    objects: Bench, tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_measures_every_leg(objects, tmp_path, server, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # --endpoint wins
     options = ("--requests", 7, "--hedge", 0.5, "--cache", tmp_path / "cache")
     done = objects("--endpoint", server.url, "--verify", *options)
@@ -47,16 +40,14 @@ def test_objects_measures_every_leg(
     monkeypatch.undo()
 
 
-def test_legs_whose_options_are_not_given_are_not_run(objects: Bench) -> None:
+def test_legs_whose_options_are_not_given_are_not_run(objects):
     done = objects("--legs", ",".join(name for name in NAMES if name.startswith("object-store")))
     assert done.status == 0
     assert "object-store-hedged: not run: it needs --hedge" in done.out
     assert "object-store-cached: not run: it needs --cache" in done.out
 
 
-def test_the_cache_is_warm_before_the_first_round(
-    objects: Bench, tmp_path: Path, server: FaultServer
-) -> None:
+def test_the_cache_is_warm_before_the_first_round(objects, tmp_path, server):
     (leg,) = (leg for leg in OBJECT_LEGS if leg.name == "object-store-cached")
     settings = Settings(url=URL, cache=str(tmp_path / "cache"), batch_size=5, seed=3)
     workload = prepare(str(tmp_path / "data"), settings)
@@ -67,7 +58,7 @@ def test_the_cache_is_warm_before_the_first_round(
     assert [request for request in server.log() if request.kind == "GET"] == []
 
 
-def test_bytes_of_objects_that_differ_are_found(objects: Bench, tmp_path: Path) -> None:
+def test_bytes_of_objects_that_differ_are_found(objects, tmp_path):
     picture = next((tmp_path / "copy").rglob("*.jpg"))
     content = bytearray(picture.read_bytes())
     content[-10] ^= 1
@@ -78,7 +69,7 @@ def test_bytes_of_objects_that_differ_are_found(objects: Bench, tmp_path: Path) 
         assert f"{name}: failed: 1 differences from the files in --datadir" in done.out
 
 
-def test_a_bucket_that_is_no_copy_is_refused(objects: Bench, tmp_path: Path) -> None:
+def test_a_bucket_that_is_no_copy_is_refused(objects, tmp_path):
     train = tmp_path / "copy" / "train"
     picture = next(train.rglob("*.jpg"))
     picture.rename(other := picture.with_name(f"0{picture.name}"))

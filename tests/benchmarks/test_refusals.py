@@ -1,14 +1,10 @@
 """Bad input is refused in one line, before anything is measured."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conftest import Bench
 from tests.kit.pictures import make_pictures
 
 GPU = "needs a GPU in the pipeline: --device-id N"
@@ -64,9 +60,7 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def places(
-    data: Path, photographs: Path, cifar: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
+def places(data, photographs, cifar, tmp_path_factory):
     fewer, broken = (tmp_path_factory.mktemp(name) for name in ("fewer", "broken"))
     shutil.copytree(data, fewer, dirs_exist_ok=True)
     (fewer / "train" / "c0" / "00.jpg").unlink()
@@ -82,9 +76,9 @@ def places(
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED)
 def test_bad_input_is_refused_before_any_measurement(
-    arguments: str, said: str, places: dict[str, str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, bench: Bench,
-) -> None:  # fmt: skip
+    arguments, said, places, tmp_path,
+    monkeypatch, bench
+):  # fmt: skip
     for name, path in (places | {"NOTHING": str(tmp_path)}).items():
         arguments, said = arguments.replace(name, path), said.replace(name, path)
     if "--cold dali" in arguments:

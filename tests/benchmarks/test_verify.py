@@ -1,13 +1,8 @@
 """--verify and the comparison of loaders find one wrong byte; a leg that differs is not timed."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,16 +11,16 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks import loader_sets, peers, pipelines, verify
 from benchmarks.legs import CONTAINER_LEGS, LEGS, REFERENCE, TABLES, Leg
-from benchmarks.workload import Workload, find
+from benchmarks.workload import find
 from dali_storage.loaders import transforms
 from dali_storage.loaders.transforms import presets
-from tests.benchmarks.conftest import Bench, make_shards
+from tests.benchmarks.conftest import make_shards
 
 
-def altered(what: str, sample: int) -> Leg:
+def altered(what, sample):
     """A leg that reads naively, in batches of 5, and changes one sample."""
 
-    def batches(of: Workload) -> Iterator[tuple[list[Any], list[Any]]]:
+    def batches(of):
         for first, (files, labels) in zip(count(0, 5), pipelines.naive_batches(of), strict=False):
             slot = sample - first
             if 0 <= slot < 5 and what == "byte":
@@ -37,7 +32,7 @@ def altered(what: str, sample: int) -> Leg:
                 labels[slot] = labels[slot] + 1
             yield files, labels
 
-    def read(of: Workload) -> pipelines.Nodes:
+    def read(of):
         contents, labels = fn.external_source(source=batches(of), num_outputs=2, batch=True)
         return contents, labels
 
@@ -48,15 +43,13 @@ def altered(what: str, sample: int) -> Leg:
     ("what", "said"),
     [("byte", "bytes: .* at 11"), ("length", "bytes: uint8"), ("label", "label: 2 instead of 1")],
 )
-def test_verification_finds_the_only_wrong_sample(what: str, said: str, small: Workload) -> None:
+def test_verification_finds_the_only_wrong_sample(what, said, small):
     (difference,) = verify.differences(altered(what, 13), small, lambda done: None)
     assert re.fullmatch(rf"sample 13, .*/c1/13\.jpg: {said}.*", difference)
     assert list(verify.differences(altered("nothing", 0), small, lambda done: None)) == []
 
 
-def test_a_leg_that_differs_fails_and_is_not_timed(
-    data: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
-) -> None:
+def test_a_leg_that_differs_fails_and_is_not_timed(data, monkeypatch, bench):
     monkeypatch.setitem(TABLES, "compare", (LEGS[0], altered("byte", 3)))
     done = bench("compare", "--datadir", data, "--batchsize", 5, "--rounds", 1, "--verify")
     assert done.status == 1
@@ -65,9 +58,7 @@ def test_a_leg_that_differs_fails_and_is_not_timed(
     assert "round 1/1 altered" not in done.err
 
 
-def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(
-    tmp_path: Path, bench: Bench
-) -> None:
+def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(tmp_path, bench):
     data = make_shards(tmp_path)
     with open(find(str(data), "webdataset").files[1], "r+b") as tar:
         tar.seek(512 + 11)
@@ -85,9 +76,7 @@ def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(
     assert "verifying dali-tfrecord: the same as the files" in done.err
 
 
-def test_a_leg_in_another_order_is_found(
-    data: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
-) -> None:
+def test_a_leg_in_another_order_is_found(data, monkeypatch, bench):
     """A window of a whole shuffle, and the other way round."""
     (window,) = (leg for leg in CONTAINER_LEGS if leg.name == "dali-webdataset")
     wrong = replace(window, name="wrong", adapt=lambda workload: workload)
@@ -101,11 +90,11 @@ def test_a_leg_in_another_order_is_found(
 # Loaders
 
 
-def brighter(images: Any) -> Any:
+def brighter(images):
     return fn.brightness(images, brightness=1.02)
 
 
-def swapped(images: Any) -> Any:
+def swapped(images):
     return fn.color_space_conversion(images, image_type=types.RGB, output_type=types.BGR)
 
 
@@ -132,9 +121,9 @@ LONG = pytest.mark.long
     ],
 )  # fmt: skip
 def test_a_loader_with_other_pixels_fails_and_is_not_timed(
-    name: str, images: str, steps: Any, said: str, photographs: Path, cifar: Path,
-    monkeypatch: pytest.MonkeyPatch, bench: Bench,
-) -> None:  # fmt: skip
+    name, images, steps, said, photographs, cifar,
+    monkeypatch, bench
+):  # fmt: skip
     known = loader_sets.SETS[name]
     ours = presets.Preset(tuple(steps), "a mistake"), getattr(known, images)[1]
     monkeypatch.setitem(loader_sets.SETS, name, replace(known, **{images: ours}))
@@ -148,7 +137,7 @@ def test_a_loader_with_other_pixels_fails_and_is_not_timed(
     assert "round 1/1 memory" not in done.err
 
 
-def test_labels_and_types_of_loaders_are_compared() -> None:
+def test_labels_and_types_of_loaders_are_compared():
     images, labels = torch.zeros(4, 3, 8, 8), torch.arange(4)
     assert peers.difference((images, labels), (images, labels), 0) is None
     found = peers.difference((images, labels.flip(0)), (images, labels), 0)
@@ -158,7 +147,7 @@ def test_labels_and_types_of_loaders_are_compared() -> None:
 
 
 @pytest.mark.long
-def test_random_crops_of_torchvision_are_not_found_different(photographs: Path) -> None:
+def test_random_crops_of_torchvision_are_not_found_different(photographs):
     files = ImageFolder(str(photographs / "train")).samples
     dataset = peers.photographs(*zip(*files, strict=True), peers.IMAGENET_TRAIN)
     ours, *draws = [torch.stack([dataset[i][0] for i in range(64)]) for _ in range(3)]

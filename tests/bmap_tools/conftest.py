@@ -1,17 +1,14 @@
 """Disks with file systems, and directories and maps on them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.bmap.command import fill, settle, tool
-from tests.kit.devices import Disk, disk, mounted, require
+from tests.kit.devices import disk, mounted, require
 
 LONG = pytest.mark.long  # each file system, and each size of block, is in make test once
 DISKS = [
@@ -21,26 +18,24 @@ DISKS = [
 
 
 @pytest.fixture(scope="module", params=["ext4", pytest.param("xfs", marks=LONG)])
-def made(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Disk]:
+def made(request, tmp_path_factory):
     require("filefrag")
     with disk(tmp_path_factory.mktemp("disk"), request.param) as disk_made:
         yield disk_made
 
 
 @pytest.fixture
-def root(made: Disk) -> Iterator[Path]:
+def root(made):
     """A new directory on the file system."""
     yield from new_root(made)
 
 
 @pytest.fixture
-def ext4_root(ext4: Disk) -> Iterator[Path]:
+def ext4_root(ext4):
     yield from new_root(ext4)
 
 
-def new_root(made: Disk) -> Iterator[Path]:
+def new_root(made):
     path = made.mount / "root"
     path.mkdir()
     yield path
@@ -48,12 +43,12 @@ def new_root(made: Disk) -> Iterator[Path]:
 
 
 @pytest.fixture
-def bmap(tmp_path: Path) -> Path:
+def bmap(tmp_path):
     return tmp_path / "bmap.json"
 
 
 @pytest.fixture
-def public(made: Disk) -> Iterator[Path]:
+def public(made):
     """A directory of the file system that other users can come to."""
     with tempfile.TemporaryDirectory(prefix="bmap-tools-") as directory:
         os.chmod(directory, 0o755)
@@ -73,7 +68,7 @@ def public(made: Disk) -> Iterator[Path]:
 
 
 @pytest.fixture
-def mapped(root: Path, bmap: Path) -> tuple[Path, Path]:
+def mapped(root, bmap):
     """A directory with twelve files of 50,000 bytes, written to the device, and its map."""
     fill(root, (50_000,) * 12)
     os.sync()
@@ -83,9 +78,7 @@ def mapped(root: Path, bmap: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module", params=DISKS)
-def whole(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Disk]:
+def whole(request, tmp_path_factory):
     file_system, sector = request.param.split("-")
     with disk(tmp_path_factory.mktemp("disk"), file_system, sector=int(sector)) as made:
         yield made

@@ -1,13 +1,9 @@
 """Reading JSON by lines and as a whole, against Python's own json."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -36,17 +32,17 @@ LAYOUTS = st.fixed_dictionaries(
 )
 
 
-def whole(text: str | bytes) -> dict[str, Any]:
+def whole(text):
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return read_document(io.BytesIO(data))
 
 
-def by_lines(text: str) -> dict[str, Any]:
+def by_lines(text):
     header, groups = read_lines(io.BytesIO(text.encode()))
     return header | {"files": [row for rows in groups for row in rows]}
 
 
-def lines(rows: list[Any], header: str = '"a": {"b": 1},') -> str:
+def lines(rows, header='"a": {"b": 1},'):
     body = "".join("\n" + json.dumps(row) + "," for row in rows).removesuffix(",")
     return f'{{\n{header}\n"files": [{body}\n]\n}}\n'
 
@@ -54,7 +50,7 @@ def lines(rows: list[Any], header: str = '"a": {"b": 1},') -> str:
 @given(OBJECTS, LAYOUTS)
 @example({"a": [1.5e300, -1.5e-7], "b": 123456, "c": True, "": {}}, {})
 @example({"\ud83d\ude00\udcff": ["日本\U0001f600"] * 3}, {"ensure_ascii": True})
-def test_any_layout_is_what_json_reads(members: dict[str, Any], layout: dict[str, Any]) -> None:
+def test_any_layout_is_what_json_reads(members, layout):
     text = json.dumps(members, **layout)
     try:
         text.encode()
@@ -67,14 +63,14 @@ def test_any_layout_is_what_json_reads(members: dict[str, Any], layout: dict[str
 @given(rows=ROWS)
 @example(rows=[])
 @example(rows=[["],\n["], [[], []], [[[1], [2]]]])
-def test_an_array_per_line_is_what_json_reads(group: int, rows: list[Any]) -> None:
+def test_an_array_per_line_is_what_json_reads(group, rows):
     text = lines(rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bmap_json, "GROUP_BYTES", group)
         assert by_lines(text) == json.loads(text)
 
 
-def test_many_lines_are_never_in_memory_at_once(tmp_path: Path) -> None:
+def test_many_lines_are_never_in_memory_at_once(tmp_path):
     (tmp_path / "text").write_text(text := lines([[f"{row:090}", row] for row in range(50_000)]))
     script = (
         "import sys, tracemalloc\n"
@@ -110,13 +106,13 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("text", BROKEN, ids=ascii)
-def test_text_that_is_not_json_is_refused(text: str) -> None:
+def test_text_that_is_not_json_is_refused(text):
     with pytest.raises(MapFormatError, match=r"line \d+: not JSON, or cut off: ."):
         whole(text)
 
 
 @pytest.mark.parametrize(("text", "message"), FORBIDDEN.items())
-def test_json_that_a_map_may_not_contain_is_refused(text: str, message: str) -> None:
+def test_json_that_a_map_may_not_contain_is_refused(text, message):
     with pytest.raises(MapFormatError, match=message):
         whole(text)
 
@@ -124,12 +120,12 @@ def test_json_that_a_map_may_not_contain_is_refused(text: str, message: str) -> 
 @pytest.mark.parametrize(
     "data", [b'{"a": "\xff"}', b'{"\xc3', b'{"a": 1}\xe2\x82', '{"a": 1}'.encode("utf-16")]
 )
-def test_bytes_that_are_not_utf8_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_utf8_are_refused(data):
     with pytest.raises(MapFormatError, match="line 1: not UTF-8"):
         whole(data)
 
 
-def test_the_message_of_broken_json_names_the_line() -> None:
+def test_the_message_of_broken_json_names_the_line():
     rows = '{\n"files": [\n' + '["x"],\n' * 1000
     with pytest.raises(MapFormatError, match=r"line 1003: .*Expecting value"):
         whole(rows + "[1, nul]\n]\n}")
@@ -142,7 +138,7 @@ def test_the_message_of_broken_json_names_the_line() -> None:
     "bad",
     ["[1, nul]", "[NaN]", '{"a": 1, "a": 1}', "[1] [2]", "1" * 5000, "[" * 200_000, '["\xff"]'],
 )
-def test_a_bad_line_among_good_ones_is_never_delivered(bad: str, group: int) -> None:
+def test_a_bad_line_among_good_ones_is_never_delivered(bad, group):
     text = lines([["x"]] * 1000 + ["BAD"] + [["x"]] * 9).replace('"BAD"', bad)
     _, groups = read_lines(io.BytesIO(text.encode("latin-1")))
     with pytest.MonkeyPatch.context() as patch:
@@ -170,13 +166,13 @@ def test_a_bad_line_among_good_ones_is_never_delivered(bad: str, group: int) -> 
         lines([["x"]], '"files": [],'),
     ],
 )
-def test_text_of_another_layout_is_left_to_the_other_parser(text: str) -> None:
+def test_text_of_another_layout_is_left_to_the_other_parser(text):
     with pytest.raises(OtherLayout):
         by_lines(text)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', "[[],[", '[{"":'])
-def test_nesting_without_end_is_refused(opening: str) -> None:
+def test_nesting_without_end_is_refused(opening):
     text = '{"a": ' + opening * (10_000_000 // len(opening))
     with pytest.raises(MapFormatError, match="nested too deeply"):
         whole(text)
@@ -189,7 +185,7 @@ class Endless(io.RawIOBase):
         self.beginning = beginning
         self.delivered = 0
 
-    def read(self, size: int = -1, /) -> bytes:
+    def read(self, size=-1, /):
         data = self.beginning[:size]
         self.beginning = self.beginning[size:]
         data += b"x" * (size - len(data))
@@ -198,11 +194,9 @@ class Endless(io.RawIOBase):
 
 
 @pytest.mark.parametrize("beginning", [b'{"a": "', lines([["x"]])[:-6].encode() + b',\n["'])
-def test_text_without_end_is_not_read_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
+def test_text_without_end_is_not_read_to_its_end(monkeypatch, beginning):
     monkeypatch.setattr(bmap_json, "MAX_BYTES", 1 << 20)
-    file: Any = Endless(beginning)
+    file = Endless(beginning)
     with pytest.raises(OtherLayout):
         list(read_lines(file)[1])
     assert file.delivered <= 4 << 20
@@ -212,13 +206,13 @@ def test_text_without_end_is_not_read_to_its_end(
     assert file.delivered <= (1 << 20) + 1
 
 
-def test_a_long_object_with_a_member_twice_is_refused_soon() -> None:
+def test_a_long_object_with_a_member_twice_is_refused_soon():
     names = ", ".join(f'"{name}": 1' for name in [*range(200_000), 199_999])
     with pytest.raises(MapFormatError, match="'199999' occurs twice"):
         whole(f'{{"a": {{{names}}}}}')
 
 
-def test_a_list_of_a_document_comes_in_groups() -> None:
+def test_a_list_of_a_document_comes_in_groups():
     members = Members("the map", {"files": list(range(10)), "other": {}})
     assert list(members.groups("files", 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     with pytest.raises(MapFormatError, match=r"the map: other must be a list, not \{\}"):

@@ -1,12 +1,9 @@
 """What is printed, and the progress."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +12,7 @@ from tests.kit.bmap.command import program, says, tool
 from tests.kit.paths import ROOT
 
 
-def test_create_lists_only_the_first_twenty_files_that_are_not_mapped(
-    ext4_root: Path, bmap: Path
-) -> None:
+def test_create_lists_only_the_first_twenty_files_that_are_not_mapped(ext4_root, bmap):
     for number in range(33):
         (ext4_root / f"{number:02d}\n").symlink_to("nowhere")
     lines = says(1, "create", ext4_root, "-o", bmap).splitlines()
@@ -26,7 +21,7 @@ def test_create_lists_only_the_first_twenty_files_that_are_not_mapped(
     assert "  and 13 more" in lines
 
 
-def test_an_output_encoding_without_accents_gets_escapes(root: Path, bmap: Path) -> None:
+def test_an_output_encoding_without_accents_gets_escapes(root, bmap):
     (root / "caf\u00e9").touch()
     assert tool("create", root, "-o", bmap) == 0
     done = program("show", bmap, "caf\u00e9", PYTHONIOENCODING="ascii")
@@ -34,9 +29,7 @@ def test_an_output_encoding_without_accents_gets_escapes(root: Path, bmap: Path)
     assert "caf\\xe9\n" in done.stdout
 
 
-def test_progress_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
     with console.progress("mapping", 2000) as tick:
         tick(1000)
@@ -46,7 +39,7 @@ def test_progress_is_a_line_now_and_then(
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_progress_is_a_bar_on_a_terminal_where_rich_is(rich: bool) -> None:
+def test_progress_is_a_bar_on_a_terminal_where_rich_is(rich):
     pytest.importorskip("rich", reason="no rich here: pip install rich")
     script = (
         "from bmap_tools import console\n"

@@ -1,11 +1,8 @@
 """verify --bytes: compares the bytes on the device with those of the files."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,10 +10,10 @@ import bmap_tools
 from bmap_tools import comparison
 from tests.kit.bmap.command import entries, fill, load, refused, says, tool
 from tests.kit.bmap.files import as_nobody
-from tests.kit.devices import Disk, loop_device, mounted, require, run
+from tests.kit.devices import loop_device, mounted, require, run
 
 
-def test_comparing_bytes_without_permission_fails_with_a_remedy(public: Path) -> None:
+def test_comparing_bytes_without_permission_fails_with_a_remedy(public):
     fill(public)
     bmap = public / "out" / "bmap.json"
     with as_nobody():
@@ -26,7 +23,7 @@ def test_comparing_bytes_without_permission_fails_with_a_remedy(public: Path) ->
     assert "run as root or as a member of its group, or give an image of it with --uri" in said
 
 
-def flip(image: Path, offset: int) -> None:
+def flip(image, offset):
     with open(image, "r+b") as file:
         file.seek(offset)
         byte = file.read(1)
@@ -34,9 +31,7 @@ def flip(image: Path, offset: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_a_byte_changed_behind_the_file_systems_back_is_found(
-    mapped: tuple[Path, Path], made: Disk
-) -> None:
+def test_a_byte_changed_behind_the_file_systems_back_is_found(mapped, made):
     root, bmap = mapped
     (root / "c0" / "00.jpg").read_bytes()  # the page cache holds the right bytes
     [[_, physical, _]] = entries(bmap)["c0/00.jpg"][4]
@@ -48,9 +43,7 @@ def test_a_byte_changed_behind_the_file_systems_back_is_found(
     assert "1 of 12 files" in said
 
 
-def test_the_bytes_are_those_of_the_device_that_the_files_are_on_now(
-    tmp_path: Path, bmap: Path
-) -> None:
+def test_the_bytes_are_those_of_the_device_that_the_files_are_on_now(tmp_path, bmap):
     require("mkfs.ext4", "losetup")
     image, copy, mount = tmp_path / "image", tmp_path / "copy", tmp_path / "mnt"
     with open(image, "wb") as file:
@@ -77,12 +70,12 @@ def test_the_bytes_are_those_of_the_device_that_the_files_are_on_now(
         run("losetup", "--detach", old)
 
 
-def content_of(loaded: bmap_tools.ExtentMap, file: int) -> bytes:
+def content_of(loaded, file):
     with open(os.path.join(loaded.root, loaded.name(file)), "rb") as opened:
         return opened.read()
 
 
-def test_a_map_that_takes_data_for_a_hole_is_found(mapped: tuple[Path, Path]) -> None:
+def test_a_map_that_takes_data_for_a_hole_is_found(mapped):
     _, bmap = mapped
     loaded = bmap_tools.load(bmap)
     assert len(loaded.extents) == len(loaded) == 12
@@ -105,7 +98,7 @@ def test_a_map_that_takes_data_for_a_hole_is_found(mapped: tuple[Path, Path]) ->
         )
 
 
-def test_bytes_in_holes_are_compared(root: Path, bmap: Path) -> None:
+def test_bytes_in_holes_are_compared(root, bmap):
     with open(root / "sparse", "wb") as file:
         file.truncate(1 << 40)
         file.seek(1 << 39)
@@ -117,9 +110,7 @@ def test_bytes_in_holes_are_compared(root: Path, bmap: Path) -> None:
     assert tool("verify", bmap, "--bytes") == 0
 
 
-def test_an_image_that_ends_too_early_is_a_short_read(
-    mapped: tuple[Path, Path], made: Disk, tmp_path: Path
-) -> None:
+def test_an_image_that_ends_too_early_is_a_short_read(mapped, made, tmp_path):
     _, bmap = mapped
     with open(made.image, "rb") as image:
         (tmp_path / "short").write_bytes(image.read(65536))

@@ -1,7 +1,5 @@
 """create: the map has the extents that filefrag prints, and the bytes are there in the image."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -9,14 +7,12 @@ import pytest
 
 from tests.kit.bmap.command import entries, fill, load, refused, says, through_the_image, tool
 from tests.kit.bmap.files import as_nobody, filefrag, fragment
-from tests.kit.devices import Disk, disk, mounted, run
+from tests.kit.devices import disk, mounted, run
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 131_071, 131_073, (3 << 20) + 17)
 
 
-def test_a_map_has_the_status_and_the_extents_of_every_file(
-    made: Disk, root: Path, bmap: Path
-) -> None:
+def test_a_map_has_the_status_and_the_extents_of_every_file(made, root, bmap):
     paths = fill(root, SIZES, classes=3)
     assert tool("create", root, "-o", bmap) == 0
     content = load(bmap)
@@ -42,7 +38,7 @@ def test_a_map_has_the_status_and_the_extents_of_every_file(
         assert sum(extent[2] for extent in files[name][4]) >= status.st_size
 
 
-def test_extents_are_those_that_filefrag_prints(made: Disk, root: Path, bmap: Path) -> None:
+def test_extents_are_those_that_filefrag_prints(made, root, bmap):
     fragment(root / "many", 200)
     assert tool("create", root, "-o", bmap) == 0
     expected = [list(row[:3]) for row in filefrag(root / "many")]
@@ -51,7 +47,7 @@ def test_extents_are_those_that_filefrag_prints(made: Disk, root: Path, bmap: Pa
     assert through_the_image(made, bmap, "many") == (root / "many").read_bytes()
 
 
-def test_holes_and_reserved_space_read_as_zeros(made: Disk, root: Path, bmap: Path) -> None:
+def test_holes_and_reserved_space_read_as_zeros(made, root, bmap):
     for name, first, last in (("leading", 9, 10), ("middle", 0, 30), ("trailing", 0, 1)):
         with open(root / name, "wb") as file:
             for block in (first, last):
@@ -68,7 +64,7 @@ def test_holes_and_reserved_space_read_as_zeros(made: Disk, root: Path, bmap: Pa
         assert through_the_image(made, bmap, name) == (root / name).read_bytes()
 
 
-def test_reserved_space_on_old_data_is_unwritten(made: Disk, root: Path, bmap: Path) -> None:
+def test_reserved_space_on_old_data_is_unwritten(made, root, bmap):
     (root / "old").write_bytes(b"secret" * 100_000)
     os.sync()
     (root / "old").unlink()
@@ -90,9 +86,7 @@ def test_reserved_space_on_old_data_is_unwritten(made: Disk, root: Path, bmap: P
 
 
 @pytest.mark.parametrize(("file_system", "sector"), [("ext4", 512), ("xfs", 4096)])
-def test_a_map_has_the_start_of_a_partition(
-    tmp_path: Path, bmap: Path, file_system: str, sector: int
-) -> None:
+def test_a_map_has_the_start_of_a_partition(tmp_path, bmap, file_system, sector):
     with disk(tmp_path, file_system, sector=sector, partition=True) as made:
         paths = fill(made.mount / ".", (5000, 70_000))
         assert tool("create", made.mount, "-o", bmap) in (0, 1)
@@ -107,7 +101,7 @@ def test_a_map_has_the_start_of_a_partition(
             assert tool("verify", bmap, "--bytes", "--uri", uri) == 0
 
 
-def test_names_in_a_map_may_be_any_bytes(root: Path, bmap: Path) -> None:
+def test_names_in_a_map_may_be_any_bytes(root, bmap):
     names = [b"a b", b"new\nline", b"\xff\xfe", "\u00fc".encode(), b"quote\"'", b"-o"]
     for name in names:
         directory = os.path.join(os.fsencode(root), b"c " + name)
@@ -120,7 +114,7 @@ def test_names_in_a_map_may_be_any_bytes(root: Path, bmap: Path) -> None:
     assert tool("verify", bmap, "--bytes") == 0
 
 
-def test_the_map_itself_is_not_in_the_map(root: Path) -> None:
+def test_the_map_itself_is_not_in_the_map(root):
     fill(root)
     for _ in range(2):  # the second time it is there already
         assert tool("create", root, "-o", root / "bmap.json") == 0
@@ -128,7 +122,7 @@ def test_the_map_itself_is_not_in_the_map(root: Path) -> None:
     assert tool("verify", root / "bmap.json") == 0
 
 
-def test_files_that_cannot_be_mapped_are_listed_and_marked(root: Path, bmap: Path) -> None:
+def test_files_that_cannot_be_mapped_are_listed_and_marked(root, bmap):
     fill(root, (5000, 5000))
     os.mkfifo(root / ".fifo")
     (root / "c0" / "fifo").symlink_to("../.fifo")
@@ -153,7 +147,7 @@ def test_files_that_cannot_be_mapped_are_listed_and_marked(root: Path, bmap: Pat
     assert tool("verify", bmap, "--bytes") == 0
 
 
-def test_create_does_not_map_files_that_it_may_not_read(public: Path) -> None:
+def test_create_does_not_map_files_that_it_may_not_read(public):
     fill(public, (5000, 5000))
     (public / "c0" / "secret").write_bytes(b"x" * 77)
     (public / "c0" / "secret").chmod(0)
@@ -174,7 +168,7 @@ def test_create_does_not_map_files_that_it_may_not_read(public: Path) -> None:
     assert "  c0/secret: Permission denied\n" in said
 
 
-def test_no_map_is_written_if_a_directory_cannot_be_listed(public: Path) -> None:
+def test_no_map_is_written_if_a_directory_cannot_be_listed(public):
     fill(public, (5000, 5000))
     (public / "closed").mkdir(mode=0)
     (public / "c1" / "deep").mkdir()
@@ -190,9 +184,7 @@ def test_no_map_is_written_if_a_directory_cannot_be_listed(public: Path) -> None
     assert [path.name for path in bmap.parent.iterdir()] == ["bmap.json"]
 
 
-def test_another_file_system_below_the_root_is_not_mapped(
-    ext4_root: Path, tmp_path: Path, bmap: Path
-) -> None:
+def test_another_file_system_below_the_root_is_not_mapped(ext4_root, tmp_path, bmap):
     fill(ext4_root, (5000,))
     with disk(tmp_path, "xfs") as other:
         (other.mount / "file").write_bytes(b"x" * 5000)
@@ -208,9 +200,7 @@ def test_another_file_system_below_the_root_is_not_mapped(
     assert "mounted/file: it is on another file system" in said
 
 
-def test_a_root_that_cannot_be_mapped_is_refused_with_the_reason(
-    root: Path, tmp_path: Path, bmap: Path
-) -> None:
+def test_a_root_that_cannot_be_mapped_is_refused_with_the_reason(root, tmp_path, bmap):
     (root / "file").touch()
     (root / "empty").mkdir()
     assert "missing: No such file" in refused("create", root / "missing", "-o", bmap)
@@ -225,9 +215,7 @@ def test_a_root_that_cannot_be_mapped_is_refused_with_the_reason(
     assert not bmap.exists()
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(
-    root: Path, tmp_path: Path
-) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(root, tmp_path):
     fill(root)
     for output, reason in (
         (tmp_path, "exists and is not a regular file"),

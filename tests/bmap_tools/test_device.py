@@ -1,22 +1,18 @@
 """Block devices, against sysfs as the kernel documents it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from bmap_tools import device, file_system
 from bmap_tools.device import UnsupportedStorage
-from tests.kit.devices import Disk, loop_device, require
+from tests.kit.devices import loop_device, require
 
 
-def test_a_node_may_be_given_by_any_path(whole: Disk, tmp_path: Path) -> None:
+def test_a_node_may_be_given_by_any_path(whole, tmp_path):
     (tmp_path / "by-id").symlink_to(whole.device)
     assert device.examine(str(tmp_path / "by-id")) == file_system.find(whole.mount)[1]
 
 
-def sysfs(directory: Path, attributes: dict[str, str], *, sector: int = 512) -> Path:
+def sysfs(directory, attributes, *, sector=512):
     defaults = {
         "size": "1000000\n",
         "uevent": f"MAJOR=259\nDEVNAME={directory.name}\nDEVTYPE=disk\n",
@@ -28,7 +24,7 @@ def sysfs(directory: Path, attributes: dict[str, str], *, sector: int = 512) -> 
     return directory
 
 
-def test_a_partition_of_an_nvme_namespace(tmp_path: Path) -> None:
+def test_a_partition_of_an_nvme_namespace(tmp_path):
     namespace = sysfs(
         tmp_path / "nvme0n1",
         {"wwid": "eui.0025385881b1a1f6\n", "device/serial": "S3EVNX0J800111      \n"},
@@ -61,15 +57,13 @@ def test_a_partition_of_an_nvme_namespace(tmp_path: Path) -> None:
         ("mmcblk0", {"device/serial": "0x12345678\n"}, "0x12345678", None),
     ],
 )
-def test_serial_and_wwid_of_disks_of_other_kinds(
-    tmp_path: Path, name: str, attributes: dict[str, str], serial: str | None, wwid: str | None
-) -> None:
+def test_serial_and_wwid_of_disks_of_other_kinds(tmp_path, name, attributes, serial, wwid):
     found = device.of_sysfs(str(sysfs(tmp_path / name, attributes)))
     assert (found.path, found.disk, found.start) == (f"/dev/{name}", f"/dev/{name}", 0)
     assert (found.serial, found.wwid) == (serial, wwid)
 
 
-def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> None:
+def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path):
     described = sysfs(tmp_path / "nvme0n1", {}, sector=8192)
     with pytest.raises(UnsupportedStorage, match=r"/dev/nvme0n1 has logical blocks of 8192 bytes"):
         device.of_sysfs(str(described))
@@ -105,9 +99,7 @@ def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path: Path) -> N
         ("nvme0c0n1", "unknown"),
     ],
 )
-def test_devices_that_are_not_plain_disks_are_refused(
-    tmp_path: Path, name: str, reason: str
-) -> None:
+def test_devices_that_are_not_plain_disks_are_refused(tmp_path, name, reason):
     disk, _, partition = name.partition("/")
     described = sysfs(tmp_path / disk, {})
     if partition:
@@ -116,7 +108,7 @@ def test_devices_that_are_not_plain_disks_are_refused(
         device.of_sysfs(str(described))
 
 
-def test_a_device_that_sysfs_does_not_describe_is_unsupported(tmp_path: Path) -> None:
+def test_a_device_that_sysfs_does_not_describe_is_unsupported(tmp_path):
     with pytest.raises(UnsupportedStorage, match="sysfs"):
         device.of_sysfs(str(tmp_path / "259:7"))
     (sysfs(tmp_path / "sda", {}) / "size").unlink()

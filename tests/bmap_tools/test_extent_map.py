@@ -1,9 +1,6 @@
 """The values that a map consists of."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from bmap_tools.extent_map import csr_offsets, csr_rows, without_reserved
 from tests.kit.bmap.documents import document, write
 
 
-def test_the_name_of_a_file_by_its_index(tmp_path: Path) -> None:
+def test_the_name_of_a_file_by_its_index(tmp_path):
     loaded = load(write(tmp_path, document()))
     assert [loaded.name(0), loaded.name(2), loaded.name(-1)] == [
         b"in the root",
@@ -31,7 +28,7 @@ COUNTS = st.lists(st.integers(0, 4), max_size=6)
 
 
 @given(COUNTS)
-def test_rows_of_several_owners_are_found_by_their_offsets(counts: list[int]) -> None:
+def test_rows_of_several_owners_are_found_by_their_offsets(counts):
     owned = [[(owner, row) for row in range(count)] for owner, count in enumerate(counts)]
     rows = [row for each in owned for row in each]
     offsets = csr_offsets(counts)
@@ -43,7 +40,7 @@ def test_rows_of_several_owners_are_found_by_their_offsets(counts: list[int]) ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6))
-def test_reserved_extents_are_those_that_begin_beyond_the_end(files: list[tuple[int, int]]) -> None:
+def test_reserved_extents_are_those_that_begin_beyond_the_end(files):
     extents = [(file, i * 512, 512) for file, (_, count) in enumerate(files) for i in range(count)]
     flat = np.array([(logical, 0, length) for _, logical, length in extents], np.int64)
     sizes = [blocks * 512 for blocks, _ in files]

@@ -1,11 +1,8 @@
 """FIEMAP against filefrag, and the extents of a map against a model byte by byte."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmap_tools import fiemap
-from bmap_tools.fiemap import RawExtent
 from tests.bmap_tools.conftest import DISKS
 from tests.kit.bmap.files import (
     DELALLOC,
@@ -47,16 +43,14 @@ BLOCK = 4  # bytes, in the model
 
 
 @pytest.fixture(scope="module", params=DISKS)
-def mount(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def mount(request, tmp_path_factory):
     file_system, sector = request.param.split("-")
     require("filefrag")
     with disk(tmp_path_factory.mktemp("disk"), file_system, sector=int(sector)) as made:
         yield made.mount
 
 
-def test_the_structures_of_fiemap_are_the_kernels() -> None:
+def test_the_structures_of_fiemap_are_the_kernels():
     # struct fiemap: u64 start, length, u32 flags, mapped_extents, extent_count, reserved
     # struct fiemap_extent: u64 logical, physical, length, reserved[2], u32 flags, reserved[3]
     assert fiemap._HEADER.size == struct.calcsize("=QQIIII") == 32
@@ -66,7 +60,7 @@ def test_the_structures_of_fiemap_are_the_kernels() -> None:
     assert 32 + fiemap._ROOM * 56 <= 1024
 
 
-def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
+def test_files_of_all_kinds_have_filefrags_extents(mount):
     for size in (0, 1, 4095, 4096, 4097, 3 << 20):
         (mount / f"{size}").write_bytes(os.urandom(size))
     with open(mount / "holes", "wb") as file:
@@ -87,7 +81,7 @@ def test_files_of_all_kinds_have_filefrags_extents(mount: Path) -> None:
     assert compared == 8
 
 
-def test_files_of_one_extent_have_filefrags_extents_in_a_batch(mount: Path) -> None:
+def test_files_of_one_extent_have_filefrags_extents_in_a_batch(mount):
     block = 4096
     sizes = {"empty": 0, "byte": 1, "block": block, "more": block + 1, "large": 3 << 20}
     for name, size in sizes.items():
@@ -121,11 +115,11 @@ def test_files_of_one_extent_have_filefrags_extents_in_a_batch(mount: Path) -> N
     assert counts[6:8].tolist() == [-1, -1]
 
 
-def whole(size: int) -> int:
+def whole(size):
     return -(-size // 4096) * 4096
 
 
-def test_a_file_that_was_not_yet_written_gets_its_address_by_sync(mount: Path) -> None:
+def test_a_file_that_was_not_yet_written_gets_its_address_by_sync(mount):
     (mount / "fresh").write_bytes(b"x" * 50_000)
     with opened(mount / "fresh") as fd:
         before = fiemap.raw_extents(fd, sync=False)
@@ -135,7 +129,7 @@ def test_a_file_that_was_not_yet_written_gets_its_address_by_sync(mount: Path) -
     assert after == filefrag(mount / "fresh")
 
 
-def test_a_reflink_is_shared_and_can_be_mapped(tmp_path: Path) -> None:
+def test_a_reflink_is_shared_and_can_be_mapped(tmp_path):
     require("filefrag")
     with disk(tmp_path, "xfs") as made:
         (made.mount / "file").write_bytes(os.urandom(100_000))
@@ -151,13 +145,13 @@ def test_a_reflink_is_shared_and_can_be_mapped(tmp_path: Path) -> None:
     assert fiemap.usable_extents(found[0], 100_000, 4096) == [(logical, physical, length)]
 
 
-def test_a_file_system_without_fiemap_is_an_os_error() -> None:
+def test_a_file_system_without_fiemap_is_an_os_error():
     with opened(Path("/proc/version")) as fd, pytest.raises(OSError) as raised:
         fiemap.raw_extents(fd)
     assert raised.value.errno in (errno.EOPNOTSUPP, errno.ENOTTY)
 
 
-def test_more_extents_than_one_system_call_reports_are_read_each_time(mount: Path) -> None:
+def test_more_extents_than_one_system_call_reports_are_read_each_time(mount):
     many = mount / "many"
     fragment(many, 300)
     (mount / "small").write_bytes(b"x")
@@ -169,9 +163,9 @@ def test_more_extents_than_one_system_call_reports_are_read_each_time(mount: Pat
 
 
 @st.composite
-def raw_extents(draw: st.DrawFn) -> list[RawExtent]:
+def raw_extents(draw):
     """Extents as a file system could give them: by logical offset, without overlap."""
-    found: list[RawExtent] = []
+    found = []
     logical, physical = 0, 1000 * BLOCK
     for _ in range(draw(st.integers(0, 6))):
         logical += draw(st.sampled_from([0, 0, 1, 3])) * BLOCK
@@ -188,11 +182,11 @@ def raw_extents(draw: st.DrawFn) -> list[RawExtent]:
 
 
 @given(raw_extents(), st.integers(0, 30 * BLOCK))
-def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int) -> None:
+def test_a_map_holds_what_a_model_of_bytes_holds(raw, size):
     end = size
     while end % BLOCK:
         end += 1
-    model: list[object] = ["hole"] * end
+    model = ["hole"] * end
     unsupported = set()
     for logical, physical, length, flags in raw:
         for byte in range(length):
@@ -206,7 +200,7 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
         assert any(UNSUPPORTED[flag] in mapped for flag in unsupported)
         return
     assert isinstance(mapped, list)
-    seen: list[object] = ["hole"] * end
+    seen = ["hole"] * end
     for logical, physical, length in mapped:
         assert length > 0
         if logical >= end:
@@ -223,20 +217,20 @@ def test_a_map_holds_what_a_model_of_bytes_holds(raw: list[RawExtent], size: int
 
 
 @pytest.mark.parametrize("flag", sorted(UNSUPPORTED))
-def test_every_unsupported_flag_has_its_reason_unless_it_is_beyond_the_end(flag: int) -> None:
+def test_every_unsupported_flag_has_its_reason_unless_it_is_beyond_the_end(flag):
     raw = [(0, 8192, 4096, 0), (4096, 0, 4096, flag | LAST)]
     assert UNSUPPORTED[flag] in str(fiemap.usable_extents(raw, 4097, 4096))
     assert fiemap.usable_extents(raw, 4096, 4096) == [(0, 8192, 4096), (4096, -1, 4096)]
 
 
-def test_flags_that_occur_together_give_the_special_reason() -> None:
+def test_flags_that_occur_together_give_the_special_reason():
     assert fiemap.usable_extents([(0, 0, 4096, DELALLOC | UNKNOWN)], 1, 4096) == (
         "its data has no address on the device yet"
     )
     assert "inode" in str(fiemap.usable_extents([(0, 100, 60, 0x200 | 0x100 | LAST)], 60, 4096))
 
 
-def test_the_answers_of_the_kernel_have_the_extents_that_filefrag_lists(mount: Path) -> None:
+def test_the_answers_of_the_kernel_have_the_extents_that_filefrag_lists(mount):
     fragment(mount / "pieces", 40)
     write_sparse(mount / "holes", 60 * 4096, [(8 * 4096, 9 * 4096)], np.random.default_rng(0))
     run("sync", "--file-system", str(mount))
@@ -251,7 +245,7 @@ def test_the_answers_of_the_kernel_have_the_extents_that_filefrag_lists(mount: P
         assert answers[0, 0] == 0
 
 
-def test_the_answers_of_the_kernel_hold_until_something_is_moved_there(mount: Path) -> None:
+def test_the_answers_of_the_kernel_hold_until_something_is_moved_there(mount):
     fragment(mount / "moving", 40)
     fragment(mount / "other", 40)
     with opened(mount / "moving") as moving, opened(mount / "other") as other:
@@ -263,7 +257,7 @@ def test_the_answers_of_the_kernel_hold_until_something_is_moved_there(mount: Pa
         assert fiemap.hold(fds, answers, keep_lock=True).tolist() == [True, False, True]
 
 
-def test_answers_of_the_kernel_that_cannot_be_had_again_do_not_hold(mount: Path) -> None:
+def test_answers_of_the_kernel_that_cannot_be_had_again_do_not_hold(mount):
     (mount / "hole").touch()
     os.truncate(mount / "hole", 9999)
     with opened(mount / "hole") as fd, open("/proc/version", "rb") as unsupported:

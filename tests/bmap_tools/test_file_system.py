@@ -1,12 +1,8 @@
 """File systems, against blkid and stat; which storage is refused."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +10,15 @@ from bmap_tools import device, file_system
 from bmap_tools.device import UnsupportedStorage
 from bmap_tools.file_system import Mount
 from tests.kit.bmap.files import as_nobody
-from tests.kit.devices import Disk, disk, mounted, require, run
+from tests.kit.devices import disk, mounted, require, run
 
 
-def no_uuid(fd: int, request: int, *arguments: Any) -> int:
+def no_uuid(fd, request, *arguments):
     """fcntl.ioctl() before Linux 6.9."""
     raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
 
-def check_like_the_tools(made: Disk, sector: int, start: int) -> None:
+def check_like_the_tools(made, sector, start):
     there, found = file_system.find(made.mount)
     blkid = run("blkid", "-p", "-o", "value", "-s", "TYPE", "-s", "UUID", made.device).split()
     assert sorted([there.uuid, there.type]) == sorted(blkid)
@@ -37,21 +33,19 @@ def check_like_the_tools(made: Disk, sector: int, start: int) -> None:
     assert device.examine(made.device) == found
 
 
-def test_a_whole_disk_is_as_the_systems_tools_say(whole: Disk) -> None:
+def test_a_whole_disk_is_as_the_systems_tools_say(whole):
     check_like_the_tools(whole, int(run("blockdev", "--getss", whole.disk)), 0)
 
 
 @pytest.mark.parametrize(("kind", "sector"), [("ext4", 4096), ("xfs", 512)])
-def test_a_partition_is_as_the_systems_tools_say(tmp_path: Path, kind: str, sector: int) -> None:
+def test_a_partition_is_as_the_systems_tools_say(tmp_path, kind, sector):
     with disk(tmp_path, kind, sector=sector, partition=True) as made:
         check_like_the_tools(made, sector, 1 << 20)
         assert file_system.find(made.mount)[1].size == (320 - 8) << 20
         assert device.examine(made.disk).start == 0
 
 
-def test_a_directory_below_and_a_bind_mount_are_on_the_same_device(
-    whole: Disk, tmp_path: Path
-) -> None:
+def test_a_directory_below_and_a_bind_mount_are_on_the_same_device(whole, tmp_path):
     (whole.mount / "below" / "deep").mkdir(parents=True, exist_ok=True)
     found = file_system.find(whole.mount)
     assert file_system.find(whole.mount / "below" / "deep") == found
@@ -67,9 +61,7 @@ def test_a_directory_below_and_a_bind_mount_are_on_the_same_device(
         (("-t", "ext3", "-b", "4096"), ("ext3", "ext4"), 4096),
     ],
 )
-def test_small_blocks_and_the_older_exts_are_known(
-    tmp_path: Path, mkfs: tuple[str, ...], types: tuple[str, ...], block_size: int
-) -> None:
+def test_small_blocks_and_the_older_exts_are_known(tmp_path, mkfs, types, block_size):
     with disk(tmp_path, "ext4", size=32 << 20, mkfs=mkfs) as made:
         found = file_system.find(made.mount)[0]
         assert found.uuid == run("blkid", "-p", "-o", "value", "-s", "UUID", made.device)
@@ -77,27 +69,21 @@ def test_small_blocks_and_the_older_exts_are_known(
         assert found.block_size == block_size
 
 
-def test_before_linux_6_9_the_uuid_is_read_from_the_superblock(
-    whole: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_linux_6_9_the_uuid_is_read_from_the_superblock(whole, monkeypatch):
     found = file_system.find(whole.mount)
     monkeypatch.setattr(fcntl, "ioctl", no_uuid)
     assert file_system.find(whole.mount) == found
 
 
-def test_before_linux_6_9_and_without_root_the_error_says_what_is_missing(
-    whole: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_linux_6_9_and_without_root_the_error_says_what_is_missing(whole, monkeypatch):
     monkeypatch.setattr(fcntl, "ioctl", no_uuid)
     monkeypatch.chdir(whole.mount)  # nobody may not pass the directories above
     with as_nobody(), pytest.raises(UnsupportedStorage, match=r"UUID.*Linux 6\.9.*root"):
         file_system.find(".")
 
 
-def test_another_failure_of_the_uuid_is_not_swallowed(
-    whole: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(fd: int, request: int, *arguments: Any) -> int:
+def test_another_failure_of_the_uuid_is_not_swallowed(whole, monkeypatch):
+    def broken(fd, request, *arguments):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fcntl, "ioctl", broken)
@@ -106,9 +92,7 @@ def test_another_failure_of_the_uuid_is_not_swallowed(
     assert raised.value.errno == errno.EIO
 
 
-def test_a_superblock_is_read_from_devices_and_images_at_an_offset(
-    whole: Disk, tmp_path: Path
-) -> None:
+def test_a_superblock_is_read_from_devices_and_images_at_an_offset(whole, tmp_path):
     expected = run("blkid", "-p", "-o", "value", "-s", "UUID", whole.device)
     family = "xfs" if file_system.find(whole.mount)[0].type == "xfs" else "ext"
     with open(whole.image, "rb") as image, open(tmp_path / "shifted", "wb") as shifted:
@@ -129,7 +113,7 @@ def test_a_superblock_is_read_from_devices_and_images_at_an_offset(
 @pytest.mark.parametrize(
     "content", [b"", b"XFSB", b"x" * 5000, bytes(100_000), b"XFSB" + b"x" * 50]
 )
-def test_an_image_without_a_file_system_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_an_image_without_a_file_system_is_refused(tmp_path, content):
     (tmp_path / "image").write_bytes(content)
     with open(tmp_path / "image", "rb") as image:
         with pytest.raises(UnsupportedStorage, match="byte 512"):
@@ -138,7 +122,7 @@ def test_an_image_without_a_file_system_is_refused(tmp_path: Path, content: byte
             file_system.superblock(image.fileno())
 
 
-def test_tmpfs_is_refused(tmp_path: Path) -> None:
+def test_tmpfs_is_refused(tmp_path):
     require("mount")
     (tmp_path / "memory").mkdir()
     run("mount", "-t", "tmpfs", "none", str(tmp_path / "memory"))
@@ -149,7 +133,7 @@ def test_tmpfs_is_refused(tmp_path: Path) -> None:
         run("umount", str(tmp_path / "memory"))
 
 
-def test_overlay_is_refused(tmp_path: Path) -> None:
+def test_overlay_is_refused(tmp_path):
     with disk(tmp_path, "ext4", size=32 << 20) as made:
         for name in ("lower", "upper", "work", "merged"):
             (made.mount / name).mkdir()
@@ -172,9 +156,7 @@ def test_overlay_is_refused(tmp_path: Path) -> None:
         ("ext4", ("data=journal",), r"data=journal.*data=ordered"),
     ],
 )
-def test_btrfs_and_journaled_data_are_refused(
-    tmp_path: Path, kind: str, options: tuple[str, ...], reason: str
-) -> None:
+def test_btrfs_and_journaled_data_are_refused(tmp_path, kind, options, reason):
     with (
         disk(tmp_path, kind, options=options) as made,
         pytest.raises(UnsupportedStorage, match=reason),
@@ -190,7 +172,7 @@ def test_btrfs_and_journaled_data_are_refused(
         *(("9p", "host"), ("zfs", "pool"), ("squashfs", "unknown"), ("ext5", "unknown")),
     ],
 )
-def test_other_file_systems_are_refused_with_their_reason(kind: str, reason: str) -> None:
+def test_other_file_systems_are_refused_with_their_reason(kind, reason):
     why = file_system.unsupported_reason(Mount(kind, "rw"))
     assert why is not None
     assert why.startswith(kind)
@@ -200,7 +182,7 @@ def test_other_file_systems_are_refused_with_their_reason(kind: str, reason: str
         assert file_system.unsupported_reason(Mount(known, "rw")) is None
 
 
-def test_journaled_data_is_refused_as_the_superblocks_default(tmp_path: Path) -> None:
+def test_journaled_data_is_refused_as_the_superblocks_default(tmp_path):
     require("tune2fs")
     with disk(tmp_path, "ext4", size=64 << 20) as made:
         run("umount", str(made.mount))
@@ -215,14 +197,12 @@ def test_journaled_data_is_refused_as_the_superblocks_default(tmp_path: Path) ->
             file_system.find(made.mount)
 
 
-def test_a_mount_outside_of_what_a_container_sees_is_an_error(
-    whole: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_mount_outside_of_what_a_container_sees_is_an_error(whole, monkeypatch, tmp_path):
     fd = os.open(whole.mount, os.O_RDONLY)
     (tmp_path / "mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
     real = open
 
-    def fake(path: Any, *arguments: Any, **options: Any) -> Any:
+    def fake(path, *arguments, **options):
         shown = tmp_path / "mountinfo" if path == "/proc/self/mountinfo" else path
         return real(shown, *arguments, **options)
 
@@ -234,7 +214,7 @@ def test_a_mount_outside_of_what_a_container_sees_is_an_error(
         os.close(fd)
 
 
-def test_a_missing_path_or_a_wrong_kind_of_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_path_or_a_wrong_kind_of_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         file_system.find(tmp_path / "file")

@@ -1,11 +1,8 @@
 """Maps written and read, against plain json."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ import bmap_tools
 from bmap_tools import MapFormatError, bmap_json, load, save
 from tests.kit.bmap.documents import (
     LAYOUTS,
-    Json,
     contents,
     document,
     documents,
@@ -34,7 +30,7 @@ from tests.kit.pages import snippets
 
 @in_a_shared_directory
 @given(documents())
-def test_a_saved_map_is_what_plain_json_and_load_read(tmp_path: Path, plain: Json) -> None:
+def test_a_saved_map_is_what_plain_json_and_load_read(tmp_path, plain):
     path = tmp_path / "bmap.json"
     save(map_of(plain), path)
     assert json.loads(path.read_bytes()) == sealed(plain) | {"creator": "bmap_tools"}
@@ -42,15 +38,13 @@ def test_a_saved_map_is_what_plain_json_and_load_read(tmp_path: Path, plain: Jso
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_a_map_of_any_formatting_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Callable[[Json], str]
-) -> None:
+def test_a_map_of_any_formatting_is_read(tmp_path, monkeypatch, layout):
     monkeypatch.setattr(bmap_json, "GROUP_BYTES", 50)
     path = write(tmp_path, layout(document()))
     assert contents(load(path)) == expected(document())
 
 
-def test_names_of_a_map_may_be_written_without_escapes(tmp_path: Path) -> None:
+def test_names_of_a_map_may_be_written_without_escapes(tmp_path):
     plain = document()
     plain["files"][-1][0] = "b/é 日本 \U0001f600"
     path = write(tmp_path, json.dumps(sealed(plain), ensure_ascii=False))
@@ -67,7 +61,7 @@ EDITS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=str)
-def test_a_map_that_was_edited_is_refused(tmp_path: Path, edit: tuple[Any, ...]) -> None:
+def test_a_map_that_was_edited_is_refused(tmp_path, edit):
     plain = document()
     put(*edit)(plain)
     assert is_valid(plain)
@@ -76,28 +70,28 @@ def test_a_map_that_was_edited_is_refused(tmp_path: Path, edit: tuple[Any, ...])
     load(write(tmp_path, plain))  # with the digest of what it says now
 
 
-def test_a_map_without_its_digest_is_refused(tmp_path: Path) -> None:
+def test_a_map_without_its_digest_is_refused(tmp_path):
     plain = document()
     del plain["digest"]
     with pytest.raises(MapFormatError, match="no member 'digest'"):
         load(write(tmp_path, plain))
 
 
-def test_a_map_without_files_is_a_map(tmp_path: Path) -> None:
+def test_a_map_without_files_is_a_map(tmp_path):
     plain = document() | {"directories": [], "files": []}
     assert contents(load(write(tmp_path, plain))) == expected(plain)
     save(map_of(plain), tmp_path / "saved.json")
     assert contents(load(tmp_path / "saved.json")) == expected(plain)
 
 
-def test_members_of_later_releases_are_ignored(tmp_path: Path) -> None:
+def test_members_of_later_releases_are_ignored(tmp_path):
     plain = document()
     for members in (plain, plain["device"], plain["file_system"]):
         members["later"] = {"a": [1.5, None]}
     assert contents(load(write(tmp_path, plain))) == expected(document())
 
 
-def test_a_saved_map_has_one_file_per_line_in_ascii(tmp_path: Path) -> None:
+def test_a_saved_map_has_one_file_per_line_in_ascii(tmp_path):
     save(map_of(document()), tmp_path / "bmap.json")
     lines = (tmp_path / "bmap.json").read_text(encoding="ascii").splitlines()
     rows = [json.loads(line.rstrip(",")) for line in lines if line.startswith('["')]
@@ -106,9 +100,7 @@ def test_a_saved_map_has_one_file_per_line_in_ascii(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", [('"version": 1', '"version": 2'), ('"bmap",', '"other",')])
 @pytest.mark.parametrize("layout", ["one file per line", "one line"])
-def test_another_version_is_named_before_anything_else_in_a_map(
-    tmp_path: Path, other: tuple[str, str], layout: str
-) -> None:
+def test_another_version_is_named_before_anything_else_in_a_map(tmp_path, other, layout):
     save(map_of(document()), tmp_path / "bmap.json")
     text = (tmp_path / "bmap.json").read_text().replace(*other).replace('["a/one", ', "[")
     text = text.replace('"device": {', '"device": 1, "d": {')
@@ -117,7 +109,7 @@ def test_another_version_is_named_before_anything_else_in_a_map(
         load(path)
 
 
-def test_no_prefix_of_a_map_is_a_map(tmp_path: Path) -> None:
+def test_no_prefix_of_a_map_is_a_map(tmp_path):
     save(map_of(document()), tmp_path / "whole.json")
     data = (tmp_path / "whole.json").read_bytes().rstrip()
     for size in range(len(data)):
@@ -127,7 +119,7 @@ def test_no_prefix_of_a_map_is_a_map(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ['[["a/one", NaN, 1, 1, 1, []]]', "[" * 10_000_000], ids=len)
 @pytest.mark.parametrize("separator", ["", "\n"], ids=["one line", "one file per line"])
-def test_hostile_json_is_refused_with_the_path(tmp_path: Path, rows: str, separator: str) -> None:
+def test_hostile_json_is_refused_with_the_path(tmp_path, rows, separator):
     text = json.dumps(document() | {"files": "HERE"}).replace('"HERE"', rows)
     text = text.replace('"files": [', f'{separator}"files": [{separator}', 1)
     message = "is not a number|nested too deeply"
@@ -135,7 +127,7 @@ def test_hostile_json_is_refused_with_the_path(tmp_path: Path, rows: str, separa
         load(write(tmp_path, text))
 
 
-def test_a_map_has_the_mode_of_a_new_file(tmp_path: Path) -> None:
+def test_a_map_has_the_mode_of_a_new_file(tmp_path):
     before = os.umask(0o026)
     try:
         save(map_of(document()), tmp_path / "bmap.json")
@@ -149,19 +141,19 @@ class Unwritable:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_saving_that_fails_half_way_changes_nothing(tmp_path: Path, there: bool) -> None:
+def test_saving_that_fails_half_way_changes_nothing(tmp_path, there):
     path = tmp_path / "bmap.json"
     if there:
         path.write_text("old")
     broken = many(20_000)
-    broken.unmapped[19_999] = Unwritable()  # type: ignore[index]
+    broken.unmapped[19_999] = Unwritable()
     with pytest.raises(TypeError, match="Unwritable"):
         save(broken, path)
     assert os.listdir(tmp_path) == (["bmap.json"] if there else [])
     assert not there or path.read_text() == "old"
 
 
-def test_a_map_that_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
+def test_a_map_that_load_would_refuse_is_not_saved(tmp_path):
     broken = many(20_000)
     broken.extents[19_000, 1] += 1
     with pytest.raises(MapFormatError, match=r"bmap\.json: 'a/00019000\.jpg': the extent"):
@@ -169,7 +161,7 @@ def test_a_map_that_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_saving_replaces_an_old_map(tmp_path: Path) -> None:
+def test_saving_replaces_an_old_map(tmp_path):
     path = tmp_path / "bmap.json"
     save(many(10), path)
     save(map_of(document()), path)
@@ -178,13 +170,13 @@ def test_saving_replaces_an_old_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [str, os.fsencode, Path])
-def test_load_and_save_take_every_kind_of_path(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+def test_load_and_save_take_every_kind_of_path(tmp_path, kind):
     name = tmp_path / ("é" * 120)  # as long as a name can be, almost
     save(map_of(document()), kind(name))
     assert len(load(kind(name))) == 6
 
 
-def test_load_and_save_follow_links(tmp_path: Path) -> None:
+def test_load_and_save_follow_links(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there/bmap.json")
     save(map_of(document()), tmp_path / "link")
@@ -192,7 +184,7 @@ def test_load_and_save_follow_links(tmp_path: Path) -> None:
     assert len(load(tmp_path / "link")) == len(load(tmp_path / "there" / "bmap.json")) == 6
 
 
-def test_a_map_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
+def test_a_map_that_cannot_be_opened_is_an_os_error(tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
     for name, error in (("no", FileNotFoundError), ("link", FileNotFoundError)):
         with pytest.raises(error, match=name):
@@ -207,22 +199,20 @@ def test_a_map_that_cannot_be_opened_is_an_os_error(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["directory", "link"]
 
 
-def test_the_public_names_of_bmap_tools() -> None:
+def test_the_public_names_of_bmap_tools():
     names = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"]
     assert sorted(bmap_tools.__all__) == names
     assert issubclass(MapFormatError, ValueError)
 
 
-def test_the_map_of_the_page_is_a_map(tmp_path: Path) -> None:
+def test_the_map_of_the_page_is_a_map(tmp_path):
     (text,) = snippets("docs/bmap.md", "json")
     plain = json.loads(text)
     assert is_valid(plain)
     assert contents(load(write(tmp_path, text))) == expected(plain)
 
 
-def test_the_program_of_the_page_reads_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_of_the_page_reads_a_file(tmp_path, monkeypatch):
     image = os.urandom(1 << 16)
     (tmp_path / "image").write_bytes(image)
     plain = document()
@@ -231,7 +221,7 @@ def test_the_program_of_the_page_reads_a_file(
     plain["files"] = [["x", 9000, 1, 1, 1, extents]]
     assert len(load(write(tmp_path, plain))) == 1
     monkeypatch.chdir(tmp_path)
-    names: Json = {}
+    names = {}
     (code,) = snippets("docs/bmap.md", "python")
     exec(code, names)
     zeros = bytes(9000)

@@ -1,12 +1,7 @@
 """Edited and mangled maps are refused, or are what plain json says."""
 
-from __future__ import annotations
-
 import copy
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +11,6 @@ from tests.kit.bmap.documents import (
     GIB,
     LAYOUTS,
     TEXTS,
-    Json,
     contents,
     digest,
     document,
@@ -28,7 +22,7 @@ from tests.kit.bmap.documents import (
 from tests.kit.bmap.rules import is_valid
 
 
-def load_or_none(path: Path) -> Json | None:
+def load_or_none(path):
     try:
         return contents(load(path))
     except MapFormatError:
@@ -45,7 +39,7 @@ ODD = st.sampled_from([None, True, False, 0.0, 4096.0, 1e300, {}, *NUMBERS, *TEX
 VALUES = (ODD | TEXTS | st.integers() | st.lists(ODD, max_size=3)).map(copy.deepcopy)
 
 
-def containers(value: Any) -> Iterator[tuple[Any, Any]]:
+def containers(value):
     """Each container in a document with each of its keys or indices."""
     for key in value if isinstance(value, dict) else range(len(value)):
         yield value, key
@@ -54,7 +48,7 @@ def containers(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @st.composite
-def edited(draw: st.DrawFn) -> Json:
+def edited(draw):
     """A right document after one to three edits of values, rows and members."""
     plain = draw(documents() | st.builds(document))
     for _ in range(draw(st.integers(1, 3))):
@@ -77,22 +71,22 @@ def edited(draw: st.DrawFn) -> Json:
 
 @in_a_shared_directory
 @given(edited())
-def test_an_edited_map_is_refused_or_is_what_plain_json_says(tmp_path: Path, plain: Json) -> None:
+def test_an_edited_map_is_refused_or_is_what_plain_json_says(tmp_path, plain):
     path = write(tmp_path, plain)
     assert load_or_none(path) == (expected(plain) if is_valid(plain) else None)
 
 
-def strictly(members: list[tuple[str, Any]]) -> Json:
+def strictly(members):
     if len(dict(members)) < len(members):
         raise ValueError("twice")
     return dict(members)
 
 
-def no_constant(constant: str) -> None:
+def no_constant(constant):
     raise ValueError(constant)
 
 
-def plain_json(data: bytes) -> Any:
+def plain_json(data):
     """What Python's json reads, or None where it or the rules for JSON refuse it."""
     try:
         text = data.decode()
@@ -103,7 +97,7 @@ def plain_json(data: bytes) -> Any:
 
 @in_a_shared_directory
 @given(documents())
-def test_random_documents_are_right_by_the_rules(plain: Json) -> None:
+def test_random_documents_are_right_by_the_rules(plain):
     assert is_valid(plain)
 
 
@@ -114,7 +108,7 @@ PIECES = st.binary(max_size=3) | st.sampled_from(
 
 
 @st.composite
-def mangled(draw: st.DrawFn) -> bytes:
+def mangled(draw):
     """The text of a right document in which some bytes were replaced."""
     data = draw(st.sampled_from(list(LAYOUTS.values())))(document()).encode()
     for _ in range(draw(st.integers(1, 3))):
@@ -125,7 +119,7 @@ def mangled(draw: st.DrawFn) -> bytes:
 
 @in_a_shared_directory
 @given(mangled())
-def test_mangled_text_is_refused_or_is_what_plain_json_says(tmp_path: Path, data: bytes) -> None:
+def test_mangled_text_is_refused_or_is_what_plain_json_says(tmp_path, data):
     path, plain = write(tmp_path, data), plain_json(data)
     right = is_valid(plain) and plain.get("digest") == digest(plain)
     assert load_or_none(path) == (expected(plain) if right else None)

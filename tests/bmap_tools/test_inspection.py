@@ -1,13 +1,10 @@
 """Single files: which cannot be mapped, and why."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +14,7 @@ from tests.kit.bmap.files import set_flags
 from tests.kit.devices import disk, loop_device, require, run
 
 
-def test_create_and_verify_leave_the_time_of_the_last_access(root: Path, bmap: Path) -> None:
+def test_create_and_verify_leave_the_time_of_the_last_access(root, bmap):
     (path,) = fill(root, (5000,))
     os.utime(path, ns=(1, path.stat().st_mtime_ns))
     assert tool("create", root, "-o", bmap) == 0
@@ -25,12 +22,12 @@ def test_create_and_verify_leave_the_time_of_the_last_access(root: Path, bmap: P
     assert path.stat().st_atime_ns == 1
 
 
-def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root: Path, bmap: Path) -> None:
+def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root, bmap):
     os.mkfifo(ext4_root / "fifo")
     (ext4_root / "link").symlink_to("fifo")
     woken = threading.Event()
 
-    def write() -> None:
+    def write():
         os.close(os.open(ext4_root / "fifo", os.O_WRONLY))
         woken.set()
 
@@ -46,7 +43,7 @@ def test_a_writer_that_waits_at_a_fifo_is_not_woken(ext4_root: Path, bmap: Path)
     assert woken.is_set()
 
 
-def test_data_in_the_inode_or_the_journal_is_not_mapped(tmp_path: Path, bmap: Path) -> None:
+def test_data_in_the_inode_or_the_journal_is_not_mapped(tmp_path, bmap):
     require("debugfs")
     with disk(tmp_path, "ext4", size=64 << 20, mkfs=("-O", "inline_data", "-I", "256")) as made:
         (made.mount / "inline").write_bytes(b"tiny")
@@ -62,7 +59,7 @@ def test_data_in_the_inode_or_the_journal_is_not_mapped(tmp_path: Path, bmap: Pa
         assert through_the_image(made, bmap, "plain") == b"x" * 50_000
 
 
-def test_a_file_with_a_time_beyond_64_bits_is_not_mapped(root: Path, bmap: Path) -> None:
+def test_a_file_with_a_time_beyond_64_bits_is_not_mapped(root, bmap):
     (root / "late").write_bytes(b"x")
     run("touch", "-d", "2400-01-01", str(root / "late"))
     if (root / "late").stat().st_mtime_ns < 2**63:
@@ -72,12 +69,10 @@ def test_a_file_with_a_time_beyond_64_bits_is_not_mapped(root: Path, bmap: Path)
     assert tool("verify", bmap) == 0
 
 
-def test_a_file_whose_extents_cannot_be_read_is_not_mapped(
-    root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_extents_cannot_be_read_is_not_mapped(root, bmap, monkeypatch):
     fill(root, (5000, 6000))
 
-    def broken(fd: int, *, sync: bool = True) -> Any:
+    def broken(fd, *, sync=True):
         if os.fstat(fd).st_size == 6000:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(fd, sync=sync)
@@ -90,7 +85,7 @@ def test_a_file_whose_extents_cannot_be_read_is_not_mapped(
     assert len(files["c0/00.jpg"][4]) == 1
 
 
-def reason_against(kind: str, path: Path) -> str | None:
+def reason_against(kind, path):
     fd = os.open(path, os.O_RDONLY)
     try:
         return inspection.unsupported_attribute(fd, kind)
@@ -110,12 +105,10 @@ def reason_against(kind: str, path: Path) -> str | None:
         ("xfs", 0x800, None),  # not encrypted there, but FS_XFLAG_EXTSIZE
     ],
 )
-def test_a_file_with_a_flag_that_cannot_be_set_here_is_not_mapped(
-    monkeypatch: pytest.MonkeyPatch, kind: str, flags: int, reason: str | None
-) -> None:
+def test_a_file_with_a_flag_that_cannot_be_set_here_is_not_mapped(monkeypatch, kind, flags, reason):
     requests = []
 
-    def ioctl(fd: int, request: int, buffer: bytearray) -> int:
+    def ioctl(fd, request, buffer):
         requests.append(request)
         buffer[:4] = flags.to_bytes(4, "little")
         return 0
@@ -127,7 +120,7 @@ def test_a_file_with_a_flag_that_cannot_be_set_here_is_not_mapped(
     assert requests == [0x801C581F if kind == "xfs" else 0x80086601]
 
 
-def test_a_real_time_file_cannot_be_mapped(tmp_path: Path) -> None:
+def test_a_real_time_file_cannot_be_mapped(tmp_path):
     require("mkfs.xfs", "xfs_io")
     for name in ("data", "realtime"):
         with open(tmp_path / name, "wb") as image:

@@ -1,11 +1,8 @@
 """The command line, as a user runs it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +16,7 @@ from tests.kit.process import started
     [("fiemap", "usable_extents", 0.01), ("format", "lines", 60)],
     ids=["while files are mapped", "while the map is written"],
 )
-def test_ctrl_c_of_create_leaves_nothing_behind(
-    ext4_root: Path, tmp_path: Path, module: str, function: str, seconds: float
-) -> None:
+def test_ctrl_c_of_create_leaves_nothing_behind(ext4_root, tmp_path, module, function, seconds):
     fill(ext4_root, (100,) * 1500)
     (tmp_path / "bmap.json").write_text("the old one")
     script = (
@@ -69,24 +64,24 @@ def test_ctrl_c_of_create_leaves_nothing_behind(
         ("nonsense",),
     ],
 )
-def test_wrong_arguments_of_bmap_tools_are_refused(arguments: tuple[str, ...]) -> None:
+def test_wrong_arguments_of_bmap_tools_are_refused(arguments):
     assert tool(*arguments) == 2
 
 
 @pytest.mark.parametrize("command", ["verify", "show"])
-def test_a_file_that_is_not_a_map_is_refused(command: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_map_is_refused(command, tmp_path):
     (tmp_path / "x.json").write_text('{"format": "tiff"}')
     assert f"{tmp_path}/x.json: " in refused(command, tmp_path / "x.json")
     assert "y.json: No such file" in refused(command, tmp_path / "y.json")
 
 
-def test_a_closed_pipe_is_not_an_error(mapped: tuple[Path, Path]) -> None:
+def test_a_closed_pipe_is_not_an_error(mapped):
     command = f"{sys.executable} -m bmap_tools show {mapped[1]} | true"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == ""
 
 
-def test_the_program_runs_by_its_module_name(mapped: tuple[Path, Path]) -> None:
+def test_the_program_runs_by_its_module_name(mapped):
     done = program("verify", mapped[1])
     assert (done.returncode, done.stdout) == (0, "")
     assert "12 of 12 files are as mapped" in done.stderr

@@ -1,10 +1,7 @@
 """Maps of many files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from tests.kit.paths import ROOT
 from tests.kit.tiers import by_tier
 
 
-def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(tmp_path: Path) -> None:
+def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(tmp_path):
     count = by_tier(20_000, 100_000)
     save(many(count), tmp_path / "bmap.json")
     script = (
@@ -32,7 +29,7 @@ def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(tmp_path: Path) 
     assert peak / count <= 300  # the objects of one row alone take 500
 
 
-def test_many_files_are_saved_and_loaded(tmp_path: Path) -> None:
+def test_many_files_are_saved_and_loaded(tmp_path):
     saved = many(10_000)
     save(saved, tmp_path / "bmap.json")
     loaded = load(tmp_path / "bmap.json")
@@ -54,9 +51,7 @@ def test_many_files_are_saved_and_loaded(tmp_path: Path) -> None:
         (("a/00004321.jpg", "a/00004321\\ud800"), r"'a/00004321\\ud800': not a path"),
     ],
 )
-def test_the_message_names_the_one_bad_file_of_many(
-    tmp_path: Path, edit: tuple[str, str], message: str
-) -> None:
+def test_the_message_names_the_one_bad_file_of_many(tmp_path, edit, message):
     path = tmp_path / "bmap.json"
     save(many(10_000), path)
     text = path.read_text()

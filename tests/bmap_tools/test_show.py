@@ -1,21 +1,18 @@
 """show: what it prints, against plain JSON and filefrag."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 import bmap_tools
 from tests.kit.bmap.command import entries, refused, says, shows, tool
 from tests.kit.bmap.files import filefrag, fragment
-from tests.kit.devices import Disk, disk, run
+from tests.kit.devices import disk, run
 
 
-def test_show_prints_a_summary(mapped: tuple[Path, Path], made: Disk) -> None:
+def test_show_prints_a_summary(mapped, made):
     root, bmap = mapped
     fragment(root / "many", 200)
     (root / "empty").mkdir()
@@ -54,9 +51,7 @@ def test_show_prints_a_summary(mapped: tuple[Path, Path], made: Disk) -> None:
     )
 
 
-def test_show_prints_the_extents_of_a_file_with_the_lbas_of_the_disk(
-    tmp_path: Path, bmap: Path
-) -> None:
+def test_show_prints_the_extents_of_a_file_with_the_lbas_of_the_disk(tmp_path, bmap):
     with disk(tmp_path, "ext4", sector=4096, partition=True) as made:
         path = made.mount / "file name"
         path.write_bytes(b"x" * 5000)
@@ -73,7 +68,7 @@ def test_show_prints_the_extents_of_a_file_with_the_lbas_of_the_disk(
             assert "size    12,288 bytes" in shown
 
 
-def test_show_of_a_file_that_is_not_mapped_or_not_in_the_map(mapped: tuple[Path, Path]) -> None:
+def test_show_of_a_file_that_is_not_mapped_or_not_in_the_map(mapped):
     root, bmap = mapped
     (root / "dangling").symlink_to("nowhere")
     assert tool("create", root, "-o", bmap) == 1
@@ -83,7 +78,7 @@ def test_show_of_a_file_that_is_not_mapped_or_not_in_the_map(mapped: tuple[Path,
         assert f"has no file {name}; give its path from {root}" in said
 
 
-def test_control_characters_of_a_map_are_shown_as_escapes(mapped: tuple[Path, Path]) -> None:
+def test_control_characters_of_a_map_are_shown_as_escapes(mapped):
     _, bmap = mapped
     loaded = bmap_tools.load(bmap)
     loaded = replace(

@@ -1,14 +1,9 @@
 """Many files at once, some of which change in the meantime."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,10 +18,10 @@ from tests.kit.bmap.command import (
     through_the_image,
     tool,
 )
-from tests.kit.devices import Disk, disk
+from tests.kit.devices import disk
 
 
-def test_create_makes_the_same_map_with_any_number_of_threads(root: Path, tmp_path: Path) -> None:
+def test_create_makes_the_same_map_with_any_number_of_threads(root, tmp_path):
     fill(root, (100,) * 1400, classes=5)  # of several tasks
     (root / "c3" / "zz").symlink_to("nowhere")
     settle()
@@ -39,14 +34,12 @@ def test_create_makes_the_same_map_with_any_number_of_threads(root: Path, tmp_pa
     assert [path for path, *_, extents in files[0] if isinstance(extents, str)] == ["c3/zz"]
 
 
-def test_a_file_that_changed_a_moment_ago_is_inspected_again(
-    ext4_root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changed_a_moment_ago_is_inspected_again(ext4_root, bmap, monkeypatch):
     (ext4_root / "old").write_bytes(b"x")
     settle()
     (ext4_root / "fresh").write_bytes(b"x")
     now = (ext4_root / "fresh").stat().st_ctime_ns + inspection.TICK_NS // 5
-    slept: list[float] = []
+    slept = []
     clock = SimpleNamespace(time_ns=lambda: now + int(sum(slept) * 1e9), sleep=slept.append)
     monkeypatch.setattr(inspection, "time", clock)
     monkeypatch.setattr(survey, "time", clock)
@@ -59,8 +52,8 @@ def test_a_file_that_changed_a_moment_ago_is_inspected_again(
 
 @pytest.mark.long
 def test_create_waits_for_the_next_second_where_time_stamps_are_whole_seconds(
-    tmp_path: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, bmap, monkeypatch
+):
     with disk(tmp_path, "ext4", size=32 << 20, mkfs=("-I", "128")) as made:
         paths = fill(made.mount, (5000, 5000, 5000))
         time.sleep(max(0, 1.02 - time.time() % 1))  # the second has just begun: the longest wait
@@ -81,12 +74,12 @@ def test_create_waits_for_the_next_second_where_time_stamps_are_whole_seconds(
 
 
 def test_a_file_that_changes_once_while_it_is_mapped_is_mapped_as_it_became(
-    made: Disk, root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    made, root, bmap, monkeypatch
+):
     paths = fill(root, (5000, 6000, 7000))
     settle()
 
-    def change(fd: int, count: int) -> None:
+    def change(fd, count):
         if count == 1 and os.fstat(fd).st_ino == inode:
             settle()  # to have data written may take long
             with open(paths[1], "ab") as file:
@@ -102,14 +95,12 @@ def test_a_file_that_changes_once_while_it_is_mapped_is_mapped_as_it_became(
     assert tool("verify", bmap) == 0
 
 
-def test_a_file_that_never_rests_is_not_mapped(
-    root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_never_rests_is_not_mapped(root, bmap, monkeypatch):
     paths = fill(root, (5000, 6000, 7000))
     settle()
     inode = paths[2].stat().st_ino
 
-    def change(fd: int, count: int) -> None:
+    def change(fd, count):
         if os.fstat(fd).st_ino == inode:
             with open(paths[2], "ab") as file:
                 file.write(b"more")
@@ -122,12 +113,12 @@ def test_a_file_that_never_rests_is_not_mapped(
     assert "c0/02.jpg: it kept changing while it was mapped" in said
 
 
-def spy(monkeypatch: pytest.MonkeyPatch, then: Callable[[int, int], None]) -> list[int]:
+def spy(monkeypatch, then):
     """The inodes whose extents are read; `then(fd, how often)` is called after each time."""
-    looked: list[int] = []
+    looked = []
     real = fiemap.raw_extents
 
-    def raw_extents(fd: int, *, sync: bool = True) -> Any:
+    def raw_extents(fd, *, sync=True):
         assert sync
         found = real(fd, sync=sync)
         looked.append(os.fstat(fd).st_ino)
@@ -138,9 +129,7 @@ def spy(monkeypatch: pytest.MonkeyPatch, then: Callable[[int, int], None]) -> li
     return looked
 
 
-def test_a_file_that_vanishes_is_not_mapped(
-    root: Path, bmap: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_vanishes_is_not_mapped(root, bmap, monkeypatch):
     paths = fill(root, (5000, 6000))
     found = walk.walk(os.fsencode(root))
     paths[0].unlink()

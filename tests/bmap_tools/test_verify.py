@@ -1,34 +1,31 @@
 """verify: finds every kind of change."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.kit.bmap.command import fill, refused, rewrite, says, settle, tool
 from tests.kit.bmap.files import as_nobody, fragment
-from tests.kit.devices import Disk, disk, mounted, require
+from tests.kit.devices import disk, mounted, require
 
 
-def test_verify_says_that_all_files_are_as_mapped(mapped: tuple[Path, Path]) -> None:
+def test_verify_says_that_all_files_are_as_mapped(mapped):
     root, bmap = mapped
     assert "12 of 12 files are as mapped" in says(0, "verify", bmap)
     said = says(0, "verify", bmap, "--bytes", "--root", root, "--sample", 5)
     assert "5 of 12 files are as mapped" in said
 
 
-def put_another(path: Path) -> None:
+def put_another(path):
     shutil.copy2(path, path.with_suffix(".new"))
     os.rename(path.with_suffix(".new"), path)
 
 
-def replace_by_directory(path: Path) -> None:
+def replace_by_directory(path):
     path.unlink()
     path.mkdir()
 
@@ -45,9 +42,7 @@ def replace_by_directory(path: Path) -> None:
         (replace_by_directory, "extents: it is not a regular file$"),
     ],
 )
-def test_a_changed_file_is_found(
-    mapped: tuple[Path, Path], change: Callable[[Path], None], how: str
-) -> None:
+def test_a_changed_file_is_found(mapped, change, how):
     root, bmap = mapped
     change(root / "c1" / "03.jpg")
     said = says(1, "verify", bmap)
@@ -56,13 +51,13 @@ def test_a_changed_file_is_found(
     assert f"renew the map: python -m bmap_tools create {root} -o {bmap}" in said
 
 
-def test_a_lost_directory_is_found(mapped: tuple[Path, Path]) -> None:
+def test_a_lost_directory_is_found(mapped):
     root, bmap = mapped
     shutil.rmtree(root / "c1")
     assert "6 of 12 files are not as mapped" in says(1, "verify", bmap)
 
 
-def test_unreadable_files_cannot_be_verified(public: Path) -> None:
+def test_unreadable_files_cannot_be_verified(public):
     fill(public, (5000, 5000))
     for name, size in (("secret", 5000), ("hole", 0)):
         (public / name).write_bytes(b"x" * size)
@@ -78,8 +73,8 @@ def test_unreadable_files_cannot_be_verified(public: Path) -> None:
 
 @pytest.mark.parametrize(("file_system", "command"), [("ext4", "e4defrag"), ("xfs", "xfs_fsr")])
 def test_defragmenting_is_found_though_it_leaves_no_trace_in_the_status(
-    tmp_path: Path, bmap: Path, file_system: str, command: str
-) -> None:
+    tmp_path, bmap, file_system, command
+):
     require(command)
     with disk(tmp_path, file_system) as made:
         path, other = made.mount / "many", made.mount / "other"
@@ -98,7 +93,7 @@ def test_defragmenting_is_found_though_it_leaves_no_trace_in_the_status(
         assert other.exists()
 
 
-def test_a_sample_is_random_and_depends_on_the_seed(mapped: tuple[Path, Path]) -> None:
+def test_a_sample_is_random_and_depends_on_the_seed(mapped):
     root, bmap = mapped
     for path in root.glob("*/*"):
         path.chmod(0o600)
@@ -111,9 +106,7 @@ def test_a_sample_is_random_and_depends_on_the_seed(mapped: tuple[Path, Path]) -
     assert len({tuple(names) for names in seen}) > 1
 
 
-def test_the_same_tree_on_another_device_is_not_the_maps(
-    mapped: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_same_tree_on_another_device_is_not_the_maps(mapped, tmp_path):
     root, bmap = mapped
     (tmp_path / "other").mkdir()
     with disk(tmp_path / "other", "ext4") as other:
@@ -125,17 +118,13 @@ def test_the_same_tree_on_another_device_is_not_the_maps(
         assert f"{other.device} does not hold the map's file system" in said
 
 
-def test_the_same_file_system_mounted_elsewhere_is_the_maps(
-    mapped: tuple[Path, Path], made: Disk, tmp_path: Path
-) -> None:
+def test_the_same_file_system_mounted_elsewhere_is_the_maps(mapped, made, tmp_path):
     _, bmap = mapped
     with mounted(made.device, tmp_path / "again"):
         assert tool("verify", bmap, "--root", tmp_path / "again" / "root", "--bytes") == 0
 
 
-def test_a_missing_directory_or_a_wrong_image_is_refused(
-    mapped: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_missing_directory_or_a_wrong_image_is_refused(mapped, tmp_path):
     _, bmap = mapped
     (tmp_path / "image").write_bytes(bytes(1 << 20))
     assert "x: No such file" in refused("verify", bmap, "--root", tmp_path / "x")

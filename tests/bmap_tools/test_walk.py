@@ -1,18 +1,15 @@
 """Which files a map lists, and in which order."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import socket
 import stat
-from pathlib import Path
 
 from tests.kit.bmap.command import entries, fill, load, says, settle, tool
 
 
-def test_the_order_is_by_class_then_by_name(root: Path, bmap: Path) -> None:
+def test_the_order_is_by_class_then_by_name(root, bmap):
     for name in ("b/z", "b/deep/a", "b/deep/er/a", "b/a", "a-b/x", "a/x", "z.txt", "A", "é/x"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"x")
@@ -32,7 +29,7 @@ def test_the_order_is_by_class_then_by_name(root: Path, bmap: Path) -> None:
     ]
 
 
-def test_links_are_followed_and_circles_are_not(root: Path, tmp_path: Path, bmap: Path) -> None:
+def test_links_are_followed_and_circles_are_not(root, tmp_path, bmap):
     (root / "a" / "deep").mkdir(parents=True)
     (root / "a" / "file").write_bytes(os.urandom(5000))
     (root / "a" / "deep" / "file").write_bytes(b"deep")
@@ -55,14 +52,14 @@ def test_links_are_followed_and_circles_are_not(root: Path, tmp_path: Path, bmap
     assert tool("verify", bmap, "--bytes") == 0
 
 
-def test_a_class_that_is_a_link_to_the_root_has_the_roots_files(root: Path, bmap: Path) -> None:
+def test_a_class_that_is_a_link_to_the_root_has_the_roots_files(root, bmap):
     (root / "loose.jpg").write_bytes(b"x")
     (root / "self").symlink_to(root)
     assert tool("create", root, "-o", bmap) == 0
     assert list(entries(bmap)) == ["loose.jpg", "self/loose.jpg"]
 
 
-def test_fifos_sockets_and_devices_are_not_samples(root: Path, bmap: Path) -> None:
+def test_fifos_sockets_and_devices_are_not_samples(root, bmap):
     (path,) = fill(root, (5000,))
     os.mkfifo(path.parent / "fifo")
     os.mknod(path.parent / "zero", stat.S_IFCHR | 0o600, os.makedev(1, 5))

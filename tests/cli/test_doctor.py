@@ -1,17 +1,11 @@
 """What `python -m dali_storage` prints."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dali_storage import Reader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.cli import doctor
 from dali_storage.contract import registry
@@ -21,16 +15,16 @@ from dali_storage.contract.errors import BackendUnavailable
 HELP = "get it from the shelf, or build it"
 
 
-def backend(*devices: Any, unavailable: Any = None) -> type[Reader]:
+def backend(*devices, unavailable=None):
     """A backend that gives these answers."""
 
     class Answers(MemoryReader):
         @classmethod
-        def devices(cls) -> Any:
+        def devices(cls):
             return [*devices]
 
         @classmethod
-        def unavailable(cls) -> Any:
+        def unavailable(cls):
             return unavailable
 
     return Answers
@@ -41,24 +35,21 @@ DISKS = DeviceStatus("/dev/one", "disk"), DeviceStatus("/dev/two", "disk", PROBL
 Works = backend(*DISKS)
 Lacks = backend(*DISKS, DeviceStatus("0:0", "controller"), unavailable=PROBLEM)
 SaysText = backend(unavailable="just text")
-ExplainsWithObjects = backend(unavailable=BackendUnavailable(OSError("as an object"), 3))  # type: ignore[arg-type]
+ExplainsWithObjects = backend(unavailable=BackendUnavailable(OSError("as an object"), 3))
 ListsText = backend("/dev/sda")
 
 
 class Fails(MemoryReader):
     @classmethod
-    def devices(cls) -> list[DeviceStatus]:
+    def devices(cls):
         raise ZeroDivisionError("no devices by zero")
 
 
-Offer = Callable[..., None]
-
-
 @pytest.fixture
-def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
+def offer(monkeypatch):
     """Makes these the only backends: name = name here, or "module:attribute"."""
 
-    def make(**backends: str) -> None:
+    def make(**backends):
         points = [
             EntryPoint(name, found if ":" in found else f"{__name__}:{found}", registry.GROUP)
             for name, found in backends.items()
@@ -68,21 +59,19 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
     return make
 
 
-def report(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+def report(capsys):
     status = doctor.main(["--json"])
     return status, json.loads(capsys.readouterr().out)
 
 
-def reason_and_remedy(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+def reason_and_remedy(capsys):
     status, printed = report(capsys)
     (backend,) = printed["backends"]
     assert (status, backend["works"]) == (1, False)
     return backend["reason"], backend["remedy"]
 
 
-def test_the_json_of_the_doctor_has_every_backend_and_every_device_once(
-    offer: Offer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_json_of_the_doctor_has_every_backend_and_every_device_once(offer, capsys):
     offer(good="Works", lacking="Lacks")
     no = {"works": False, "reason": "no library of that name", "remedy": HELP}
     yes = {"works": True, "reason": None, "remedy": None}
@@ -100,9 +89,7 @@ def test_the_json_of_the_doctor_has_every_backend_and_every_device_once(
     )
 
 
-def test_the_exit_status_of_the_doctor_says_whether_a_backend_works(
-    offer: Offer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_status_of_the_doctor_says_whether_a_backend_works(offer, capsys):
     offer(lacking="Lacks")
     assert doctor.main([]) == 1
     offer(lacking="Lacks", good="Works")
@@ -110,9 +97,7 @@ def test_the_exit_status_of_the_doctor_says_whether_a_backend_works(
     assert "lacking" in capsys.readouterr().out
 
 
-def test_the_table_of_the_doctor_has_backends_and_devices(
-    offer: Offer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_of_the_doctor_has_backends_and_devices(offer, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     offer(good="Works", lacking="Lacks")
     doctor.main([])
@@ -130,9 +115,7 @@ def test_the_table_of_the_doctor_has_backends_and_devices(
     assert any("─" in line for line in lines)
 
 
-def test_the_table_without_rich_fits_a_narrow_terminal(
-    offer: Offer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_without_rich_fits_a_narrow_terminal(offer, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.setitem(sys.modules, "rich", None)
     offer(good="Works", lacking="Lacks")
@@ -155,9 +138,7 @@ def test_the_table_without_rich_fits_a_narrow_terminal(
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_a_table_has_one_reason_once_and_loses_no_word_of_it(
-    offer: Offer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rich: bool
-) -> None:
+def test_a_table_has_one_reason_once_and_loses_no_word_of_it(offer, capsys, monkeypatch, rich):
     if not rich:
         monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setenv("COLUMNS", "200")
@@ -191,9 +172,9 @@ def test_a_table_has_one_reason_once_and_loses_no_word_of_it(
     ],
 )  # fmt: skip
 def test_a_broken_plug_in_is_reported_as_what_it_is(
-    offer: Offer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path, source: str | None, reason: str, remedy: str,
-) -> None:  # fmt: skip
+    offer, capsys, monkeypatch,
+    tmp_path, source, reason, remedy
+):  # fmt: skip
     name = f"plug_in_{tmp_path.name}"
     monkeypatch.syspath_prepend(tmp_path)
     if source is not None:
@@ -221,8 +202,6 @@ def test_a_broken_plug_in_is_reported_as_what_it_is(
         ("Fails", "by zero"),
     ],
 )
-def test_a_wrong_answer_of_a_plug_in_is_its_own_error(
-    offer: Offer, capsys: pytest.CaptureFixture[str], answers: str, error: str
-) -> None:
+def test_a_wrong_answer_of_a_plug_in_is_its_own_error(offer, capsys, answers, error):
     offer(plug=answers)
     assert error in reason_and_remedy(capsys)[0]

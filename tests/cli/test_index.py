@@ -1,7 +1,5 @@
 """`python -m dali_storage index`; the oracles are DALI's wds2idx and readers, and tarfile."""
 
-from __future__ import annotations
-
 import builtins
 import bz2
 import contextlib
@@ -13,10 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,11 +28,11 @@ MEMBERS = [("1.jpg", b"one"), ("1.cls", b"1"), ("d/2.left.png", b""), ("d/2.JPG"
 
 
 @pytest.fixture
-def tar(tmp_path: Path) -> Path:
+def tar(tmp_path):
     return write_tar(tmp_path / "a.tar", MEMBERS)
 
 
-def wds2idx_of(tar: Path) -> str:
+def wds2idx_of(tar):
     path = tar.with_suffix(".dali")
     creator = wds2idx.IndexCreator(str(tar), str(path), verbose=False)
     creator.create_index()
@@ -45,7 +40,7 @@ def wds2idx_of(tar: Path) -> str:
     return path.read_text()
 
 
-def batch(tar: Path, ext: list[str], **arguments: Any) -> list[list[bytes]]:
+def batch(tar, ext, **arguments):
     with Pipeline(4, 1, None) as pipeline:
         outputs = fn.readers.webdataset(paths=str(tar), ext=ext, **arguments)
         pipeline.set_outputs(*outputs)
@@ -53,7 +48,7 @@ def batch(tar: Path, ext: list[str], **arguments: Any) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("flavour", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
-def test_the_index_of_a_simple_tar_is_that_of_wds2idx(tmp_path: Path, flavour: int) -> None:
+def test_the_index_of_a_simple_tar_is_that_of_wds2idx(tmp_path, flavour):
     members = MEMBERS + ([("long/" * 30 + "3.jpg", b"3")] if flavour == tarfile.PAX_FORMAT else [])
     tar = write_tar(tmp_path / "a.b.tar", members, flavour)
     assert index.main([str(tar)]) == 0
@@ -61,7 +56,7 @@ def test_the_index_of_a_simple_tar_is_that_of_wds2idx(tmp_path: Path, flavour: i
 
 
 @pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names_have_the_place_of_their_data(tmp_path: Path, flavour: int) -> None:
+def test_long_names_have_the_place_of_their_data(tmp_path, flavour):
     members = [("long/" * 30 + name, data) for name, data in MEMBERS]
     tar = write_tar(tmp_path / "a.tar", members, flavour)
     assert index.main([str(tar)]) == 0
@@ -70,7 +65,7 @@ def test_long_names_have_the_place_of_their_data(tmp_path: Path, flavour: int) -
     assert found[1][:2] == [b"", b"2" * 600]
 
 
-def test_the_samples_of_an_index_are_those_that_dali_finds_without_an_index(tmp_path: Path) -> None:
+def test_the_samples_of_an_index_are_those_that_dali_finds_without_an_index(tmp_path):
     members = [
         *(("dir/.hidden", b"h"), ("nodot", b"n"), (".hidden", b"."), ("a.n", b"1"), ("/a.n", b"2")),
         *(("../up/b.n", b"3"), ("dir/b.n", b"4")),
@@ -81,7 +76,7 @@ def test_the_samples_of_an_index_are_those_that_dali_finds_without_an_index(tmp_
     assert batch(tar, ext, index_paths=str(tmp_path / "a.idx")) == batch(tar, ext)
 
 
-def test_index_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
+def test_index_writes_to_a_directory(tar, tmp_path):
     other = write_tar(tmp_path / "without_extension", MEMBERS[:1])
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-m", "dali_storage", "index", str(tar), str(other), "-o"]
@@ -105,9 +100,9 @@ def test_index_writes_to_a_directory(tar: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_index_is_named_and_the_others_are_indexed(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    content: bytes | str, message: str,
-) -> None:  # fmt: skip
+    tar, tmp_path, capsys,
+    content, message
+):  # fmt: skip
     bad, missing = tmp_path / "bad.tar", tmp_path / "missing.tar"
     if isinstance(content, bytes):
         bad.write_bytes(content)
@@ -122,7 +117,7 @@ def test_what_has_no_index_is_named_and_the_others_are_indexed(
     assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.tar"]
 
 
-def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> None:
+def test_an_index_is_replaced_only_by_a_whole_one(tar, tmp_path):
     (tmp_path / "a.idx").write_text("before")
     with open(tar, "r+b") as file:
         file.truncate(1300)
@@ -135,9 +130,9 @@ def test_an_index_is_replaced_only_by_a_whole_one(tar: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("there", ["a directory", "a link to nowhere"])
 def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
-    tar: Path, tmp_path: Path, there: str,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tar, tmp_path, there,
+    capsys, monkeypatch
+):  # fmt: skip
     target = tmp_path / "a.idx"
     if there == "a directory":
         target.mkdir()
@@ -162,9 +157,7 @@ def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
         ),
     ],
 )
-def test_wrong_arguments_of_index_are_refused(
-    tar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, error: str
-) -> None:
+def test_wrong_arguments_of_index_are_refused(tar, tmp_path, capsys, arguments, error):
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to(".")
     for other in ("d/a.tar", "a.tfrecord"):
@@ -177,25 +170,23 @@ def test_wrong_arguments_of_index_are_refused(
 
 
 @pytest.mark.parametrize("name", ["A.TAR", "x.TFRecord", "dir.tar/x.tfrecords"])
-def test_idx_replaces_the_usual_extensions(tmp_path: Path, name: str) -> None:
+def test_idx_replaces_the_usual_extensions(tmp_path, name):
     (tmp_path / "dir.tar").mkdir()
     write_tar(tmp_path / name, MEMBERS)
     assert index.main([str(tmp_path / name)]) == 0
     assert (tmp_path / name).with_suffix(".idx").exists()
 
 
-def test_index_takes_a_file_that_is_named_twice(tar: Path, tmp_path: Path) -> None:
+def test_index_takes_a_file_that_is_named_twice(tar, tmp_path):
     assert index.main([str(tar), str(tar)]) == 0
     assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
 
 
-def test_an_index_that_is_interrupted_leaves_nothing(
-    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_is_interrupted_leaves_nothing(tar, tmp_path, monkeypatch):
     (tmp_path / "a.idx").write_text("before")
     (tmp_path / "a.idx.part").write_text("of the user")
 
-    def lines(path: bytes, progress: console.Tick) -> Iterator[bytes]:
+    def lines(path, progress):
         yield b"v1.2 4\n"
         raise KeyboardInterrupt
 
@@ -206,12 +197,10 @@ def test_an_index_that_is_interrupted_leaves_nothing(
     assert (tmp_path / "a.idx").read_text() == "before"
 
 
-def test_two_programs_may_write_one_index(
-    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_programs_may_write_one_index(tar, tmp_path, monkeypatch):
     """As when every rank of a job makes it: each writes a file of its own, the last one stays."""
 
-    def lines(path: bytes, progress: console.Tick) -> Iterator[bytes]:
+    def lines(path, progress):
         yield b"the whole"
         command = [sys.executable, "-m", "dali_storage", "index", str(tar)]
         assert subprocess.run(command).returncode == 0
@@ -223,7 +212,7 @@ def test_two_programs_may_write_one_index(
     assert (tmp_path / "a.idx").read_text() == "the whole index"
 
 
-def test_index_shows_a_bar_on_a_terminal(tar: Path, tmp_path: Path) -> None:
+def test_index_shows_a_bar_on_a_terminal(tar, tmp_path):
     leader, follower = os.openpty()
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"no tar")
@@ -241,7 +230,7 @@ def test_index_shows_a_bar_on_a_terminal(tar: Path, tmp_path: Path) -> None:
     assert f"/{(tar.stat().st_size + 6) / 1000:.1f} kB".encode() in shown
 
 
-def test_the_help_names_the_command_index(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_the_command_index(capsys):
     for command in (doctor.main, index.main):
         with pytest.raises(SystemExit) as caught:
             command(["--help"])
@@ -249,10 +238,8 @@ def test_the_help_names_the_command_index(capsys: pytest.CaptureFixture[str]) ->
         assert "python -m dali_storage index" in capsys.readouterr().out
 
 
-def test_the_progress_of_index_is_in_bytes_of_all_files(
-    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[int] = []
+def test_the_progress_of_index_is_in_bytes_of_all_files(tar, tmp_path, monkeypatch):
+    shown = []
     monkeypatch.setattr(console, "bar", lambda *_, of_bytes: nullcontext(shown.append))
     other = shutil.copy(tar, tmp_path / "other.tar")
     assert index.main([str(tar), str(other)]) == 0
@@ -262,12 +249,10 @@ def test_the_progress_of_index_is_in_bytes_of_all_files(
     assert shown == sorted(shown[:each]) + [size + position for position in shown[:each]]
 
 
-def test_index_works_without_rich(
-    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_index_works_without_rich(tar, tmp_path, monkeypatch, capsys):
     found, imported = importlib.util.find_spec, builtins.__import__
 
-    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+    def refuse(name, *arguments, **options):
         assert not name.startswith("rich")
         return imported(name, *arguments, **options)
 

@@ -1,7 +1,5 @@
 """The columns of a catalog."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -12,7 +10,7 @@ from dali_storage.contract.catalog import Catalog, CatalogBuilder, join_path
 
 @pytest.mark.parametrize("root", [b"", b"/", b"/data", b"/data/", b"data//"])
 @pytest.mark.parametrize("names", [[b"a", b"c/bb", b"\xff"], [b"a", b"/abs/b", b"c"]])
-def test_names_are_joined_to_the_root(root: bytes, names: list[bytes]) -> None:
+def test_names_are_joined_to_the_root(root, names):
     found = Catalog.from_names(names, [4, 5, 6], root)
     expected = [os.path.join(root, name) for name in names]
     assert [found.path(i) for i in range(3)] == expected
@@ -21,7 +19,7 @@ def test_names_are_joined_to_the_root(root: bytes, names: list[bytes]) -> None:
     assert found.paths(samples[:0]) == []
 
 
-def test_columns_have_the_promised_types() -> None:
+def test_columns_have_the_promised_types():
     found = Catalog.from_names([b"a", b"bcd"], [7, 8])
     assert (found.names, found.offsets.tolist(), found.labels.tolist()) == (
         b"abcd",
@@ -32,7 +30,7 @@ def test_columns_have_the_promised_types() -> None:
 
 
 @pytest.mark.parametrize("sample", [2, -3])
-def test_an_index_beyond_the_catalog_is_an_error(sample: int) -> None:
+def test_an_index_beyond_the_catalog_is_an_error(sample):
     found = Catalog.from_names([b"a", b"b"], [0, 1])
     with pytest.raises(IndexError):
         found.name(sample)
@@ -40,7 +38,7 @@ def test_an_index_beyond_the_catalog_is_an_error(sample: int) -> None:
         found.paths(np.array([0, sample], np.int64))
 
 
-def test_a_builder_takes_one_sample_or_many() -> None:
+def test_a_builder_takes_one_sample_or_many():
     builder = CatalogBuilder()
     builder.append(b"a", 1)
     builder.extend([b"b", b"cc"], [2, 2**32 + 3], prefix=b"d/")
@@ -50,12 +48,12 @@ def test_a_builder_takes_one_sample_or_many() -> None:
     assert found.labels.tolist() == [1, 2, 3]
 
 
-def test_an_absolute_name_is_its_own_path() -> None:
+def test_an_absolute_name_is_its_own_path():
     assert join_path(b"root", b"/name") == b"/name"
     assert join_path(b"", b"name") == b"name"
 
 
-def test_the_checksum_tells_where_a_name_ends() -> None:
+def test_the_checksum_tells_where_a_name_ends():
     one, other = (Catalog.from_names(names, [0, 1]) for names in ([b"ab", b"c"], [b"a", b"bc"]))
     assert one.names == other.names
     assert one.checksum() != other.checksum()

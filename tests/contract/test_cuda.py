@@ -1,7 +1,5 @@
 """contract.cuda, on CUDA in host memory. What is expected is what CUDA's documentation says."""
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools
@@ -13,8 +11,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +19,14 @@ from hypothesis import strategies as st
 from nvidia.dali.tensors import TensorGPU
 
 from dali_storage.contract import cuda
-from dali_storage.contract._types import HostBuffer, address_of
+from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit import fake_cuda
 from tests.kit.fake_cuda import Cuda
 from tests.kit.interrupts import ends_at
 
 
-def host_memory(nbytes: int = 100_000) -> HostBuffer:
+def host_memory(nbytes=100_000):
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
 
 
@@ -47,9 +43,7 @@ NEEDS_CUDA: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("use", NEEDS_CUDA)
-def test_a_missing_cupy_driver_or_gpu_is_named_with_its_remedy(
-    gpus: Cuda, monkeypatch: pytest.MonkeyPatch, use: Callable[[], object]
-) -> None:
+def test_a_missing_cupy_driver_or_gpu_is_named_with_its_remedy(gpus, monkeypatch, use):
     gpus.count = 0
     with pytest.raises(BackendUnavailable, match="no GPU 0"):
         use()
@@ -69,9 +63,7 @@ def test_a_missing_cupy_driver_or_gpu_is_named_with_its_remedy(
         "",  # what an incomplete removal leaves behind
     ],
 )
-def test_a_cupy_that_does_not_work_is_as_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_a_cupy_that_does_not_work_is_as_none(tmp_path, monkeypatch, broken):
     (tmp_path / "cupy.py").write_text(broken)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -81,7 +73,7 @@ def test_a_cupy_that_does_not_work_is_as_none(
 
 
 @pytest.mark.parametrize("gpu", [-1, 2])
-def test_a_gpu_that_does_not_exist_is_named(gpus: Cuda, gpu: int) -> None:
+def test_a_gpu_that_does_not_exist_is_named(gpus, gpu):
     with pytest.raises(BackendUnavailable, match=f"no GPU {gpu}; choose one from 0 to 1"):
         cuda.allocate(1, gpu)
 
@@ -90,7 +82,7 @@ IMPORTS = ["-c", "import dali_storage; from dali_storage import readers, testing
 
 
 @pytest.mark.parametrize("start", [IMPORTS, ["-m", "dali_storage"]])
-def test_cupy_is_not_imported_at_start_up(tmp_path: Path, start: list[str]) -> None:
+def test_cupy_is_not_imported_at_start_up(tmp_path, start):
     (tmp_path / "cupy.py").write_text("open(__file__ + '.imported', 'w')")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": path}
@@ -106,7 +98,7 @@ def test_cupy_is_not_imported_at_start_up(tmp_path: Path, start: list[str]) -> N
 
 @pytest.mark.parametrize("nbytes", [0, 1, 2 << 20, (2 << 20) + 1])
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_memory_is_allocated_on_its_gpu_in_2_mib_units(gpus: Cuda, nbytes: int, gpu: int) -> None:
+def test_memory_is_allocated_on_its_gpu_in_2_mib_units(gpus, nbytes, gpu):
     buffer = cuda.allocate(nbytes, gpu)
     assert gpus.allocated == {buffer.address: (gpu, buffer.nbytes)}
     assert buffer.nbytes >= max(nbytes, 1)
@@ -115,7 +107,7 @@ def test_memory_is_allocated_on_its_gpu_in_2_mib_units(gpus: Cuda, nbytes: int, 
     assert gpus.current == 0
 
 
-def test_too_much_memory_is_an_error_that_says_what_to_do(gpus: Cuda) -> None:
+def test_too_much_memory_is_an_error_that_says_what_to_do(gpus):
     gpus.capacity = 1 << 20
     with pytest.raises(MemoryError, match=r"GPU 1 cannot allocate 2097152 bytes.*smaller"):
         cuda.allocate(1, 1)
@@ -129,11 +121,7 @@ ends = st.none() | st.integers(-100, 100)
     parts=st.lists(st.tuples(ends, ends, st.integers(0, 255)), max_size=5),
     inner=st.tuples(ends, ends, ends, ends),
 )
-def test_parts_of_a_buffer_are_read_and_written_as_of_a_bytearray(
-    gpus: Cuda,
-    parts: list[tuple[int | None, int | None, int]],
-    inner: tuple[int | None, int | None, int | None, int | None],
-) -> None:
+def test_parts_of_a_buffer_are_read_and_written_as_of_a_bytearray(gpus, parts, inner):
     buffer, model = cuda.allocate(1, 0)[:60], bytearray(60)
     buffer[:] = 0
     for start, stop, value in parts:
@@ -146,9 +134,7 @@ def test_parts_of_a_buffer_are_read_and_written_as_of_a_bytearray(
 
 
 @pytest.mark.parametrize("value", [b"12", b"1234", np.zeros(4, np.uint8)])
-def test_a_slice_with_a_step_or_for_other_numbers_of_bytes_is_refused(
-    gpus: Cuda, value: Any
-) -> None:
+def test_a_slice_with_a_step_or_for_other_numbers_of_bytes_is_refused(gpus, value):
     buffer = cuda.allocate(1, 0)
     with pytest.raises(ValueError, match="step"):
         buffer[::2]
@@ -156,14 +142,14 @@ def test_a_slice_with_a_step_or_for_other_numbers_of_bytes_is_refused(
         buffer[5:8] = value
 
 
-def test_a_buffer_is_copied_and_filled_on_its_own_gpu(gpus: Cuda) -> None:
+def test_a_buffer_is_copied_and_filled_on_its_own_gpu(gpus):
     buffer = cuda.allocate(1, 1)
     buffer[2:4] = b"ab"  # the machine refuses addresses of other GPUs than the current one
     buffer[4:6] = 7
     assert buffer[2:6].tobytes() == b"ab\7\7"
 
 
-def test_the_last_slice_keeps_a_buffer_alive(gpus: Cuda) -> None:
+def test_the_last_slice_keeps_a_buffer_alive(gpus):
     part = cuda.allocate(1, 0)[10:20][2:4]
     gc.collect()
     assert gpus.allocated
@@ -171,7 +157,7 @@ def test_the_last_slice_keeps_a_buffer_alive(gpus: Cuda) -> None:
     assert not gpus.allocated
 
 
-def test_a_tensor_of_dali_is_the_same_memory_and_keeps_it_alive(gpus: Cuda) -> None:
+def test_a_tensor_of_dali_is_the_same_memory_and_keeps_it_alive(gpus):
     buffer = cuda.allocate(1, 0)
     piece = buffer[100:107]
     tensor = TensorGPU(piece, "", 0)
@@ -184,7 +170,7 @@ def test_a_tensor_of_dali_is_the_same_memory_and_keeps_it_alive(gpus: Cuda) -> N
     assert not gpus.allocated
 
 
-def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_no_copy_under_way(gpus, monkeypatch):
     buffer, log = cuda.allocate(1, 0), io.StringIO()
     # Functions in C, as CuPy's are.
     runtime = sys.modules["cupy"].cuda.runtime
@@ -207,13 +193,11 @@ def test_ctrl_c_leaves_no_copy_under_way(gpus: Cuda, monkeypatch: pytest.MonkeyP
     [host_memory, lambda: host_memory()[4096:], lambda: np.empty(1 << 26, np.uint8)],
     ids=["a mapping", "a part of an array", "an array that owns its memory"],
 )
-def test_memory_is_page_locked_until_before_it_is_freed(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], HostBuffer]
-) -> None:
-    is_mapped: list[bool] = []
+def test_memory_is_page_locked_until_before_it_is_freed(monkeypatch, make):
+    is_mapped = []
 
     class Machine(Cuda):
-        def hostUnregister(self, address: int) -> None:  # noqa: N802
+        def hostUnregister(self, address):  # noqa: N802
             is_mapped.append(fake_cuda._is_mapped(address))
             super().hostUnregister(address)
 
@@ -226,7 +210,7 @@ def test_memory_is_page_locked_until_before_it_is_freed(
     assert not machine.registered
 
 
-def test_a_view_keeps_memory_page_locked(gpus: Cuda) -> None:
+def test_a_view_keeps_memory_page_locked(gpus):
     view = cuda.page_lock(np.zeros(100_000, np.uint8), 1)[5:]
     gc.collect()
     assert gpus.registered
@@ -234,7 +218,7 @@ def test_a_view_keeps_memory_page_locked(gpus: Cuda) -> None:
     assert not gpus.registered
 
 
-def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
+def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus):
     """CUDA would take a new mapping at the same address for the old one."""
     gc.freeze()  # later collections skip what exists already
     for instruction in itertools.count():
@@ -249,7 +233,7 @@ def test_ctrl_c_leaves_no_freed_memory_page_locked(gpus: Cuda) -> None:
     assert instruction > 50
 
 
-def test_memory_that_someone_else_has_page_locked_stays_so(gpus: Cuda) -> None:
+def test_memory_that_someone_else_has_page_locked_stays_so(gpus):
     buffer = cuda.page_lock(host_memory(), 0)
     with pytest.raises(MemoryError, match="AlreadyRegistered"):
         cuda.page_lock(buffer[:10], 0)
@@ -257,7 +241,7 @@ def test_memory_that_someone_else_has_page_locked_stays_so(gpus: Cuda) -> None:
     assert gpus.registered
 
 
-def test_memory_that_cannot_be_page_locked_is_an_error(gpus: Cuda) -> None:
+def test_memory_that_cannot_be_page_locked_is_an_error(gpus):
     gpus.capacity = 10
     with pytest.raises(MemoryError, match=r"cannot page-lock 100000 bytes.*pinned=False"):
         cuda.page_lock(host_memory(), 0)
@@ -265,7 +249,7 @@ def test_memory_that_cannot_be_page_locked_is_an_error(gpus: Cuda) -> None:
     assert not gpus.registered
 
 
-def test_a_driver_that_shuts_down_is_no_error(gpus: Cuda) -> None:
+def test_a_driver_that_shuts_down_is_no_error(gpus):
     buffer = cuda.page_lock(host_memory(), 0)
     gpus.count = None
     del buffer  # an exception in a finalizer would fail the test
@@ -274,8 +258,8 @@ def test_a_driver_that_shuts_down_is_no_error(gpus: Cuda) -> None:
 # Streams
 
 
-def test_a_fence_waits_for_what_was_queued_before_it_only(gpus: Cuda) -> None:
-    done: list[int] = []
+def test_a_fence_waits_for_what_was_queued_before_it_only(gpus):
+    done = []
     stream = cuda.CudaStream(1)
     gpus.queue(stream.pointer, partial(done.append, 1))
     wait = stream.fence()
@@ -286,7 +270,7 @@ def test_a_fence_waits_for_what_was_queued_before_it_only(gpus: Cuda) -> None:
     assert done == [1]
 
 
-def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
+def test_a_fence_blocks_without_the_interpreter_lock(gpus):
     stream = cuda.CudaStream(0)
     gpus.may_run.clear()
     gpus.queue(stream.pointer, lambda: None)
@@ -298,7 +282,7 @@ def test_a_fence_blocks_without_the_interpreter_lock(gpus: Cuda) -> None:
     assert not thread.is_alive()
 
 
-def test_a_fork_never_calls_cuda(gpus: Cuda) -> None:
+def test_a_fork_never_calls_cuda(gpus):
     """The machine ends a process that calls it in a fork."""
     stream, locked = cuda.CudaStream(0), [cuda.page_lock(host_memory(), 0)]
     with warnings.catch_warnings():

@@ -1,7 +1,5 @@
 """What errors say, and which class they have."""
 
-from __future__ import annotations
-
 import errno
 import os
 
@@ -16,7 +14,7 @@ from dali_storage.contract.errors import (
 )
 
 
-def test_an_unavailable_backend_has_a_reason_and_a_remedy() -> None:
+def test_an_unavailable_backend_has_a_reason_and_a_remedy():
     error = BackendUnavailable("no library", "install it")
     assert (str(error), error.reason, error.remedy) == (
         "no library; install it",
@@ -26,7 +24,7 @@ def test_an_unavailable_backend_has_a_reason_and_a_remedy() -> None:
     assert str(BackendUnavailable("no library")) == "no library"
 
 
-def test_an_os_error_has_the_class_of_its_number_and_its_path_as_text() -> None:
+def test_an_os_error_has_the_class_of_its_number_and_its_path_as_text():
     error = os_error(errno.ENOENT, b"/data/\xff.jpg", ": gone")
     assert isinstance(error, FileNotFoundError)
     assert error.filename == os.fsdecode(b"/data/\xff.jpg")
@@ -37,37 +35,37 @@ def test_an_os_error_has_the_class_of_its_number_and_its_path_as_text() -> None:
     ("number", "remedy"),
     [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max"), (errno.ENOMEM, "ulimit -l")],
 )
-def test_an_exhausted_resource_has_a_remedy(number: int, remedy: str) -> None:
+def test_an_exhausted_resource_has_a_remedy(number, remedy):
     assert remedy in str(os_error(number, b"x"))
     assert remedy not in str(os_error(number, b"x", "; another hint"))
 
 
-def test_a_foreign_error_gets_its_path() -> None:
+def test_a_foreign_error_gets_its_path():
     with pytest.raises(PermissionError) as caught, named(b"/data/a", "; try as root"):
         raise OSError(errno.EPERM, "whatever the system said")
     assert str(caught.value) == "[Errno 1] Operation not permitted; try as root: '/data/a'"
     assert caught.value.__suppress_context__
 
 
-def test_a_foreign_error_without_a_number_is_an_io_error() -> None:
+def test_a_foreign_error_without_a_number_is_an_io_error():
     with pytest.raises(OSError) as caught, named(b"/data/a"):
         raise OSError("of a library that numbers nothing")
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, "/data/a")
 
 
-def test_other_errors_pass_through() -> None:
+def test_other_errors_pass_through():
     with pytest.raises(ValueError, match="mine"), named(b"/data/a"):
         raise ValueError("mine")
 
 
-def test_errors_of_samples_have_their_path() -> None:
+def test_errors_of_samples_have_their_path():
     assert SampleChangedError(b"/data/a").filename == "/data/a"
     error = StaleMapError(b"/data/a", "its size was 5", "renew the map")
     assert (error.errno, error.filename) == (errno.ESTALE, "/data/a")
     assert "its size was 5; renew the map" in str(error)
 
 
-def test_a_foreign_error_may_keep_its_own_path() -> None:
+def test_a_foreign_error_may_keep_its_own_path():
     with pytest.raises(FileNotFoundError) as caught, named():
         os.scandir(b"/no/such\xff")
     assert caught.value.filename == os.fsdecode(b"/no/such\xff")

@@ -1,7 +1,5 @@
 """Calls that no Ctrl-C interrupts: a thread of their own."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -32,18 +30,18 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_call_runs_in_another_thread_and_its_result_is_returned() -> None:
+def test_a_call_runs_in_another_thread_and_its_result_is_returned():
     assert run_in_lane(threading.get_ident) != threading.get_ident()
 
 
 class _Read:
     """A call that fails."""
 
-    def __call__(self) -> None:
+    def __call__(self):
         raise OSError(5, "it fails")
 
 
-def test_an_error_is_raised_and_keeps_nothing_alive() -> None:
+def test_an_error_is_raised_and_keeps_nothing_alive():
     call = _Read()
     gone = weakref.ref(call)
     gc.disable()
@@ -56,7 +54,7 @@ def test_an_error_is_raised_and_keeps_nothing_alive() -> None:
         gc.enable()
 
 
-def test_repeated_ctrl_c_is_raised_after_the_call() -> None:
+def test_repeated_ctrl_c_is_raised_after_the_call():
     run = subprocess.run(
         [sys.executable, "-c", INTERRUPTED],
         capture_output=True,
@@ -66,8 +64,8 @@ def test_repeated_ctrl_c_is_raised_after_the_call() -> None:
     assert run.stdout == "interrupted [False]\n", run.stderr
 
 
-def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
+    def refuse(*_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(waiting, "start_new_thread", refuse)

@@ -1,21 +1,16 @@
 """A backend of somebody else that reads objects: whole ones of web servers, by urllib."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 
-from dali_storage import Batch, Catalog, IntArray, ObjectReplacedError, Reader
+from dali_storage import Catalog, ObjectReplacedError, Reader
 from dali_storage.testing import ObjectTests
-from tests.kit.objects.client import FaultServer
 
 
 class WebReader(Reader):
@@ -26,12 +21,12 @@ class WebReader(Reader):
     def __init__(self, catalog: Catalog, *, lanes: int = 4) -> None:
         self.lanes = lanes
         self._catalog = catalog
-        self._known: dict[int, tuple[int, str]] = {}
+        self._known = {}
         if catalog.sizes is not None and catalog.versions is not None:
             versions = map(bytes.decode, catalog.versions.tolist())
             self._known = dict(enumerate(zip(catalog.sizes.tolist(), versions, strict=True)))
 
-    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+    def sizes(self, samples, lane):
         for sample in samples.tolist():
             if sample not in self._known:
                 with self._ask(sample, "HEAD") as answer:
@@ -39,7 +34,7 @@ class WebReader(Reader):
                     self._known.setdefault(sample, found)
         return np.array([self._known[sample][0] for sample in samples.tolist()], np.int64)
 
-    def read(self, batch: Batch, lane: int) -> None:
+    def read(self, batch, lane):
         memory = memoryview(batch.buffer)
         for sample, start in zip(batch.samples.tolist(), batch.offsets.tolist(), strict=True):
             with self._ask(sample, "GET") as answer:
@@ -48,10 +43,10 @@ class WebReader(Reader):
                 raise ObjectReplacedError(self._catalog.path(sample), "the object was replaced")
             memory[start : start + len(body)] = body
 
-    def close(self) -> None:
+    def close(self):
         pass
 
-    def _ask(self, sample: int, method: str) -> Any:
+    def _ask(self, sample, method):
         url = os.fsdecode(self._catalog.path(sample))
         try:
             return urlopen(Request(url, method=method), timeout=60)
@@ -66,15 +61,15 @@ class TestWebReader(ObjectTests):
     batches = 20
 
     @pytest.fixture(autouse=True)
-    def bucket(self, server: FaultServer, directory: Path) -> None:
+    def bucket(self, server, directory):
         self.server, self.directory_served = server, directory
         server.serve("data", directory)
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return WebReader(catalog)
 
-    def published(self, catalog: Catalog) -> Catalog:
+    def published(self, catalog):
         return replace(catalog, root=f"{self.server.url}/data".encode())
 
-    def file(self, catalog: Catalog, sample: int) -> Path:
+    def file(self, catalog, sample):
         return self.directory_served / os.fsdecode(catalog.name(sample))

@@ -1,7 +1,5 @@
 """The options of backends; the arguments of the operator are in test_arguments.py."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from functools import partial
@@ -45,11 +43,11 @@ class Example(Reader):
         """
         self.taken = flag, integer, step, power, number, name, path, plain
 
-    def sizes(self, samples: Any) -> Any: ...
+    def sizes(self, samples): ...
 
-    def read(self, batch: Any, lane: int) -> None: ...
+    def read(self, batch, lane): ...
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 GOOD = [
@@ -68,14 +66,14 @@ BAD: dict[str, tuple[str, Sequence[Any]]] = {
 
 
 @pytest.mark.parametrize(("option", "value"), GOOD, ids=repr)
-def test_a_value_of_the_range_passes(option: str, value: Any) -> None:
+def test_a_value_of_the_range_passes(option, value):
     assert value in Example(Catalog.from_names([], []), **{option: value}).taken
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [(name, value) for name in BAD for value in BAD[name][1]], ids=repr
 )
-def test_a_value_out_of_the_range_is_refused_with_the_range(option: str, value: Any) -> None:
+def test_a_value_out_of_the_range_is_refused_with_the_range(option, value):
     for open_ in (
         lambda: Example(Catalog.from_names([], []), **{option: value}),
         lambda: registry.configure(Example, {option: value}),  # before anything is opened
@@ -85,7 +83,7 @@ def test_a_value_out_of_the_range_is_refused_with_the_range(option: str, value: 
         assert str(caught.value) == f"example: {option} must be {BAD[option][0]}, not {value!r}"
 
 
-def test_a_value_that_is_given_by_position_is_checked() -> None:
+def test_a_value_that_is_given_by_position_is_checked():
     @check_options("somewhere")
     def take(lanes: Annotated[int, Option(range(1, 3))]) -> int:
         return lanes
@@ -94,10 +92,10 @@ def test_a_value_that_is_given_by_position_is_checked() -> None:
     with pytest.raises(ValueError, match="somewhere: lanes must be an integer from 1 to 2, not 3"):
         take(3)
     with pytest.raises(TypeError, match="argument"):
-        take(1, 2)  # type: ignore[call-arg]
+        take(1, 2)
 
 
-def test_an_integer_that_is_no_option_is_checked_with_the_same_words() -> None:
+def test_an_integer_that_is_no_option_is_checked_with_the_same_words():
     require_integer("Shard", "rank", 1, range(2))
     for wrong in (2, None):
         message = f"Shard: rank must be an integer from 0 to 1, not {wrong}"
@@ -105,7 +103,7 @@ def test_an_integer_that_is_no_option_is_checked_with_the_same_words() -> None:
             require_integer("Shard", "rank", wrong, range(2))
 
 
-def test_the_help_of_an_option_shows_range_and_unit() -> None:
+def test_the_help_of_an_option_shows_range_and_unit():
     assert "step: int = 4096" in str(inspect.signature(Example))
     assert helps(Example) == {
         "catalog": "The samples.",
@@ -119,7 +117,7 @@ def test_the_help_of_an_option_shows_range_and_unit() -> None:
 
 
 @pytest.mark.parametrize("backend", registry.names())
-def test_every_option_is_described_and_has_a_default_that_is_allowed(backend: str) -> None:
+def test_every_option_is_described_and_has_a_default_that_is_allowed(backend):
     reader = registry.load(backend)
     parameters = inspect.signature(reader).parameters.values()
     named = {it.name: it.default for it in parameters if it.kind is it.KEYWORD_ONLY}
@@ -132,7 +130,7 @@ def test_every_option_is_described_and_has_a_default_that_is_allowed(backend: st
             option.check(option.default)
 
 
-def wrong_values(option: Option) -> list[Any]:
+def wrong_values(option):
     """Values just outside of what an option can have; none if the backend itself checks it."""
     if isinstance(option.within, str):
         return []
@@ -143,7 +141,7 @@ def wrong_values(option: Option) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", registry.names())
-def test_every_option_of_every_backend_is_checked(backend: str) -> None:
+def test_every_option_of_every_backend_is_checked(backend):
     reader = registry.load(backend)
     options = options_of(reader)
     required = {it.name: "x" for it in options.values() if it.default is inspect.Parameter.empty}

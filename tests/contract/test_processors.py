@@ -1,9 +1,6 @@
 """How many processors there are for this process, with control groups as kernels show them."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +16,7 @@ OTHERS = (
 CPU = "sys/fs/cgroup/cpu,cpuacct"
 
 
-def v1(quota_us: str, period_us: str = "100000", group: str = "") -> dict[str, str]:
+def v1(quota_us, period_us="100000", group=""):
     folder = f"{CPU}{group}"
     return {f"{folder}/cpu.cfs_quota_us": quota_us, f"{folder}/cpu.cfs_period_us": period_us}
 
@@ -57,9 +54,7 @@ def v1(quota_us: str, period_us: str = "100000", group: str = "") -> dict[str, s
         ("0::/\n4:cpu,cpuacct:/", V1.format(root="/") + V2, v1("200000"), 2),
     ],
 )
-def test_the_smallest_quota_of_the_groups_counts(
-    tmp_path: Path, cgroup: str, mounts: str, files: dict[str, str], expected: float
-) -> None:
+def test_the_smallest_quota_of_the_groups_counts(tmp_path, cgroup, mounts, files, expected):
     shown = {"proc/self/cgroup": f"9:name=systemd:/\n{cgroup}\n"}
     write(tmp_path, files | shown | {"proc/self/mountinfo": OTHERS + mounts})
     assert quota(tmp_path) == expected
@@ -68,7 +63,7 @@ def test_the_smallest_quota_of_the_groups_counts(
 @pytest.mark.parametrize(
     "text", ["", "\n", "0", "0 0", "5 0", "-5 -5", "1 2 3", "a b", "9" * 400 + " 1", "9" * 5000]
 )
-def test_garbage_sets_no_quota(tmp_path: Path, text: str) -> None:
+def test_garbage_sets_no_quota(tmp_path, text):
     mounts = {"proc/self/mountinfo": OTHERS + V2 + V1.format(root="/")}
     group = {"proc/self/cgroup": "0::/\n4:cpu,cpuacct:/\n"}
     quotas = v1(text, text) | {"sys/fs/cgroup/cpu.max": text}
@@ -80,19 +75,17 @@ def test_garbage_sets_no_quota(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 3), (8, 3), (3, 3), (2, 2), (1, 1)])
-def test_the_smaller_of_affinity_and_quota_counts(
-    monkeypatch: pytest.MonkeyPatch, limit: float, expected: int
-) -> None:
+def test_the_smaller_of_affinity_and_quota_counts(monkeypatch, limit, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 4, 5})
     monkeypatch.setattr(processors, "quota", lambda: limit)
     assert processors.processors() == expected
 
 
-def test_this_machine_has_processors() -> None:
+def test_this_machine_has_processors():
     assert processors.processors() >= 1
 
 
-def write(root: Path, files: dict[str, str]) -> Path:
+def write(root, files):
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

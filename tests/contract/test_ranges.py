@@ -1,9 +1,6 @@
 """Where ranges go in a buffer, and what is read for them. The oracle is the bytes of the files."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import cast
@@ -13,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.cuda import DeviceBuffer
-from dali_storage.contract.ranges import Ranges, Spans, lay_out
+from dali_storage.contract.ranges import Ranges, lay_out
 from dali_storage.reading.batches import make_batch, parts
 
 NEAR = 4096
 FILES = [np.random.default_rng(seed).integers(0, 256, 90_000, np.uint8) for seed in range(3)]
-Range = tuple[int, int, int]
 """File, start, size."""
 
 sizes = st.sampled_from([0, 1, 4, 511, 512, 4096, 5000]) | st.integers(0, 6000)
@@ -31,7 +26,7 @@ units = st.sampled_from([(1, 1), (64, 1), (512, 512), (4096, 512), (4096, 4096),
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> list[Range]:
+def rows(draw):
     """Ranges that follow each other, with small gaps or overlaps, in any order."""
     found, position = [], draw(st.integers(0, 5000))
     for size in draw(st.lists(st.integers(0, 900), max_size=15)):
@@ -42,17 +37,17 @@ def rows(draw: st.DrawFn) -> list[Range]:
     return draw(st.permutations(found))
 
 
-def placed(ranges: list[Range], alignment: int, unit: int) -> tuple[IntArray, int, Spans]:
+def placed(ranges, alignment, unit):
     files, starts, sizes = np.array(ranges, np.int64).reshape(-1, 3).T.copy()
     return lay_out(files, starts, sizes, alignment, unit)
 
 
-def span_of(spans: Spans, offset: int) -> int:
+def span_of(spans, offset):
     return int(np.searchsorted(spans.offsets, offset, "right")) - 1
 
 
 @given(ranges=layouts | rows(), units=units)
-def test_every_range_is_whole_in_what_is_read(ranges: list[Range], units: tuple[int, int]) -> None:
+def test_every_range_is_whole_in_what_is_read(ranges, units):
     alignment, unit = units
     offsets, nbytes, spans = placed(ranges, alignment, unit)
     buffer = np.zeros(nbytes, np.uint8)
@@ -72,7 +67,7 @@ def test_every_range_is_whole_in_what_is_read(ranges: list[Range], units: tuple[
 
 
 @given(ranges=layouts | rows(), units=units)
-def test_reads_are_aligned_and_apart_in_memory(ranges: list[Range], units: tuple[int, int]) -> None:
+def test_reads_are_aligned_and_apart_in_memory(ranges, units):
     alignment, unit = units
     _, nbytes, spans = placed(ranges, alignment, unit)
     assert len(spans) <= sum(size > 0 for _, _, size in ranges)
@@ -88,13 +83,11 @@ def test_reads_are_aligned_and_apart_in_memory(ranges: list[Range], units: tuple
 
 
 @given(ranges=layouts | rows(), units=units)
-def test_ranges_share_a_read_if_they_are_close_and_do_not_overlap(
-    ranges: list[Range], units: tuple[int, int]
-) -> None:
+def test_ranges_share_a_read_if_they_are_close_and_do_not_overlap(ranges, units):
     offsets, _, spans = placed(ranges, *units)
     slots = [slot for slot, (_, _, size) in enumerate(ranges) if size]
     slots.sort(key=lambda slot: (ranges[slot][0], ranges[slot][1]))
-    used: dict[int, list[int]] = {}
+    used = {}
     for slot in slots:
         used.setdefault(span_of(spans, int(offsets[slot])), []).append(slot)
     assert sorted(used) == list(range(len(spans)))
@@ -115,7 +108,7 @@ def test_ranges_share_a_read_if_they_are_close_and_do_not_overlap(
     assert len(slots) - len(spans) == sum(0 <= gap <= NEAR for gap in gaps)
 
 
-def test_known_layouts() -> None:
+def test_known_layouts():
     # A tar: a header of 512 bytes between members. The second batch is out of order and repeats.
     offsets, nbytes, spans = placed([(0, 512, 1000), (0, 2048, 4)], 4096, 512)
     assert (offsets.tolist(), nbytes, len(spans)) == ([0, 1536], 4096, 1)
@@ -132,7 +125,7 @@ def test_known_layouts() -> None:
     assert spans.slots.tolist() == [2, 3, 0]
 
 
-def test_nothing_is_read_for_empty_ranges() -> None:
+def test_nothing_is_read_for_empty_ranges():
     for ranges in ([], [(0, 5, 0)], [(0, 5, 0), (2, 10**12, 0)]):
         offsets, nbytes, spans = placed(ranges, 4096, 512)
         assert (offsets.tolist(), nbytes, len(spans)) == ([0] * len(ranges), 0, 0)
@@ -141,16 +134,16 @@ def test_nothing_is_read_for_empty_ranges() -> None:
 class OnlySlices:
     """Stands for GPU memory, which the processor cannot read."""
 
-    def __getitem__(self, part: slice) -> tuple[int, int]:
+    def __getitem__(self, part):
         return part.start, part.stop
 
 
-def test_small_ranges_in_gpu_memory_stay_where_they_are() -> None:
+def test_small_ranges_in_gpu_memory_stay_where_they_are():
     offsets, memory = np.array([8, 0, 4]), cast(DeviceBuffer, OnlySlices())
     assert parts(memory, offsets, np.array([4, 4, 4])) == [(8, 12), (0, 4), (4, 8)]
 
 
-def test_positions_beyond_32_bits_are_exact() -> None:
+def test_positions_beyond_32_bits_are_exact():
     far = 2**62 + 4097
     offsets, nbytes, spans = placed([(2**31, far, 2**40)], 4096, 4096)
     assert spans.starts.tolist() == [2**62 + 4096]
@@ -165,7 +158,7 @@ class Direct:
 
 
 @pytest.mark.parametrize("size", [0, 2**32 - 1, 2**32, 2**40])
-def test_sizes_of_any_width_are_kept(size: int) -> None:
+def test_sizes_of_any_width_are_kept(size):
     zeros = np.zeros(9, np.int64)
     for sizes in (np.array([size, 1, 2] * 3), np.broadcast_to(np.int64(size), 9)):
         expected = sizes.tolist()
@@ -175,11 +168,11 @@ def test_sizes_of_any_width_are_kept(size: int) -> None:
         )
 
 
-def calls(function: Callable[[], object]) -> int:
+def calls(function):
     """How many calls a function makes, of Python and of C."""
     seen = 0
 
-    def count(frame: object, event: str, _: object) -> None:
+    def count(frame, event, _):
         nonlocal seen
         seen += event in ("call", "c_call")
 
@@ -192,7 +185,7 @@ def calls(function: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_a_batch_is_laid_out_by_as_many_calls_whatever_its_size(pieces: int) -> None:
+def test_a_batch_is_laid_out_by_as_many_calls_whatever_its_size(pieces):
     """By numpy: a call for each sample would make it many times as slow."""
     random = np.random.default_rng(5)
     sizes = random.integers(40_000, 155_000, 100_000)
@@ -203,9 +196,9 @@ def test_a_batch_is_laid_out_by_as_many_calls_whatever_its_size(pieces: int) -> 
     catalog = Catalog(b"", b"", np.zeros(1001, np.int64), np.empty(0, np.int32), ranges, pieces)
     memory = np.empty(0, np.uint8)
 
-    def lay_out(batch_size: int) -> None:
+    def lay_out(batch_size):
         samples = catalog.pieces_of(np.arange(batch_size) * 7)
-        make_batch(Direct, catalog, samples, lambda _: memory, 0)  # type: ignore[arg-type]
+        make_batch(Direct, catalog, samples, lambda _: memory, 0)
 
     lay_out(1)
     assert calls(partial(lay_out, 64)) == calls(partial(lay_out, 6400)) < 150

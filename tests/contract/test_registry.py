@@ -1,22 +1,17 @@
 """Backends by name, by class and of other distributions; wrong ones are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dali_storage import Batch, Catalog, IntArray, Reader, readers
+from dali_storage import Catalog, Reader, readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.object_store import ObjectStoreReader
@@ -84,10 +79,8 @@ broken = "no_such_module_of_mine:X"
 CLASSES = {"ones": "OnesReader", "half": "Half", "number": "NUMBER", "typo": "Typo"}
 CLASSES |= {"memory": "OnesReader"}
 
-Run = Callable[..., str]
 
-
-def python(*arguments: str, environment: dict[str, str] | None = None) -> str:
+def python(*arguments, environment=None):
     """The output of Python."""
     command = [sys.executable, *arguments]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -96,7 +89,7 @@ def python(*arguments: str, environment: dict[str, str] | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def plugin(tmp_path_factory):
     """Runs Python with a real distribution installed in a folder of its own, by pip."""
     project, target = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("installed")
     (project / "ones_backend.py").write_text(PLUGIN)
@@ -110,13 +103,12 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def refused(plugin: Run) -> dict[str, str]:
+def refused(plugin):
     """The error of every backend that cannot be loaded, by name."""
-    messages: dict[str, str] = json.loads(plugin("-c", REFUSED))
-    return messages
+    return json.loads(plugin("-c", REFUSED))
 
 
-def test_a_backend_of_another_distribution_reads(plugin: Run) -> None:
+def test_a_backend_of_another_distribution_reads(plugin):
     assert plugin("-c", RUN) == "[1, 1, 1]\n"
 
 
@@ -134,11 +126,11 @@ def test_a_backend_of_another_distribution_reads(plugin: Run) -> None:
         ("memory", "ValueError: .*offered more than once"),
     ],
 )
-def test_a_wrong_plugin_is_refused(refused: dict[str, str], name: str, message: str) -> None:
+def test_a_wrong_plugin_is_refused(refused, name, message):
     assert re.match(message, refused[name], re.DOTALL), refused[name]
 
 
-def test_a_wrong_plugin_does_not_hide_the_others(plugin: Run, refused: dict[str, str]) -> None:
+def test_a_wrong_plugin_does_not_hide_the_others(plugin, refused):
     doctor = json.loads(plugin("-m", "dali_storage", "--json"))
     known = {backend["name"]: backend for backend in doctor["backends"]}
     assert known["ones"]["works"]
@@ -161,14 +153,14 @@ SHIPPED = {
 }
 
 
-def test_the_backends_that_ship_are_known_by_their_names() -> None:
+def test_the_backends_that_ship_are_known_by_their_names():
     assert registry.names() == [*SHIPPED]
     assert {name: registry.load(name) for name in SHIPPED} == SHIPPED
     with pytest.raises(ValueError, match=f"known are {', '.join(SHIPPED)}"):
         registry.load("blok")
 
 
-def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> None:
+def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path):
     (tmp_path / "dali_storage").symlink_to(ROOT / "dali_storage")
     script = (
         "from importlib import metadata\n"
@@ -179,10 +171,8 @@ def test_a_checkout_that_is_not_installed_has_its_backends(tmp_path: Path) -> No
     assert python("-c", script) == f"{registry.names()}\n"
 
 
-def test_installed_backends_are_looked_up_once_a_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    looked: list[str] = []
+def test_installed_backends_are_looked_up_once_a_path(monkeypatch, tmp_path):
+    looked = []
     installed = registry.entry_points
     monkeypatch.setattr(
         registry, "entry_points", lambda group: [looked.append(group), installed(group=group)][1]
@@ -199,13 +189,13 @@ class Sizeless(Reader):
 
     def __init__(self, catalog: Catalog, lanes: int = 1) -> None: ...
 
-    def read(self, batch: Batch, lane: int) -> None: ...
+    def read(self, batch, lane): ...
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 class Loose(Sizeless):
-    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+    def sizes(self, samples, lane):
         return samples
 
 
@@ -217,7 +207,7 @@ class Alone(Loose):
     def __init__(self) -> None: ...
 
 
-def test_a_class_is_a_backend_without_a_name() -> None:
+def test_a_class_is_a_backend_without_a_name():
     assert registry.choose(MemoryReader, [b"/x"]) is MemoryReader
     assert registry.load(MemoryReader) is MemoryReader
     assert registry.configure(PythonFileReader, {"lanes": 2}) is PythonFileReader
@@ -252,9 +242,9 @@ def test_a_class_is_a_backend_without_a_name() -> None:
     ],
 )
 def test_a_wrong_backend_or_option_is_refused_before_anything_is_opened(
-    backend: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    given: Any = {"backend": backend, "backend_options": options}
+    backend, options, error, message
+):
+    given = {"backend": backend, "backend_options": options}
     for refuse in (
         lambda: registry.configure(backend, options),
         lambda: readers.file(files=["x"], lazy_init=True, **given),
@@ -264,15 +254,15 @@ def test_a_wrong_backend_or_option_is_refused_before_anything_is_opened(
             refuse()
 
 
-def test_a_class_that_does_not_read_urls_is_refused() -> None:
+def test_a_class_that_does_not_read_urls_is_refused():
     with pytest.raises(ValueError, match="backend MemoryReader cannot read 's3://data/x'; leave o"):
         registry.choose(MemoryReader, [b"s3://data/x"])
 
 
-def test_a_class_is_read_with_in_pipelines_loaders_and_dynamic_mode(tmp_path: Path) -> None:
+def test_a_class_is_read_with_in_pipelines_loaders_and_dynamic_mode(tmp_path):
     (tmp_path / "class").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "class" / "a.jpg")
-    options: Any = {"backend": MemoryReader}
+    options = {"backend": MemoryReader}
     pipeline = build(readers.file, 1, file_root=str(tmp_path), **options)
     content = (tmp_path / "class" / "a.jpg").read_bytes()
     assert pipeline.run()[0].at(0).tobytes() == content
@@ -284,5 +274,5 @@ def test_a_class_is_read_with_in_pipelines_loaders_and_dynamic_mode(tmp_path: Pa
         assert len(images) == 1
 
 
-def test_the_package_is_marked_as_typed() -> None:
+def test_the_package_is_marked_as_typed():
     assert (ROOT / "dali_storage" / "py.typed").exists()

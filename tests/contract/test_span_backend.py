@@ -1,13 +1,11 @@
 """A backend of somebody else that reads ranges, too: that of CONTRIBUTING.md and 30 lines."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 import numpy as np
 
-from dali_storage import Batch, Catalog, ContainerChangedError, Reader
+from dali_storage import Catalog, ContainerChangedError
 from dali_storage.testing import RangeTests, ReaderTests
 from tests.kit.pages import snippets
 
@@ -23,9 +21,9 @@ class SpanReader(PreadReader):
 
     def __init__(self, catalog: Catalog, *, lanes: int = 4) -> None:
         super().__init__(catalog, lanes=lanes)
-        self._known: dict[int, tuple[int, ...]] = {}
+        self._known = {}
 
-    def read(self, batch: Batch, lane: int) -> None:
+    def read(self, batch, lane):
         if self._catalog.ranges is None:
             super().read(batch, lane)
             return
@@ -48,7 +46,7 @@ class SpanReader(PreadReader):
                 raise ContainerChangedError(os.fsencode(path), what)
 
 
-def identity(status: os.stat_result) -> tuple[int, ...]:
+def identity(status):
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -56,5 +54,5 @@ class TestSpanBackend(RangeTests, ReaderTests):
     packings = ("ranges",)  # whole files are read as on the page, and tested in test_docs
     batches = 50
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return SpanReader(catalog)

@@ -1,19 +1,16 @@
 """Checkpoints of pipelines with our reader, beside those with the real one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import fn
 
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.dali import source
 from tests.kit.dali import build, pipeline_of, take
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -24,21 +21,20 @@ STICKY: dict[str, Any] = {"num_shards": 3, "shard_id": 2, "stick_to_shard": True
 DEPTHS = [1, pytest.param(2, marks=pytest.mark.long), 3]
 
 
-def make(batch_size: int = 4, file: Any = readers.file, **arguments: Any) -> Pipeline:
+def make(batch_size=4, file=readers.file, **arguments):
     """A pipeline that can be saved; `pipeline` has its other options, such as `checkpoint`."""
     options = {"enable_checkpointing": True} | arguments.pop("pipeline", {})
     return build(file, batch_size, **{"name": "R"} | arguments, pipeline=options)
 
 
-def restored(checkpoint: bytes, batch_size: int = 4, **arguments: Any) -> Pipeline:
+def restored(checkpoint, batch_size=4, **arguments):
     return make(batch_size, **arguments, pipeline={"checkpoint": checkpoint})
 
 
-def saved_after(batches: int, **arguments: Any) -> bytes:
+def saved_after(batches, **arguments):
     pipeline = make(**arguments)
     take(pipeline, batches)
-    checkpoint: bytes = pipeline.checkpoint()
-    return checkpoint
+    return pipeline.checkpoint()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 6, 13])
@@ -50,7 +46,7 @@ def saved_after(batches: int, **arguments: Any) -> bytes:
     ],
     ids=str,
 )
-def test_a_checkpoint_restores_the_stream(tree: Tree, order: dict[str, Any], cut: int) -> None:
+def test_a_checkpoint_restores_the_stream(tree, order, cut):
     arguments = {"file_root": str(tree(22)), "dont_use_mmap": True} | order
     pipeline = make(**arguments)
     first = take(pipeline, cut)
@@ -61,13 +57,13 @@ def test_a_checkpoint_restores_the_stream(tree: Tree, order: dict[str, Any], cut
 
 
 @pytest.mark.parametrize("name", ["Other", None])
-def test_a_checkpoint_of_another_reader_is_refused(tree: Tree, name: str | None) -> None:
+def test_a_checkpoint_of_another_reader_is_refused(tree, name):
     root = str(tree(22))
     with pytest.raises(RuntimeError, match="another pipeline"):
         restored(saved_after(3, file_root=root), name=name, file_root=root).build()
 
 
-def test_a_checkpoint_of_the_real_reader_is_refused(tree: Tree) -> None:
+def test_a_checkpoint_of_the_real_reader_is_refused(tree):
     root = str(tree(22))
     with pytest.raises(RuntimeError, match="another pipeline"):
         restored(make(file=fn.readers.file, file_root=root).checkpoint(), file_root=root).build()
@@ -75,13 +71,11 @@ def test_a_checkpoint_of_the_real_reader_is_refused(tree: Tree) -> None:
 
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("cut", range(6))
-def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(
-    tree: Tree, depth: int, cut: int
-) -> None:
+def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(tree, depth, cut):
     """Batches 7, 8, then the first four of each six batches; `cut` of these are delivered."""
     root = str(tree(50))
 
-    def leaving_out(**more: Any) -> Pipeline:
+    def leaving_out(**more):
         pipeline = make(file_root=root, pipeline={"prefetch_queue_depth": depth} | more)
         source(pipeline, "R").position.successor = lambda index: (
             index + 3 if index % 6 == 3 else index + 1
@@ -103,21 +97,19 @@ def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(
 
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("cut", [0, 2, 3, 5, 7])
-def test_a_checkpoint_is_right_after_epochs_that_another_source_ends(
-    tree: Tree, depth: int, cut: int
-) -> None:
+def test_a_checkpoint_is_right_after_epochs_that_another_source_ends(tree, depth, cut):
     """DALI's own checkpoint has the number of batches since the last reset only."""
     root = str(tree(40, sizes=(9,)))
 
-    def make(file: Any, **options: Any) -> Pipeline:
-        def define() -> Any:
+    def make(file, **options):
+        def define():
             return fn.external_source(three_batches, batch=True), file(file_root=root, name="R")[0]
 
         options |= {"enable_checkpointing": True, "prefetch_queue_depth": depth}
         return pipeline_of(define, **options)
 
-    def run(pipeline: Pipeline, batches: int) -> list[bytes]:
-        samples: list[bytes] = []
+    def run(pipeline, batches):
+        samples = []
         while batches:
             try:
                 _, data = pipeline.run()
@@ -134,7 +126,7 @@ def test_a_checkpoint_is_right_after_epochs_that_another_source_ends(
     assert first + rest == run(make(fn.readers.file), cut + 8)
 
 
-def three_batches(index: int) -> np.ndarray:
+def three_batches(index):
     if index >= 3:
         raise StopIteration
     return np.zeros((4, 1), np.float32)
@@ -164,9 +156,7 @@ RESUME = "go on with resume=, see readers.state"
     ],
     ids=str,
 )
-def test_a_checkpoint_of_another_order_is_refused(
-    tree: Tree, saved: dict[str, Any], here: dict[str, Any], words: str
-) -> None:
+def test_a_checkpoint_of_another_order_is_refused(tree, saved, here, words):
     root = str(tree(22))
     checkpoint = saved_after(3, file_root=root, **saved)
     with pytest.raises(ValueError, match=rf"'R'\): the checkpoint was made with {words}"):
@@ -181,7 +171,7 @@ def test_a_checkpoint_of_another_order_is_refused(
         ("more.jpg", r"'R'.*22 samples, and here it is 23 samples: take"),
     ],
 )
-def test_a_checkpoint_of_other_files_is_refused(tree: Tree, name: str, words: str) -> None:
+def test_a_checkpoint_of_other_files_is_refused(tree, name, words):
     root = tree(22)
     checkpoint = saved_after(3, file_root=str(root))
     (root / "class0" / name).write_bytes(b"more")
@@ -191,7 +181,7 @@ def test_a_checkpoint_of_other_files_is_refused(tree: Tree, name: str, words: st
         restored(checkpoint, file_root=str(root)).build()
 
 
-def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree: Tree) -> None:
+def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree):
     """The seed is that of DALI's table; it is known when the pipeline is built."""
     arguments = {"file_root": str(tree(22)), "random_shuffle": True}
     pipeline = make(**arguments, pipeline={"seed": 1})
@@ -220,7 +210,7 @@ def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree: Tree) -> 
     ],
     ids=str,
 )
-def test_a_damaged_checkpoint_is_refused(tree: Tree, change: dict[str, Any], words: str) -> None:
+def test_a_damaged_checkpoint_is_refused(tree, change, words):
     """Those of the first dali_storage had no more than batches, batch_size and samples."""
     stream = source(build(readers.file, name="R", file_root=str(tree(22))), "R")
     made = stream.checkpoint(0)
@@ -230,9 +220,7 @@ def test_a_damaged_checkpoint_is_refused(tree: Tree, change: dict[str, Any], wor
     stream.restore(json.loads(json.dumps(made)))
 
 
-def test_a_checkpoint_is_small_and_needs_the_names_once(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_small_and_needs_the_names_once(tree, monkeypatch):
     calls = []
     checksum = Catalog.checksum
     monkeypatch.setattr(Catalog, "checksum", lambda it: [calls.append(it), checksum(it)][1])

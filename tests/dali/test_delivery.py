@@ -1,14 +1,11 @@
 """How batches reach DALI for pipelines with a GPU, by an executor that records them."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,26 +18,24 @@ from nvidia.dali import fn
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import cuda
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group, hold
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from dali_storage.samples.discovery import from_directory
 from tests.kit.executor import BATCH, FakePipeline, Tensor, TensorList
-from tests.kit.fake_cuda import Cuda, put_on_gpu
+from tests.kit.fake_cuda import put_on_gpu
 from tests.kit.interrupts import ends_at
 from tests.kit.process import status_of_fork, without_collector
 from tests.kit.stand_ins import backend as changed
 from tests.kit.tiers import by_tier
-from tests.kit.trees import Tree
 
 NEVER = 10**9
 BATCHES = by_tier(30, 100)
 
 
 @pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> None:
+def records(monkeypatch):
     """Lists and page-locked tensors of DALI are records, which need no GPU."""
     real = group.TensorListCPU
     monkeypatch.setattr(group, "TensorCPU", Tensor)
@@ -56,11 +51,9 @@ SHAPES = {
 }
 FIRST_SHAPE = pytest.mark.parametrize("catalog", ["sizes"], indirect=True)
 
-Make = Callable[[str], FakePipeline]
-
 
 @pytest.fixture(params=SHAPES)
-def catalog(tree: Tree, request: pytest.FixtureRequest) -> Catalog:
+def catalog(tree, request):
     """Ten files of several sizes or of one, or ranges that are the whole files."""
     sizes, as_ranges = SHAPES[request.param]
     catalog = from_directory(tree(10, sizes=sizes))
@@ -72,8 +65,8 @@ def catalog(tree: Tree, request: pytest.FixtureRequest) -> Catalog:
 
 
 @pytest.fixture
-def make(gpus: Cuda, records: None, catalog: Catalog) -> Make:
-    def make(device: str) -> FakePipeline:
+def make(gpus, records, catalog):
+    def make(device):
         change = partial(put_on_gpu, gpu=1) if device == "gpu" else lambda reader: reader
         opening = Opening(
             find=lambda tree, remote: catalog,
@@ -89,21 +82,19 @@ def make(gpus: Cuda, records: None, catalog: Catalog) -> Make:
     return make
 
 
-def expected(catalog: Catalog, batches: int) -> tuple[list[list[bytes]], list[list[int]]]:
+def expected(catalog, batches):
     """The bytes and labels of the first batches in list order."""
     samples = np.arange(batches * BATCH).reshape(-1, BATCH) % 10
     files = [Path(os.fsdecode(path)).read_bytes() for path in catalog.paths(np.arange(10))]
     return [[files[sample] for sample in row] for row in samples], catalog.labels[samples].tolist()
 
 
-def finish_all(gpus: Cuda) -> None:
+def finish_all(gpus):
     for stream in gpus.streams:
         gpus.finish(stream)
 
 
-def test_gpu_memory_is_copied_on_the_streams_of_the_source(
-    gpus: Cuda, catalog: Catalog, make: Make
-) -> None:
+def test_gpu_memory_is_copied_on_the_streams_of_the_source(gpus, catalog, make):
     pipeline = make("gpu")
     pipeline.run(BATCHES)
     assert gpus.used == {1}, "GPU 0 is not the pipeline's"
@@ -115,14 +106,12 @@ def test_gpu_memory_is_copied_on_the_streams_of_the_source(
 
 
 @pytest.mark.parametrize(("device", "shared"), [("cpu", [True, True]), ("gpu", [False, True])])
-def test_dali_shares_host_memory_and_copies_gpu_memory(
-    make: Make, monkeypatch: pytest.MonkeyPatch, device: str, shared: list[bool]
-) -> None:
+def test_dali_shares_host_memory_and_copies_gpu_memory(make, monkeypatch, device, shared):
     """Of shared GPU memory DALI lets go before the GPU has read it."""
-    given: list[bool] = []
+    given = []
     real = fn.external_source
 
-    def external_source(*arguments: Any, no_copy: bool, **options: Any) -> Any:
+    def external_source(*arguments, no_copy, **options):
         given.append(no_copy)
         return real(*arguments, no_copy=no_copy, **options)
 
@@ -133,9 +122,7 @@ def test_dali_shares_host_memory_and_copies_gpu_memory(
 
 @pytest.mark.parametrize("stream", [None, 0, 7])
 @pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
-    gpus: Cuda, catalog: Catalog, make: Make, ahead: int, stream: int | None
-) -> None:
+def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(gpus, catalog, make, ahead, stream):
     pipeline = make("cpu")
     gpus.streams |= {0: deque(), 7: deque()}  # the default stream, and one of the user's
     for number in range(BATCHES):
@@ -153,10 +140,8 @@ def test_page_locked_memory_is_kept_until_the_gpu_has_read_it(
     assert gpus.used == {1}, "GPU 0 is not the pipeline's"
 
 
-def test_page_locked_tensors_are_made_on_the_gpu_of_the_pipeline(
-    gpus: Cuda, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices: set[int] = set()
+def test_page_locked_tensors_are_made_on_the_gpu_of_the_pipeline(gpus, make, monkeypatch):
+    devices = set()
 
     class Watched(Tensor):
         def __init__(self, *arguments: Any) -> None:
@@ -169,7 +154,7 @@ def test_page_locked_tensors_are_made_on_the_gpu_of_the_pipeline(
     assert gpus.current == 0
 
 
-def test_a_dropped_pipeline_frees_its_memory(gpus: Cuda, make: Make) -> None:
+def test_a_dropped_pipeline_frees_its_memory(gpus, make):
     for device in ("cpu", "gpu"):
         pipeline = make(device)
         pipeline.run(5)
@@ -182,9 +167,7 @@ def test_a_dropped_pipeline_frees_its_memory(gpus: Cuda, make: Make) -> None:
         assert not gpus.allocated
 
 
-def test_outputs_on_a_stream_are_right_after_their_pipeline_was_dropped(
-    gpus: Cuda, catalog: Catalog, make: Make
-) -> None:
+def test_outputs_on_a_stream_are_right_after_their_pipeline_was_dropped(gpus, catalog, make):
     pipeline = make("cpu")
     user = cuda.CudaStream(1)
     pipeline.run()
@@ -195,9 +178,7 @@ def test_outputs_on_a_stream_are_right_after_their_pipeline_was_dropped(
     assert delivered == expected(catalog, 1)[0]
 
 
-def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(
-    gpus: Cuda, catalog: Catalog, make: Make
-) -> None:
+def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(gpus, catalog, make):
     """DALI goes on after an error. Operators that did not fail may have queued copies."""
     pipeline = make("cpu")
     for number in range(100):
@@ -217,7 +198,7 @@ def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(
         pipeline.take()
 
 
-def test_a_batch_that_is_not_fed_is_read_again(gpus: Cuda, catalog: Catalog, make: Make) -> None:
+def test_a_batch_that_is_not_fed_is_read_again(gpus, catalog, make):
     """As when another source of the pipeline fails."""
     pipeline = make("gpu")
     for number in range(20):
@@ -231,9 +212,7 @@ def test_a_batch_that_is_not_fed_is_read_again(gpus: Cuda, catalog: Catalog, mak
 
 @FIRST_SHAPE
 @pytest.mark.parametrize("calls", [{0, 1, 2}, pytest.param({2}, marks=pytest.mark.long)])
-def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(
-    gpus: Cuda, catalog: Catalog, make: Make, calls: set[int]
-) -> None:
+def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(gpus, catalog, make, calls):
     contents = expected(catalog, 12)[0]
     for instruction in itertools.count():
         pipeline = make("cpu")
@@ -252,7 +231,7 @@ def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(
     assert instruction > 20
 
 
-def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(gpus: Cuda, make: Make) -> None:
+def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(gpus, make):
     """The machine ends a process that calls CUDA in a fork."""
     pipeline = make("cpu")
     pipeline.run(2)
@@ -260,21 +239,19 @@ def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(gpus: Cuda, make: 
     held = [pipeline]
     del pipeline
 
-    def child() -> None:
+    def child():
         held.clear()
         gc.collect()
 
     assert status_of_fork(child) == 0
 
 
-def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(monkeypatch):
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
-    source: Any = SimpleNamespace(stream=None, pinned=True)
+    source = SimpleNamespace(stream=None, pinned=True)
     pool = BufferPool(lambda nbytes: np.frombuffer(bytearray(nbytes), np.uint8))
-    lease: Any = pool.lease(4)
+    lease = pool.lease(4)
     part, other = lease.data, np.zeros(4, np.uint8)
     for contents, expected in (
         ([part, part], True),
@@ -287,11 +264,11 @@ def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(
         assert all(tensor.is_pinned is expected for tensor in tensors)
 
 
-def test_the_last_tensor_of_a_batch_keeps_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_tensor_of_a_batch_keeps_the_others(monkeypatch):
     """Then DALI takes the interpreter lock once to drop a batch, and not once for each sample."""
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
-    source: Any = SimpleNamespace(stream=None, pinned=False)
+    source = SimpleNamespace(stream=None, pinned=False)
     with without_collector():
         tensors, *_ = group.data_list(source, [memoryview(bytes([each])) for each in range(3)])
         assert [tensor.memory.tobytes() for tensor in tensors] == [b"\x00", b"\x01", b"\x02"]

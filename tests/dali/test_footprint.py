@@ -1,9 +1,6 @@
 """The memory and the threads of a process whose pipelines run, and are made again and again."""
 
-from __future__ import annotations
-
 import resource
-from typing import Any
 
 import pytest
 from nvidia.dali import fn
@@ -11,21 +8,20 @@ from nvidia.dali import fn
 from dali_storage import readers
 from tests.kit.dali import build, pipeline_of, take
 from tests.kit.process import alone, resident, tasks
-from tests.kit.trees import Tree
 
 REDEFINITIONS = 40
 
 
-def page_faults() -> int:
+def page_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @alone
-def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree: Tree) -> None:
+def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree):
     """Neither with samples of several sizes nor of one size, which are one array."""
     sizes = str(tree(64, sizes=(50_000, 60_000)))
 
-    def define() -> Any:
+    def define():
         data, labels = readers.file(file_root=sizes)
         return fn.slice(data, 0, 10, axes=[0]), labels
 
@@ -48,11 +44,11 @@ def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree: Tree
 
 @pytest.mark.long
 @alone
-def test_memory_and_threads_are_flat_over_many_redefinitions(tree: Tree) -> None:
+def test_memory_and_threads_are_flat_over_many_redefinitions(tree):
     """As in a notebook, whose cell is run again and again."""
     root = str(tree(64, sizes=(100_000,)))
 
-    def redefine(times: int) -> tuple[int, int]:
+    def redefine(times):
         for _ in range(times):
             take(build(readers.file, 32, file_root=root), 3)
         return resident(), tasks()

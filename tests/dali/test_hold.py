@@ -1,16 +1,11 @@
 """How long page-locked batches are held: until the outputs made of them have been taken."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from nvidia.dali import Pipeline, backend, fn
@@ -19,9 +14,7 @@ from dali_storage import readers
 from dali_storage.contract import cuda
 from dali_storage.dali import group, hold
 from tests.kit.executor import BATCH, Executor
-from tests.kit.fake_cuda import Cuda
 from tests.kit.interrupts import ends_at
-from tests.kit.trees import Tree
 
 NEVER = 10**9
 
@@ -31,12 +24,12 @@ class Batch:
 
 
 @pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
-def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda, calls: set[int]) -> None:
+def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus, calls):
     """At any bytecode instruction: a batch may be kept for too long."""
     stream = cuda.CudaStream(0)
     for instruction in itertools.count():
         holding, done = hold.Hold(Executor(gpus), 0), list[int]()
-        batches: list[Any] = [Batch() for _ in range(4)]
+        batches = [Batch() for _ in range(4)]
         alive = list(map(weakref.ref, batches))
         while batches:
             holding.add(batches.pop(0))
@@ -55,14 +48,14 @@ def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus: Cuda, calls:
 
 
 @pytest.fixture
-def late_gpu(gpus: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def late_gpu(gpus, monkeypatch):
     """DALI finds the GPU of a pipeline that names none when the pipeline is built."""
     monkeypatch.setattr(Pipeline, "device_id", property(lambda self: 1 if self._built else None))
     real = group.TensorCPU
     monkeypatch.setattr(group, "TensorCPU", lambda content, layout, is_pinned: real(content))
 
 
-def pipeline_of(root: Path, exec_dynamic: bool = True) -> Pipeline:
+def pipeline_of(root, exec_dynamic=True):
     pipeline = Pipeline(
         batch_size=BATCH, num_threads=1, prefetch_queue_depth=3, exec_dynamic=exec_dynamic
     )
@@ -72,11 +65,11 @@ def pipeline_of(root: Path, exec_dynamic: bool = True) -> Pipeline:
     return pipeline
 
 
-def take_by_run(pipeline: Pipeline) -> None:
+def take_by_run(pipeline):
     pipeline.run()
 
 
-def take_by_sharing(pipeline: Pipeline) -> None:
+def take_by_sharing(pipeline):
     pipeline.schedule_run()
     pipeline.share_outputs()
     pipeline.release_outputs()
@@ -85,12 +78,8 @@ def take_by_sharing(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize("take", [take_by_run, take_by_sharing])
 @pytest.mark.parametrize("exec_dynamic", [True, False])
 def test_dali_lets_go_of_page_locked_batches_whose_outputs_are_taken(
-    gpus: Cuda,
-    late_gpu: None,
-    tree: Tree,
-    take: Callable[[Pipeline], None],
-    exec_dynamic: bool,
-) -> None:
+    gpus, late_gpu, tree, take, exec_dynamic
+):
     pipeline = pipeline_of(tree(10, sizes=(100,)), exec_dynamic)
     for _ in range(50):
         take(pipeline)
@@ -100,9 +89,7 @@ def test_dali_lets_go_of_page_locked_batches_whose_outputs_are_taken(
     assert not gpus.registered
 
 
-def test_dali_lets_go_of_page_locked_batches_in_which_an_operator_fails(
-    gpus: Cuda, late_gpu: None, tree: Tree
-) -> None:
+def test_dali_lets_go_of_page_locked_batches_in_which_an_operator_fails(gpus, late_gpu, tree):
     pipeline = pipeline_of(tree(10, sizes=(100,) * 9 + (1,)))  # a slice of 1 byte fails
     failed = 0
     for _ in range(50):
@@ -115,9 +102,9 @@ def test_dali_lets_go_of_page_locked_batches_in_which_an_operator_fails(
 
 
 def test_each_reader_of_a_pipeline_lets_go_of_one_batch_each_time(
-    gpus: Cuda, late_gpu: None, tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released: list[hold.Hold] = []
+    gpus, late_gpu, tree, monkeypatch
+):
+    released = []
     release = hold.Hold.release
     monkeypatch.setattr(
         hold.Hold, "release", lambda self, stream: released.append(self) or release(self, stream)
@@ -139,9 +126,9 @@ def test_each_reader_of_a_pipeline_lets_go_of_one_batch_each_time(
     ("given", "told"), [(None, None), (ctypes.c_void_p(5), 5), (ctypes.c_void_p(0), 0)]
 )
 def test_a_batch_is_let_go_on_the_stream_of_its_outputs_after_they_were_taken(
-    monkeypatch: pytest.MonkeyPatch, given: ctypes.c_void_p | None, told: int | None
-) -> None:
-    log: list[Any] = []
+    monkeypatch, given, told
+):
+    log = []
     monkeypatch.setattr(hold.Hold, "release", lambda self, stream: log.append(stream))
     executor = Batch()
     held = hold.Hold(executor, 0)
@@ -153,10 +140,8 @@ def test_a_batch_is_let_go_on_the_stream_of_its_outputs_after_they_were_taken(
     assert len(log) == 3
 
 
-def test_the_outputs_of_a_pipeline_without_a_gpu_are_left_alone(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def plain(executor: Any, stream: Any) -> Any:
+def test_the_outputs_of_a_pipeline_without_a_gpu_are_left_alone(tree, monkeypatch):
+    def plain(executor, stream):
         return original(executor, stream)
 
     original = backend.Pipeline.Outputs

@@ -1,24 +1,18 @@
 """The iterators of nvidia.dali.plugin.pytorch, over our reader and over the real one."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import fn
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator, DALIGenericIterator
 
 from dali_storage import readers
 from tests.kit.dali import both, pipeline_of
 from tests.kit.process import lanes, without_collector
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -28,7 +22,7 @@ WINDOW = {"random_shuffle": True, "seed": 3, "initial_fill": 6}
 EPOCH = {"shuffle_after_epoch": True}
 
 
-def combined(every: int, **axes: Sequence[Any]) -> pytest.MarkDecorator:
+def combined(every, **axes):
     """Parametrizes by all combinations; the first tier has one in `every`, evenly spread."""
     chosen = []
     for indices in itertools.product(*(range(len(values)) for values in axes.values())):
@@ -38,13 +32,11 @@ def combined(every: int, **axes: Sequence[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(list(axes), chosen)
 
 
-def pipelines(
-    file: Callable[..., Any], root: Path | str, shards: int = 1, **order: Any
-) -> list[Pipeline]:
+def pipelines(file, root, shards=1, **order):
     """One pipeline per shard; samples differ in their bytes and labels."""
     options = order.pop("pipeline", {})
 
-    def define(shard: int) -> Any:
+    def define(shard):
         shards_of = {"num_shards": shards, "shard_id": shard}
         data, labels = file(file_root=str(root), name="R", **shards_of, **order)
         return fn.pad(data, fill_value=0), labels
@@ -52,16 +44,16 @@ def pipelines(
     return [pipeline_of(partial(define, shard), **options) for shard in range(shards)]
 
 
-def iterate(made: list[Pipeline], **options: Any) -> Any:
+def iterate(made, **options):
     return DALIGenericIterator(made, ["data", "label"], reader_name="R", **options)
 
 
-def data_of(outputs: Any) -> list[Any]:
+def data_of(outputs):
     return [output["data"].tolist() for output in outputs]
 
 
 @pytest.fixture
-def root(tree: Tree) -> str:
+def root(tree):
     return str(tree(SIZE, sizes=(3, 5, 9)))
 
 
@@ -72,10 +64,8 @@ def root(tree: Tree) -> str:
     shards=[1, 3],
     auto_reset=[False, True],
 )
-def test_batches_and_lengths_are_those_of_the_real_reader(
-    root: str, policy: LastBatchPolicy, shards: int, auto_reset: bool, order: dict[str, Any]
-) -> None:
-    def run(module: Any) -> list[Any]:
+def test_batches_and_lengths_are_those_of_the_real_reader(root, policy, shards, auto_reset, order):
+    def run(module):
         made = pipelines(module.file, root, shards, **order)
         iterator = iterate(made, last_batch_policy=policy, auto_reset=auto_reset)
         return epochs(iterator, 4)
@@ -83,7 +73,7 @@ def test_batches_and_lengths_are_those_of_the_real_reader(
     both(run)
 
 
-def epochs(iterator: Any, count: int) -> list[Any]:
+def epochs(iterator, count):
     """What each batch of `count` epochs holds, and the length that the iterator says it has."""
     seen = []
     for _ in range(count):
@@ -95,8 +85,8 @@ def epochs(iterator: Any, count: int) -> list[Any]:
     return seen
 
 
-def test_batches_of_the_classification_iterator_are_those_of_the_real_reader(root: str) -> None:
-    def run(module: Any) -> list[Any]:
+def test_batches_of_the_classification_iterator_are_those_of_the_real_reader(root):
+    def run(module):
         made = pipelines(module.file, root, pad_last_batch=True)
         return epochs(DALIClassificationIterator(made, reader_name="R", auto_reset=True), 3)
 
@@ -104,19 +94,17 @@ def test_batches_of_the_classification_iterator_are_those_of_the_real_reader(roo
 
 
 @combined(3, order=[{}, WINDOW, EPOCH], policy=POLICIES, cut=[0, 2, 7, 13])
-def test_an_iterators_checkpoint_restores_the_stream(
-    root: str, order: dict[str, Any], policy: LastBatchPolicy, cut: int
-) -> None:
-    def make(file: Callable[..., Any], **options: Any) -> Any:
+def test_an_iterators_checkpoint_restores_the_stream(root, order, policy, cut):
+    def make(file, **options):
         options |= {"enable_checkpointing": True}
         made = pipelines(file, root, **order, pipeline=options)
         return iterate(made, last_batch_policy=policy, auto_reset=True)
 
-    def batches(iterator: Any, count: int) -> list[Any]:
+    def batches(iterator, count):
         endless = itertools.chain.from_iterable(iterator for _ in itertools.count())
         return [outputs[0]["data"].tolist() for outputs in itertools.islice(endless, count)]
 
-    def run(module: Any) -> list[Any]:
+    def run(module):
         first = make(module.file)
         seen = batches(first, cut)
         (checkpoint,) = first.checkpoints()
@@ -129,13 +117,13 @@ def test_an_iterators_checkpoint_restores_the_stream(
 
 
 @pytest.fixture
-def files(tree: Tree) -> Path:
+def files(tree):
     """40 files in one class, ten batches."""
     return tree(40, classes=1, sizes=(3, 5, 9))
 
 
 @contextmanager
-def missing(files: Path, batch: int) -> Iterator[str]:
+def missing(files, batch):
     """A file of `batch` is not there for a while."""
     file = files / "class0" / f"{4 * batch + 2:04d}.jpg"
     file.rename(files / "away")
@@ -143,14 +131,14 @@ def missing(files: Path, batch: int) -> Iterator[str]:
     (files / "away").rename(file)
 
 
-def until_it_fails(iterator: Any, seen: list[Any]) -> None:
+def until_it_fails(iterator, seen):
     """Append the batches before the one that cannot be read."""
     with pytest.raises(FileNotFoundError):
         for out in iterator:
             seen.append(data_of(out))
 
 
-def real_batches(files: Path, shards: int = 1) -> list[Any]:
+def real_batches(files, shards=1):
     return list(map(data_of, iterate(pipelines(fn.readers.file, files, shards))))
 
 
@@ -161,14 +149,12 @@ def real_batches(files: Path, shards: int = 1) -> list[Any]:
     exec_dynamic=[False, True],
     bad=[0, 1, 3, 9],
 )
-def test_a_failed_read_costs_no_batch(
-    files: Path, kind: Any, depth: int, exec_dynamic: bool, bad: int
-) -> None:
+def test_a_failed_read_costs_no_batch(files, kind, depth, exec_dynamic, bad):
     """The batches before it are delivered, then its error is raised until it can be read."""
     options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
     made = pipelines(readers.file, files, pipeline=options)
     outputs = [] if kind is DALIClassificationIterator else [["data", "label"]]
-    iterator: Any = None
+    iterator = None
     seen = []
     with missing(files, bad) as name:
         with pytest.raises(FileNotFoundError) as caught:
@@ -188,16 +174,16 @@ def test_a_failed_read_costs_no_batch(
 @pytest.mark.parametrize(("shards", "bad"), [(1, 5), (2, 8)])  # batch 3 of the second shard
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_failed_read_costs_no_batch_of_any_pipeline_nor_of_their_checkpoints(
-    files: Path, depth: int, shards: int, bad: int
-) -> None:
-    def make(checkpoints: list[bytes | None]) -> list[Pipeline]:
+    files, depth, shards, bad
+):
+    def make(checkpoints):
         options = {"prefetch_queue_depth": depth, "enable_checkpointing": True}
         return [
             pipelines(readers.file, files, shards, pipeline=options | {"checkpoint": it})[shard]
             for shard, it in enumerate(checkpoints)
         ]
 
-    seen: list[Any] = []
+    seen = []
     made = make([None] * shards)
     with missing(files, bad):
         iterator = iterate(made)
@@ -210,8 +196,8 @@ def test_a_failed_read_costs_no_batch_of_any_pipeline_nor_of_their_checkpoints(
 
 @combined(3, depth=[1, 2, 4], exec_dynamic=[False, True], bad=[0, 1, 2], auto_reset=[False, True])
 def test_an_epoch_ends_although_a_read_of_the_next_has_failed(
-    tree: Tree, depth: int, exec_dynamic: bool, bad: int, auto_reset: bool
-) -> None:
+    tree, depth, exec_dynamic, bad, auto_reset
+):
     files = tree(60, classes=1, sizes=(3, 5, 9))
     options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
     iterator = iterate(pipelines(readers.file, files, pipeline=options), auto_reset=auto_reset)
@@ -229,9 +215,9 @@ def test_an_epoch_ends_although_a_read_of_the_next_has_failed(
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_pipeline_that_is_reset_after_a_failed_read_goes_on(files: Path, depth: int) -> None:
+def test_a_pipeline_that_is_reset_after_a_failed_read_goes_on(files, depth):
     made = pipelines(readers.file, files, pipeline={"prefetch_queue_depth": depth})
-    seen: list[Any] = []
+    seen = []
     with missing(files, 5):
         iterator = iterate(made)
         for _ in range(2):
@@ -242,11 +228,11 @@ def test_a_pipeline_that_is_reset_after_a_failed_read_goes_on(files: Path, depth
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_scheduled_runs_go_on_after_a_failed_read(files: Path, depth: int) -> None:
+def test_scheduled_runs_go_on_after_a_failed_read(files, depth):
     (pipeline,) = pipelines(readers.file, files, pipeline={"prefetch_queue_depth": depth})
     seen = []
 
-    def run(batches: int) -> None:
+    def run(batches):
         for _ in range(batches):
             pipeline.schedule_run()
             data, _ = pipeline.share_outputs()
@@ -260,16 +246,16 @@ def test_scheduled_runs_go_on_after_a_failed_read(files: Path, depth: int) -> No
 
 
 @pytest.mark.parametrize("iterated", [False, True])
-def test_a_failed_read_beside_another_source_ends_the_pipeline(files: Path, iterated: bool) -> None:
+def test_a_failed_read_beside_another_source_ends_the_pipeline(files, iterated):
     """DALI has dropped the other source's batch, so later ones would be paired wrongly."""
 
-    def define() -> Any:
+    def define():
         data, _ = readers.file(file_root=str(files), name="R")
         return fn.pad(data), fn.external_source(lambda number: [np.array([number])] * 4, batch=True)
 
     pipeline = pipeline_of(define)
     with missing(files, 5), pytest.raises(FileNotFoundError):
-        run: Callable[[], Any] = pipeline.run
+        run = pipeline.run
         if iterated:
             run = iterate([pipeline]).__next__
         for _ in range(10):
@@ -282,9 +268,7 @@ def test_a_failed_read_beside_another_source_ends_the_pipeline(files: Path, iter
 
 
 @pytest.mark.parametrize("delivered", [3, 5])
-def test_a_pipeline_dropped_after_a_failed_read_is_closed_at_once(
-    files: Path, delivered: int
-) -> None:
+def test_a_pipeline_dropped_after_a_failed_read_is_closed_at_once(files, delivered):
     """Before its error is raised and after."""
     made = pipelines(readers.file, files, pipeline={"prefetch_queue_depth": 3})
     with without_collector():

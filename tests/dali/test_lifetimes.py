@@ -1,13 +1,8 @@
 """What a pipeline with our reader holds, for how long, and what is left of it."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +16,6 @@ from dali_storage.dali.group import Delivery
 from tests.kit.dali import build, pipeline_of, run_in_fork, take
 from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors, lanes, open_files, without_collector
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -30,20 +24,18 @@ LONG = pytest.mark.long
 
 @pytest.mark.parametrize("exec_dynamic", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 3, 8, *(pytest.param(n, marks=LONG) for n in range(4, 8))])
-def test_no_batch_is_overwritten_while_dali_holds_it(
-    jpegs: Path, exec_dynamic: bool, depth: int
-) -> None:
+def test_no_batch_is_overwritten_while_dali_holds_it(jpegs, exec_dynamic, depth):
     """Many reads ahead, few buffers, images decoded late, outputs kept: all stay right."""
 
-    def train(file: Callable[..., Any]) -> Pipeline:
-        def define() -> Any:
+    def train(file):
+        def define():
             data, labels = file(file_root=str(jpegs), random_shuffle=True, seed=depth)
             return fn.decoders.image(data), data, labels
 
         return pipeline_of(define, 5, prefetch_queue_depth=depth, exec_dynamic=exec_dynamic)
 
     ours, real = train(readers.file), train(fn.readers.file)
-    kept: list[tuple[Any, list[bytes]]] = []
+    kept = []
     for _ in range(40):
         (images, data, _), (expected, expected_data, _) = ours.run(), real.run()
         for slot in range(5):
@@ -55,20 +47,18 @@ def test_no_batch_is_overwritten_while_dali_holds_it(
 
 
 @pytest.mark.parametrize("backend", ["memory", "python-file"])
-def test_samples_of_one_size_stay_as_they_are_while_anything_holds_them(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+def test_samples_of_one_size_stay_as_they_are_while_anything_holds_them(tree, monkeypatch, backend):
     """They reach DALI as one array: a batch, a view of it, a sample or a tensor may be kept."""
     monkeypatch.setattr(group, "TensorCPU", "no sample is a tensor of its own")
     arguments = {"file_root": str(tree(64, sizes=(3072,))), "random_shuffle": True, "seed": 1}
     options = {"prefetch_queue_depth": 3}
     ours = build(readers.file, 16, **arguments, backend=backend, pipeline=options)
     real = build(fn.readers.file, 16, **arguments, dont_use_mmap=True)
-    kept: list[tuple[Any, Any]] = []
+    kept = []
     for number in range(120):
         (data, _), (expected, _) = ours.run(), real.run()
         batch = expected.as_array().copy()
-        holder: tuple[Any, Any] = [
+        holder = [
             (data, batch),
             (np.asarray(data.as_tensor()), batch),
             (np.asarray(data[5]), batch[5]),
@@ -81,34 +71,32 @@ def test_samples_of_one_size_stay_as_they_are_while_anything_holds_them(
         del held, holder
 
 
-def in_context(root: str) -> Pipeline:
+def in_context(root):
     return build(readers.file, file_root=root)
 
 
-def outside(root: str) -> Pipeline:
+def outside(root):
     nodes = readers.file(file_root=root)
     return pipeline_of(lambda: nodes)
 
 
 @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
-def decorated(root: str) -> Any:
+def decorated(root):
     return readers.file(file_root=root)
 
 
-class Old(Pipeline):  # type: ignore[misc]
+class Old(Pipeline):
     def __init__(self, root: str) -> None:
         super().__init__(batch_size=4, num_threads=1, device_id=None)
         self.root = root
 
-    def define_graph(self) -> Any:
+    def define_graph(self):
         return readers.file(file_root=self.root)
 
 
 @pytest.mark.parametrize("make", [in_context, outside, decorated, Old])
 @pytest.mark.parametrize("batches", [0, 1, 5])
-def test_a_dropped_pipeline_is_closed_at_once(
-    tree: Tree, make: Callable[[str], Pipeline], batches: int
-) -> None:
+def test_a_dropped_pipeline_is_closed_at_once(tree, make, batches):
     """Without the garbage collector, which would come late and find many of them."""
     root = str(tree(20))
     make(root).run()
@@ -123,10 +111,10 @@ def test_a_dropped_pipeline_is_closed_at_once(
         assert descriptors(below=root) == set()
 
 
-def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree: Tree) -> None:
+def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree):
     root = str(tree(20))
 
-    def fails() -> Any:
+    def fails():
         readers.file(file_root=root)
         return readers.file(file_root=root + "/missing")
 
@@ -137,25 +125,25 @@ def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree: Tree) -> No
     assert lanes() <= before
 
 
-def test_a_fork_cannot_use_the_files_of_its_parent(tree: Tree) -> None:
+def test_a_fork_cannot_use_the_files_of_its_parent(tree):
     """Unless it opens the files itself."""
     root = str(tree(5))
     assert run_in_fork(build(readers.file, file_root=root)) == 17
     assert run_in_fork(build(readers.file, file_root=root, lazy_init=True)) == 0
 
 
-def test_pickling_is_refused(tree: Tree) -> None:
+def test_pickling_is_refused(tree):
     root = str(tree(5))
     for thing in (readers.file(file_root=root)[0], build(readers.file, file_root=root)):
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(thing)
 
 
-def test_debug_mode_is_refused(tree: Tree) -> None:
+def test_debug_mode_is_refused(tree):
     root = str(tree(5))
 
     @experimental.pipeline_def(batch_size=4, num_threads=1, device_id=None, debug=True)
-    def definition() -> Any:
+    def definition():
         return readers.file(file_root=root)
 
     with pytest.raises(RuntimeError, match="debug"):
@@ -163,7 +151,7 @@ def test_debug_mode_is_refused(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("point", range(25))
-def test_ctrl_c_does_not_part_data_and_labels(tree: Tree, point: int) -> None:
+def test_ctrl_c_does_not_part_data_and_labels(tree, point):
     root = str(tree(40, sizes=(10, 20)))
     pipeline = build(readers.file, file_root=root)
     expected = take(build(fn.readers.file, file_root=root), 20)
@@ -210,7 +198,7 @@ pipeline = make()  # closed by nobody
 """
 
 
-def test_a_script_ends_without_closing_anything_also_after_ctrl_c(tree: Tree) -> None:
+def test_a_script_ends_without_closing_anything_also_after_ctrl_c(tree):
     command = [sys.executable, "-c", INTERRUPTED, str(tree(200, sizes=(90_000,)))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stdout, run.stderr) == (0, "interrupted\n[]\n", "")

@@ -1,24 +1,18 @@
 """Readers of any number of outputs in DALI's pipelines: names, seeds, shapes, checkpoints."""
 
-from __future__ import annotations
-
 import mmap
-from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn, types
+from nvidia.dali import fn, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import dali
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
-from dali_storage.contract.format import Contents, Format, Output
+from dali_storage.contract.format import Format, Output
 from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group
 from dali_storage.order import OrderOptions
@@ -31,22 +25,22 @@ from tests.kit.dali import both, pipeline_of
 
 
 @pytest.fixture
-def tars(tmp_path: Path) -> dict[str, list[str]]:
+def tars(tmp_path):
     paths, indexes = write_numbered_tars(tmp_path, [40, 20])
     return {"paths": paths, "index_paths": indexes}
 
 
-def webdataset(module: Any, tars: dict[str, list[str]], outputs: int, **options: Any) -> list[Any]:
+def webdataset(module, tars, outputs, **options):
     ext, dtypes = ["n"] * outputs, [types.INT64] * outputs
     made = module.webdataset(**tars, ext=ext, dtypes=dtypes, **options)
     return [made] if outputs == 1 else [*made]
 
 
-def test_generated_names_are_those_of_dali(tars: dict[str, list[str]]) -> None:
+def test_generated_names_are_those_of_dali(tars):
     """Also of the operators between and behind the readers, which are numbered with them."""
 
-    def names(module: Any) -> tuple[list[str], list[str]]:
-        def define() -> list[Any]:
+    def names(module):
+        def define():
             nodes.extend(webdataset(module, tars, 1))
             nodes.append(fn.copy(nodes[0]))
             nodes.extend(webdataset(module, tars, 2))
@@ -60,7 +54,7 @@ def test_generated_names_are_those_of_dali(tars: dict[str, list[str]]) -> None:
             nodes.append(fn.random.uniform())
             return nodes
 
-        nodes: list[Any] = []
+        nodes = []
         pipeline = pipeline_of(define, 2)
         return sorted(pipeline.reader_meta()), [node.name for node in nodes]
 
@@ -70,13 +64,13 @@ def test_generated_names_are_those_of_dali(tars: dict[str, list[str]]) -> None:
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_seeds_are_inherited_as_in_dali(tars: dict[str, list[str]], outputs: int) -> None:
-    def run(module: Any) -> tuple[list[list[int]], dict[str, Any]]:
+def test_seeds_are_inherited_as_in_dali(tars, outputs):
+    def run(module):
         shuffled = {"random_shuffle": True, "initial_fill": 7}
         if module is fn.readers:
             shuffled["dont_use_mmap"] = True
 
-        def define() -> list[Any]:
+        def define():
             before = fn.random.uniform(), fn.random.uniform(seed=3)
             first = webdataset(module, tars, outputs, **shuffled)
             seeded = webdataset(module, tars, outputs, seed=5, **shuffled)
@@ -93,8 +87,8 @@ def test_seeds_are_inherited_as_in_dali(tars: dict[str, list[str]], outputs: int
     both(run)
 
 
-def test_an_iterator_gives_three_outputs_by_name(tars: dict[str, list[str]]) -> None:
-    def epoch(module: Any) -> list[list[list[int]]]:
+def test_an_iterator_gives_three_outputs_by_name(tars):
+    def epoch(module):
         pipeline = pipeline_of(
             lambda: webdataset(module, tars, 3, name="R", pad_last_batch=True), 7
         )
@@ -119,9 +113,7 @@ class Numbers(Format):
         Output(),
     )
 
-    def decode(
-        self, catalog: Catalog, delivered: IntArray, contents: Contents
-    ) -> Sequence[Contents]:
+    def decode(self, catalog, delivered, contents):
         values = [int(np.frombuffer(content, np.int32)[0]) for content in contents]
         if 13 in values and FAILS:
             raise RecordError(catalog.path(13), "sample 13: bad luck; take another one")
@@ -138,7 +130,7 @@ FAILS: list[bool] = []
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Pipeline]:
+def make(tmp_path):
     path = tmp_path / "numbers"
     np.arange(20, dtype=np.int32).tofile(path)
     named = Catalog.from_names([str(path).encode()], [])
@@ -146,7 +138,7 @@ def make(tmp_path: Path) -> Callable[..., Pipeline]:
     labels = np.arange(20, dtype=np.int32) + 100
     catalog = Catalog(b"", named.names, named.offsets, labels, ranges)
 
-    def make(batch_size: int = 5, *, checkpoint: str | None = None, **order: Any) -> Pipeline:
+    def make(batch_size=5, *, checkpoint=None, **order):
         opening = Opening(
             find=lambda tree, remote: catalog,
             reader=MemoryReader,
@@ -154,14 +146,14 @@ def make(tmp_path: Path) -> Callable[..., Pipeline]:
             depth=2,
             fmt=Numbers(),
         )
-        options: dict[str, Any] = {"enable_checkpointing": True, "prefetch_queue_depth": 1}
+        options = {"enable_checkpointing": True, "prefetch_queue_depth": 1}
         add = partial(dali.add_reader, "R", opening, with_index=True)
         return pipeline_of(add, batch_size, checkpoint=checkpoint, **options)
 
     return make
 
 
-def require_numbers(outputs: Sequence[Any], values: Sequence[int]) -> None:
+def require_numbers(outputs, values):
     scalars, matrices, flags, halves, data, labels, index = outputs
     assert scalars.as_array().tolist() == list(values)
     assert [output.dtype for output in outputs] == [
@@ -178,14 +170,14 @@ def require_numbers(outputs: Sequence[Any], values: Sequence[int]) -> None:
     assert index.as_array().ravel().tolist() == list(values)
 
 
-def test_outputs_have_any_shape_and_dtype(make: Callable[..., Pipeline]) -> None:
+def test_outputs_have_any_shape_and_dtype(make):
     pipeline = make()
     for batch in range(6):
         first = batch * 5 % 20
         require_numbers(pipeline.run(), range(first, first + 5))
 
 
-def test_a_checkpoint_restores_all_outputs(make: Callable[..., Pipeline]) -> None:
+def test_a_checkpoint_restores_all_outputs(make):
     order = {"random_shuffle": True, "seed": 4}
     pipeline = make(**order)
     for _ in range(3):
@@ -198,9 +190,7 @@ def test_a_checkpoint_restores_all_outputs(make: Callable[..., Pipeline]) -> Non
         require_numbers(found, values)
 
 
-def test_a_wrong_record_is_an_error_and_no_batch_is_lost(
-    make: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_record_is_an_error_and_no_batch_is_lost(make, monkeypatch):
     pipeline = make()
     monkeypatch.setattr(f"{__name__}.FAILS", [True])
     for batch in range(2):
@@ -216,9 +206,9 @@ def test_a_wrong_record_is_an_error_and_no_batch_is_lost(
 # --- Memory --------------------------------------------------------------------------------------
 
 
-def test_only_memory_of_the_lease_counts_as_page_locked() -> None:
-    lease: Any = BufferPool(lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)).lease(9)
-    own: Any = np.zeros(100, np.uint8)
+def test_only_memory_of_the_lease_counts_as_page_locked():
+    lease = BufferPool(lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)).lease(9)
+    own = np.zeros(100, np.uint8)
     of_the_lease = [
         lease,
         lease[3:9],

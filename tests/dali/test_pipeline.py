@@ -1,14 +1,9 @@
 """Our readers in the graph of a DALI pipeline, beside the real ones."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +12,6 @@ from nvidia.dali import Pipeline, fn, pipeline_def, types
 from dali_storage import ReaderStatistics, readers, statistics
 from dali_storage.dali import source
 from tests.kit.dali import both, build, pipeline_of, take
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -25,11 +19,11 @@ LONG = pytest.mark.long
 
 
 @pytest.fixture
-def root(tree: Tree) -> str:
+def root(tree):
     return str(tree(10))
 
 
-def expected_of(root: str, batches: int = 5) -> list[tuple[bytes, int]]:
+def expected_of(root, batches=5):
     return take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), batches)
 
 
@@ -37,14 +31,12 @@ def expected_of(root: str, batches: int = 5) -> list[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("others_first", [0, 1, 3])
-def test_a_reader_without_a_seed_takes_the_one_of_the_pipeline(
-    tree: Tree, others_first: int
-) -> None:
+def test_a_reader_without_a_seed_takes_the_one_of_the_pipeline(tree, others_first):
     root = str(tree(20))
     shuffled = {"random_shuffle": True, "initial_fill": 5, "dont_use_mmap": True}
 
-    def run(module: Any) -> list[tuple[bytes, int]]:
-        def define() -> list[Any]:
+    def run(module):
+        def define():
             numbers = [
                 fn.random.uniform(seed=seed) for seed in ([None, 5, None] * 3)[:others_first]
             ]
@@ -63,7 +55,7 @@ def test_a_reader_without_a_seed_takes_the_one_of_the_pipeline(
     both(run)
 
 
-def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree: Tree) -> None:
+def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree):
     arguments = {"file_root": str(tree(40, sizes=(9,))), "random_shuffle": True}
     first, second = (take(build(readers.file, **arguments), 10) for _ in range(2))
     assert first != second
@@ -73,11 +65,11 @@ def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree: Tree) -> No
 # --- names and metadata ---------------------------------------------------------------------------
 
 
-def test_the_metadata_of_several_readers_is_that_of_the_real_ones(tree: Tree) -> None:
+def test_the_metadata_of_several_readers_is_that_of_the_real_ones(tree):
     root = str(tree(7))
 
-    def metas(module: Any) -> tuple[Any, ...]:
-        def define() -> Any:
+    def metas(module):
+        def define():
             a, _ = module.file(file_root=root)
             b, _ = fn.readers.file(file_root=root, name="real", num_shards=2)
             shard = {"num_shards": 3, "shard_id": 1, "pad_last_batch": True}
@@ -94,8 +86,8 @@ def test_the_metadata_of_several_readers_is_that_of_the_real_ones(tree: Tree) ->
     assert both(metas)[-1] == (9, 9)
 
 
-def test_a_reader_made_outside_of_a_pipeline_is_named_as_by_dali(root: str) -> None:
-    def name(module: Any) -> str:
+def test_a_reader_made_outside_of_a_pipeline_is_named_as_by_dali(root):
+    def name(module):
         nodes = module.file(file_root=root)
         (found,) = pipeline_of(lambda: nodes).reader_meta()
         return str(found).rstrip("0123456789")
@@ -103,7 +95,7 @@ def test_a_reader_made_outside_of_a_pipeline_is_named_as_by_dali(root: str) -> N
     assert both(name) == "__File_detached_"
 
 
-def test_an_unknown_name_raises_the_error_of_dali(root: str) -> None:
+def test_an_unknown_name_raises_the_error_of_dali(root):
     with pytest.raises(RuntimeError, match="zz"):
         build(readers.file, file_root=root).reader_meta("zz")
 
@@ -111,9 +103,7 @@ def test_an_unknown_name_raises_the_error_of_dali(root: str) -> None:
 @pytest.mark.parametrize("outputs", [(0, 0), (0, 1)])
 @pytest.mark.parametrize("file", [fn.readers.file, readers.file])
 @pytest.mark.parametrize("use", [Pipeline.reader_meta, Pipeline.run])
-def test_two_readers_of_one_name_are_refused(
-    root: str, outputs: tuple[int, int], file: Callable[..., Any], use: Callable[[Pipeline], Any]
-) -> None:
+def test_two_readers_of_one_name_are_refused(root, outputs, file, use):
     with pytest.raises(RuntimeError, match="'R"):
         use(pipeline_of(lambda: [file(file_root=root, name="R")[output] for output in outputs]))
 
@@ -132,7 +122,7 @@ print(getattr(Old(batch_size=4, num_threads=1, device_id=None), sys.argv[2])("R"
 
 
 @pytest.mark.parametrize("method", ["epoch_size", pytest.param("reader_meta", marks=LONG)])
-def test_the_first_call_of_a_process_knows_a_reader_of_define_graph(root: str, method: str) -> None:
+def test_the_first_call_of_a_process_knows_a_reader_of_define_graph(root, method):
     command = [sys.executable, "-c", DEFINE_GRAPH, root, method]
     run = subprocess.run(command, capture_output=True, text=True)
     real = getattr(build(fn.readers.file, file_root=root, name="R"), method)("R")
@@ -142,9 +132,9 @@ def test_the_first_call_of_a_process_knows_a_reader_of_define_graph(root: str, m
 # --- the source and its statistics ----------------------------------------------------------------
 
 
-def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
+def test_the_source_of_a_reader_leaves_an_epoch_early(tree):
     """Its next epoch is that of the real reader, shuffled and on its shard."""
-    order: dict[str, Any] = {"file_root": str(tree(50)), "name": "R", "num_shards": 2}
+    order = {"file_root": str(tree(50)), "name": "R", "num_shards": 2}
     order |= {"random_shuffle": True, "seed": 3, "pad_last_batch": True}
     real = take(build(fn.readers.file, dont_use_mmap=True, **order), 21)
     pipeline = build(readers.file, **order)
@@ -159,7 +149,7 @@ def test_the_source_of_a_reader_leaves_an_epoch_early(tree: Tree) -> None:
         taken.checkpoint(prefetched + 5)
 
 
-def test_the_statistics_of_a_pipeline_count_the_batches_that_dali_took(tree: Tree) -> None:
+def test_the_statistics_of_a_pipeline_count_the_batches_that_dali_took(tree):
     files = sorted(tree(6, classes=1).rglob("*.jpg"))
     root = str(files[0].parent.parent)
     pipeline = build(readers.file, 6, file_root=root, name="R", backend="memory")
@@ -173,13 +163,13 @@ def test_the_statistics_of_a_pipeline_count_the_batches_that_dali_took(tree: Tre
     assert counted.depth == 1
 
 
-def test_statistics_of_a_reader_of_dali_are_refused(root: str) -> None:
+def test_statistics_of_a_reader_of_dali_are_refused(root):
     pipeline = build(fn.readers.file, file_root=root, name="R")
     with pytest.raises(ValueError, match=r"no reader 'R' of dali_storage; it has \[\]"):
         statistics(pipeline, "R")
 
 
-def test_a_closed_source_ends_its_pipeline(tree: Tree) -> None:
+def test_a_closed_source_ends_its_pipeline(tree):
     pipeline = build(readers.file, file_root=str(tree(50)), name="R")
     take(pipeline, 2)
     source(pipeline, "R").close()
@@ -190,7 +180,7 @@ def test_a_closed_source_ends_its_pipeline(tree: Tree) -> None:
 # --- styles of definition -------------------------------------------------------------------------
 
 
-def by_operators_of_another_pipeline(module: Any, root: str) -> Any:
+def by_operators_of_another_pipeline(module, root):
     first, second = (Pipeline(batch_size=b, num_threads=1, device_id=None) for b in (2, 3))
     with first:
         nodes = module.file(file_root=root, dont_use_mmap=True)
@@ -199,21 +189,21 @@ def by_operators_of_another_pipeline(module: Any, root: str) -> Any:
     return [take(pipeline, 5) for pipeline in (second, first, second)]
 
 
-def by_operators_made_outside(module: Any, root: str) -> Any:
+def by_operators_made_outside(module, root):
     """Each of the pipelines reads for itself, from the start, in batches of its own size."""
     nodes = module.file(file_root=root, name="R", dont_use_mmap=True)
     pipelines = [pipeline_of(lambda: nodes, batch_size) for batch_size in (2, 3, 2)]
     return [(take(pipeline, 7), pipeline.reader_meta("R")) for pipeline in pipelines * 2]
 
 
-def by_operators_behind_one_made_outside(module: Any, root: str) -> Any:
+def by_operators_behind_one_made_outside(module, root):
     data, labels = module.file(file_root=root, name="R", dont_use_mmap=True)
     data = fn.copy(data)
     pipeline = pipeline_of(lambda: (data, labels))
     return pipeline.epoch_size("R"), take(pipeline, 5)
 
 
-def by_an_unused_output(module: Any, root: str, output: int) -> Any:
+def by_an_unused_output(module, root, output):
     """Operators made outside and inside of a pipeline are numbered apart and may share numbers."""
     many = [module.file(file_root=root, dont_use_mmap=True)[output] for _ in range(3)]
     pipeline = pipeline_of(lambda: [fn.copy(node) for node in many for _ in range(60)])
@@ -221,16 +211,16 @@ def by_an_unused_output(module: Any, root: str, output: int) -> Any:
     return [np.asarray(out[slot]).tobytes() for out in outputs for slot in range(4)]
 
 
-def by_define_graph(module: Any, root: str) -> Any:
-    class Old(Pipeline):  # type: ignore[misc]
-        def define_graph(self) -> Any:
+def by_define_graph(module, root):
+    class Old(Pipeline):
+        def define_graph(self):
             return module.file(file_root=root, name="R", dont_use_mmap=True)
 
     return take(Old(batch_size=4, num_threads=1, device_id=None), 5)
 
 
-def by_preserving(module: Any, root: str, preserve: bool) -> Any:
-    def define() -> Any:
+def by_preserving(module, root, preserve):
+    def define():
         module.file(file_root=root, name="R", preserve=preserve, dont_use_mmap=True)
         return module.file(file_root=root, dont_use_mmap=True)
 
@@ -239,9 +229,9 @@ def by_preserving(module: Any, root: str, preserve: bool) -> Any:
     return take(pipeline, 3), pipeline.reader_meta()
 
 
-def by_a_branch(module: Any, root: str, branch: int) -> Any:
+def by_a_branch(module, root, branch):
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
-    def definition() -> Any:
+    def definition():
         numbers = fn.external_source(alternating, batch=True)
         if numbers == branch:
             data, labels = module.file(file_root=root, dont_use_mmap=True)
@@ -252,13 +242,13 @@ def by_a_branch(module: Any, root: str, branch: int) -> Any:
     return take(definition(), 5)
 
 
-def alternating(index: int) -> list[np.ndarray]:
+def alternating(index):
     return [np.array(index + slot & 1) for slot in range(4)]
 
 
-def by_pipeline_def_and_conditionals(module: Any, root: str) -> Any:
+def by_pipeline_def_and_conditionals(module, root):
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
-    def definition() -> Any:
+    def definition():
         data, labels = module.file(file_root=root, dont_use_mmap=True)
         if labels[0] % 2 == 1:  # noqa: SIM108  (what AutoGraph rewrites)
             out = labels + 100
@@ -280,19 +270,17 @@ def by_pipeline_def_and_conditionals(module: Any, root: str) -> Any:
     ],
     ids=lambda define: getattr(define, "__name__", "") or define.func.__name__,
 )
-def test_a_definition_gives_the_same_as_with_the_real_reader(
-    root: str, define: Callable[..., Any]
-) -> None:
+def test_a_definition_gives_the_same_as_with_the_real_reader(root, define):
     assert both(lambda module: define(module, root=root))
 
 
-def test_preserve_needs_a_pipeline(root: str) -> None:
+def test_preserve_needs_a_pipeline(root):
     for file in (fn.readers.file, readers.file):
         with pytest.raises(RuntimeError, match="Current Pipeline not set"):
             file(file_root=root, preserve=True)
 
 
-def test_a_pipeline_cannot_be_serialized(root: str, tmp_path: Path) -> None:
+def test_a_pipeline_cannot_be_serialized(root, tmp_path):
     for built in (False, True):
         pipeline = build(readers.file, file_root=root, name="R")
         if built:
@@ -304,7 +292,7 @@ def test_a_pipeline_cannot_be_serialized(root: str, tmp_path: Path) -> None:
     assert take(Pipeline.deserialize(real), 5) == expected_of(root)
 
 
-def test_an_unused_output_causes_no_warning(root: str) -> None:
+def test_an_unused_output_causes_no_warning(root):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         pipeline = pipeline_of(lambda: readers.file(file_root=root)[:1])
@@ -314,9 +302,9 @@ def test_an_unused_output_causes_no_warning(root: str) -> None:
     assert np.asarray(batch[0]).tobytes() == expected_of(root, 1)[0][0]
 
 
-def test_decoded_images_are_those_of_the_real_reader(jpegs: Path) -> None:
-    def run(module: Any) -> list[Any]:
-        def define() -> Any:
+def test_decoded_images_are_those_of_the_real_reader(jpegs):
+    def run(module):
+        def define():
             data, labels = module.file(file_root=str(jpegs), random_shuffle=True, name="Reader")
             return fn.decoders.image(data), labels
 

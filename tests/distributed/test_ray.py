@@ -1,14 +1,10 @@
 """Ray Train itself, with a worker that is killed, and another number of workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import chain
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -28,7 +24,7 @@ EPOCH, BATCH = 5, 24  # its steps, and the pictures of a step
 
 
 @pytest.fixture(scope="module")
-def data(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(pictures, tmp_path_factory):
     """Pictures that are known by their labels, as each is in a class of its own."""
     root = tmp_path_factory.mktemp("classes")
     for number, picture in enumerate(sorted(pictures.glob("train/*/*"))):
@@ -38,7 +34,7 @@ def data(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def results(data, tmp_path_factory):
     """What the workers of the example, and then of the documents' function, have written."""
     directory = tmp_path_factory.mktemp("ray")
     page = (ROOT / "docs" / "scaling.md").read_text()
@@ -67,7 +63,7 @@ def results(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
         yield directory
 
 
-def steps(results: Path, workers: int, attempt: int) -> list[list[int]]:
+def steps(results, workers, attempt):
     """The pictures of each step in all workers."""
     logs = sorted(results.glob(f"labels-{workers}-{attempt}-*.jsonl"))
     assert len(logs) == workers
@@ -75,14 +71,14 @@ def steps(results: Path, workers: int, attempt: int) -> list[list[int]]:
     return [[*chain(*together)] for together in zip(*ranks, strict=True)]
 
 
-def test_a_killed_worker_of_ray_goes_on_with_the_same_pictures(results: Path) -> None:
+def test_a_killed_worker_of_ray_goes_on_with_the_same_pictures(results):
     first, again = steps(results, 2, 0), steps(results, 2, 1)
     assert len(first) == KILLED
     assert len(again) == FIRST - RESUMED
     assert again[: KILLED - RESUMED] == first[RESUMED:]
 
 
-def test_every_picture_is_given_once_an_epoch_by_all_workers_of_ray(results: Path) -> None:
+def test_every_picture_is_given_once_an_epoch_by_all_workers_of_ray(results):
     """What counts of a step is its last attempt; three workers go on within the third epoch."""
     counted = steps(results, 2, 0)[:RESUMED] + steps(results, 2, 1)
     counted = counted[: FIRST // CHECKPOINT * CHECKPOINT] + steps(results, 3, 0)
@@ -91,7 +87,7 @@ def test_every_picture_is_given_once_an_epoch_by_all_workers_of_ray(results: Pat
         assert len({*chain(*counted[start : start + EPOCH])}) == EPOCH * BATCH
 
 
-def test_the_checkpoints_of_ray_have_the_place_of_every_worker(results: Path) -> None:
+def test_the_checkpoints_of_ray_have_the_place_of_every_worker(results):
     found = {}
     for path in results.glob("run/checkpoint_*/training.pt"):
         step, world, _ = torch.load(path)
@@ -104,6 +100,6 @@ def test_the_checkpoints_of_ray_have_the_place_of_every_worker(results: Path) ->
     assert found == {4: 2, 8: 2, 12: 2, 16: 3, 20: 3}
 
 
-def test_the_function_for_ray_on_the_page_is_trained_with(results: Path) -> None:
+def test_the_function_for_ray_on_the_page_is_trained_with(results):
     shapes = (results / "shapes").read_text().splitlines()
     assert shapes == ["(8, 3, 224, 224)"] * 16

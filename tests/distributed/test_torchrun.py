@@ -1,9 +1,5 @@
 """The tests of tests/ranks with torchrun itself, whose stores listen on all addresses."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from tests.kit import launch
@@ -12,7 +8,7 @@ from tests.ranks.test_ranks import *  # noqa: F403 - its tests
 
 
 @pytest.fixture(scope="module", autouse=True)
-def torchrun_itself() -> Iterator[None]:
+def torchrun_itself():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "ITSELF", True)
         yield

@@ -1,14 +1,11 @@
 """The documents are true: tables match signatures, figures were measured, links lead somewhere."""
 
-from __future__ import annotations
-
 import ast
 import os
 import pkgutil
 import re
 import shlex
 import tomllib
-from typing import Any
 
 import pytest
 
@@ -24,7 +21,7 @@ from tests.kit.paths import ROOT
 HEADINGS = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 
-def commands() -> list[tuple[str, list[str]]]:
+def commands():
     """All shell commands of all documents, split into words, without their comments."""
     lines = [
         (document, line)
@@ -45,7 +42,7 @@ def commands() -> list[tuple[str, list[str]]]:
     ]
 
 
-def named(commands: list[tuple[str, list[str]]], *start: str) -> list[Any]:
+def named(commands, *start):
     """Those of the commands that start with these words, as parameters of a test."""
     found = [(document, words) for document, words in commands if words[: len(start)] == [*start]]
     return [
@@ -54,7 +51,7 @@ def named(commands: list[tuple[str, list[str]]], *start: str) -> list[Any]:
     ]
 
 
-def test_every_python_snippet_is_known_to_a_test() -> None:
+def test_every_python_snippet_is_known_to_a_test():
     assert {
         name: len(snippets(name, "python")) for name in DOCUMENTS if "```python" in text_of(name)
     } == {
@@ -69,14 +66,14 @@ def test_every_python_snippet_is_known_to_a_test() -> None:
     }
 
 
-def test_the_contributing_page_names_no_inner_module() -> None:
+def test_the_contributing_page_names_no_inner_module():
     assert not re.findall(
         r"dali_storage\.(?:contract|reading|samples|order)\b", text_of("CONTRIBUTING.md")
     )
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/containers.md", "docs/object-store.md"])
-def test_the_diff_is_a_change_of_valid_code(document: str) -> None:
+def test_the_diff_is_a_change_of_valid_code(document):
     (diff,) = snippets(document, "diff")
     for sign, imported in (("-", "nvidia.dali.fn"), ("+", "dali_storage")):
         kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
@@ -85,21 +82,21 @@ def test_the_diff_is_a_change_of_valid_code(document: str) -> None:
         assert imported in ast.unparse(ast.parse("\n".join(kept)))
 
 
-def test_the_readme_can_be_read_at_once() -> None:
+def test_the_readme_can_be_read_at_once():
     """Words as a reader sees them: of a link only its text; marks of Markdown are no words."""
     assert len(text_of("README.md").splitlines()) <= 75
     rendered = re.sub(r"\]\([^)]*\)|^```\w*$", "", text_of("README.md"), flags=re.MULTILINE)
     assert len([word for word in rendered.split() if re.search(r"\w", word)]) <= 600
 
 
-def figures_of_the_readme() -> list[list[str]]:
+def figures_of_the_readme():
     """The rows of its table of throughput: leg, images a second, ratio, CPU seconds a GB, needs."""
     head = r"\|[^|]+\| images/s \| x DALI \| CPU s/GB \|.*\n\|[-|]+\n"
     (table,) = re.findall(rf"^{head}((?:\|.*\n)+)", text_of("README.md"), re.MULTILINE)
     return [line.strip("| ").split(" | ") for line in table.splitlines()]
 
 
-def test_the_ratios_of_the_readme_divide() -> None:
+def test_the_ratios_of_the_readme_divide():
     rows = figures_of_the_readme()
     images = [float(row[1].replace(",", "")) for row in rows]
     ratios = [f"{each / images[0]:.1f}" for each in images]
@@ -109,7 +106,7 @@ def test_the_ratios_of_the_readme_divide() -> None:
     assert headline[1] in ratios
 
 
-def test_every_figure_of_the_readme_was_measured() -> None:
+def test_every_figure_of_the_readme_was_measured():
     measured = text_of("docs/benchmarks.md")
     for _, images, _, seconds, *_ in figures_of_the_readme():
         assert re.search(rf"\| {images} \|.*\| {re.escape(seconds)} \|", measured), images
@@ -128,7 +125,7 @@ PATHS = re.compile(r"`((?:\w+/)*\w+\.(?:py|cu|toml)|(?!prefix/)(?:\w+/)+)`")
 @pytest.mark.parametrize(
     "document", ["CONTRIBUTING.md", *filter(re.compile("docs/").match, DOCUMENTS)]
 )
-def test_the_paths_of_the_documents_exist(document: str) -> None:
+def test_the_paths_of_the_documents_exist(document):
     """Whole paths, and ends of paths."""
     folders = "dali_storage", "backends", "bmap_tools", "benchmarks", "tests", "examples"
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
@@ -141,23 +138,23 @@ def test_the_paths_of_the_documents_exist(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_the_names_of_the_documents_exist(document: str) -> None:
+def test_the_names_of_the_documents_exist(document):
     for name in re.findall(r"\bdali_storage(?:\.\w+)+", prose_of(document)):
         if name != "dali_storage.backends.x":
             pkgutil.resolve_name(name)
 
 
-def test_the_tables_of_options_are_those_of_the_constructors() -> None:
+def test_the_tables_of_options_are_those_of_the_constructors():
     same = option_tables.page() == option_tables.PAGE.read_text()
     assert same, "docs/backends.md is out of date: run python -m tests.kit.option_tables"
 
 
-def test_every_backend_is_in_the_first_table_of_the_backends_page() -> None:
+def test_every_backend_is_in_the_first_table_of_the_backends_page():
     table = re.findall(r"^\| `([\w-]+)`", text_of("docs/backends.md").split("\n## ")[0], re.M)
     assert set(registry.names()) <= set(table)
 
 
-def anchors(document: str) -> set[str]:
+def anchors(document):
     """The anchors that a Markdown renderer makes of the headings."""
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -166,7 +163,7 @@ def anchors(document: str) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_somewhere(document: str) -> None:
+def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
         if re.match(r"https://[\w.-]+(/|$)", target):
             continue  # no network in a test
@@ -178,20 +175,18 @@ def test_links_lead_somewhere(document: str) -> None:
 
 
 @pytest.mark.parametrize("words", named(commands(), "make"))
-def test_the_targets_of_make_exist(words: list[str]) -> None:
+def test_the_targets_of_make_exist(words):
     assert re.search(rf"^{words[0]}:", text_of("Makefile"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("words", named(commands(), "python", "-m", "bmap_tools"))
-def test_the_command_lines_of_bmap_tools_are_accepted(words: list[str]) -> None:
+def test_the_command_lines_of_bmap_tools_are_accepted(words):
     assert bmap_tools.__main__.parser().parse_args(words).command == words[0]
 
 
 @pytest.mark.parametrize("words", named(commands(), "python", "-m", "dali_storage", "index"))
-def test_the_command_lines_that_make_indexes_are_accepted(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
+def test_the_command_lines_that_make_indexes_are_accepted(words, monkeypatch):
+    done = []
     monkeypatch.setattr(os.path, "isdir", ["/data/train", "DIR"].__contains__)
     monkeypatch.setattr(index.index_samples, "main", lambda root, given: done.append("main") or 0)
     monkeypatch.setattr(index.index_samples, "verify", lambda files: done.append("verify") or 0)
@@ -201,13 +196,13 @@ def test_the_command_lines_that_make_indexes_are_accepted(
 
 
 @pytest.mark.parametrize("words", named(commands(), "python", "benchmark.py"))
-def test_the_command_lines_of_the_benchmark_are_accepted(words: list[str]) -> None:
+def test_the_command_lines_of_the_benchmark_are_accepted(words):
     if words[-1] == "--help":
         words = words[:-1]
     assert arguments.parser().parse_args(words).command in words
 
 
-def test_every_other_command_is_one_that_is_meant() -> None:
+def test_every_other_command_is_one_that_is_meant():
     others = {" ".join(words[:2]) for _, words in commands()} - {"python -m", "python benchmark.py"}
     assert {start for start in others if not start.startswith("make ")} == {
         "pip install",
@@ -227,7 +222,7 @@ def test_every_other_command_is_one_that_is_meant() -> None:
     assert modules == {"bmap_tools", "dali_storage", "pytest"}
 
 
-def test_the_extras_that_are_installed_exist() -> None:
+def test_the_extras_that_are_installed_exist():
     extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
     for document in ("README.md", "docs/backends.md", "docs/object-store.md"):
         groups = re.findall(r"(?:dali-storage|'\.)\[([\w,-]+)\]", text_of(document))

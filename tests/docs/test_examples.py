@@ -1,16 +1,11 @@
 """The examples: they are short, and they run; those that train learn, and go on where they were."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 import torch
@@ -49,17 +44,15 @@ STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples 
 CHANCE = 0.25
 RESUMED = 5  # of torchrun_resume: steps of 24 pictures in an epoch
 
-Printed: TypeAlias = Callable[[str], str]
-
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory):
     """Where the examples run, each in a directory of its name."""
     return tmp_path_factory.mktemp("examples")
 
 
 @pytest.fixture(scope="module")
-def sets(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sets(pictures, tmp_path_factory):
     """What side_by_side.py compares: ImageNet with four synsets, and a small CIFAR-10."""
     directory = tmp_path_factory.mktemp("sets")
     for number, folder in enumerate(sorted(pictures.glob("*/*"))):
@@ -76,12 +69,12 @@ def sets(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
+def printed(results, pictures, sets):
     """What the commands of an example print; two run at a time, as they import for seconds."""
     path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
     chosen = [name for name in COMMANDS if tiers.TIER != "test" or name in IN_TEST]
 
-    def run(name: str) -> str:
+    def run(name):
         (results / name).mkdir()
         output = ""
         for command in COMMANDS[name]:
@@ -106,13 +99,13 @@ def printed(results: Path, pictures: Path, sets: Path) -> Iterator[Printed]:
         pool.shutdown(cancel_futures=True)
 
 
-def accuracies(text: str) -> list[float]:
+def accuracies(text):
     """Of the epochs of an example, each of which prints the statistics of its loader, too."""
     return [float(a) for a in re.findall(r"accuracy (\d\.\d+); .* samples/s · waited ", text)]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
+def test_an_example_is_short_and_says_how_to_run_it(path):
     text = path.read_text()
     assert len(text.splitlines()) <= 60
     if "parse_args" in text:
@@ -120,7 +113,7 @@ def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_ignite_learns_and_goes_on_where_it_stopped(printed: Printed, results: Path) -> None:
+def test_ignite_learns_and_goes_on_where_it_stopped(printed, results):
     text = printed("ignite")
     assert re.findall(r"epoch (\d)", text) == ["1", "2", "3"]
     assert accuracies(text)[-1] > CHANCE
@@ -129,21 +122,21 @@ def test_ignite_learns_and_goes_on_where_it_stopped(printed: Printed, results: P
 
 
 @pytest.mark.long
-def test_lightning_trains_and_saves_its_last_step(printed: Printed, results: Path) -> None:
+def test_lightning_trains_and_saves_its_last_step(printed, results):
     assert " samples/s · waited " in printed("lightning")
     last = torch.load(results / "lightning/checkpoints/last.ckpt", weights_only=True)
     assert (last["epoch"], last["global_step"]) == (10 // STEPS, 10)
 
 
 @pytest.mark.long
-def test_torchrun_validates_every_picture_once_and_learns(printed: Printed) -> None:
+def test_torchrun_validates_every_picture_once_and_learns(printed):
     found = re.findall(r"(\d+) of (\d+) right; .* samples/s · waited ", printed("torchrun"))
     assert [int(samples) for _, samples in found] == [VALIDATION] * 3
     assert int(found[-1][0]) > CHANCE * VALIDATION
 
 
 @pytest.mark.long
-def test_torchrun_goes_on_with_another_number_of_processes(printed: Printed) -> None:
+def test_torchrun_goes_on_with_another_number_of_processes(printed):
     text = printed("torchrun_resume")
     found = re.findall(r"rank (\d), step (\d+): (\d+) of epoch (\d)", text)
     steps = [tuple(map(int, each)) for each in found]
@@ -157,19 +150,19 @@ def test_torchrun_goes_on_with_another_number_of_processes(printed: Printed) -> 
 
 
 @pytest.mark.long
-def test_jax_learns(printed: Printed) -> None:
+def test_jax_learns(printed):
     assert len(accuracies(printed("jax"))) == 3
     assert accuracies(printed("jax"))[-1] > CHANCE
 
 
-def test_dynamic_mode_learns(printed: Printed) -> None:
+def test_dynamic_mode_learns(printed):
     losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed("dynamic"))]
     assert len(losses) == 6
     assert losses[-1] < losses[0]
 
 
 @pytest.mark.long
-def test_side_by_side_finds_the_same_pixels(printed: Printed) -> None:
+def test_side_by_side_finds_the_same_pixels(printed):
     assert re.findall(r"(\S+): the same pixels", printed("side_by_side")) == [
         "CIFAR-10",
         "ImageNet",

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -24,7 +23,7 @@ EVERYWHERE = {"numpy", "__future__", *sys.stdlib_module_names}
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     """All Python files of the repository by module name; `dali_storage/backends` is only a link."""
     files = [
         ROOT / "benchmark.py",
@@ -43,11 +42,11 @@ class Import:
     name: str
     line: int
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.importer}:{self.line} imports {self.module} ({self.name})"
 
 
-def imports_in(importer: str, source: str) -> Iterator[Import]:
+def imports_in(importer, source):
     """What a module imports, anywhere in it: our modules by name, others by their package."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -59,7 +58,7 @@ def imports_in(importer: str, source: str) -> Iterator[Import]:
                 yield Import(importer, *known(base, alias.name), node.lineno)
 
 
-def absolute(importer: str, node: ast.ImportFrom) -> str:
+def absolute(importer, node):
     """The module of a `from ... import`, without dots."""
     if node.level == 0:
         return node.module or ""
@@ -70,7 +69,7 @@ def absolute(importer: str, node: ast.ImportFrom) -> str:
     return ".".join([*base, node.module or ""]).rstrip(".")
 
 
-def known(module: str, name: str = "") -> tuple[str, str]:
+def known(module, name=""):
     """Our module, and the name imported from it; or the package of somebody else."""
     module = module.removeprefix("dali_storage.") if is_backend(module) else module
     if module == "dali_storage" and name == "backends":
@@ -84,20 +83,17 @@ def known(module: str, name: str = "") -> tuple[str, str]:
     return module.split(".")[0], name
 
 
-def is_backend(module: str) -> bool:
+def is_backend(module):
     return f"{module}.".startswith("dali_storage.backends.")
 
 
-def folder(module: str) -> str:
+def folder(module):
     return module.rpartition(".")[0]
 
 
 @cache
-def all_imports() -> list[Import]:
+def all_imports():
     return [each for name, file in modules().items() for each in imports_in(name, file.read_text())]
-
-
-SHARDS = "dali_storage.order.shards", "Shards"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ SHARDS = "dali_storage.order.shards", "Shards"
         ("benchmarks.legs", "if TYPE_CHECKING:\n  import numpy.typing", ("numpy", "")),
     ],
 )
-def test_an_import_is_understood(importer: str, source: str, found: tuple[str, str]) -> None:
+def test_an_import_is_understood(importer, source, found):
     (understood,) = imports_in(importer, source)
     assert (understood.module, understood.name) == found
 
@@ -153,7 +149,7 @@ class Picture:
 
 
 @cache
-def picture() -> Picture:
+def picture():
     text = (ROOT / "docs/design.md").read_text()
     (block,) = re.findall(r"<!-- imports -->\n```\n(.*?)```\n<!-- end of imports -->", text, re.S)
     drawn, section = Picture(), ""
@@ -173,7 +169,7 @@ def picture() -> Picture:
     return drawn
 
 
-def resolve(section: str, name: str) -> set[str]:
+def resolve(section, name):
     """The modules that a name of the picture stands for, seen from a section of it."""
     for prefix in dict.fromkeys([f"{section}.".lstrip("."), "dali_storage.", ""]):
         path = prefix + name.rstrip("/*").replace("/", ".")
@@ -188,13 +184,13 @@ def resolve(section: str, name: str) -> set[str]:
     return {name}
 
 
-def test_every_module_is_in_the_picture_once() -> None:
+def test_every_module_is_in_the_picture_once():
     rooms = [module for room in picture().rooms.values() for module in room]
     assert sorted(rooms) == sorted(modules())
 
 
 @pytest.mark.parametrize("room", picture().rooms)
-def test_a_room_imports_what_the_picture_shows_and_all_of_that(room: str) -> None:
+def test_a_room_imports_what_the_picture_shows_and_all_of_that(room):
     inside, arrows = picture().rooms[room], picture().arrows[room]
     allowed = set().union(inside, *arrows.values())
     outgoing = [
@@ -207,7 +203,7 @@ def test_a_room_imports_what_the_picture_shows_and_all_of_that(room: str) -> Non
     assert [target for target, found in arrows.items() if not found & used] == []
 
 
-def module_itself(module: str) -> str:
+def module_itself(module):
     return module
 
 
@@ -215,9 +211,9 @@ PRODUCT = "dali_storage", "backends", "bmap_tools"
 
 
 @pytest.mark.parametrize("room", [module_itself, folder])
-def test_no_import_is_part_of_a_circle(room: Callable[[str], str]) -> None:
+def test_no_import_is_part_of_a_circle(room):
     """Neither modules nor folders, of which the loose modules of a package are one."""
-    graph: dict[str, set[str]] = {}
+    graph = {}
     for each in all_imports():
         importer, imported = room(each.importer), room(each.module)
         if each.module in modules() and importer.startswith(PRODUCT) and importer != imported:
@@ -228,7 +224,7 @@ def test_no_import_is_part_of_a_circle(room: Callable[[str], str]) -> None:
         pytest.fail(f"circle: {' <- '.join(error.args[1])}")
 
 
-def test_a_backend_imports_nothing_of_the_core_but_the_contract() -> None:
+def test_a_backend_imports_nothing_of_the_core_but_the_contract():
     assert [
         str(each)
         for each in all_imports()
@@ -238,12 +234,12 @@ def test_a_backend_imports_nothing_of_the_core_but_the_contract() -> None:
     ] == []
 
 
-def test_only_doors_stand_at_the_top() -> None:
+def test_only_doors_stand_at_the_top():
     doors = [module for module in modules() if folder(module) == "dali_storage"]
     assert doors == ["dali_storage.__init__", "dali_storage.__main__"]
 
 
-def test_no_public_class_exists_twice() -> None:
+def test_no_public_class_exists_twice():
     names = Counter(
         node.name
         for module, file in modules().items()
@@ -254,7 +250,7 @@ def test_no_public_class_exists_twice() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_private_names_stay_in_their_folder() -> None:
+def test_private_names_stay_in_their_folder():
     assert [
         str(each)
         for each in all_imports()
@@ -272,9 +268,9 @@ PRODUCTS = {
 }
 
 
-def reachable(module: str) -> set[str]:
+def reachable(module):
     """All modules of ours that are loaded with a module."""
-    found: set[str] = set()
+    found = set()
     todo = {module}
     while todo:
         found |= todo
@@ -284,17 +280,17 @@ def reachable(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith(ENGINES)])
-def test_an_engine_reaches_no_kit_and_no_catalog(module: str) -> None:
+def test_an_engine_reaches_no_kit_and_no_catalog(module):
     kits = ("backends.files.", "backends.extents.", "dali_storage.contract.catalog")
     assert [found for found in reachable(module) if found.startswith(kits)] == []
 
 
 @pytest.mark.parametrize("module", sorted(PRODUCTS))
-def test_a_product_reaches_no_other_product(module: str) -> None:
+def test_a_product_reaches_no_other_product(module):
     assert reachable(module) & PRODUCTS == set()
 
 
-def test_the_core_reaches_no_backend() -> None:
+def test_the_core_reaches_no_backend():
     core = [module for module in modules() if module.startswith("dali_storage.")]
     assert core
     for module in core:
@@ -304,11 +300,11 @@ def test_the_core_reaches_no_backend() -> None:
 # --- what is loaded ---
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
+def run(script):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
 
 
-def test_bmap_tools_works_where_nothing_else_is_installed() -> None:
+def test_bmap_tools_works_where_nothing_else_is_installed():
     done = run(
         "import sys\n"
         "sys.modules |= dict.fromkeys(['nvidia', 'dali_storage', 'rich'])\n"
@@ -317,7 +313,7 @@ def test_bmap_tools_works_where_nothing_else_is_installed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_core_works_without_dali_and_without_rich() -> None:
+def test_the_core_works_without_dali_and_without_rich():
     done = run(
         "import sys; sys.modules['nvidia'] = sys.modules['rich'] = None\n"
         "from dali_storage.cli import doctor\n"
@@ -326,15 +322,15 @@ def test_the_core_works_without_dali_and_without_rich() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_backends_is_a_relative_link() -> None:
+def test_backends_is_a_relative_link():
     assert (ROOT / "dali_storage" / "backends").readlink() == Path("../backends")
 
 
-def test_a_backend_by_its_wrong_name_fails() -> None:
+def test_a_backend_by_its_wrong_name_fails():
     assert "ImportError" in run("import backends.memory").stderr
 
 
-def test_the_public_names() -> None:
+def test_the_public_names():
     assert sorted(dali_storage.__all__) == [
         "BackendUnavailable",
         "Batch",

@@ -1,20 +1,15 @@
 """The notebooks: committed without outputs, and they run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.kit.devices import Disk
 from tests.kit.paths import ROOT
 
 NOTEBOOKS = ROOT / "examples" / "notebooks"
@@ -22,7 +17,7 @@ MB = 1 << 20
 
 
 @contextmanager
-def opened(name: str, directory: Path) -> Iterator[NotebookClient]:
+def opened(name, directory):
     """A notebook and the process that runs its cells."""
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4)
     notebook.cells.append(nbformat.v4.new_code_cell("import gc; gc.collect();"))
@@ -32,17 +27,17 @@ def opened(name: str, directory: Path) -> Iterator[NotebookClient]:
         yield client
 
 
-def run_all(client: NotebookClient) -> str:
+def run_all(client):
     """Run all cells; what they print. Raises if one of them fails."""
     printed = ""
     for index, cell in enumerate(client.nb.cells):
-        done: Any = client.execute_cell(cell, index)
+        done = client.execute_cell(cell, index)
         for output in done.get("outputs", []):
             printed += output.get("text") or output.get("data", {}).get("text/plain", "")
     return printed
 
 
-def holds(client: NotebookClient) -> tuple[int, int, int]:
+def holds(client):
     """What the process keeps: bytes of memory, files, threads."""
     process = Path(f"/proc/{client.km.provisioner.pid}")
     memory = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -50,14 +45,14 @@ def holds(client: NotebookClient) -> tuple[int, int, int]:
 
 
 @pytest.fixture(autouse=True)
-def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def settings(monkeypatch, tmp_path):
     """What Jupyter writes goes to the test's directory."""
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
+def test_a_notebook_is_committed_without_outputs(path):
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
     assert cells
     assert [cell.id for cell in cells if cell.outputs or cell.execution_count is not None] == []
@@ -65,8 +60,8 @@ def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
 
 @pytest.mark.long
 def test_the_notebook_ignite_compares_with_torchvision_trains_and_goes_on(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pictures, tmp_path, monkeypatch
+):
     monkeypatch.setenv("DATA", str(pictures))
     with opened("ignite", tmp_path) as client:
         printed = run_all(client)
@@ -78,8 +73,8 @@ def test_the_notebook_ignite_compares_with_torchvision_trains_and_goes_on(
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_notebook_look_reads_the_same_bytes_through_every_backend_and_keeps_nothing(
-    pictures: Path, ext4: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+    pictures, ext4, tmp_path, monkeypatch, times
+):
     shutil.copytree(pictures / "val", ext4.mount / "val", dirs_exist_ok=True)
     monkeypatch.setenv("DATA", str(ext4.mount / "val"))
     with opened("look", tmp_path) as client:

@@ -1,9 +1,6 @@
 """The rules of CONTRIBUTING.md for tests, as far as the code shows whether they are kept."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +13,12 @@ WAITS = {"acquire", "check_call", "check_output", "communicate", "join", "result
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
 
 
-def within(tree: ast.AST, is_such: Callable[[ast.AST], bool]) -> set[int]:
+def within(tree, is_such):
     """The identities of all nodes below the nodes for which `is_such` holds."""
     return {id(part) for node in ast.walk(tree) if is_such(node) for part in ast.walk(node)}
 
 
-def waits(tree: ast.AST) -> Iterator[tuple[int, float]]:
+def waits(tree):
     """Line and seconds of each call that waits for a constant time and must not run out of it."""
     may_run_out = {
         id(call) for node in ast.walk(tree) if expects_it(node) for call in ast.walk(node)
@@ -38,7 +35,7 @@ def waits(tree: ast.AST) -> Iterator[tuple[int, float]]:
                 yield node.lineno, value.value
 
 
-def expects_it(node: ast.AST) -> bool:
+def expects_it(node):
     """Whether a wait within this may run out: of `not wait()`, `suppress()` and `raises()`."""
     if isinstance(node, ast.With):
         text = " ".join(ast.unparse(item.context_expr) for item in node.items)
@@ -46,12 +43,12 @@ def expects_it(node: ast.AST) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
-def runs_alone(node: ast.AST) -> bool:
+def runs_alone(node):
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
     return "alone" in map(ast.unparse, decorators)
 
 
-def compared_clocks(tree: ast.AST) -> Iterator[int]:
+def compared_clocks(tree):
     """The lines of assertions that compare the reading of a clock."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
@@ -60,7 +57,7 @@ def compared_clocks(tree: ast.AST) -> Iterator[int]:
                     yield node.lineno
 
 
-def numbers_of_the_process(tree: ast.AST) -> Iterator[int]:
+def numbers_of_the_process(tree):
     """The lines that count all threads or descriptors, which other tests change meanwhile.
 
     A test that runs `alone` may do that; others ask tests/kit/process.py for their part.
@@ -75,7 +72,7 @@ def numbers_of_the_process(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
-def broken_rules(source: str, *, kit: bool = False) -> list[str]:
+def broken_rules(source, *, kit=False):
     tree = ast.parse(source)
     found = [
         f"{line}: {seconds} s may be too short on a busy machine; wait {HANG} s or longer"
@@ -110,11 +107,11 @@ def broken_rules(source: str, *, kit: bool = False) -> list[str]:
         ("@alone\ndef test() -> None:\n    threading.active_count()", False),
     ],
 )
-def test_a_broken_rule_of_a_test_is_found(source: str, broken: bool) -> None:
+def test_a_broken_rule_of_a_test_is_found(source, broken):
     assert bool(broken_rules(source)) is broken
 
 
-def test_no_test_breaks_the_rules() -> None:
+def test_no_test_breaks_the_rules():
     found = []
     for path in sorted(TESTS.rglob("*.py")):
         name = path.relative_to(TESTS)
@@ -124,7 +121,7 @@ def test_no_test_breaks_the_rules() -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_folders_of_tests_are_those_of_the_product() -> None:
+def test_the_folders_of_tests_are_those_of_the_product():
     others = {"benchmarks", "distributed", "docs", "frameworks", "gpu", "image", "kit", "nvme_vm"}
     folders = [path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
     for folder in {each for each in folders if each.parts[0] not in others}:

@@ -1,7 +1,5 @@
 """The snippets of the pages run."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os
@@ -9,7 +7,6 @@ import re
 import textwrap
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -18,18 +15,16 @@ from nvidia.dali import Pipeline
 from PIL import Image
 
 from dali_storage.cli.index import main as make_indexes
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import ReaderTests
 from tests.kit.containers import write_numbered_tars
-from tests.kit.objects.client import FaultServer
 from tests.kit.pages import snippets
 from tests.kit.paths import ROOT
 from tests.kit.pictures import make_pictures
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     """20 JPEGs in two classes."""
     root = tmp_path / "data"
     for number in range(20):
@@ -43,7 +38,7 @@ SMALL = {"batch_size=64": "batch_size=4"}
 ON_CPU = SMALL | {"device_id=0": "device_id=None", 'device="mixed"': 'device="cpu"'}
 
 
-def here(code: str, changes: dict[str, str]) -> str:
+def here(code, changes):
     """A snippet for this machine; all changes must apply."""
     for there, ours in changes.items():
         assert there in code, there
@@ -51,7 +46,7 @@ def here(code: str, changes: dict[str, str]) -> str:
     return code
 
 
-def run(code: str, cwd: Path = ROOT) -> str:
+def run(code, cwd=ROOT):
     """What a program prints. It runs in this process: to import what it needs takes seconds."""
     with redirect_stdout(io.StringIO()) as printed, chdir(cwd), patch.dict(os.environ):
         exec(compile(code, "snippet", "exec"), {"__name__": "__main__"})
@@ -59,18 +54,17 @@ def run(code: str, cwd: Path = ROOT) -> str:
 
 
 class TestTheBackendOfTheContributingPage(ReaderTests):
-    def open(self, catalog: Catalog) -> Reader:
-        names: dict[str, Any] = {}
+    def open(self, catalog):
+        names = {}
         exec(snippets("CONTRIBUTING.md", "python")[0], names)
-        reader: Reader = names["PreadReader"](catalog)
-        return reader
+        return names["PreadReader"](catalog)
 
 
-def test_the_backend_of_the_contributing_page_has_at_most_40_lines() -> None:
+def test_the_backend_of_the_contributing_page_has_at_most_40_lines():
     assert len(snippets("CONTRIBUTING.md", "python")[0].splitlines()) <= 40
 
 
-def test_the_backend_of_the_contributing_page_needs_no_packaging(data: Path) -> None:
+def test_the_backend_of_the_contributing_page_needs_no_packaging(data):
     backend, pipeline, _ = snippets("CONTRIBUTING.md", "python")
     code = here(pipeline, {"/data/train": str(data), "batch_size=64": "batch_size=20"})
     paths = sorted(data.rglob("*.jpg"))
@@ -78,15 +72,13 @@ def test_the_backend_of_the_contributing_page_needs_no_packaging(data: Path) -> 
     assert printed == f"{[path.read_bytes() for path in paths]} 20\n"
 
 
-def test_the_tests_of_the_contributing_page_are_collected() -> None:
-    names: dict[str, Any] = {"PreadReader": Reader}
+def test_the_tests_of_the_contributing_page_are_collected():
+    names = {"PreadReader": Reader}
     exec(snippets("CONTRIBUTING.md", "python")[2], names)
     assert issubclass(names["TestPread"], ReaderTests)
 
 
-def test_the_records_of_the_containers_page_are_read(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch):
     images = [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
     monkeypatch.chdir(tmp_path)
     for name, part in (("a.bin", images[:10]), ("b.bin", images[10:])):
@@ -96,7 +88,7 @@ def test_the_records_of_the_containers_page_are_read(
     np.save("offsets.npy", np.concatenate([np.cumsum(part) - part for part in np.split(sizes, 2)]))
     np.save("file_ids.npy", np.arange(20) // 10)
     np.save("labels.npy", np.arange(20) + 100)
-    names: dict[str, Any] = {}
+    names = {}
     exec(snippets("docs/containers.md", "python")[2], names)
     decoded, labels = names["images"](batch_size=20).run()
     for number, label in enumerate(labels.as_array().ravel().tolist()):
@@ -104,7 +96,7 @@ def test_the_records_of_the_containers_page_are_read(
         assert decoded.at(number).shape == (expected.height, expected.width, 3)
 
 
-def test_the_shards_of_the_containers_page_are_trained_with(data: Path, tmp_path: Path) -> None:
+def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
     pack, train, _ = snippets("docs/containers.md", "python")
     shards = {"/data/shards": str(tmp_path / "shards")}
     run(here(pack, shards | {"/data/train": str(data)}))
@@ -117,13 +109,13 @@ def test_the_shards_of_the_containers_page_are_trained_with(data: Path, tmp_path
     assert sorted(labels) == [0] * 10 + [1] * 10
 
 
-def test_the_pipeline_of_the_readme_delivers_every_sample(data: Path) -> None:
+def test_the_pipeline_of_the_readme_delivers_every_sample(data):
     (code,) = snippets("README.md", "python")
     code = here(code, SMALL | {"/data/train": str(data)})
     assert run(code).splitlines() == ["torch.Size([4, 224, 224, 3]) torch.Size([4, 1])"] * 5
 
 
-def test_the_diff_of_the_readme_reads_every_sample(data: Path) -> None:
+def test_the_diff_of_the_readme_reads_every_sample(data):
     """Its new side, in a pipeline."""
     (diff,) = snippets("README.md", "diff")
     new = [line[1:] for line in diff.splitlines() if line[0] != "-"]
@@ -141,7 +133,7 @@ print(sorted(labels.as_array().ravel().tolist()), sum(jpegs.shape()[n][0] for n 
     assert run(made) == f"{[0] * 10 + [1] * 10} {nbytes}\n"
 
 
-def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
+def test_the_pipeline_of_the_loaders_page_is_trained_with(data):
     code = snippets("docs/loaders.md", "python")[2]
     train = {"/data/train": str(data), "pass  # train": "print(images.shape, labels.shape)"}
     lines = run(here(code, ON_CPU | train)).splitlines()
@@ -151,7 +143,7 @@ def test_the_pipeline_of_the_loaders_page_is_trained_with(data: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_folders_of_the_loaders_page_are_read(data: Path, tmp_path: Path) -> None:
+def test_the_folders_of_the_loaders_page_are_read(data, tmp_path):
     synsets = tmp_path / "synsets" / "train"
     synsets.mkdir(parents=True)
     for number, folder in enumerate(sorted(data.iterdir())):
@@ -165,12 +157,12 @@ def test_the_folders_of_the_loaders_page_are_read(data: Path, tmp_path: Path) ->
     assert lines[-1] == "5 5 torch.Size([4, 3, 176, 176])"
 
 
-def test_the_transforms_of_the_loaders_page_work(data: Path) -> None:
+def test_the_transforms_of_the_loaders_page_work(data):
     code = here(snippets("docs/loaders.md", "python")[1], SMALL | {"/data/train": str(data)})
     assert run(f"{code}\nprint(next(iter(loader))[0].shape)") == "torch.Size([4, 3, 160, 160])\n"
 
 
-def test_the_tools_of_the_loaders_page_take_loaders_and_pipelines(data: Path) -> None:
+def test_the_tools_of_the_loaders_page_take_loaders_and_pipelines(data):
     *_, statistics, evaluator = snippets("docs/loaders.md", "python")
     code = f"""
 from dali_storage.loaders import image_folder
@@ -186,7 +178,7 @@ loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
     assert len(set(replayed)) == 1  # of an epoch, three batches of which have other labels
 
 
-def without_a_gpu(code: str, data: Path) -> str:
+def without_a_gpu(code, data):
     for there, ours in (
         ("/data/train", str(data)),
         ("device_id=0", "device_id=None"),
@@ -201,7 +193,7 @@ def without_a_gpu(code: str, data: Path) -> str:
     return code
 
 
-def test_a_step_of_slurm_reads_its_shard_and_another_number_goes_on(data: Path) -> None:
+def test_a_step_of_slurm_reads_its_shard_and_another_number_goes_on(data):
     """The first snippet of the page about scaling and the last one, as two tasks and then one."""
     train, *_, place = snippets("docs/scaling.md", "python")
     code = f"""
@@ -221,7 +213,7 @@ readers.file = file
 
 
 @pytest.mark.long
-def test_the_loaders_of_torchrun_and_lightning_are_saved_and_trained_with(data: Path) -> None:
+def test_the_loaders_of_torchrun_and_lightning_are_saved_and_trained_with(data):
     _, torchrun, fit, *_ = (without_a_gpu(s, data) for s in snippets("docs/scaling.md", "python"))
     code = f"""
 import os, warnings
@@ -258,13 +250,11 @@ model = Model()
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_the_pipeline_of_the_object_store_page_delivers_every_sample(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_the_pipeline_of_the_object_store_page_delivers_every_sample(server, tmp_path):
     make_pictures(tmp_path / "train")
     server.serve("bucket", tmp_path)
     code, _ = snippets("docs/object-store.md", "python")
-    names: dict[str, Any] = {}
+    names = {}
     exec(here(code, ON_CPU | {"http://127.0.0.1:9000": server.url}), names)
     pipeline = names["train"]()
     labels = [int(label) for _ in range(6) for label in pipeline.run()[1].as_array().ravel()]
@@ -274,9 +264,7 @@ def test_the_pipeline_of_the_object_store_page_delivers_every_sample(
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_the_containers_of_the_object_store_page_are_read(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_the_containers_of_the_object_store_page_are_read(server, tmp_path):
     tars, indexes = write_numbered_tars(tmp_path, [2] * 100)
     for number, (tar, index) in enumerate(zip(tars, indexes, strict=True)):
         server.put(f"bucket/shards/{number:05d}.tar", Path(tar).read_bytes())
@@ -284,7 +272,7 @@ def test_the_containers_of_the_object_store_page_are_read(
     _, code = snippets("docs/object-store.md", "python")
     code = here(code, {"/data/indexes": str(tmp_path), '["jpg", "cls"]': '["n", "n"]'})
     pipeline = Pipeline(200, num_threads=1, device_id=None)
-    names: dict[str, Any] = {}
+    names = {}
     with pipeline:
         exec(f"from dali_storage import readers\n{code}", names)
         pipeline.set_outputs(names["jpegs"])

@@ -1,14 +1,10 @@
 """dali_storage.dynamic.readers.File gives the epochs of ndd.readers.File."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import tempfile
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
@@ -22,7 +18,6 @@ from nvidia.dali.experimental.dynamic.pytorch import nodes
 from dali_storage.cli import index
 from dali_storage.dynamic.readers import File
 from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 LONG = pytest.mark.long
@@ -31,7 +26,7 @@ LONG = pytest.mark.long
 # --- epochs -------------------------------------------------------------------------------------
 
 
-def test_the_arguments_are_those_of_the_real_reader() -> None:
+def test_the_arguments_are_those_of_the_real_reader():
     ours = inspect.signature(File).parameters
     real = inspect.signature(ndd.readers.File).parameters
     assert ours.keys() - real.keys() == {"backend", "backend_options"}
@@ -45,14 +40,12 @@ def test_the_arguments_are_those_of_the_real_reader() -> None:
     "batch_size", [None, 4, *(pytest.param(size, marks=LONG) for size in (1, 22, 30))]
 )
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_epochs_are_those_of_dalis_reader(
-    tree: Tree, order: dict[str, Any], batch_size: int | None
-) -> None:
+def test_epochs_are_those_of_dalis_reader(tree, order, batch_size):
     both(epochs(batch_size), file_root=str(tree(22)), **order)
 
 
 @pytest.mark.parametrize("backend", [("memory", {}), ("python-file", {"direct": True})], ids=str)
-def test_backends_give_the_same_samples(tree: Tree, backend: tuple[str, dict[str, Any]]) -> None:
+def test_backends_give_the_same_samples(tree, backend):
     ours = dict(zip(("backend", "backend_options"), backend, strict=True))
     both(epochs(5), ours, file_root=str(tree(22)), random_shuffle=True, seed=3)
 
@@ -72,20 +65,18 @@ def test_backends_give_the_same_samples(tree: Tree, backend: tuple[str, dict[str
     ],
     ids=str,
 )
-def test_other_arguments_have_the_effect_of_dalis(tree: Tree, chosen: dict[str, Any]) -> None:
+def test_other_arguments_have_the_effect_of_dalis(tree, chosen):
     both(epochs(4, number=2), file_root=str(tree(22)), **chosen)
 
 
-def test_an_index_is_a_root_of_the_reader(tree: Tree, tmp_path: Path) -> None:
+def test_an_index_is_a_root_of_the_reader(tree, tmp_path):
     root, made = tree(3), tmp_path / "x.index"
     assert index.main([str(root), "-o", str(made)]) == 0
     both(epochs(2), {"file_root": str(made)}, file_root=str(root))
 
 
 @pytest.mark.parametrize("labels", [None, [3, -1, 7]])
-def test_samples_of_files_and_lists_are_those_of_dalis_reader(
-    tree: Tree, tmp_path: Path, labels: list[int] | None
-) -> None:
+def test_samples_of_files_and_lists_are_those_of_dalis_reader(tree, tmp_path, labels):
     root = tree(3)
     files = [str(file.relative_to(root)) for file in sorted(root.glob("*/*"))]
     both(epochs(2), files=files, file_root=str(root), labels=labels)
@@ -95,9 +86,9 @@ def test_samples_of_files_and_lists_are_those_of_dalis_reader(
 
 
 @st.composite
-def orders(draw: st.DrawFn, samples: int) -> dict[str, Any]:
+def orders(draw, samples):
     shards = draw(st.integers(1, min(3, samples)))
-    order: dict[str, Any] = {
+    order = {
         "num_shards": shards,
         "shard_id": draw(st.integers(0, shards - 1)),
         "pad_last_batch": draw(st.booleans()),
@@ -117,14 +108,12 @@ def orders(draw: st.DrawFn, samples: int) -> dict[str, Any]:
 
 
 @given(data=st.data(), samples=st.integers(1, 20), batch_size=st.none() | st.integers(1, 9))
-def test_any_epochs_are_those_of_dalis_reader_also_abandoned_ones(
-    data: st.DataObject, samples: int, batch_size: int | None
-) -> None:
+def test_any_epochs_are_those_of_dalis_reader_also_abandoned_ones(data, samples, batch_size):
     order = data.draw(orders(samples))
     taken = data.draw(st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=5))
 
-    def play(reader: Any) -> list[Any]:
-        given: list[Any] = []
+    def play(reader):
+        given = []
         for limit in taken:
             epoch = reader.next_epoch(batch_size)
             given.append([contents(outputs) for outputs in islice(epoch, limit)])
@@ -138,8 +127,8 @@ def test_any_epochs_are_those_of_dalis_reader_also_abandoned_ones(
         both(play, file_root=root, **order)
 
 
-def test_two_epochs_at_once_take_from_one_stream(tree: Tree) -> None:
-    def play(reader: Any) -> list[Any]:
+def test_two_epochs_at_once_take_from_one_stream(tree):
+    def play(reader):
         one, two = reader.next_epoch(3), reader.next_epoch(3)
         turns = [one, two, two, one, reader.next_epoch(3), one]
         return [contents(next(turn)) for turn in turns] + [contents(it) for it in two]
@@ -147,20 +136,20 @@ def test_two_epochs_at_once_take_from_one_stream(tree: Tree) -> None:
     both(play, file_root=str(tree(22)))
 
 
-def test_calls_of_the_reader_give_the_batches_of_dalis(tree: Tree) -> None:
+def test_calls_of_the_reader_give_the_batches_of_dalis(tree):
     for size, options in ((4, {"batch_size": 4}), (None, {}), (4, {})):
         both(
-            lambda reader, options=options: [contents(reader(**options)) for _ in range(9)],  # type: ignore[misc]
+            lambda reader, options=options: [contents(reader(**options)) for _ in range(9)],
             file_root=str(tree(22)),
             max_batch_size=size,
         )
 
 
-def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree: Tree) -> None:
-    def start(reader: Any) -> None:
+def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree):
+    def start(reader):
         next(reader.next_epoch(4))
 
-    mistakes: list[Callable[[Any], Any]] = [
+    mistakes = [
         lambda reader: [start(reader), next(reader.next_epoch(5))],
         lambda reader: [start(reader), next(reader.next_epoch(3))],
         lambda reader: [start(reader), next(reader.next_epoch())],
@@ -176,7 +165,7 @@ def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree: Tree)
         lambda reader: [reader(batch_size=1), next(reader.next_epoch(1))],
     ]
     for mistake in mistakes:
-        both(lambda reader, it=mistake: outcome(lambda: it(reader)), file_root=str(tree(22)))  # type: ignore[misc]
+        both(lambda reader, it=mistake: outcome(lambda: it(reader)), file_root=str(tree(22)))
     both(
         lambda reader: outcome(lambda: next(reader.next_epoch(9))),
         file_root=str(tree(22)),
@@ -185,16 +174,16 @@ def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree: Tree)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_metadata_is_that_of_dalis_reader(tree: Tree, order: dict[str, Any]) -> None:
+def test_metadata_is_that_of_dalis_reader(tree, order):
     both(lambda reader: reader.get_metadata(), file_root=str(tree(22)), **order)
 
 
 # --- capture ------------------------------------------------------------------------------------
 
 
-def captured(reader: Any, batch_size: int, limits: list[int | None]) -> list[Any]:
+def captured(reader, batch_size, limits):
     """Epochs of a captured loop, of which some are left early."""
-    seen: list[Any] = []
+    seen = []
     with ndd.EvalContext():
         ndd.random.set_seed(5)
         for limit in limits:
@@ -213,14 +202,12 @@ def captured(reader: Any, batch_size: int, limits: list[int | None]) -> list[Any
 @pytest.mark.parametrize(
     "order", [order for order in ORDERS if "enable_checkpointing" not in order], ids=str
 )
-def test_captured_epochs_are_those_of_dalis_reader(
-    tree: Tree, order: dict[str, Any], batch_size: int, limits: list[int | None]
-) -> None:
+def test_captured_epochs_are_those_of_dalis_reader(tree, order, batch_size, limits):
     both(lambda reader: captured(reader, batch_size, limits), file_root=str(tree(22)), **order)
 
 
-def test_images_and_random_operators_in_a_captured_loop_are_dalis(jpegs: Path) -> None:
-    def play(reader: Any) -> list[Any]:
+def test_images_and_random_operators_in_a_captured_loop_are_dalis(jpegs):
+    def play(reader):
         images = []
         with ndd.EvalContext():
             ndd.random.set_seed(5)
@@ -234,26 +221,24 @@ def test_images_and_random_operators_in_a_captured_loop_are_dalis(jpegs: Path) -
     both(play, file_root=str(jpegs), random_shuffle=True, seed=2)
 
 
-def test_a_captured_loop_that_cannot_be_built_ends_as_the_real_one(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: Any) -> None:
+def test_a_captured_loop_that_cannot_be_built_ends_as_the_real_one(tree, monkeypatch):
+    def fail(_):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(Pipeline, "build", fail)
 
-    def play(reader: Any) -> list[Any]:
+    def play(reader):
         return [outcome(lambda: captured(reader, 4, [None])) for _ in range(2)]
 
     both(play, file_root=str(tree(22)))
 
 
-def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree: Tree) -> None:
+def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree):
     root = tree(22)
     files = [str(file) for file in sorted(root.glob("*/*"))]
     os.unlink(files[10])
     reader = File(files=files, name="Train")
-    seen: list[Any] = []
+    seen = []
     with pytest.raises(FileNotFoundError, match=files[10]):
         for data, labels in reader.next_epoch(4, capture=True):
             ndd.cast(labels, dtype=ndd.float32)
@@ -268,14 +253,12 @@ def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree: Tree
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_nodes_of_torchdata_give_the_samples_of_dalis_reader(
-    jpegs: Path, batch_size: int | None
-) -> None:
-    def play(make: Any) -> list[Any]:
+def test_nodes_of_torchdata_give_the_samples_of_dalis_reader(jpegs, batch_size):
+    def play(make):
         reader = nodes.Reader(
             make, batch_size=batch_size, file_root=str(jpegs), shuffle_after_epoch=True
         )
-        seen: list[Any] = [reader.get_metadata()] if batch_size else []
+        seen = [reader.get_metadata()] if batch_size else []
         node = nodes.DictMapper(reader, decode)
         loader = torchdata.nodes.Loader(nodes.ToTorch(node))
         for _ in range(2):
@@ -285,5 +268,5 @@ def test_nodes_of_torchdata_give_the_samples_of_dalis_reader(
     assert play(File) == play(ndd.readers.File)
 
 
-def decode(data: Any) -> Any:
+def decode(data):
     return ndd.resize(ndd.decoders.image(data, device="cpu"), size=[6, 6])

@@ -1,17 +1,13 @@
 """States of dali_storage.dynamic.readers.File, what it refuses, and what it leaves behind."""
 
-from __future__ import annotations
-
 import base64
 import gc
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from itertools import islice
-from typing import Any, TypeAlias
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
@@ -22,21 +18,18 @@ from dali_storage.dynamic.readers import File
 from tests.kit.dynamic import ORDERS, batches, both, contents, real_reader
 from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors, lanes, status_of_fork
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
-
-Make: TypeAlias = Callable[..., Any]
 
 
 # --- checkpoints --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ORDERS[:-1], ids=str)
-def test_a_checkpoint_restores_the_stream_at_every_cut(tree: Tree, order: dict[str, Any]) -> None:
+def test_a_checkpoint_restores_the_stream_at_every_cut(tree, order):
     root = str(tree(11))
 
-    def play(make: Make) -> tuple[list[Any], list[Any]]:
+    def play(make):
         """The unbroken stream, and what a reader restored at each cut gives."""
         with ExitStack() as readers:
             saved, states, unbroken = ndd.checkpoint.Checkpoint(), [], []
@@ -55,10 +48,10 @@ def test_a_checkpoint_restores_the_stream_at_every_cut(tree: Tree, order: dict[s
                 following.append(list(islice(batches(again), 5)))
         return unbroken, following
 
-    def real(_: ExitStack) -> Any:
+    def real(_):
         return ndd.readers.File(4, dont_use_mmap=True, file_root=root, **order)
 
-    def ours(readers: ExitStack) -> Any:
+    def ours(readers):
         return readers.enter_context(File(4, file_root=root, **order))
 
     unbroken, following = play(ours)
@@ -67,12 +60,12 @@ def test_a_checkpoint_restores_the_stream_at_every_cut(tree: Tree, order: dict[s
 
 
 @pytest.fixture
-def root(tree: Tree) -> str:
+def root(tree):
     return str(tree(22))
 
 
 @pytest.fixture
-def saved(root: str) -> tuple[Any, list[Any]]:
+def saved(root):
     """A state after the first batch of four samples, and the two batches that follow."""
     with File(4, file_root=root, enable_checkpointing=True) as reader:
         stream = batches(reader)
@@ -81,7 +74,7 @@ def saved(root: str) -> tuple[Any, list[Any]]:
         return state, [next(stream), next(stream)]
 
 
-def test_a_state_may_be_text_or_bytes(root: str, saved: tuple[Any, list[Any]]) -> None:
+def test_a_state_may_be_text_or_bytes(root, saved):
     state, following = saved
     for form in (state, str(state), str(state).encode()):
         with File(4, file_root=root) as again:
@@ -96,7 +89,7 @@ FOREIGN = ["", "x", "5", "[]", "{}", '{"batches": 1}', "\x10\xff"] + [
 
 
 @pytest.mark.parametrize("state", FOREIGN)
-def test_a_foreign_state_is_refused(root: str, state: str) -> None:
+def test_a_foreign_state_is_refused(root, state):
     with File(4, file_root=root, name="Train") as reader:
         for given_ in (state, base64.b64encode(state.encode("latin1")).decode()):
             with pytest.raises(ValueError, match=r"File\(name='Train'\): this is no state of it"):
@@ -106,9 +99,7 @@ def test_a_foreign_state_is_refused(root: str, state: str) -> None:
             reader.get_state()
 
 
-def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reader(
-    root: str, saved: tuple[Any, list[Any]]
-) -> None:
+def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reader(root, saved):
     state, following = saved
     real = real_reader(max_batch_size=4, file_root=root, enable_checkpointing=True)
     next(real.next_epoch())
@@ -153,14 +144,12 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused_at_once(
-    tree: Tree, arguments: dict[str, Any], words: str
-) -> None:
+def test_wrong_arguments_are_refused_at_once(tree, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
         File(**{"file_root": str(tree(3))} | arguments)
 
 
-def test_integers_of_numpy_are_batch_sizes(root: str) -> None:
+def test_integers_of_numpy_are_batch_sizes(root):
     four = np.int64(4)
     both(lambda reader: contents(next(reader.next_epoch(four))), file_root=root)
     both(lambda reader: contents(next(reader.next_epoch())), file_root=root, max_batch_size=four)
@@ -170,7 +159,7 @@ def test_integers_of_numpy_are_batch_sizes(root: str) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.5, "8", True])
-def test_wrong_batch_sizes_are_refused(tree: Tree, batch_size: Any) -> None:
+def test_wrong_batch_sizes_are_refused(tree, batch_size):
     root = str(tree(3))
     with pytest.raises((RuntimeError, TypeError)):
         next(ndd.readers.File(file_root=root, dont_use_mmap=True).next_epoch(batch_size))
@@ -179,7 +168,7 @@ def test_wrong_batch_sizes_are_refused(tree: Tree, batch_size: Any) -> None:
         next(reader.next_epoch(batch_size))
 
 
-def test_a_call_with_another_batch_size_is_refused(tree: Tree) -> None:
+def test_a_call_with_another_batch_size_is_refused(tree):
     with File(max_batch_size=4, file_root=str(tree(9))) as reader:
         for batch_size in (4, None):
             reader(batch_size=batch_size)
@@ -190,7 +179,7 @@ def test_a_call_with_another_batch_size_is_refused(tree: Tree) -> None:
     assert refusal in f"{raised.value} {raised.value.__cause__}"
 
 
-def test_missing_files_are_named_and_nothing_is_lost(tree: Tree) -> None:
+def test_missing_files_are_named_and_nothing_is_lost(tree):
     root = tree(9, sizes=(10,))
     with pytest.raises(FileNotFoundError, match="absent"):
         next(File(file_root=str(root / "absent")).next_epoch(4))
@@ -208,8 +197,8 @@ def test_missing_files_are_named_and_nothing_is_lost(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(700, 0, 4096, 1, 5000), (64,)], ids=str)
-def test_held_batches_stay_intact(tree: Tree, sizes: tuple[int, ...]) -> None:
-    arguments: dict[str, Any] = {"file_root": str(tree(22, sizes=sizes)), "random_shuffle": True}
+def test_held_batches_stay_intact(tree, sizes):
+    arguments = {"file_root": str(tree(22, sizes=sizes)), "random_shuffle": True}
     real = real_reader(**arguments)
     expected = [contents(outputs) for _ in range(5) for outputs in real.next_epoch(4)]
     with File(**arguments) as reader:
@@ -221,10 +210,8 @@ def test_held_batches_stay_intact(tree: Tree, sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("point", range(0, 90, 9))
-def test_ctrl_c_parts_no_data_from_labels_and_loses_no_more_than_its_batch(
-    root: str, point: int
-) -> None:
-    arguments: dict[str, Any] = {"file_root": root, "max_batch_size": 4}
+def test_ctrl_c_parts_no_data_from_labels_and_loses_no_more_than_its_batch(root, point):
+    arguments = {"file_root": root, "max_batch_size": 4}
     real = real_reader(**arguments)
     expected = list(islice(batches(real), 12))
     with File(**arguments) as reader:
@@ -237,8 +224,8 @@ def test_ctrl_c_parts_no_data_from_labels_and_loses_no_more_than_its_batch(
     assert begin - len(seen) in (0, 1)
 
 
-def test_batches_that_were_called_before_closing_are_delivered(root: str) -> None:
-    arguments: dict[str, Any] = {"file_root": root, "max_batch_size": 4}
+def test_batches_that_were_called_before_closing_are_delivered(root):
+    arguments = {"file_root": root, "max_batch_size": 4}
     real = real_reader(**arguments)
     expected = [contents(real(batch_size=4)) for _ in range(3)]
     for _ in range(10):
@@ -248,12 +235,12 @@ def test_batches_that_were_called_before_closing_are_delivered(root: str) -> Non
 
 
 @pytest.mark.parametrize("capture", [False, True])
-def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root: str, capture: bool) -> None:
+def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root, capture):
     """As torchdata's Prefetcher has it: its thread runs the reader."""
     for _ in range(6):
         reader, errors = File(file_root=root), []
 
-        def run(reader: File = reader, errors: list[Any] = errors) -> None:
+        def run(reader=reader, errors=errors):
             try:
                 while True:
                     for _, labels in reader.next_epoch(4, capture=capture):
@@ -272,10 +259,10 @@ def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root: str, cap
 
 @pytest.mark.parametrize("capture", [False, True])
 @pytest.mark.parametrize("end", ["close", "with", "drop"])
-def test_a_reader_leaves_no_thread_and_no_file_behind(root: str, end: str, capture: bool) -> None:
+def test_a_reader_leaves_no_thread_and_no_file_behind(root, end, capture):
     before = lanes()
 
-    def use(reader: Any) -> None:
+    def use(reader):
         for _, labels in reader.next_epoch(4, capture=capture):
             ndd.cast(labels, dtype=ndd.float32)
             break
@@ -298,7 +285,7 @@ def test_a_reader_leaves_no_thread_and_no_file_behind(root: str, end: str, captu
     assert not descriptors(below=root)
 
 
-def test_a_dropped_reader_is_closed_without_the_garbage_collector(root: str) -> None:
+def test_a_dropped_reader_is_closed_without_the_garbage_collector(root):
     before = lanes()
     reader = File(file_root=root)
     next(reader.next_epoch(4))
@@ -311,7 +298,7 @@ def test_a_dropped_reader_is_closed_without_the_garbage_collector(root: str) -> 
         gc.enable()
 
 
-def test_a_fork_cannot_use_the_files_of_its_parent(root: str) -> None:
+def test_a_fork_cannot_use_the_files_of_its_parent(root):
     with File(file_root=root) as reader:
         next(reader.next_epoch(4))
         assert status_of_fork(lambda: next(reader.next_epoch(4))) == 17

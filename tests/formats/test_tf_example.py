@@ -1,7 +1,5 @@
 """The walker of tf.train.Example; the oracles are protobuf's own parser and that of DALI."""
 
-from __future__ import annotations
-
 import os
 import struct
 from random import Random
@@ -39,13 +37,13 @@ Features = dict[str, tuple[int, list[Any]]]
 """The kind and the values of features, by name."""
 
 
-def entry(numbers: bytes, key: bytes = b"a", extra: bytes = b"") -> bytes:
+def entry(numbers, key=b"a", extra=b""):
     """An entry of the map, of which `numbers` are the fields of the list."""
     return message(1, message(1, key) + extra + message(2, message(3, numbers)))
 
 
 class Every:
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, name):
         return True
 
 
@@ -75,7 +73,7 @@ message_type { name: "Example"
 """
 
 
-def protobuf_example() -> Any:
+def protobuf_example():
     """The message class of tensorflow/core/example/example.proto."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(SCHEMA, descriptor_pb2.FileDescriptorProto()))
@@ -85,20 +83,20 @@ def protobuf_example() -> Any:
 EXAMPLE = protobuf_example()
 
 
-def of_protobuf(data: bytes) -> Features | None:
+def of_protobuf(data):
     """What protobuf reads; None of what it refuses."""
     try:
         parsed = EXAMPLE.FromString(data)
     except DecodeError:
         return None
-    found: Features = {}
+    found = {}
     for name, feature in parsed.features.feature.items():
         kind = feature.WhichOneof("kind")
         found[name] = KINDS[kind], list(getattr(feature, kind).value) if kind else []
     return found
 
 
-def ours(data: bytes, walk: Any = example.find) -> Features | None:
+def ours(data, walk=example.find):
     """What we read, with values decoded one by one."""
     try:
         found = walk(memoryview(bytearray(data)), Every())
@@ -107,7 +105,7 @@ def ours(data: bytes, walk: Any = example.find) -> Features | None:
     return {name.decode(): (kind, decoded(kind, data)) for name, (kind, data) in found.items()}
 
 
-def decoded(kind: int, values: list[memoryview]) -> list[Any]:
+def decoded(kind, values):
     if kind == BYTES:
         return [bytes(value) for value in values]
     joined = b"".join(values)
@@ -144,11 +142,11 @@ unknown = st.sampled_from(
 )
 
 
-def fields(*choices: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+def fields(*choices):
     return st.lists(st.one_of(*choices), max_size=4).map(b"".join)
 
 
-def field(number: int, content: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+def field(number, content):
     return content.map(lambda data: message(number, data))
 
 
@@ -164,7 +162,7 @@ examples = st.one_of(
 
 
 @given(examples)
-def test_a_message_is_read_as_protobuf_reads_it(data: bytes) -> None:
+def test_a_message_is_read_as_protobuf_reads_it(data):
     expected = of_protobuf(data)
     assert expected is not None
     assert ours(data) == expected
@@ -174,14 +172,12 @@ def test_a_message_is_read_as_protobuf_reads_it(data: bytes) -> None:
 @given(st.lists(field(1, ordinary), max_size=6).map(b"".join))
 @example_of(message(1, message(1, b"a" * 127) + message(2, bytes_feature([bytes(1 << 21)]))))
 @example_of(entry(message(1, bytes(400))) + entry(message(1, b"\1"), b"b") * 20)
-def test_a_message_of_protobuf_is_read_in_one_pass(features: bytes) -> None:
+def test_a_message_of_protobuf_is_read_in_one_pass(features):
     data = EXAMPLE.FromString(message(1, features)).SerializeToString()
     assert ours(data, example._find_common) == of_protobuf(data)
 
 
-def test_a_message_of_tensorflow_is_not_read_field_by_field(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_message_of_tensorflow_is_not_read_field_by_field(monkeypatch):
     features = {f"image/{number}": bytes_feature([bytes(20 * number)]) for number in range(20)}
     features["image/encoded"] = bytes_feature([bytes(70_000)])
     features |= {"image/object/bbox/xmin": message(2, b""), "label": int64_feature([300])}
@@ -191,7 +187,7 @@ def test_a_message_of_tensorflow_is_not_read_field_by_field(
 
 
 @given(examples, st.data())
-def test_damage_of_a_message_is_refused_as_by_protobuf(data: bytes, more: st.DataObject) -> None:
+def test_damage_of_a_message_is_refused_as_by_protobuf(data, more):
     damaged = bytearray(data[: more.draw(st.integers(0, len(data)))])
     for _ in range(more.draw(st.integers(0, 3)) if damaged else 0):
         damaged[more.draw(st.integers(0, len(damaged) - 1))] = more.draw(st.integers(0, 255))
@@ -200,11 +196,11 @@ def test_damage_of_a_message_is_refused_as_by_protobuf(data: bytes, more: st.Dat
 
 @given(st.binary(max_size=60))
 @example_of(b"\x80\x80\x80\x81\x10\x00")
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_read_or_refused(data):
     assert_judged_right(data)
 
 
-def assert_judged_right(data: bytes) -> None:
+def assert_judged_right(data):
     """Assert that we accept what protobuf accepts, in both ways the same."""
     found = ours(data)
     np.testing.assert_equal(ours(data, example._find_any), found)  # with what is no number
@@ -212,7 +208,7 @@ def assert_judged_right(data: bytes) -> None:
         same_as_dali(data)  # Python's protobuf refuses tags of more than 32 bits; C++'s cuts them
 
 
-def of_dali(data: bytes) -> list[Any] | None:
+def of_dali(data):
     """What DALI reads of the feature "a"; a number that stands for itself if it is not there."""
     record = tf_record(data)
     with (
@@ -232,7 +228,7 @@ def of_dali(data: bytes) -> list[Any] | None:
         return values.tolist() if values.ndim else ["nothing"]
 
 
-def same_as_dali(data: bytes) -> bool:
+def same_as_dali(data):
     """Whether it is accepted; asserts that we do the same."""
     expected, found = of_dali(data), ours(data)
     assert (found is None) == (expected is None), data
@@ -243,13 +239,13 @@ def same_as_dali(data: bytes) -> bool:
     return found is not None
 
 
-def padded(number: int, length: int) -> bytes:
+def padded(number, length):
     """A varint of more bytes than it needs."""
     return bytes([number | 128]) + bytes([128]) * (length - 2) + b"\0"
 
 
-def test_varints_are_as_long_as_dali_allows() -> None:
-    def accepted(fields: bytes) -> bool:
+def test_varints_are_as_long_as_dali_allows():
+    def accepted(fields):
         return same_as_dali(message(1, entry(fields)))
 
     packed, single = message(1, padded(5, 10)), b"\x08" + padded(5, 10)
@@ -270,8 +266,8 @@ def test_varints_are_as_long_as_dali_allows() -> None:
 
 
 @pytest.mark.parametrize(("level", "deepest"), [*enumerate([100, 99, 98, 97, 96])])
-def test_groups_are_nested_as_deep_as_dali_allows(level: int, deepest: int) -> None:
-    def nested(depth: int) -> bytes:
+def test_groups_are_nested_as_deep_as_dali_allows(level, deepest):
+    def nested(depth):
         groups = [b""] * 5
         groups[level] = GROUP * depth + END * depth
         content = message(3, message(1, b"\5") + groups[4]) + groups[3]
@@ -326,11 +322,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("data", REPEATED_REPLACED_OR_UNKNOWN + REFUSED)
-def test_a_strange_message_is_read_or_refused_as_by_dali(data: bytes) -> None:
+def test_a_strange_message_is_read_or_refused_as_by_dali(data):
     assert same_as_dali(data) == (data in REPEATED_REPLACED_OR_UNKNOWN)
 
 
-def test_a_damaged_message_is_read_as_dali_reads_it() -> None:
+def test_a_damaged_message_is_read_as_dali_reads_it():
     accepted = 0
     for seed in range(rounds := by_tier(60, 400)):
         random = Random(seed)

@@ -1,9 +1,6 @@
 """Paddle on the CPU: tensors by DLPack; DALI's own iterator needs CUDA."""
 
-from __future__ import annotations
-
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ from dali_storage.loaders import Loader
 from tests.kit.training_pipelines import VALIDATION, maker
 
 
-def test_a_loader_makes_tensors_of_paddle(jpegs: Path) -> None:
+def test_a_loader_makes_tensors_of_paddle(jpegs):
     real = maker(jpegs, VALIDATION, train=False, file=fn.readers.file)()
     make = maker(jpegs, VALIDATION, train=False)
     with Loader(make, last_batch="drop", to=paddle.utils.dlpack.from_dlpack) as loader:
@@ -32,7 +29,7 @@ def test_a_loader_makes_tensors_of_paddle(jpegs: Path) -> None:
                 np.testing.assert_equal(tensor.numpy(), np.array(expected.as_tensor()))
 
 
-def test_the_iterator_of_dali_wants_a_gpu(jpegs: Path) -> None:
+def test_the_iterator_of_dali_wants_a_gpu(jpegs):
     """Also with DALI's own reader: it makes a CUDAPlace of the pipeline's device."""
     pipeline = maker(jpegs, VALIDATION, train=False, file=fn.readers.file)()
     with pytest.raises(TypeError, match="CUDAPlace"):

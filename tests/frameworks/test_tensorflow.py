@@ -1,12 +1,9 @@
 """TensorFlow on the CPU: what takes our loaders, and what cannot."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +19,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_dataset.py"
 SIGNATURE = tf.TensorSpec((None, 16, 16, 3), tf.float32), tf.TensorSpec((None,), tf.int64)
 
 
-def expected(jpegs: Path) -> list[Any]:
+def expected(jpegs):
     """The full batches of DALI's own reader and the one that is left, without our code."""
     pipeline = maker(jpegs, VALIDATION, train=False, layout="HWC", file=fn.readers.file)()
     batches = [[np.array(out.as_tensor()) for out in pipeline.run()] for _ in range(11)]
     return [*batches[:10], [out[: VALIDATION - 80] for out in batches[10]]]
 
 
-def test_a_dataset_from_a_loader_gives_its_batches_in_every_epoch(jpegs: Path) -> None:
+def test_a_dataset_from_a_loader_gives_its_batches_in_every_epoch(jpegs):
     with Loader(maker(jpegs, VALIDATION, train=False, layout="HWC"), to="numpy") as loader:
         dataset = tf.data.Dataset.from_generator(lambda: loader, output_signature=SIGNATURE)
         for _ in range(2):
@@ -37,8 +34,8 @@ def test_a_dataset_from_a_loader_gives_its_batches_in_every_epoch(jpegs: Path) -
             np.testing.assert_equal(batches, expected(jpegs))
 
 
-def test_a_loader_makes_tensors_of_tensorflow(jpegs: Path) -> None:
-    def tensor(array: Any) -> tf.Tensor:
+def test_a_loader_makes_tensors_of_tensorflow(jpegs):
+    def tensor(array):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     with Loader(maker(jpegs, VALIDATION, train=False, layout="HWC"), to=tensor) as loader:
@@ -49,7 +46,7 @@ def test_a_loader_makes_tensors_of_tensorflow(jpegs: Path) -> None:
     )
 
 
-def test_the_example_learns(pictures: Path) -> None:
+def test_the_example_learns(pictures):
     done = subprocess.run(
         [sys.executable, EXAMPLE, "--data", pictures, "--epochs", "3", "--max-steps", "2"],
         capture_output=True,
@@ -63,7 +60,7 @@ def test_the_example_learns(pictures: Path) -> None:
     assert " samples/s · waited " in done.stdout
 
 
-def pipeline(file: Any, root: Path) -> Pipeline:
+def pipeline(file, root):
     pipeline = Pipeline(batch_size=8, num_threads=1, device_id=None)
     with pipeline:
         encoded, labels = file(file_root=str(root), name="Reader")
@@ -71,7 +68,7 @@ def pipeline(file: Any, root: Path) -> Pipeline:
     return pipeline
 
 
-def dataset(kind: Any, pipeline: Pipeline) -> Any:
+def dataset(kind, pipeline):
     with tf.device("/cpu:0"):
         return kind(
             pipeline=pipeline,
@@ -82,12 +79,12 @@ def dataset(kind: Any, pipeline: Pipeline) -> Any:
         )
 
 
-def test_the_dataset_of_dali_runs_here_with_its_own_reader(jpegs: Path) -> None:
+def test_the_dataset_of_dali_runs_here_with_its_own_reader(jpegs):
     ((images, labels),) = dataset(DALIDataset, pipeline(fn.readers.file, jpegs)).take(1)
     assert (images.shape, labels.numpy().tolist()) == ((8, 16, 16, 3), [[0]] * 8)
 
 
-def test_the_dataset_of_dali_refuses_our_reader(jpegs: Path) -> None:
+def test_the_dataset_of_dali_refuses_our_reader(jpegs):
     """It sends the pipeline through TensorFlow as bytes; our reader lives in Python."""
     with pytest.raises(ValueError, match="containing External Source operator nodes"):
         dataset(DALIDataset, pipeline(readers.file, jpegs))

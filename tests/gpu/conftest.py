@@ -1,14 +1,11 @@
 """Needs a GPU. Prints the figures that the tests measure; `--figures FILE` writes them as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -24,16 +21,15 @@ class Figure(NamedTuple):
     unit: str
 
 
-Measured = Callable[[str, float | str, str], None]
 FIGURES = pytest.StashKey[list[Figure]]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--gpu", type=int, default=0, metavar="N", help="which GPU to use")
     parser.addoption("--figures", metavar="FILE", help="write the figures to FILE, as JSON")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     config.stash[FIGURES] = []
     config.addinivalue_line("filterwarnings", "default:::cupy")
     try:
@@ -43,20 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def gpu(request: pytest.FixtureRequest) -> int:
+def gpu(request):
     """The number of the GPU."""
-    number: int = request.config.getoption("gpu")
-    return number
+    return request.config.getoption("gpu")
 
 
 @pytest.fixture(scope="session")
-def measured(request: pytest.FixtureRequest) -> Measured:
+def measured(request):
     """Adds a figure to the table: what it is, its value and its unit."""
     figures = request.config.stash[FIGURES]
     return lambda what, value, unit: figures.append(Figure(what, value, unit))
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter, config):
     figures, machine = config.stash[FIGURES], describe(config.getoption("gpu"))
     left_out = {
         report.nodeid: report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])
@@ -78,13 +73,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+def pytest_sessionfinish(session, exitstatus):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if exitstatus == 0 and not reporter.stats.get("passed"):
         session.exitstatus = NOTHING_RAN
 
 
-def describe(gpu: int) -> dict[str, str | int]:
+def describe(gpu):
     """The machine, as far as figures depend on it."""
     runtime = cuda.require(gpu).cuda.runtime
     return {
@@ -99,7 +94,7 @@ def describe(gpu: int) -> dict[str, str | int]:
     }
 
 
-def _version(*packages: str) -> str:
+def _version(*packages):
     for package in packages:
         try:
             return version(package)

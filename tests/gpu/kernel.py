@@ -1,7 +1,5 @@
 """The kernel on a GPU, with queues and doorbells of the simulated controller in host memory."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import weakref

@@ -1,7 +1,5 @@
 """Readers whose buffers are in the memory of a GPU."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 
 import pytest

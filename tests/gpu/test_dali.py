@@ -1,7 +1,5 @@
 """DALI with a GPU: page-locked batches, and batches in GPU memory."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json
@@ -11,14 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dali_storage import Reader
 from tests.gpu import readers as gpu_readers
-from tests.gpu.conftest import Measured
 from tests.kit.paths import ROOT
 
 pytest.importorskip("nvidia.dali", reason="no DALI: pip install 'dali-storage[cuda12]'")
@@ -37,7 +33,7 @@ needs_benchmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory):
     """The data set of the benchmark's demo."""
     from benchmarks import dataset
 
@@ -45,12 +41,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """300 files of random bytes in a class directory."""
     return make_files(tmp_path_factory.mktemp("files"), 300)
 
 
-def make_files(root: Path, count: int) -> Path:
+def make_files(root, count):
     random = np.random.default_rng(3)
     (root / "class").mkdir()
     for index, size in enumerate(random.integers(1, 200_000, count).tolist()):
@@ -59,9 +55,7 @@ def make_files(root: Path, count: int) -> Path:
 
 
 @needs_benchmark
-def test_decoding_from_page_locked_and_other_memory(
-    gpu: int, images: Path, tmp_path: Path, measured: Measured
-) -> None:
+def test_decoding_from_page_locked_and_other_memory(gpu, images, tmp_path, measured):
     legs = ("python-file", "memory")
     rounds = [
         (
@@ -81,7 +75,7 @@ def test_decoding_from_page_locked_and_other_memory(
                 measured(what, value, unit)
 
 
-def benchmark_of(images: Path, folder: Path, legs: tuple[str, ...], *options: Any) -> Any:
+def benchmark_of(images, folder, legs, *options):
     """The figures of some legs that decode images, from a process of their own."""
     kept = folder / "benchmark.json"
     command = [sys.executable, "benchmark.py", "compare", "--legs", ",".join(legs), "--decode"]
@@ -95,9 +89,7 @@ def benchmark_of(images: Path, folder: Path, legs: tuple[str, ...], *options: An
 
 @pytest.mark.parametrize("pinned", [True, False])
 @needs_benchmark
-def test_dali_does_not_copy_page_locked_samples(
-    gpu: int, images: Path, monkeypatch: pytest.MonkeyPatch, measured: Measured, pinned: bool
-) -> None:
+def test_dali_does_not_copy_page_locked_samples(gpu, images, monkeypatch, measured, pinned):
     """Where a mixed decoder and a function of Python see the same batch, DALI has it only once."""
     shared = share_of_our_memory(images, gpu, monkeypatch, pinned=pinned)
     kind = "page-locked" if pinned else "other"
@@ -106,19 +98,17 @@ def test_dali_does_not_copy_page_locked_samples(
         assert shared == 1
 
 
-def share_of_our_memory(
-    images: Path, device_id: int | None, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> float:
+def share_of_our_memory(images, device_id, monkeypatch, **options):
     """The share of samples that operators of DALI find in the buffers of the reader."""
-    places: list[tuple[int, int]] = []
-    seen: list[int] = []
+    places = []
+    seen = []
 
-    def allocate(reader: Reader, nbytes: int) -> Any:
-        buffer: Any = really(reader, nbytes)
+    def allocate(reader, nbytes):
+        buffer = really(reader, nbytes)
         places.append((buffer.ctypes.data, buffer.nbytes))
         return buffer
 
-    def look(sample: Any) -> Any:
+    def look(sample):
         seen.append(sample.__array_interface__["data"][0])
         return np.zeros(1, np.uint8)
 
@@ -140,7 +130,7 @@ def share_of_our_memory(
 
 
 @needs_benchmark
-def test_a_trace_of_the_copies(gpu: int, images: Path, tmp_path: Path, measured: Measured) -> None:
+def test_a_trace_of_the_copies(gpu, images, tmp_path, measured):
     if shutil.which("nsys") is None:
         pytest.skip("no nsys: install NVIDIA Nsight Systems")
     for pinned in ("no", "yes"):
@@ -160,8 +150,8 @@ def test_a_trace_of_the_copies(gpu: int, images: Path, tmp_path: Path, measured:
 
 
 def test_batches_in_gpu_memory_are_right_although_buffers_are_overwritten_at_once(
-    gpu: int, files: Path, monkeypatch: pytest.MonkeyPatch, measured: Measured
-) -> None:
+    gpu, files, monkeypatch, measured
+):
     measured(
         "batches of 16 samples of 100 KB in GPU memory, compared on the host",
         BATCHES / compare_batches(files, gpu, BATCHES, monkeypatch),
@@ -169,9 +159,7 @@ def test_batches_in_gpu_memory_are_right_although_buffers_are_overwritten_at_onc
     )
 
 
-def compare_batches(
-    files: Path, gpu: int | None, batches: int, monkeypatch: pytest.MonkeyPatch
-) -> float:
+def compare_batches(files, gpu, batches, monkeypatch):
     """Compare so many batches with the files; returns the seconds that this took."""
     gpu_readers.register(monkeypatch)
     device = "cpu" if gpu is None else "gpu"

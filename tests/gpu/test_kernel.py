@@ -1,7 +1,5 @@
 """The kernel of xnvme-bam on a GPU, against a simulated controller on the host."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time
@@ -11,11 +9,10 @@ from contextlib import ExitStack
 import pytest
 
 from dali_storage.backends.gpu import layout, module
-from tests.gpu.conftest import Measured
-from tests.gpu.kernel import GpuTrial, make_trial, small_reads
+from tests.gpu.kernel import make_trial, small_reads
 from tests.kit.nvme_sim.build import COMPILER, build_controller
 from tests.kit.nvme_sim.reads import Setup
-from tests.kit.nvme_sim.simulation import NEVER, Simulation
+from tests.kit.nvme_sim.simulation import NEVER
 from tests.kit.nvme_sim.trial import some_reads
 
 COMMANDS, RUNS = 200_000, 3
@@ -23,7 +20,7 @@ QUEUES = (1, 2, 4, 8)
 
 
 @pytest.fixture(scope="module")
-def trial(gpu: int, tmp_path_factory: pytest.TempPathFactory) -> GpuTrial:
+def trial(gpu, tmp_path_factory):
     if not shutil.which(COMPILER):
         pytest.skip(f"no {COMPILER}: apt-get install {COMPILER}")
     controller = build_controller(tmp_path_factory.mktemp("nvme_sim") / "controller")
@@ -33,38 +30,38 @@ def trial(gpu: int, tmp_path_factory: pytest.TempPathFactory) -> GpuTrial:
 @pytest.mark.parametrize(
     ("queues", "depth"), [(1, 2), (1, 33), (1, 256), (2, 64), (4, 256), (8, 1024)]
 )
-def test_random_reads_are_right(trial: GpuTrial, queues: int, depth: int) -> None:
+def test_random_reads_are_right(trial, queues, depth):
     trial.random_reads_are_right(Setup(queues=queues, depth=depth), [1000, 1, 1000])
 
 
 @pytest.mark.parametrize("page_shift", [12, 16, 21])
 @pytest.mark.parametrize("block_shift", [9, 12])
-def test_long_reads_are_right(trial: GpuTrial, page_shift: int, block_shift: int) -> None:
+def test_long_reads_are_right(trial, page_shift, block_shift):
     setup = Setup(
         queues=2, depth=64, page_shift=page_shift, block_shift=block_shift, max_bytes=2 << 20
     )
     trial.random_reads_are_right(setup, [100, 100])
 
 
-def test_the_phase_tag_flips_many_times(trial: GpuTrial) -> None:
+def test_the_phase_tag_flips_many_times(trial):
     trial.random_reads_are_right(Setup(depth=2, max_bytes=layout.PAGE, delay=0), [2000])
 
 
-def test_statuses_reach_their_commands(trial: GpuTrial) -> None:
+def test_statuses_reach_their_commands(trial):
     trial.statuses_reach_their_commands(Setup(queues=2))
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_second_completion_is_found(trial: GpuTrial, seed: int) -> None:
+def test_a_second_completion_is_found(trial, seed):
     trial.a_second_completion_is_found(Setup(seed=seed, max_bytes=layout.PAGE), 100)
 
 
 @pytest.mark.parametrize("difference", [1, 1 << 10])
-def test_a_foreign_identifier_is_found(trial: GpuTrial, difference: int) -> None:
+def test_a_foreign_identifier_is_found(trial, difference):
     trial.a_foreign_identifier_is_found(Setup(max_bytes=layout.PAGE), difference)
 
 
-def test_a_controller_that_stops_answering_is_given_up(trial: GpuTrial, measured: Measured) -> None:
+def test_a_controller_that_stops_answering_is_given_up(trial, measured):
     setup = Setup(max_bytes=layout.PAGE)
     reads, size = some_reads(setup, 300)
     with trial.simulate(setup, size) as simulation:
@@ -79,7 +76,7 @@ def test_a_controller_that_stops_answering_is_given_up(trial: GpuTrial, measured
     measured("giving up a command after 0.5 s", taken, "s")
 
 
-def test_a_kernel_that_waits_is_stopped(trial: GpuTrial, measured: Measured) -> None:
+def test_a_kernel_that_waits_is_stopped(trial, measured):
     setup = Setup(max_bytes=layout.PAGE)
     reads, size = some_reads(setup, 300)
     with trial.simulate(setup, size) as simulation:
@@ -96,7 +93,7 @@ def test_a_kernel_that_waits_is_stopped(trial: GpuTrial, measured: Measured) -> 
     measured("stopping a kernel that waits", 1e3 * taken, "ms")
 
 
-def test_the_latency_of_a_launch_is_measured(trial: GpuTrial, measured: Measured) -> None:
+def test_the_latency_of_a_launch_is_measured(trial, measured):
     with (
         trial.simulate(Setup(max_bytes=layout.PAGE, delay=0), small_reads(1)[1]) as simulation,
         ThreadPoolExecutor(1) as lane,
@@ -106,9 +103,7 @@ def test_the_latency_of_a_launch_is_measured(trial: GpuTrial, measured: Measured
 
 
 @pytest.mark.parametrize("queues", QUEUES)
-def test_the_throughput_with_one_controller(
-    trial: GpuTrial, queues: int, measured: Measured
-) -> None:
+def test_the_throughput_with_one_controller(trial, queues, measured):
     """The controller is one thread of the host, which all queue pairs share."""
     setup = Setup(queues=queues, depth=256, delay=0, max_bytes=layout.PAGE)
     with trial.simulate(setup, small_reads(1)[1]) as simulation:
@@ -118,9 +113,7 @@ def test_the_throughput_with_one_controller(
 
 
 @pytest.mark.parametrize("controllers", QUEUES)
-def test_the_throughput_with_several_controllers(
-    trial: GpuTrial, controllers: int, measured: Measured
-) -> None:
+def test_the_throughput_with_several_controllers(trial, controllers, measured):
     """Each has a queue pair, a thread of the host and a launch of its own."""
     setup = Setup(depth=256, delay=0, max_bytes=layout.PAGE)
     with ExitStack() as stack:
@@ -133,7 +126,7 @@ def test_the_throughput_with_several_controllers(
     measured(f"reads of 4 KiB, a queue pair each, controllers: {controllers}", rate, "/s")
 
 
-def _seconds(trial: GpuTrial, simulations: list[Simulation], count: int) -> float:
+def _seconds(trial, simulations, count):
     """How long so many reads of 4 KiB take on each, from launch to statuses; all must succeed."""
     reads, _ = small_reads(count)
     launches = [trial.kernel.prepare(simulation, reads) for simulation in simulations]

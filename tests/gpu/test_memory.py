@@ -1,23 +1,16 @@
 """GPU memory and page-locked memory: readers, and what other devices need of it."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from dali_storage.backends.gpu import driver
 from dali_storage.contract import cuda
-from dali_storage.contract._types import HostBuffer
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
-from dali_storage.contract.reader import Reader
 from dali_storage.testing import SnapshotRangeTests
-from tests.gpu.conftest import Measured
 from tests.gpu.readers import DeviceReader
 
 MIB = 1 << 20
@@ -32,20 +25,20 @@ _MAP_HUGETLB = 0x40000
 
 class TestReaderOnDeviceMemory(SnapshotRangeTests):
     @pytest.fixture(autouse=True)
-    def choose(self, gpu: int) -> None:
+    def choose(self, gpu):
         self.gpu = gpu
         cuda.allocate(1, gpu)[:] = 0  # CUDA opens files and starts threads when it is first used
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return DeviceReader(catalog, gpu=self.gpu)
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_attributes_of_the_gpu_are_measured(gpu: int, measured: Measured, name: str) -> None:
+def test_attributes_of_the_gpu_are_measured(gpu, measured, name):
     measured(f"attribute {name}", driver.attribute(gpu, ATTRIBUTES[name]), "")
 
 
-def test_memory_is_exported_as_a_dma_buf(gpu: int) -> None:
+def test_memory_is_exported_as_a_dma_buf(gpu):
     buffer = cuda.allocate(4 * MIB, gpu)
     if not driver.attribute(gpu, driver.DMA_BUF):
         with pytest.raises(BackendUnavailable, match="cuMemGetHandleForAddressRange"):
@@ -58,11 +51,11 @@ def test_memory_is_exported_as_a_dma_buf(gpu: int) -> None:
         os.close(fd)
 
 
-def anonymous(nbytes: int) -> mmap.mmap:
+def anonymous(nbytes):
     return mmap.mmap(-1, nbytes)
 
 
-def hugepages(nbytes: int) -> mmap.mmap:
+def hugepages(nbytes):
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_HUGETLB
     try:
         return mmap.mmap(-1, nbytes, flags=flags)
@@ -70,7 +63,7 @@ def hugepages(nbytes: int) -> mmap.mmap:
         pytest.skip(f"no free hugepages of 2 MiB ({error.strerror}): sysctl vm.nr_hugepages=8")
 
 
-def memfd(nbytes: int) -> mmap.mmap:
+def memfd(nbytes):
     fd = os.memfd_create("page-locked")
     try:
         os.ftruncate(fd, nbytes)
@@ -80,10 +73,8 @@ def memfd(nbytes: int) -> mmap.mmap:
 
 
 @pytest.mark.parametrize("map_memory", [anonymous, hugepages, memfd])
-def test_memory_of_any_kind_is_page_locked(
-    gpu: int, measured: Measured, map_memory: Callable[[int], mmap.mmap]
-) -> None:
-    memory: HostBuffer = np.frombuffer(map_memory(8 * MIB), np.uint8)
+def test_memory_of_any_kind_is_page_locked(gpu, measured, map_memory):
+    memory = np.frombuffer(map_memory(8 * MIB), np.uint8)
     memory[:] = np.random.default_rng(1).integers(0, 256, memory.size, np.uint8)
     start = time.perf_counter()
     cuda.page_lock(memory, gpu)
@@ -96,8 +87,8 @@ def test_memory_of_any_kind_is_page_locked(
 
 
 @pytest.mark.parametrize("page_locked", [False, True])
-def test_the_speed_of_copies_is_measured(gpu: int, measured: Measured, page_locked: bool) -> None:
-    memory: HostBuffer = np.frombuffer(anonymous(64 * MIB), np.uint8)
+def test_the_speed_of_copies_is_measured(gpu, measured, page_locked):
+    memory = np.frombuffer(anonymous(64 * MIB), np.uint8)
     memory[:] = 1  # so that all pages are there
     if page_locked:
         cuda.page_lock(memory, gpu)

@@ -1,7 +1,5 @@
 """Builds and runs images with buildah, which needs neither a daemon nor namespaces of its own."""
 
-from __future__ import annotations
-
 import ast
 import json
 import platform

@@ -4,12 +4,9 @@ The base is a minimal Debian in place of the CUDA image, and libxnvme is left ou
 registries of Docker and conda-forge need not be reached. Needs root, buildah and debootstrap.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -28,7 +25,7 @@ READ_FILES = {"dali", "dali-nommap", "dali-io-file", "python-file", "memory", "n
 
 
 @pytest.fixture(scope="module")
-def buildah() -> Iterator[Buildah]:
+def buildah():
     """Storage with the image: gigabytes, so not below /tmp, which may be in memory."""
     KEPT.mkdir(exist_ok=True)
     base = KEPT / "base.tar"
@@ -41,7 +38,7 @@ def buildah() -> Iterator[Buildah]:
 
 
 @pytest.fixture(scope="module")
-def container(buildah: Buildah) -> Container:
+def container(buildah):
     """A container that runs benchmark.py. All tests share its /tmp."""
     name = buildah("from", TAG)
     entry_point = tuple(buildah.config(TAG)["Entrypoint"])
@@ -49,14 +46,14 @@ def container(buildah: Buildah) -> Container:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """Pictures that every user may read."""
     directory = make_pictures(tmp_path_factory.mktemp("data"))
     directory.chmod(0o755)
     return directory
 
 
-def tracked(*paths: str) -> set[str]:
+def tracked(*paths):
     """The files of the repository that git tracks below `paths`."""
     listed = subprocess.run(
         ["git", "ls-files", *paths], cwd=ROOT, check=True, capture_output=True, text=True
@@ -64,18 +61,18 @@ def tracked(*paths: str) -> set[str]:
     return set(listed.stdout.splitlines())
 
 
-def owner(path: Path) -> str:
+def owner(path):
     status = path.stat()
     return f"{status.st_uid}:{status.st_gid}"
 
 
-def names(directory: Path) -> set[str]:
+def names(directory):
     """The files below a directory, without the byte code that pip compiles."""
     found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return {str(path) for path in found if "__pycache__" not in path.parts}
 
 
-def test_the_image_holds_the_program_and_the_installed_library(container: Container) -> None:
+def test_the_image_holds_the_program_and_the_installed_library(container):
     root = container.root
     assert {path.name for path in (root / "opt").iterdir()} == {"dali_storage", "venv"}
     assert names(root / "opt" / "dali_storage") == tracked("benchmark.py", "benchmarks")
@@ -90,7 +87,7 @@ def test_the_image_holds_the_program_and_the_installed_library(container: Contai
     assert not {path.name for path in packages.iterdir()} & foreign
 
 
-def test_the_image_holds_no_repository_and_no_cache(container: Container) -> None:
+def test_the_image_holds_no_repository_and_no_cache(container):
     root = container.root
     left = [path for path in root.rglob(".*") if path.name == ".git" or "cache" in path.name]
     assert left == []
@@ -99,7 +96,7 @@ def test_the_image_holds_no_repository_and_no_cache(container: Container) -> Non
     assert names(root / "var" / "cache" / "apt") <= {"archives/lock"}
 
 
-def test_the_image_has_no_trace_of_the_machine_that_built_it(container: Container) -> None:
+def test_the_image_has_no_trace_of_the_machine_that_built_it(container):
     root = container.root
     assert [*root.glob("etc/pip.conf"), *root.glob("root/.config"), *root.glob("root/*.pem")] == []
     config = container.buildah.config(TAG)
@@ -107,14 +104,14 @@ def test_the_image_has_no_trace_of_the_machine_that_built_it(container: Containe
     assert str(ROOT) not in json.dumps(config)
 
 
-def test_help_is_shown_by_default(container: Container) -> None:
+def test_help_is_shown_by_default(container):
     done = container(USERS[0], *container.buildah.config(TAG)["Cmd"])
     assert done.returncode == 0
     assert done.stdout.startswith("usage: benchmark.py ")
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_compare_reads_a_mounted_folder(container: Container, user: str, data: Path) -> None:
+def test_compare_reads_a_mounted_folder(container, user, data):
     kept = f"/tmp/result-{user}.json"
     options = ("--verify", "--rounds", "1", "--batchsize", "8", "--json", kept)
     done = container(user, "compare", "--datadir", "/data", *options, volumes=(f"{data}:/data:ro",))
@@ -130,7 +127,7 @@ def test_compare_reads_a_mounted_folder(container: Container, user: str, data: P
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_demo_makes_its_images_and_compares_the_legs(container: Container, user: str) -> None:
+def test_demo_makes_its_images_and_compares_the_legs(container, user):
     done = container(user, "demo", "--rounds", "1", "--batches", "20")
     assert done.returncode == 0, done.stderr
     assert owner(container.root / "tmp" / "demo" / "train") == USERS[0]

@@ -1,7 +1,5 @@
 """What catalogs of samples have, to compare them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dali_storage.contract.catalog import Catalog

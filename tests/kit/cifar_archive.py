@@ -1,7 +1,5 @@
 """Archives of CIFAR-10 and CIFAR-100 with random images, byte for byte as the original ones."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Tars are written by the standard library. The others follow tensorflow/core/lib/
 and tensorflow/core/example/*.proto, MXNet's recordio.cc, and DALI's tools/wds2idx.py.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import tarfile

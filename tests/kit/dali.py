@@ -1,7 +1,5 @@
 """Pipelines of DALI for the tests of readers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

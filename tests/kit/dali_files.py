@@ -1,7 +1,5 @@
 """The samples that fn.readers.file finds, which are the oracle, and those that we find."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Block devices and file systems of the tests' own, on loop devices. They need root."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The kernel module dmabuf_import and the driver API of CUDA, as stand-ins."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

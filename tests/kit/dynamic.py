@@ -1,7 +1,5 @@
 """Readers of DALI's dynamic mode: ours beside ndd.readers.File, which is the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 

@@ -7,8 +7,6 @@ iterators of DALI are trained with beside the loaders, and the second process ki
 CHECKPOINT is the one to begin with; otherwise, it is the newest complete one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -6,8 +6,6 @@ GPU memory on the stream that it is given, and its reads of page-locked memory u
 are taken.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections import deque
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Work that is queued on a stream is done as late as it may be: when somebody waits for it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import mmap

@@ -1,7 +1,5 @@
 """The promises about files that all backends share which read them from a file system."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

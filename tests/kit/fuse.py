@@ -3,8 +3,6 @@
 Its server is a fork of this process. It needs no package; /dev/fuse and a mount namespace do.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

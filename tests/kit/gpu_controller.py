@@ -1,7 +1,5 @@
 """A controller, its registers, memory on the bus and launches, for queue pairs of our own."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A machine with a GPU and an NVMe controller: files of dev, proc and sys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT_COMPLEX = "pci0000:16"

@@ -5,8 +5,6 @@
 KERNEL is the library of the kernel for the host.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Ctrl-C at a chosen point in the code, which a user hits once in a thousand times."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys

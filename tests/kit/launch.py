@@ -7,8 +7,6 @@ are forked, which saves most of the time; and torch's stores are files in the di
 servers listen on all addresses. tests/distributed runs the command `torchrun` itself.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Files with layouts on disk that are hard to read right, and their map."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

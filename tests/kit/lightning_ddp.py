@@ -6,8 +6,6 @@ Writes OUT/RANK.json: the shard before, in and after the training, and the sampl
 training and of validation.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import astuple

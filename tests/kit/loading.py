@@ -1,7 +1,5 @@
 """Cheap pipelines for tests of Loader, and what the reader of DALI delivers in their place."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable

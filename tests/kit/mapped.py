@@ -1,7 +1,5 @@
 """Files on disks and their maps, and the promises about disks that readers of maps share."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

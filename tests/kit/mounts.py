@@ -3,8 +3,6 @@
 python -m tests.kit.mounts KIND ROOT DIRECTORY
 """
 
-from __future__ import annotations
-
 import errno
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 All that they have started ends with them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import socket

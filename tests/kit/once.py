@@ -1,7 +1,5 @@
 """Data that is made once a run, also if several processes of pytest-xdist share the run."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of options in docs/backends.md: `python -m tests.kit.option_tables` writes them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

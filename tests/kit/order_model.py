@@ -3,8 +3,6 @@
 Written from the C++ code and the C++ standard, without the code under test.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, count

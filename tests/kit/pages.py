@@ -1,7 +1,5 @@
 """The pages: README, CONTRIBUTING, CHANGELOG and docs/, and their snippets."""
 
-from __future__ import annotations
-
 import re
 
 from tests.kit.paths import ROOT

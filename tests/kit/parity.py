@@ -1,7 +1,5 @@
 """Random configurations of a reader beside the real one of DALI, which is the oracle."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import shutil

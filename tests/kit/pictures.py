@@ -1,7 +1,5 @@
 """A small data set of pictures, for the tests of the benchmark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The same images through a loader and through Pillow, and how far they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a process has open and runs, waiting for events, and processes of the tests' own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -5,8 +5,6 @@ python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.kit.ran
 Every process writes what it has seen to DIR/RANK.json.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -7,8 +7,6 @@ Ray has committed the checkpoints before it. The labels of each step are in
 DIRECTORY/labels-WORKERS-ATTEMPT-RANK.jsonl.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

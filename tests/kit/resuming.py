@@ -1,7 +1,5 @@
 """Pipelines of all ranks whose samples are their places in the list, and states of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A seccomp filter like that of a container runtime: some system calls fail."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import platform

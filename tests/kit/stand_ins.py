@@ -1,7 +1,5 @@
 """A reader without storage, which records, blocks and fails on request."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable

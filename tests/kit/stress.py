@@ -6,8 +6,6 @@ Four loops keep the processors busy and a writer keeps the disk busy. Each run h
 files and tests, and another PYTHONHASHSEED; `--seed` repeats them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The last lines of a run: skipped promises by reason, and commands that repeat a failure."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections import Counter

@@ -5,8 +5,6 @@ test-soak). `pytest --tier all` is what `make test-all` runs. tests/conftest.py 
 the tests are imported.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

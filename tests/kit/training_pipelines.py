@@ -1,7 +1,5 @@
 """Pipelines for the tests of `Loader` in training frameworks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import cycle, islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees of files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small WebDataset, its index, and what reads it."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Handles and commands that the tests of libxnvme's bindings share."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

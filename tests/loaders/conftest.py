@@ -1,18 +1,14 @@
 """Small archives of CIFAR, and torch with one thread."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.kit.cifar_archive import ROWS, Images, write_cifar10, write_cifar100
+from tests.kit.cifar_archive import ROWS, write_cifar10, write_cifar100
 
 
 @pytest.fixture(scope="package")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Images]]:
+def archive(tmp_path_factory):
     """Both forms of a small CIFAR-10 and CIFAR-100, read-only, and what is in CIFAR-10."""
     root = tmp_path_factory.mktemp("cifar")
     write_cifar100(root, rows=ROWS)
@@ -20,19 +16,19 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, I
 
 
 @pytest.fixture(scope="package")
-def cifar(archive: tuple[Path, dict[str, Images]]) -> Path:
+def cifar(archive):
     """The directory of the archives, which no test changes."""
     return archive[0]
 
 
 @pytest.fixture
-def copy(cifar: Path, tmp_path: Path) -> Path:
+def copy(cifar, tmp_path):
     """A copy of CIFAR-10 that a test may change."""
     return shutil.copytree(cifar, tmp_path / "root", ignore=shutil.ignore_patterns("cifar-100-*"))
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread():
     """So small networks are slower with several, and much slower on a busy machine."""
     import torch
 

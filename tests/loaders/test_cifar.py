@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 out of archives like the original ones. The oracle is torchvision."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle
@@ -17,7 +15,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 from torchvision.transforms import v2
 
 from dali_storage.dali import catalog
-from dali_storage.loaders import Loader, Shard, cifar10, cifar100
+from dali_storage.loaders import Shard, cifar10, cifar100
 from dali_storage.loaders.transforms import presets
 from tests.kit.cifar_archive import (
     BINARY,
@@ -41,11 +39,11 @@ RAW = {**SHUFFLED, "shuffle": False}
 LOADERS: dict[int, Any] = {10: cifar10, 100: cifar100}
 
 
-def by_torchvision(root: Path, split: str, classes: int = 10) -> Images:
+def by_torchvision(root, split, classes=10):
     """What torchvision reads, except that it does not compare hashes."""
     of = CIFAR100 if classes == 100 else CIFAR10
 
-    class Unchecked(of):  # type: ignore[misc, valid-type]
+    class Unchecked(of):
         train_list = [(name, None) for name, _ in of.train_list]  # noqa: RUF012
         test_list = [(name, None) for name, _ in of.test_list]  # noqa: RUF012
         meta = {**of.meta, "md5": None}  # noqa: RUF012
@@ -54,7 +52,7 @@ def by_torchvision(root: Path, split: str, classes: int = 10) -> Images:
     return Images(data.data.transpose(0, 3, 1, 2).reshape(-1, 3072), np.array(data.targets))
 
 
-def taken(loader: Loader) -> Images:
+def taken(loader):
     """One epoch."""
     images, labels = zip(*loader, strict=True)
     assert all(each.dtype == np.int64 and each.ndim == 1 for each in labels)
@@ -63,20 +61,20 @@ def taken(loader: Loader) -> Images:
     return Images(pixels.reshape(-1, 3072), np.concatenate(labels))
 
 
-def require_equal(found: Images, expected: Images) -> None:
+def require_equal(found, expected):
     assert found.pixels.dtype == np.uint8
     assert np.array_equal(found.pixels, expected.pixels)
     assert np.array_equal(found.labels, expected.labels)
 
 
-def in_any_order(*parts: Images) -> list[tuple[bytes, int]]:
+def in_any_order(*parts):
     return sorted((bytes(row), y) for p in parts for row, y in zip(p.pixels, p.labels, strict=True))
 
 
 # The archive that the tests write
 
 
-def test_names_of_classes_are_pickled_byte_for_byte_as_in_the_original_archive() -> None:
+def test_names_of_classes_are_pickled_byte_for_byte_as_in_the_original_archive():
     """torchvision knows the hashes of the original files."""
     names = pickled({"num_cases_per_batch": 10_000, "label_names": CLASSES, "num_vis": 3072})
     assert hashlib.md5(names).hexdigest() == CIFAR10.meta["md5"]
@@ -84,7 +82,7 @@ def test_names_of_classes_are_pickled_byte_for_byte_as_in_the_original_archive()
     assert hashlib.md5(names).hexdigest() == CIFAR100.meta["md5"]
 
 
-def test_torchvision_and_pickle_read_the_archive(archive: tuple[Path, dict[str, Images]]) -> None:
+def test_torchvision_and_pickle_read_the_archive(archive):
     root, expected = archive
     for split, images in expected.items():
         require_equal(by_torchvision(root, split), images)
@@ -100,9 +98,7 @@ def test_torchvision_and_pickle_read_the_archive(archive: tuple[Path, dict[str, 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("form", [*FORMS, "cifar-100-python", "cifar-100-binary"])
-def test_images_and_fine_labels_are_those_of_torchvision(
-    cifar: Path, form: str, split: Any
-) -> None:
+def test_images_and_fine_labels_are_those_of_torchvision(cifar, form, split):
     classes = 100 if "100" in form else 10
     with LOADERS[classes](cifar / form, split, batch_size=32, **RAW) as loader:
         found = taken(loader)
@@ -123,14 +119,7 @@ def test_images_and_fine_labels_are_those_of_torchvision(
     ids=["memory", "python-file", "direct", "block"],
 )
 @pytest.mark.parametrize("form", FORMS)
-def test_every_backend_gives_the_same_images(
-    request: pytest.FixtureRequest,
-    cifar: Path,
-    tmp_path: Path,
-    form: str,
-    backend: str,
-    options: dict[str, Any],
-) -> None:
+def test_every_backend_gives_the_same_images(request, cifar, tmp_path, form, backend, options):
     expected = by_torchvision(cifar, "train")
     if backend == "block":
         mount = request.getfixturevalue("ext4").mount
@@ -142,8 +131,8 @@ def test_every_backend_gives_the_same_images(
 
 
 def test_the_directory_above_links_relative_paths_and_bytes_are_roots_and_python_comes_first(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    copy, monkeypatch
+):
     expected = by_torchvision(copy, "test")
     (copy.parent / "link").symlink_to(copy)
     monkeypatch.chdir(copy.parent)
@@ -156,15 +145,13 @@ def test_the_directory_above_links_relative_paths_and_bytes_are_roots_and_python
         require_equal(taken(loader), expected)
 
 
-def write_test_split(root: Path, images: Images) -> Images:
+def write_test_split(root, images):
     (root / "test_batch").write_bytes(batch_of_python("testing batch 1 of 1", images))
     (root / "batches.meta").write_bytes(pickled({"label_names": CLASSES}))
     return images
 
 
-def test_a_file_of_10000_images_is_read_and_records_are_named_by_file_and_place(
-    cifar: Path, tmp_path: Path
-) -> None:
+def test_a_file_of_10000_images_is_read_and_records_are_named_by_file_and_place(cifar, tmp_path):
     images = write_test_split(tmp_path, make_images(10_000, 10, seed=3))
     with cifar10(tmp_path, "test", batch_size=500, **RAW) as loader:
         require_equal(taken(loader), images)
@@ -177,7 +164,7 @@ def test_a_file_of_10000_images_is_read_and_records_are_named_by_file_and_place(
         assert len(samples) == 5 * ROWS
 
 
-def test_an_array_in_fortrans_order_is_read_but_not_by_another_backend(tmp_path: Path) -> None:
+def test_an_array_in_fortrans_order_is_read_but_not_by_another_backend(tmp_path):
     images = make_images(40, 10, seed=1)
     write_test_split(tmp_path, Images(np.asfortranarray(images.pixels), images.labels))
     with cifar10(tmp_path, "test", batch_size=7, **RAW) as loader:
@@ -194,7 +181,7 @@ def test_an_array_in_fortrans_order_is_read_but_not_by_another_backend(tmp_path:
     reason="no original CIFAR-10: extract cifar-10-python.tar.gz, and name it by CIFAR10_ROOT",
 )
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_original_archive_is_read_as_by_torchvision(split: Any) -> None:
+def test_the_original_archive_is_read_as_by_torchvision(split):
     root = Path(os.environ["CIFAR10_ROOT"])
     with cifar10(root, split, batch_size=500, **RAW) as loader:
         found = taken(loader)
@@ -203,7 +190,7 @@ def test_the_original_archive_is_read_as_by_torchvision(split: Any) -> None:
     require_equal(found, by_torchvision(root, split))
 
 
-def test_a_loader_can_be_used_after_an_error_when_the_file_is_mended(copy: Path) -> None:
+def test_a_loader_can_be_used_after_an_error_when_the_file_is_mended(copy):
     path = copy / PYTHON / "test_batch"
     content = path.read_bytes()
     path.write_bytes(content[:-1000])
@@ -218,9 +205,7 @@ def test_a_loader_can_be_used_after_an_error_when_the_file_is_mended(copy: Path)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_epoch_for_training_is_shuffled_and_its_shards_have_every_image_once(
-    cifar: Path, form: str
-) -> None:
+def test_every_epoch_for_training_is_shuffled_and_its_shards_have_every_image_once(cifar, form):
     expected = by_torchvision(cifar, "train")
     with cifar10(cifar / form, "train", batch_size=64, **SHUFFLED) as loader:
         epochs = [taken(loader) for _ in range(3)]
@@ -235,8 +220,8 @@ def test_every_epoch_for_training_is_shuffled_and_its_shards_have_every_image_on
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_restored_state_goes_on_bit_for_bit(cifar: Path, form: str) -> None:
-    def open_loader() -> Loader:
+def test_a_restored_state_goes_on_bit_for_bit(cifar, form):
+    def open_loader():
         return cifar10(cifar / form, "train", batch_size=32, **ALL)
 
     with open_loader() as loader:
@@ -253,22 +238,22 @@ def test_a_restored_state_goes_on_bit_for_bit(cifar: Path, form: str) -> None:
         assert all(map(np.array_equal, *pair))
 
 
-def test_incomplete_batches_are_dropped_for_training_and_else_delivered(cifar: Path) -> None:
+def test_incomplete_batches_are_dropped_for_training_and_else_delivered(cifar):
     for split, batches in (("train", [64] * 4), ("test", [60])):
-        with cifar10(cifar, split, batch_size=64, **ALL) as loader:  # type: ignore[arg-type]
+        with cifar10(cifar, split, batch_size=64, **ALL) as loader:
             assert [len(labels) for _, labels in loader] == batches
 
 
 # Pixels
 
 
-def normalised(images: torch.Tensor, preset: presets.Preset) -> torch.Tensor:
+def normalised(images, preset):
     scaled = v2.functional.to_dtype(images, torch.float32, scale=True)
     return v2.functional.normalize(scaled, list(preset.mean), list(preset.std))
 
 
 @pytest.mark.parametrize("classes", LOADERS)
-def test_images_for_evaluation_are_normalised_as_by_torchvision(cifar: Path, classes: int) -> None:
+def test_images_for_evaluation_are_normalised_as_by_torchvision(cifar, classes):
     with LOADERS[classes](cifar, "test", batch_size=60, device="cpu") as loader:
         ((images, _),) = loader
     raw = torch.from_numpy(by_torchvision(cifar, "test", classes).pixels.reshape(-1, 3, 32, 32))
@@ -278,11 +263,9 @@ def test_images_for_evaluation_are_normalised_as_by_torchvision(cifar: Path, cla
 
 
 @pytest.mark.parametrize("classes", LOADERS)
-def test_images_for_training_are_padded_crops_and_flips_of_torchvision(
-    cifar: Path, classes: int
-) -> None:
+def test_images_for_training_are_padded_crops_and_flips_of_torchvision(cifar, classes):
     """Each is one of the 81 crops, or its mirror image: that of the same draw."""
-    preset: presets.Preset = getattr(presets, f"CIFAR{classes}_TRAIN")
+    preset = getattr(presets, f"CIFAR{classes}_TRAIN")
     data = by_torchvision(cifar, "train", classes).pixels.reshape(-1, 3, 32, 32)
     epochs = 300 // len(data)
     with LOADERS[classes](cifar, "train", batch_size=60, shuffle=False, device="cpu") as loader:

@@ -1,7 +1,5 @@
 """Archives of CIFAR that are packed, incomplete, damaged or hostile, and wrong arguments."""
 
-from __future__ import annotations
-
 import operator
 import os
 import pickle
@@ -36,7 +34,7 @@ BATCH = make_images(4, 10, seed=0)
 GOOD = batch_of_python("testing batch 1 of 1", BATCH)
 
 
-def open_test_split(directory: Path) -> None:
+def open_test_split(directory):
     """Read the files; no pipeline is needed for that."""
     with cifar10(directory, "test", batch_size=2, **RAW) as loader:
         len(loader)
@@ -45,17 +43,17 @@ def open_test_split(directory: Path) -> None:
 # Contents
 
 
-def batch(**changes: Any) -> bytes:
+def batch(**changes):
     """A batch of 4 images with other items; those that are None are left out."""
     items = {"labels": [1, 2, 3, 4], "data": BATCH.pixels} | changes
     return pickled({key: value for key, value in items.items() if value is not None})
 
 
-def of_python_3(content: bytes) -> bytes:
+def of_python_3(content):
     return pickle.dumps(pickle.loads(content, encoding="latin1"), 2)
 
 
-def lines(*names: str) -> bytes:
+def lines(*names):
     return "\n".join(names).encode()
 
 
@@ -115,16 +113,14 @@ CHANGED: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     [*REPLACED.values(), *CHANGED.values()],
     ids=[*REPLACED, *CHANGED],
 )
-def test_wrong_contents_are_refused_by_the_name_of_the_file(
-    copy: Path, name: str, change: Any, message: str
-) -> None:
+def test_wrong_contents_are_refused_by_the_name_of_the_file(copy, name, change, message):
     path = copy / (BINARY if name.endswith((".bin", ".txt")) else PYTHON) / name
     path.write_bytes(change if isinstance(change, bytes) else change(path.read_bytes()))
     with pytest.raises(ValueError, match=f"^'{path}': {message}"):
         open_test_split(path.parent)
 
 
-def test_a_name_in_a_text_file_is_a_line(copy: Path) -> None:
+def test_a_name_in_a_text_file_is_a_line(copy):
     names = ["fire truck", *CLASSES[1:]]
     (copy / BINARY / TEXT).write_text("\r\n".join([*names, "", " "]))
     with cifar10(copy / BINARY, "test", batch_size=2, **RAW) as loader:
@@ -138,9 +134,7 @@ _CHANGES = st.lists(
 
 
 @given(changes=_CHANGES, cut=st.integers(0, len(GOOD)) | st.none())
-def test_a_damaged_batch_is_refused_or_read_as_pickle_does(
-    changes: list[tuple[int, int]], cut: int | None
-) -> None:
+def test_a_damaged_batch_is_refused_or_read_as_pickle_does(changes, cut):
     content = bytearray(GOOD[:cut])
     for place, value in changes:
         content[place : place + 1] = bytes([value])[: len(content) - place]
@@ -156,23 +150,23 @@ def test_a_damaged_batch_is_refused_or_read_as_pickle_does(
 # Files and directories
 
 
-def replaced_by_itself(path: Path) -> None:
+def replaced_by_itself(path):
     path.rename(path.with_name("moved"))
     path.symlink_to(path)
 
 
-def replaced_by_a_fifo(path: Path) -> None:
+def replaced_by_a_fifo(path):
     """Which open() would wait for."""
     path.unlink()
     os.mkfifo(path)
 
 
-def replaced_by_a_directory(path: Path) -> None:
+def replaced_by_a_directory(path):
     path.unlink()
     path.mkdir()
 
 
-def of_a_terabyte(path: Path) -> None:
+def of_a_terabyte(path):
     os.truncate(path, 1 << 40)
 
 
@@ -188,15 +182,15 @@ def of_a_terabyte(path: Path) -> None:
     ],
 )
 def test_a_file_that_is_missing_or_cannot_be_read_is_refused_by_its_name(
-    copy: Path, change: Any, error: Any, message: str, name: str
-) -> None:
+    copy, change, error, message, name
+):
     path = copy / PYTHON / name
     change(path)
     with pytest.raises(error, match=message.format(name=name, path=path)):
         cifar10(path.parent, "test", batch_size=2, **RAW)
 
 
-def test_all_missing_files_of_the_split_are_named(copy: Path) -> None:
+def test_all_missing_files_of_the_split_are_named(copy):
     for name in ("data_batch_3", "data_batch_5"):
         (copy / PYTHON / name).unlink()
     with pytest.raises(FileNotFoundError, match="data_batch_3, data_batch_5 missing") as caught:
@@ -207,9 +201,7 @@ def test_all_missing_files_of_the_split_are_named(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"])
-def test_a_packed_archive_is_refused_with_the_command_that_extracts_it(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_packed_archive_is_refused_with_the_command_that_extracts_it(tmp_path, name):
     folder = tmp_path / "my data"
     folder.mkdir()
     packed = folder / name
@@ -243,9 +235,7 @@ TEN: dict[str, Any] = {"root": PYTHON, "split": "test", "batch_size": 2}
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_wrong_arguments_are_refused_by_the_call(
-    cifar: Path, load: Any, arguments: dict[str, Any], error: Any, message: str
-) -> None:
+def test_wrong_arguments_are_refused_by_the_call(cifar, load, arguments, error, message):
     given = TEN | RAW | arguments
     if isinstance(given["root"], str):
         given["root"] = cifar / given["root"]
@@ -279,8 +269,8 @@ class WholeFiles(MemoryReader):
     ],
 )
 def test_a_backend_or_shard_that_cannot_read_the_images_is_refused_at_the_first_use(
-    cifar: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, options: Any, message: str
-) -> None:
+    cifar, monkeypatch, reader, options, message
+):
     monkeypatch.setattr(registry, "load", lambda name: reader)
     before = lanes()
     with (

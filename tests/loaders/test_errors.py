@@ -1,14 +1,9 @@
 """What a Loader does when something fails, and what it refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +30,7 @@ SAMPLES, BATCH = 20, 4
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> list[Path]:
+def pictures(tmp_path):
     """20 JPEGs."""
     generator = np.random.default_rng(0)
     for number in range(SAMPLES):
@@ -44,11 +39,11 @@ def pictures(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.iterdir())
 
 
-def decoding(files: list[Path], depth: int = 2, **resize: Any) -> Callable[..., Any]:
+def decoding(files, depth=2, **resize):
     """Makes pipelines of (label, image)."""
 
     @pipeline_def(batch_size=BATCH, num_threads=1, device_id=None, enable_checkpointing=True)
-    def make(shard_id: int, num_shards: int) -> Any:
+    def make(shard_id, num_shards):
         data, labels = readers.file(
             name="Reader",
             files=[str(file) for file in files],
@@ -63,7 +58,7 @@ def decoding(files: list[Path], depth: int = 2, **resize: Any) -> Callable[..., 
 
 
 @contextlib.contextmanager
-def changed(file: Path, cut: bool = False) -> Iterator[None]:
+def changed(file, cut=False):
     """The file is missing, or cut off within the pixels of its picture.
 
     DALI 2.4.0 dies, in a large batch, of a file whose header is damaged; also with its own reader.
@@ -78,9 +73,9 @@ def changed(file: Path, cut: bool = False) -> Iterator[None]:
 
 
 @pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> list[MemoryReader]:
+def closed(monkeypatch):
     """The readers that were closed."""
-    seen: list[MemoryReader] = []
+    seen = []
     monkeypatch.setattr(MemoryReader, "close", lambda reader: seen.append(reader))
     return seen
 
@@ -89,9 +84,7 @@ EPOCH = [list(range(begin, begin + BATCH)) for begin in range(0, SAMPLES, BATCH)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_a_missing_file_is_reported_in_its_place(
-    loader: Any, pictures: list[Path], depth: int
-) -> None:
+def test_a_missing_file_is_reported_in_its_place(loader, pictures, depth):
     """After the batches before it; and the file may come back."""
     one = loader(decoding(pictures, depth))
     assert len(one) == 5
@@ -116,9 +109,7 @@ def test_a_missing_file_is_reported_in_its_place(
     assert one.epoch == 8
 
 
-def test_a_missing_file_of_the_first_batch_ends_no_later_epoch(
-    loader: Any, pictures: list[Path]
-) -> None:
+def test_a_missing_file_of_the_first_batch_ends_no_later_epoch(loader, pictures):
     one = loader(decoding(pictures))
     len(one)
     with changed(pictures[0]), pytest.raises(FileNotFoundError):
@@ -128,9 +119,7 @@ def test_a_missing_file_of_the_first_batch_ends_no_later_epoch(
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["missing", "corrupt"])
-def test_a_missing_or_corrupt_file_that_nobody_asked_for_does_no_harm(
-    loader: Any, pictures: list[Path], cut: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_or_corrupt_file_that_nobody_asked_for_does_no_harm(loader, pictures, cut, capfd):
     """It is in a batch that was under way when its epoch was left."""
     one = loader(decoding(pictures))
     with changed(pictures[BATCH if cut else 2 * BATCH], cut):
@@ -140,9 +129,7 @@ def test_a_missing_or_corrupt_file_that_nobody_asked_for_does_no_harm(
     assert labels(one) == EPOCH
 
 
-def test_a_corrupt_image_ends_its_epoch_and_names_the_files(
-    loader: Any, pictures: list[Path], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corrupt_image_ends_its_epoch_and_names_the_files(loader, pictures, capfd):
     one = loader(decoding(pictures))
     with changed(pictures[6], cut=True):
         for epoch in range(2):
@@ -168,7 +155,7 @@ def test_a_corrupt_image_ends_its_epoch_and_names_the_files(
     assert one.epoch == 2
 
 
-def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(loader: Any, closed: Any) -> None:
+def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(loader, closed):
     """When the pipeline is made anew, an epoch would have other batches."""
     sizes = iter([22, 23, 22])
     one = loader(lambda **arguments: Make(samples=next(sizes))(**arguments))
@@ -185,7 +172,7 @@ def test_a_data_set_that_changed_is_not_mixed_with_the_old_one(loader: Any, clos
     assert len(labels(one)) == 6
 
 
-def test_images_of_different_sizes_are_refused(loader: Any, pictures: list[Path]) -> None:
+def test_images_of_different_sizes_are_refused(loader, pictures):
     Image.new("RGB", (20, 17)).save(pictures[5])
     one = loader(decoding(pictures))
     iterator = iter(one)
@@ -198,7 +185,7 @@ def test_images_of_different_sizes_are_refused(loader: Any, pictures: list[Path]
     assert labels(iterator) == EPOCH[1:]
 
 
-def interrupted_next(iterator: Any, point: int) -> tuple[Any, bool]:
+def interrupted_next(iterator, point):
     """The next batch, if one was given, and whether a Ctrl-C at this point has ended the call.
 
     `next()` would be a C function, at the end of which a Ctrl-C loses what it has returned.
@@ -217,12 +204,12 @@ def interrupted_next(iterator: Any, point: int) -> tuple[Any, bool]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 @pytest.mark.parametrize("sound", [True, False], ids=["taking", "making anew"])
-def test_ctrl_c_loses_no_batch_and_repeats_none(loader: Any, sound: bool) -> None:
+def test_ctrl_c_loses_no_batch_and_repeats_none(loader, sound):
     """At any point while a batch is taken, or while the pipeline is made anew after that."""
     expected = labels(loader(Make()))
     one = loader(Make())
     iterator = iter(one)
-    seen: list[list[int]] = []
+    seen = []
     interrupts = 0
     for point in range(0, 180, 1 if sound else 3):
         if sound:
@@ -239,7 +226,7 @@ def test_ctrl_c_loses_no_batch_and_repeats_none(loader: Any, sound: bool) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_while_an_epoch_is_left_leaves_the_next_one_whole(loader: Any) -> None:
+def test_ctrl_c_while_an_epoch_is_left_leaves_the_next_one_whole(loader):
     make = Make(order={"shuffle_after_epoch": True})
     expected = stream(make)
     one = loader(make)
@@ -257,7 +244,7 @@ def test_ctrl_c_while_an_epoch_is_left_leaves_the_next_one_whole(loader: Any) ->
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("what", ["save", "load"])
-def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader: Any, what: str) -> None:
+def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader, what):
     expected = labels(loader(Make()))
     one, other = loader(Make()), loader(Make())
     list(islice(other, 2))
@@ -284,14 +271,14 @@ def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader: Any, what
     assert interrupts > 20
 
 
-def test_a_loader_is_refused_in_a_fork(loader: Any) -> None:
+def test_a_loader_is_refused_in_a_fork(loader):
     """It would wait for threads that it does not have."""
     one = loader(Make())
     iterator = iter(one)
     next(iterator)
     for use in (lambda: next(iterator), lambda: iter(one), lambda: len(one), one.state_dict):
 
-        def child(use: Callable[[], object] = use) -> None:
+        def child(use=use):
             try:
                 use()
             except RuntimeError:
@@ -302,9 +289,7 @@ def test_a_loader_is_refused_in_a_fork(loader: Any) -> None:
     assert len(list(iterator)) == 5
 
 
-def test_a_shard_that_was_not_known_at_the_first_use_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shard_that_was_not_known_at_the_first_use_is_refused(monkeypatch):
     """A script that asks for len() before the launcher has said which rank it is."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
@@ -318,11 +303,11 @@ def test_a_shard_that_was_not_known_at_the_first_use_is_refused(
         assert sorted(chain(*labels(one))) == list(range(11, 22))
 
 
-def two_readers(second: Callable[..., Any] = MEMORY, **options: Any) -> Callable[..., Any]:
+def two_readers(second=MEMORY, **options):
     """Makes pipelines of the labels of two readers."""
 
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
-    def make(shard_id: int, num_shards: int) -> Any:
+    def make(shard_id, num_shards):
         shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
         files = {"files": [str(FILE)] * 22, "labels": list(range(22))}
         _, one = MEMORY(name="Reader", **shard, **files)
@@ -332,7 +317,7 @@ def two_readers(second: Callable[..., Any] = MEMORY, **options: Any) -> Callable
     return make
 
 
-def of_another_shard(checkpoint: bytes | None, **_: Any) -> Any:
+def of_another_shard(checkpoint, **_):
     return Make()(checkpoint=checkpoint, shard_id=1, num_shards=2)
 
 
@@ -353,8 +338,8 @@ def of_another_shard(checkpoint: bytes | None, **_: Any) -> Any:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_pipeline_that_cannot_be_used_is_refused_and_its_readers_closed(
-    loader: Any, closed: Any, make: Any, words: str, readers: int
-) -> None:
+    loader, closed, make, words, readers
+):
     one = loader(make, last_batch="drop")
     with pytest.raises(ValueError, match=words) as raised:
         len(one)
@@ -363,7 +348,7 @@ def test_a_pipeline_that_cannot_be_used_is_refused_and_its_readers_closed(
 
 
 @pytest.mark.parametrize("last_batch", ["partial", "drop"])
-def test_all_readers_of_a_pipeline_move_together(loader: Any, last_batch: str) -> None:
+def test_all_readers_of_a_pipeline_move_together(loader, last_batch):
     """Images and their masks."""
     one = loader(two_readers(), last_batch=last_batch)
     for take in (2, 6, 1, 3):
@@ -385,15 +370,13 @@ def test_all_readers_of_a_pipeline_move_together(loader: Any, last_batch: str) -
         pipeline_def(lambda: None, batch_size=1, num_threads=1, device_id=None),
     ],
 )
-def test_a_make_that_does_not_take_its_arguments_is_refused_with_their_names(
-    loader: Any, make: Any
-) -> None:
+def test_a_make_that_does_not_take_its_arguments_is_refused_with_their_names(loader, make):
     with pytest.raises((TypeError, AssertionError)) as raised:
         len(loader(make))
     assert "make(checkpoint=" in raised.value.__notes__[0]
 
 
-def test_a_make_without_a_pipeline_is_refused(loader: Any) -> None:
+def test_a_make_without_a_pipeline_is_refused(loader):
     with pytest.raises(TypeError, match=r"make\(\) must return a pipeline of DALI, not 5"):
         len(loader(lambda **_: 5))
 
@@ -408,27 +391,25 @@ def test_a_make_without_a_pipeline_is_refused(loader: Any) -> None:
     ],
     ids=str,
 )
-def test_wrong_arguments_of_a_loader_are_refused(
-    arguments: dict[str, Any], error: type[Exception], words: str
-) -> None:
+def test_wrong_arguments_of_a_loader_are_refused(arguments, error, words):
     with pytest.raises(error, match=words):
         Loader(**{"make": Make(), "to": "numpy"} | arguments)
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, "1", None])
-def test_an_epoch_that_is_no_natural_number_is_refused(loader: Any, epoch: Any) -> None:
+def test_an_epoch_that_is_no_natural_number_is_refused(loader, epoch):
     with pytest.raises(ValueError, match="epoch must be an integer from 0 on"):
         loader(Make()).set_epoch(epoch)
 
 
 @pytest.mark.parametrize("package", ["torch", "jax"])
-def test_a_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_a_missing_framework_is_named(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BackendUnavailable, match=f"pip install {package}"):
-        Loader(Make(), to=package)  # type: ignore[arg-type]
+        Loader(Make(), to=package)
 
 
-def test_batches_that_others_take_do_not_end_an_epoch(loader: Any) -> None:
+def test_batches_that_others_take_do_not_end_an_epoch(loader):
     one = loader(Make())
     iterator = iter(one)
     next(iterator)
@@ -438,15 +419,15 @@ def test_batches_that_others_take_do_not_end_an_epoch(loader: Any) -> None:
     assert labels(one) == labels(loader(Make()))
 
 
-def test_another_source_of_a_pipeline_that_ends_is_reported(loader: Any) -> None:
+def test_another_source_of_a_pipeline_that_ends_is_reported(loader):
     """After the batches that it had."""
 
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
-    def make(shard_id: int, num_shards: int) -> Any:
+    def make(shard_id, num_shards):
         labels = Make().read(shard_id, num_shards)
         return labels, fn.external_source(lambda info: ends(info.idx_in_epoch), batch=False)
 
-    def ends(index: int) -> Any:
+    def ends(index):
         if index >= 12:
             raise StopIteration
         return np.array([index])
@@ -459,13 +440,11 @@ def test_another_source_of_a_pipeline_that_ends_is_reported(loader: Any) -> None
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_missing_file_beside_another_source_spoils_no_later_epoch(
-    loader: Any, pictures: list[Path], asked: bool
-) -> None:
+def test_a_missing_file_beside_another_source_spoils_no_later_epoch(loader, pictures, asked):
     """DALI drops a batch of the other source, so the pipeline must be made anew."""
 
     @pipeline_def(batch_size=BATCH, num_threads=1, device_id=None, enable_checkpointing=True)
-    def make(shard_id: int, num_shards: int) -> Any:
+    def make(shard_id, num_shards):
         shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
         _, labels = readers.file(name="Reader", files=list(map(str, pictures)), **shard)
         other = fn.external_source(lambda info: np.array([info.idx_in_epoch]), batch=False)

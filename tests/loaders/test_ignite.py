@@ -1,11 +1,7 @@
 """Ignite: trainer, evaluator and Checkpoint as they are, over a Loader; and a plain loop."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -37,7 +33,7 @@ class Run:
         self.trainer = create_supervised_trainer(
             self.model, optimizer, loss_of, output_transform=lambda x, y, *_: (x, y)
         )
-        self.batches: list[Any] = []
+        self.batches = []
         self.trainer.add_event_handler(
             Events.ITERATION_COMPLETED, lambda engine: self.batches.append(engine.state.output)
         )
@@ -48,14 +44,14 @@ class Run:
             "loader": self.loader,
         }
 
-    def train(self) -> Run:
+    def train(self):
         with self.loader:
             self.trainer.run(self.loader, max_epochs=EPOCHS)
         return self
 
 
 @pytest.fixture
-def validation(jpegs: Path) -> Iterator[Loader]:
+def validation(jpegs):
     with Loader(maker(jpegs, VALIDATION, train=False)) as loader:
         yield loader
 
@@ -67,7 +63,7 @@ def validation(jpegs: Path) -> Iterator[Loader]:
         pytest.param(17, id="in an epoch"),
     ],
 )
-def test_a_run_that_stopped_continues_bit_for_bit(jpegs: Path, tmp_path: Path, steps: int) -> None:
+def test_a_run_that_stopped_continues_bit_for_bit(jpegs, tmp_path, steps):
     whole = Run(jpegs).train()
 
     stopped = Run(jpegs)
@@ -87,18 +83,18 @@ def test_a_run_that_stopped_continues_bit_for_bit(jpegs: Path, tmp_path: Path, s
     assert not same(stopped.model, whole.model)
 
 
-def test_every_evaluation_sees_all_samples(validation: Loader, jpegs: Path) -> None:
+def test_every_evaluation_sees_all_samples(validation, jpegs):
     """Ignite never asks for the end of an epoch; `epoch_length=1` leaves after one batch."""
-    seen: list[int] = []
+    seen = []
     run = Run(jpegs)
     evaluator = create_supervised_evaluator(run.model, metrics={"loss": Loss(loss_of)})
     evaluator.add_event_handler(
         Events.ITERATION_COMPLETED, lambda engine: seen.extend(engine.state.output[1].tolist())
     )
-    evaluations: list[tuple[list[int], float]] = []
+    evaluations = []
 
     @run.trainer.on(Events.EPOCH_COMPLETED)
-    def evaluate() -> None:
+    def evaluate():
         evaluator.run(validation, epoch_length=1)
         seen.clear()
         evaluator.run(validation)
@@ -109,9 +105,7 @@ def test_every_evaluation_sees_all_samples(validation: Loader, jpegs: Path) -> N
     assert len({loss for _, loss in evaluations}) == EPOCHS
 
 
-def test_the_bar_and_the_profiler_know_the_length_of_an_epoch(
-    validation: Loader, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bar_and_the_profiler_know_the_length_of_an_epoch(validation, capsys):
     engine = Engine(lambda engine, batch: len(batch[1]))
     ProgressBar().attach(engine, output_transform=lambda size: {"size": size})
     profiler = BasicTimeProfiler()

@@ -1,7 +1,5 @@
 """imagenet(): the layouts of ILSVRC2012; what is missing or too much is refused by name."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
@@ -23,12 +21,12 @@ SMALL: dict[str, Any] = {"device": "cpu", "num_threads": 1, "transforms": [Centr
 KAGGLE = "ILSVRC/Data/CLS-LOC"
 
 
-def write(path: Path, brightness: int) -> None:
+def write(path, brightness):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((8, 8, 3), brightness, np.uint8)).save(path, "PNG")  # decoded exactly
 
 
-def write_split(folder: Path, per_class: int, *, flat: bool = False) -> dict[str, str]:
+def write_split(folder, per_class, *, flat=False):
     """Images as bright as the number of their class; returns the synset of each name."""
     names = {}
     for number in range(per_class * len(SYNSETS)):
@@ -40,26 +38,26 @@ def write_split(folder: Path, per_class: int, *, flat: bool = False) -> dict[str
 
 
 @pytest.fixture
-def classic(tmp_path: Path) -> Path:
+def classic(tmp_path):
     write_split(tmp_path / "train", 3)
     write_split(tmp_path / "val", 2)
     return tmp_path
 
 
 @pytest.fixture
-def flat(tmp_path: Path) -> Path:
+def flat(tmp_path):
     write_split(tmp_path / "train", 3)
     names = write_split(tmp_path / "val", 2, flat=True)
     write_solution(tmp_path / "LOC_val_solution.csv", names)
     return tmp_path
 
 
-def write_solution(path: Path, names: dict[str, str]) -> None:
+def write_solution(path, names):
     rows = [f"{name},{synset} 1 2 3 4 {synset} 5 6 7 8 \n" for name, synset in names.items()]
     path.write_text("".join(["ImageId,PredictionString\n", *reversed(rows)]))
 
 
-def check(root: Path, split: Any, images: int) -> None:
+def check(root, split, images):
     """Every image of a split is delivered once, with the label that its pixels show."""
     with imagenet(root, split, batch_size=3, last_batch="partial", **SMALL) as loader:
         assert list(loader.classes) == SYNSETS
@@ -71,7 +69,7 @@ def check(root: Path, split: Any, images: int) -> None:
         assert sorted(labels) == sorted(list(range(4)) * (images // 4))
 
 
-def test_class_directories_are_labelled_by_their_synsets(classic: Path) -> None:
+def test_class_directories_are_labelled_by_their_synsets(classic):
     check(classic, "train", 12)
     check(classic, "val", 8)
     assert ImageFolder(str(classic / "train")).classes == SYNSETS
@@ -79,9 +77,7 @@ def test_class_directories_are_labelled_by_their_synsets(classic: Path) -> None:
     check(classic, "val", 8)
 
 
-def test_kaggles_archive_is_read_from_both_of_its_directories(
-    classic: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_kaggles_archive_is_read_from_both_of_its_directories(classic, tmp_path_factory):
     root = tmp_path_factory.mktemp("kaggle")
     shutil.copytree(classic / "train", root / KAGGLE / "train")
     names = write_split(root / KAGGLE / "val", 2, flat=True)
@@ -96,7 +92,7 @@ def test_kaggles_archive_is_read_from_both_of_its_directories(
 @pytest.mark.parametrize(
     "name", ["imagenet_2012_validation_synset_labels.txt", "synset_labels.txt"]
 )
-def test_a_flat_val_is_labelled_by_a_list_of_synsets(flat: Path, name: str, place: str) -> None:
+def test_a_flat_val_is_labelled_by_a_list_of_synsets(flat, name, place):
     lines = (flat / "LOC_val_solution.csv").read_text().splitlines()[1:]
     (flat / "LOC_val_solution.csv").unlink()
     synsets = dict(line.split(",") for line in lines)
@@ -104,13 +100,13 @@ def test_a_flat_val_is_labelled_by_a_list_of_synsets(flat: Path, name: str, plac
     check(flat, "val", 8)
 
 
-def test_a_flat_val_is_labelled_by_kaggles_file_also_without_train(flat: Path) -> None:
+def test_a_flat_val_is_labelled_by_kaggles_file_also_without_train(flat):
     check(flat, "val", 8)
     shutil.rmtree(flat / "train")
     check(flat, "val", 8)
 
 
-def test_a_part_of_a_flat_val_keeps_its_labels(flat: Path) -> None:
+def test_a_part_of_a_flat_val_keeps_its_labels(flat):
     for name in sorted((flat / "val").iterdir())[4:]:
         name.unlink()
     with imagenet(flat, "val", batch_size=8, **SMALL) as loader:
@@ -121,7 +117,7 @@ def test_a_part_of_a_flat_val_keeps_its_labels(flat: Path) -> None:
         )
 
 
-def test_the_repr_says_what_differs_from_ilsvrc(classic: Path) -> None:
+def test_the_repr_says_what_differs_from_ilsvrc(classic):
     with imagenet(classic, "train", batch_size=3, **SMALL) as loader:
         assert repr(loader) == "<Loader: imagenet train: 4 classes (ILSVRC: 1,000)>"
         assert len(loader) == 4  # opens it
@@ -130,10 +126,10 @@ def test_the_repr_says_what_differs_from_ilsvrc(classic: Path) -> None:
         )
 
 
-def test_training_and_evaluation_have_their_presets(classic: Path) -> None:
+def test_training_and_evaluation_have_their_presets(classic):
     for split, shuffled in (("train", True), ("val", False)):
-        options: dict[str, Any] = {"device": "cpu", "batch_size": 4, "num_threads": 1}
-        with imagenet(classic, split, **options) as loader:  # type: ignore[arg-type]
+        options = {"device": "cpu", "batch_size": 4, "num_threads": 1}
+        with imagenet(classic, split, **options) as loader:
             epochs = [[label for _, labels in loader for label in labels.tolist()] for _ in "12"]
             assert tuple(next(iter(loader))[0].shape) == (4, 3, 224, 224)
         assert (epochs[0] != epochs[1]) is shuffled
@@ -145,19 +141,19 @@ SOLUTION = "LOC_val_solution.csv"
 Change = Callable[[Path], object]
 
 
-def removed(name: str) -> Change:
+def removed(name):
     return lambda root: shutil.rmtree(root / name)
 
 
-def emptied(name: str) -> Change:
+def emptied(name):
     return lambda root: (shutil.rmtree(root / name, ignore_errors=True), (root / name).mkdir())
 
 
-def image(name: str) -> Change:
+def image(name):
     return lambda root: write(root / name, 0)
 
 
-def replaced(old: str, new: str) -> Change:
+def replaced(old, new):
     """In Kaggle's file of labels."""
     file, flags = SOLUTION, re.DOTALL
     return lambda root: (root / file).write_text(
@@ -165,12 +161,12 @@ def replaced(old: str, new: str) -> Change:
     )
 
 
-def short_list(root: Path) -> None:
+def short_list(root):
     (root / SOLUTION).unlink()
     (root / "synset_labels.txt").write_text("n01440764\n" * 7)
 
 
-def not_text(root: Path) -> None:
+def not_text(root):
     (root / SOLUTION).write_bytes(b"ImageId,PredictionString\n\xff\xfe,n01440764\n")
 
 
@@ -205,7 +201,7 @@ WRONG_LABELS: list[tuple[Change, str]] = [
 MISSING = ("neither train nor", "no file of labels")
 
 
-def require_refusal(root: Path, split: Any, message: str) -> None:
+def require_refusal(root, split, message):
     error = FileNotFoundError if message.startswith(MISSING) else ValueError
     with (
         pytest.raises(error, match=message),
@@ -215,57 +211,51 @@ def require_refusal(root: Path, split: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "split", "message"), WRONG_CLASSES)
-def test_wrong_class_directories_are_refused_by_name(
-    classic: Path, change: Change, split: str, message: str
-) -> None:
+def test_wrong_class_directories_are_refused_by_name(classic, change, split, message):
     change(classic)
     require_refusal(classic, split, message)
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG_LABELS)
-def test_wrong_labels_of_a_flat_val_are_refused(flat: Path, change: Change, message: str) -> None:
+def test_wrong_labels_of_a_flat_val_are_refused(flat, change, message):
     change(flat)
     require_refusal(flat, "val", message)
 
 
-def test_a_wrong_root_split_or_option_is_refused(classic: Path) -> None:
+def test_a_wrong_root_split_or_option_is_refused(classic):
     (classic / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="file"):
         imagenet(classic / "file", "train", batch_size=3, **SMALL)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         imagenet(classic / "nowhere", "train", batch_size=3, **SMALL)
     with pytest.raises(ValueError, match="split must be 'train' or 'val', not 'test'"):
-        imagenet(classic, "test", batch_size=3, **SMALL)  # type: ignore[arg-type]
+        imagenet(classic, "test", batch_size=3, **SMALL)
     with pytest.raises(TypeError, match=r"imagenet\(\): .*'classes'"):
-        imagenet(classic, "train", batch_size=3, classes=SYNSETS)  # type: ignore[call-arg]
+        imagenet(classic, "train", batch_size=3, classes=SYNSETS)
 
 
 # The demo's data set in these layouts
 
 
-def make_data_set(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+def make_data_set(monkeypatch, *arguments):
     command = ["benchmarks.dataset", "--layout=imagenet", *arguments]
     monkeypatch.setattr(sys, "argv", command)
     dataset.main()
 
 
-def test_the_benchmark_makes_data_sets_in_these_layouts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_benchmark_makes_data_sets_in_these_layouts(tmp_path, monkeypatch):
     for name, option in (("classic", "--images=6"), ("flat", "--flat-val")):
         root = tmp_path / name
         make_data_set(monkeypatch, str(root), "--classes=3", "--images=6", option)
         for split, count in (("train", 6), ("val", 3)):
-            with imagenet(root, split, batch_size=3, **SMALL) as loader:  # type: ignore[arg-type]
+            with imagenet(root, split, batch_size=3, **SMALL) as loader:
                 labels = [label for _, given in loader for label in given.tolist()]
                 assert sorted(labels) == sorted([0, 1, 2] * (count // 3))
                 assert loader.classes == dataset.SYNSETS[:3]
         assert any(path.is_dir() for path in (root / "val").iterdir()) is (name == "classic")
 
 
-def test_the_benchmark_refuses_more_classes_than_it_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_benchmark_refuses_more_classes_than_it_knows(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         make_data_set(monkeypatch, str(tmp_path), "--classes=21")
     assert "classes must be from 1 to 20" in capsys.readouterr().err

@@ -1,12 +1,9 @@
 """image_folder(): options, order, labels, files of all kinds, backends, errors."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import shutil
 from itertools import product
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -29,13 +26,13 @@ from tests.kit.pixels import decoded, delivered, difference
 SMALL: dict[str, Any] = {"device": "cpu", "num_threads": 1, "transforms": [CentreCrop(8)]}
 
 
-def labels_of(root: Path, epochs: int = 1, **options: Any) -> list[list[int]]:
+def labels_of(root, epochs=1, **options):
     """The labels that a loader gives in each epoch."""
     with image_folder(root, **{"batch_size": 4, **SMALL, **options}) as loader:
         return [[int(each) for _, labels in loader for each in labels] for _ in range(epochs)]
 
 
-def numbered(root: Path, count: int) -> Path:
+def numbered(root, count):
     """As many classes with one image each, so that a label names its image."""
     for number in range(count):
         (root / f"{number:03d}").mkdir(parents=True)
@@ -47,7 +44,7 @@ def numbered(root: Path, count: int) -> Path:
 # Options
 
 
-def test_settings_and_options_have_the_same_names_and_types() -> None:
+def test_settings_and_options_have_the_same_names_and_types():
     assert get_type_hints(Options) == get_type_hints(Settings)
     required = [
         name
@@ -58,7 +55,7 @@ def test_settings_and_options_have_the_same_names_and_types() -> None:
 
 
 @pytest.mark.parametrize("function", [image_folder, imagenet, cifar10])
-def test_the_signature_shows_every_option_and_its_default(function: Any) -> None:
+def test_the_signature_shows_every_option_and_its_default(function):
     shown = inspect.signature(function).parameters
     common = inspect.signature(Settings).parameters
     assert list(shown)[-len(common) :] == list(common)
@@ -100,17 +97,13 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("option", "error", "message"), WRONG)
-def test_a_wrong_option_is_refused_by_the_call(
-    jpegs: Path, option: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_a_wrong_option_is_refused_by_the_call(jpegs, option, error, message):
     options = {"train": True, "batch_size": 4, "device": "cpu", **option}
     with pytest.raises(error, match=message):
         image_folder(jpegs, **{name: each for name, each in options.items() if each is not None})
 
 
-def test_a_gpu_that_is_not_there_is_refused_before_dali_fails(
-    jpegs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_not_there_is_refused_before_dali_fails(jpegs, monkeypatch):
     with pytest.raises(BackendUnavailable, match="finds no GPU here; give device='cpu'"):
         image_folder(jpegs, train=True, batch_size=4)
     monkeypatch.setattr(images_module, "GetCUDADeviceCount", lambda: 2)
@@ -129,7 +122,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_dali_fails(
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
-def test_labels_and_the_sizes_of_batches_are_torchvisions(jpegs: Path, batch_size: int) -> None:
+def test_labels_and_the_sizes_of_batches_are_torchvisions(jpegs, batch_size):
     """The pixels are compared in test_presets.py."""
     theirs = ImageFolder(str(jpegs))
     with image_folder(jpegs, train=False, batch_size=batch_size, **SMALL) as loader:
@@ -140,10 +133,10 @@ def test_labels_and_the_sizes_of_batches_are_torchvisions(jpegs: Path, batch_siz
     assert torch.cat([labels for _, labels in batches]).tolist() == theirs.targets
 
 
-def test_layout_and_type_are_as_asked_for(jpegs: Path) -> None:
+def test_layout_and_type_are_as_asked_for(jpegs):
     shapes = {"CHW": (2, 3, 8, 8), "HWC": (2, 8, 8, 3)}
     for layout, dtype in product(shapes, ("float32", "float16", "uint8", None)):
-        options: Any = {"layout": layout, "dtype": dtype, **SMALL}
+        options = {"layout": layout, "dtype": dtype, **SMALL}
         with image_folder(jpegs, train=False, batch_size=2, **options) as loader:
             images, _ = next(iter(loader))
         assert tuple(images.shape) == shapes[layout]
@@ -151,7 +144,7 @@ def test_layout_and_type_are_as_asked_for(jpegs: Path) -> None:
         assert images.max() > 100  # nothing has normalised them
 
 
-def test_the_pipeline_has_the_threads_queue_seed_and_shard_that_were_asked_for(jpegs: Path) -> None:
+def test_the_pipeline_has_the_threads_queue_seed_and_shard_that_were_asked_for(jpegs):
     options = {**SMALL, "num_threads": 3, "prefetch_queue_depth": 4, "seed": 7}
     shard = Shard(1, 2, 1)
     with image_folder(jpegs, train=True, batch_size=5, shard=shard, **options) as loader:
@@ -165,7 +158,7 @@ def test_the_pipeline_has_the_threads_queue_seed_and_shard_that_were_asked_for(j
 # Order
 
 
-def test_training_is_shuffled_anew_in_every_epoch(tmp_path: Path) -> None:
+def test_training_is_shuffled_anew_in_every_epoch(tmp_path):
     root = numbered(tmp_path, 40)
     first, second = labels_of(root, 2, train=True)
     assert sorted(first) == sorted(second) == list(range(40))
@@ -175,17 +168,17 @@ def test_training_is_shuffled_anew_in_every_epoch(tmp_path: Path) -> None:
         assert labels_of(root, 2, train=True, **options) == [first, second]
 
 
-def test_evaluation_keeps_the_order_of_the_names(tmp_path: Path) -> None:
+def test_evaluation_keeps_the_order_of_the_names(tmp_path):
     root = numbered(tmp_path, 10)
     assert labels_of(root, 2, train=False) == [list(range(10))] * 2
     assert labels_of(root, train=True, shuffle=False) == [list(range(8))]
 
 
-def test_shuffle_by_a_window_is_dalis_default_shuffle(tmp_path: Path) -> None:
+def test_shuffle_by_a_window_is_dalis_default_shuffle(tmp_path):
     root = numbered(tmp_path, 40)
 
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
-    def define() -> Any:
+    def define():
         return fn.readers.file(
             file_root=str(root), random_shuffle=True, seed=5, pad_last_batch=True
         )[1]
@@ -197,7 +190,7 @@ def test_shuffle_by_a_window_is_dalis_default_shuffle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_ranks_share_the_samples(tmp_path: Path, train: bool) -> None:
+def test_ranks_share_the_samples(tmp_path, train):
     root = numbered(tmp_path, 21)
     ranks = [
         labels_of(root, 2, train=train, shard=Shard(rank, 3, rank), last_batch="partial")
@@ -209,14 +202,14 @@ def test_ranks_share_the_samples(tmp_path: Path, train: bool) -> None:
         assert all(rank[0] == rank[1] for rank in ranks)
 
 
-def flips(root: Path, **options: Any) -> list[int]:
+def flips(root, **options):
     """Of images that are black to the left and white to the right: which are flipped."""
-    steps: list[Any] = [Flip()]
+    steps = [Flip()]
     found = delivered(root, train=True, batch_size=20, **{"transforms": steps, **options})
     return [int(image[0, 0, 0]) // 255 for image in found]
 
 
-def test_random_transforms_change_with_every_batch_rank_and_seed(tmp_path: Path) -> None:
+def test_random_transforms_change_with_every_batch_rank_and_seed(tmp_path):
     (tmp_path / "class").mkdir()
     half = np.repeat(np.array([0, 255], np.uint8), 4)
     image = Image.fromarray(np.broadcast_to(half[:, None], (8, 8, 3)).copy())
@@ -235,14 +228,14 @@ def test_random_transforms_change_with_every_batch_rank_and_seed(tmp_path: Path)
     assert drawn[0] != drawn[1]
 
 
-def flip_by_default_seed(images: Any) -> Any:
+def flip_by_default_seed(images):
     return fn.flip(images, horizontal=fn.random.coin_flip())
 
 
 # Files of all kinds
 
 
-def save_as(picture: Image.Image, folder: Path) -> None:
+def save_as(picture, folder):
     """A picture in all forms that Pillow and DALI read alike."""
     exif = Image.Exif()
     exif[0x0112] = 6  # the orientation: turned by 90 degrees
@@ -262,7 +255,7 @@ def save_as(picture: Image.Image, folder: Path) -> None:
     picture.save(folder / "picture.tiff")
 
 
-def test_files_of_all_kinds_are_decoded_as_by_pillow(photographs: Path, tmp_path: Path) -> None:
+def test_files_of_all_kinds_are_decoded_as_by_pillow(photographs, tmp_path):
     (tmp_path / "class").mkdir()
     with Image.open(sorted(photographs.rglob("*.jpg"))[0]) as picture:
         save_as(picture.resize((150, 100)), tmp_path / "class")
@@ -271,7 +264,7 @@ def test_files_of_all_kinds_are_decoded_as_by_pillow(photographs: Path, tmp_path
     assert difference(ours, decoded(tmp_path)).most == 0
 
 
-def test_sixteen_bits_are_scaled_where_pillow_cuts_them(tmp_path: Path) -> None:
+def test_sixteen_bits_are_scaled_where_pillow_cuts_them(tmp_path):
     # Documented.
     (tmp_path / "class").mkdir()
     deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
@@ -284,7 +277,7 @@ def test_sixteen_bits_are_scaled_where_pillow_cuts_them(tmp_path: Path) -> None:
 # Classes
 
 
-def test_classes_are_the_directories_in_byte_order(tmp_path: Path) -> None:
+def test_classes_are_the_directories_in_byte_order(tmp_path):
     for name in ("b", "a", "B", "a b", "é", "10", "9"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (8, 8)).save(tmp_path / name / "image.jpg")
@@ -305,14 +298,12 @@ def test_classes_are_the_directories_in_byte_order(tmp_path: Path) -> None:
         ([f"{n}" for n in range(9)], "missing: '0', '1', '2', '3', '4' and 4 more"),
     ],
 )
-def test_other_classes_than_expected_are_refused_by_name(
-    jpegs: Path, classes: list[str], message: str
-) -> None:
+def test_other_classes_than_expected_are_refused_by_name(jpegs, classes, message):
     with pytest.raises(ValueError, match=message):
         image_folder(jpegs, train=True, batch_size=4, device="cpu", classes=classes)
 
 
-def test_a_class_without_images_is_refused_by_name(jpegs: Path, tmp_path: Path) -> None:
+def test_a_class_without_images_is_refused_by_name(jpegs, tmp_path):
     root = shutil.copytree(jpegs, tmp_path / "root")
     (root / "empty").mkdir()
     (root / "other").mkdir()
@@ -336,9 +327,7 @@ def test_a_class_without_images_is_refused_by_name(jpegs: Path, tmp_path: Path) 
         ("root", ValueError, r"no files found under .* file_filters=.*jpg"),
     ],
 )
-def test_a_root_without_images_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Any, error: Any, message: str
-) -> None:
+def test_a_root_without_images_is_refused(tmp_path, monkeypatch, root, error, message):
     if root:
         (tmp_path / "root" / "class").mkdir(parents=True)
         (tmp_path / "root" / "class" / "image.heic").write_bytes(b"x")
@@ -350,7 +339,7 @@ def test_a_root_without_images_is_refused(
         len(loader)
 
 
-def test_a_root_of_images_may_be_bytes(jpegs: Path) -> None:
+def test_a_root_of_images_may_be_bytes(jpegs):
     with image_folder(os.fsencode(jpegs), train=False, batch_size=30, **SMALL) as loader:
         assert next(iter(loader))[1].tolist() == [0] * 10 + [1] * 10 + [2] * 10
 
@@ -367,13 +356,11 @@ def test_a_root_of_images_may_be_bytes(jpegs: Path) -> None:
         pytest.param("block", {}, marks=NEEDS_ROOT),
     ],
 )
-def test_all_backends_deliver_the_same(
-    request: pytest.FixtureRequest, jpegs: Path, tmp_path: Path, backend: str, options: Any
-) -> None:
+def test_all_backends_deliver_the_same(request, jpegs, tmp_path, backend, options):
     common = {"train": True, "batch_size": 4, "transforms": [RandomResizedCrop(16)]}
     expected = delivered(jpegs, **common)
     assert len(expected) == 28
-    roots: list[Any] = [jpegs]
+    roots = [jpegs]
     if backend == "block":
         root = shutil.copytree(jpegs, request.getfixturevalue("ext4").mount / tmp_path.name)
         options = {"bmap": str(make_map(root, tmp_path / "bmap.json"))}

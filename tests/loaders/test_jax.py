@@ -1,10 +1,5 @@
 """JAX: arrays from a Loader, and DALI's own iterator for JAX over our reader."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +15,11 @@ from tests.kit.training_pipelines import VALIDATION, maker
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 
-def test_a_loader_gives_arrays_of_jax_with_static_shapes(jpegs: Path) -> None:
+def test_a_loader_gives_arrays_of_jax_with_static_shapes(jpegs):
     shapes = []
 
     @jax.jit
-    def step(images: jax.Array, labels: jax.Array) -> jax.Array:
+    def step(images, labels):
         shapes.append((images.shape, labels.shape))  # only while it is compiled
         return images.mean((1, 2, 3)) + labels
 
@@ -45,15 +40,15 @@ def test_a_loader_gives_arrays_of_jax_with_static_shapes(jpegs: Path) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_the_decorator_of_dali_takes_our_reader(jpegs: Path, shuffle: bool) -> None:
-    def epochs(file: Any) -> list[dict[str, Any]]:
+def test_the_decorator_of_dali_takes_our_reader(jpegs, shuffle):
+    def epochs(file):
         @data_iterator(
             output_map=["images", "labels"],
             reader_name="Reader",
             last_batch_policy=LastBatchPolicy.DROP,
             auto_reset=True,
         )
-        def pictures(root: str) -> Any:
+        def pictures(root):
             encoded, labels = file(
                 file_root=root, random_shuffle=shuffle, name="Reader", pad_last_batch=True, seed=7
             )
@@ -71,9 +66,7 @@ def test_the_decorator_of_dali_takes_our_reader(jpegs: Path, shuffle: bool) -> N
         assert jnp.array_equal(one["labels"], other["labels"])
 
 
-def test_jax_that_has_only_been_imported_is_not_asked_for_the_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_jax_that_has_only_been_imported_is_not_asked_for_the_rank(monkeypatch):
     """It would initialise its devices to answer."""
     monkeypatch.setattr(jax, "process_index", None)
     monkeypatch.setattr(jax, "process_count", None)

@@ -1,16 +1,11 @@
 """What a Loader holds, for how long, and what its tensors share."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -24,15 +19,14 @@ from tests.kit.loading import Make, drain, labels
 from tests.kit.paths import ROOT
 from tests.kit.process import descriptors, lanes
 from tests.kit.training_pipelines import maker
-from tests.kit.trees import Tree
 
 
 @pytest.mark.parametrize(
     ("to", "kind"),
     [("torch", torch.Tensor), ("jax", jax.Array), ("numpy", np.ndarray), (list, list)],
 )
-def test_batches_are_tensors_of_the_framework(loader: Any, to: Any, kind: type) -> None:
-    def convert(tensor: Any) -> Any:
+def test_batches_are_tensors_of_the_framework(loader, to, kind):
+    def convert(tensor):
         return np.from_dlpack(tensor).tolist()
 
     one = loader(Make(), to=convert if to is list else to)
@@ -49,7 +43,7 @@ def test_batches_are_tensors_of_the_framework(loader: Any, to: Any, kind: type) 
 
 
 @pytest.mark.parametrize("to", ["torch", "jax", "numpy"])
-def test_batches_that_are_held_stay_as_they_were(loader: Any, jpegs: Path, to: str) -> None:
+def test_batches_that_are_held_stay_as_they_were(loader, jpegs, to):
     one = loader(maker(jpegs, 30, train=False, batch_size=4), to=to)
     held = [
         (tensors, [np.asarray(tensor).tobytes() for tensor in tensors])
@@ -63,7 +57,7 @@ def test_batches_that_are_held_stay_as_they_were(loader: Any, jpegs: Path, to: s
         assert [np.asarray(tensor).tobytes() for tensor in tensors] == contents
 
 
-def test_a_tensor_outlives_its_loader(jpegs: Path) -> None:
+def test_a_tensor_outlives_its_loader(jpegs):
     one = Loader(maker(jpegs, 30, train=False, batch_size=4), shard=Shard(), to="numpy")
     ((pixels, _),) = islice(one, 1)
     expected = pixels.copy()
@@ -106,8 +100,8 @@ next(iterator)
 
 
 def test_memory_threads_and_files_are_flat_and_a_script_closes_nothing_and_imports_no_framework(
-    jpegs: Path,
-) -> None:
+    jpegs,
+):
     """Over complete epochs, and ones that are left; in a process of its own."""
     command = [sys.executable, "-c", OWN_PROCESS, jpegs]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
@@ -118,7 +112,7 @@ def test_memory_threads_and_files_are_flat_and_a_script_closes_nothing_and_impor
 
 
 @pytest.mark.parametrize("how", ["complete", "left", "unused", "held error", "failed", "restored"])
-def test_a_dropped_loader_leaves_nothing(tree: Tree, how: str) -> None:
+def test_a_dropped_loader_leaves_nothing(tree, how):
     """Without the garbage collector, which would come late and find many of them."""
     root = tree(22, sizes=(50,))
     before = lanes()
@@ -137,16 +131,16 @@ def test_a_dropped_loader_leaves_nothing(tree: Tree, how: str) -> None:
         gc.enable()
 
 
-def read_all(root: Path) -> Callable[..., Any]:
+def read_all(root):
     files = sorted(map(str, root.glob("*/*")))
 
-    def read(**arguments: Any) -> Any:
+    def read(**arguments):
         return readers.file(**arguments | {"files": files})
 
     return read
 
 
-def use(one: Loader, how: str, root: Path) -> None:
+def use(one, how, root):
     if how == "unused":
         assert len(one) == 6
     elif how == "complete":
@@ -169,7 +163,7 @@ def use(one: Loader, how: str, root: Path) -> None:
                 next(iterator)  # the next but one has failed
 
 
-def test_close_ends_the_readers_work_and_twice_is_fine(loader: Any, tree: Tree) -> None:
+def test_close_ends_the_readers_work_and_twice_is_fine(loader, tree):
     root = tree(22, sizes=(50,))
     running = lanes()
     with loader(replace(Make(), file=read_all(root))) as one:
@@ -189,7 +183,7 @@ def test_close_ends_the_readers_work_and_twice_is_fine(loader: Any, tree: Tree) 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("before", ["first", "complete", "left", "moved", "restored"])
-def test_the_queue_of_the_pipeline_is_always_full(loader: Any, depth: int, before: str) -> None:
+def test_the_queue_of_the_pipeline_is_always_full(loader, depth, before):
     """DALI fills it by itself only at the beginning. A queue of 1 would be slower, silently."""
     one = loader(replace(Make(), depth=depth))
     list(islice(one, {"first": 0, "complete": 6}.get(before, 2)))
@@ -203,12 +197,12 @@ def test_the_queue_of_the_pipeline_is_always_full(loader: Any, depth: int, befor
 
 @pytest.mark.parametrize("last_batch", ["partial", "drop"])
 def test_epochs_are_read_without_a_break_and_what_is_dropped_is_not_read(
-    loader: Any, monkeypatch: pytest.MonkeyPatch, last_batch: str
-) -> None:
-    read: list[int] = []
+    loader, monkeypatch, last_batch
+):
+    read = []
     original = MemoryReader.read
 
-    def watched(reader: MemoryReader, batch: Any, lane: int) -> None:
+    def watched(reader, batch, lane):
         read.append(int(batch.samples[0]))
         original(reader, batch, lane)
 

@@ -1,14 +1,9 @@
 """Lightning: how much of the data every round of it has, and the resumption of an epoch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import lightning
 import pytest
@@ -30,7 +25,6 @@ pytestmark = [
 
 LONG = pytest.mark.long
 STEPS = 12  # full batches of 8 in an epoch for training; for validation there are 11
-Round = tuple[str, int]
 
 
 class Model(lightning.LightningModule):
@@ -39,38 +33,38 @@ class Model(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.network = network()
-        self.batches: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.rounds: list[Round] = []
+        self.batches = []
+        self.rounds = []
         self.samples = {"train": 0, "validate": 0, "sanity": 0}
 
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_before_batch_transfer(self, batch, dataloader_idx):
         return (batch[0]["data"], batch[0]["label"]) if isinstance(batch[0], dict) else batch
 
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+    def training_step(self, batch, index):
         images, labels = batch
         self.batches.append((images, labels))
         self.samples["train"] += len(labels)
         return loss_of(self.network(images), labels)
 
-    def on_train_epoch_end(self) -> None:
+    def on_train_epoch_end(self):
         self.end_round("train")
 
-    def validation_step(self, batch: Any, index: int) -> None:
+    def validation_step(self, batch, index):
         self.samples["validate"] += len(batch[1])
 
-    def on_validation_epoch_end(self) -> None:
+    def on_validation_epoch_end(self):
         self.end_round("validate")
 
-    def end_round(self, name: str) -> None:
+    def end_round(self, name):
         called = "sanity" if self.trainer.sanity_checking else name
         self.rounds.append((called, self.samples[name]))
         self.samples[name] = 0
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 1e-2)
 
 
-def fit(model: Model, *data: Any, checkpoint: Path | None = None, **options: Any) -> Model:
+def fit(model, *data, checkpoint=None, **options):
     trainer = lightning.Trainer(
         accelerator="cpu",
         logger=False,
@@ -83,11 +77,11 @@ def fit(model: Model, *data: Any, checkpoint: Path | None = None, **options: Any
 
 
 @pytest.fixture
-def loaders(jpegs: Path) -> Iterator[Callable[[], tuple[Loader, Loader]]]:
+def loaders(jpegs):
     """Makes a loader for training and one for validation, which the test closes at its end."""
     with ExitStack() as stack:
 
-        def make() -> tuple[Loader, Loader]:
+        def make():
             train = Loader(maker(jpegs, TRAIN, train=True), last_batch="drop")
             validation = Loader(maker(jpegs, VALIDATION, train=False))
             return stack.enter_context(train), stack.enter_context(validation)
@@ -106,19 +100,17 @@ def loaders(jpegs: Path) -> Iterator[Callable[[], tuple[Loader, Loader]]]:
     ],
     ids=str,
 )
-def test_every_epoch_is_a_whole_one_or_as_long_as_lightning_limits_it(
-    loaders: Any, options: dict[str, Any], rounds: list[Round]
-) -> None:
+def test_every_epoch_is_a_whole_one_or_as_long_as_lightning_limits_it(loaders, options, rounds):
     model = fit(Model(), *loaders(), **options)
     sanity = ("sanity", 8 if "limit_val_batches" in options else 16)
     assert model.rounds == [sanity] + rounds * 2
 
 
 @LONG
-def test_the_iterator_of_dali_goes_on_within_an_epoch_that_lightning_has_left(jpegs: Path) -> None:
+def test_the_iterator_of_dali_goes_on_within_an_epoch_that_lightning_has_left(jpegs):
     """This is why there is a Loader."""
 
-    def iterators() -> Iterator[DALIGenericIterator]:
+    def iterators():
         for make, policy in [
             (maker(jpegs, TRAIN, train=True), LastBatchPolicy.DROP),
             (maker(jpegs, VALIDATION, train=False), LastBatchPolicy.PARTIAL),
@@ -139,7 +131,7 @@ def test_the_iterator_of_dali_goes_on_within_an_epoch_that_lightning_has_left(jp
 @pytest.mark.parametrize(
     "steps", [pytest.param(STEPS, id="after an epoch", marks=LONG), pytest.param(17, id="in it")]
 )
-def test_a_run_that_stopped_continues_bit_for_bit(loaders: Any, tmp_path: Path, steps: int) -> None:
+def test_a_run_that_stopped_continues_bit_for_bit(loaders, tmp_path, steps):
     whole = fit(Model(), *loaders())
     save = ModelCheckpoint(tmp_path, filename="stopped", every_n_train_steps=steps)
     stopped = fit(Model(), *loaders(), max_steps=steps, callbacks=[save])
@@ -153,7 +145,7 @@ def test_a_run_that_stopped_continues_bit_for_bit(loaders: Any, tmp_path: Path, 
 
 
 @LONG
-def test_two_processes_share_every_epoch(jpegs: Path, tmp_path: Path) -> None:
+def test_two_processes_share_every_epoch(jpegs, tmp_path):
     command = [sys.executable, "-m", "tests.kit.lightning_ddp", str(jpegs), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

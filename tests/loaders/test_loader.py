@@ -1,9 +1,6 @@
 """A Loader's epochs, beside the iterators and the reader of DALI."""
 
-from __future__ import annotations
-
 from itertools import chain, islice
-from typing import Any
 
 import pytest
 from hypothesis import example
@@ -26,9 +23,7 @@ POLICIES = {
 @pytest.mark.parametrize("last_batch", POLICIES)
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("order", SHUFFLES)
-def test_epochs_are_those_of_dalis_iterator(
-    loader: Any, order: str, world: int, last_batch: str
-) -> None:
+def test_epochs_are_those_of_dalis_iterator(loader, order, world, last_batch):
     # Three shards of 37 samples have 3, 3 and 4 batches: with DROP, DALI then begins an epoch with
     # the padding of the one before.
     samples = 35 if last_batch == "drop" else 37
@@ -46,7 +41,7 @@ def test_epochs_are_those_of_dalis_iterator(
         for rank in range(world)
     ]
     for epoch in range(4):
-        expected: list[list[Any]] = [[] for _ in ranks]
+        expected = [[] for _ in ranks]
         for step in iterator:
             for rank, batch in enumerate(step):
                 if len(batch["label"]):  # DALI gives an empty batch to a rank that has none left
@@ -72,9 +67,7 @@ def test_epochs_are_those_of_dalis_iterator(
     order=st.sampled_from(sorted(SHUFFLES)),
     last_batch=st.sampled_from(sorted(POLICIES)),
 )
-def test_all_ranks_together_give_every_sample_once(
-    samples: int, batch_size: int, world: int, order: str, last_batch: str
-) -> None:
+def test_all_ranks_together_give_every_sample_once(samples, batch_size, world, order, last_batch):
     world = min(world, samples)
     if last_batch == "drop":
         batch_size = min(batch_size, samples // world)
@@ -85,7 +78,7 @@ def test_all_ranks_together_give_every_sample_once(
     ]
     for epoch in range(3):
         lengths = [len(each) for each in ranks]
-        batches: list[list[list[int]]] = []
+        batches = []
         for rank, each in enumerate(ranks):
             batches.append([])
             for batch in each:
@@ -128,16 +121,14 @@ def test_all_ranks_together_give_every_sample_once(
         max_size=8,
     ),
 )
-def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(
-    order: str, last_batch: str, steps: list[tuple[str, int]]
-) -> None:
+def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(order, last_batch, steps):
     """Rank 1 of 3 has epochs of 12, 12 and 11 samples: with "partial", 3, 3 and 3 batches."""
     make = Make(samples=35, order=SHUFFLES[order])
     expected = stream(make, 1, 3)
-    options: Any = {"shard": Shard(1, 3), "last_batch": last_batch, "to": "numpy"}
+    options = {"shard": Shard(1, 3), "last_batch": last_batch, "to": "numpy"}
     loader = Loader(make, **options)
     start = here = 0, 0  # an epoch, and how many of its batches were given
-    restored: tuple[int, int] | None = None
+    restored = None
     for step, number in steps:
         if step == "set_epoch":
             loader.set_epoch(number)
@@ -164,7 +155,7 @@ def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(
     loader.close()
 
 
-def test_a_newer_iterator_ends_an_older_one(loader: Any) -> None:
+def test_a_newer_iterator_ends_an_older_one(loader):
     """Silence would be a loop that sees a part of the data."""
     one = loader(Make())
     first, second = iter(one), iter(one)
@@ -183,7 +174,7 @@ def test_a_newer_iterator_ends_an_older_one(loader: Any) -> None:
     assert list(last) == []  # complete
 
 
-def test_len_is_of_the_epoch_under_way_or_else_of_the_coming_one(loader: Any) -> None:
+def test_len_is_of_the_epoch_under_way_or_else_of_the_coming_one(loader):
     """Rank 0 of 2 has 4, 5 and 4 of 9 samples: 2, 3 and 2 batches."""
     one = loader(Make(samples=9, batch_size=2), shard=Shard(0, 2))
     lengths = []

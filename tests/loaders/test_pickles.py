@@ -1,7 +1,5 @@
 """Pickles of CIFAR: what the published files have is loaded, and nothing else is done."""
 
-from __future__ import annotations
-
 import contextlib
 import copyreg
 import functools
@@ -10,7 +8,6 @@ import pickle
 import sys
 import tracemalloc
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +25,7 @@ REMEDY = r"^byte \d+: .* by Python 3 perhaps: extract the original archive again
 
 @pytest.mark.parametrize("values", [2, 1000, 2002])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_batch_that_python_2_pickled_is_loaded(values: int, order: Any) -> None:
+def test_a_batch_that_python_2_pickled_is_loaded(values, order):
     items = {
         "labels": [i % 256 for i in range(values)],
         "data": np.asarray(IMAGES, order=order),
@@ -41,17 +38,17 @@ def test_a_batch_that_python_2_pickled_is_loaded(values: int, order: Any) -> Non
     assert found == {key: value for key, value in items.items() if key != "data"}
 
 
-def test_an_array_of_a_pickle_is_a_view_of_it() -> None:
+def test_an_array_of_a_pickle_is_a_view_of_it():
     assert np.shares_memory(parse(GOOD)["data"], np.frombuffer(GOOD, np.uint8))
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_batch_that_python_3_pickled_is_refused_with_the_remedy(protocol: int) -> None:
+def test_a_batch_that_python_3_pickled_is_refused_with_the_remedy(protocol):
     with pytest.raises(ValueError, match=REMEDY):
         parse(pickle.dumps(BATCH, protocol))
 
 
-def test_a_truncated_pickle_is_refused() -> None:
+def test_a_truncated_pickle_is_refused():
     start = GOOD.index(IMAGES.tobytes())
     for length in {*range(start + 100), *range(start + IMAGES.size - 100, len(GOOD))}:
         with pytest.raises(ValueError, match=REMEDY):
@@ -64,15 +61,13 @@ class Hostile:
     def __init__(self, call: Any, *arguments: Any) -> None:
         self._reduced = call, arguments
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return self._reduced
 
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("place", ["alone", "labels", "data", "key"])
-def test_a_pickle_that_runs_a_command_is_refused_and_not_run(
-    tmp_path: Path, protocol: int, place: str
-) -> None:
+def test_a_pickle_that_runs_a_command_is_refused_and_not_run(tmp_path, protocol, place):
     proof = tmp_path / "ran"
     hostile = Hostile(os.system, f"touch {proof}")
     value = {
@@ -93,13 +88,13 @@ def test_a_pickle_that_runs_a_command_is_refused_and_not_run(
     "call",
     [eval, exec, __import__, getattr, functools.partial, np.load, np.frombuffer, pickle.loads],
 )
-def test_a_pickle_that_calls_a_function_is_refused_by_its_name(call: Any) -> None:
+def test_a_pickle_that_calls_a_function_is_refused_by_its_name(call):
     message = rf"\.{call.__name__}' is not in the published files; .*extract the original archive"
     with pytest.raises(ValueError, match=message):
         parse(pickle.dumps(Hostile(call, "x"), 2))
 
 
-def by(*opcodes: bytes) -> bytes:
+def by(*opcodes):
     """A batch whose pixels are made by these opcodes."""
     return b"\x80\x02}(U\x06labels](K\1K\2eU\4data" + b"".join(opcodes) + b"u."
 
@@ -126,9 +121,7 @@ OPCODES = {
 
 
 @pytest.mark.parametrize("opcodes", OPCODES.values(), ids=OPCODES)
-def test_other_opcodes_and_names_in_a_pickle_are_refused(
-    opcodes: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_opcodes_and_names_in_a_pickle_are_refused(opcodes, monkeypatch):
     for name in ("_inverted_registry", "_extension_cache"):
         value = os.system if name == "_extension_cache" else ("posix", "system")
         monkeypatch.setitem(getattr(copyreg, name), 7, value)
@@ -140,19 +133,19 @@ PLAIN = b"(K\3U\1|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
 
 
 def array(
-    shape: bytes = b"(K\1M\0\x0ct",
-    dtype: bytes = b"u1",
-    of_dtype: bytes = PLAIN,
-    order: bytes = b"\x89",
-    pixels: bytes = b"T\0\x0c\0\0" + bytes(3072),
-) -> bytes:
+    shape=b"(K\1M\0\x0ct",
+    dtype=b"u1",
+    of_dtype=PLAIN,
+    order=b"\x89",
+    pixels=b"T\0\x0c\0\0" + bytes(3072),
+):
     """A batch with an array of one image, by the opcodes of the published files."""
     made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\1btR"
     kind = b"cnumpy\ndtype\n(U\2" + dtype + b"K\0K\1tR" + of_dtype
     return by(made, b"(K\1" + shape + kind + order + pixels + b"tb")
 
 
-def test_an_array_by_the_opcodes_of_these_tests_is_loaded() -> None:
+def test_an_array_by_the_opcodes_of_these_tests_is_loaded():
     assert parse(array())["data"].shape == (1, 3072)
 
 
@@ -175,18 +168,18 @@ NOT_PLAIN = {
 
 
 @pytest.mark.parametrize("content", NOT_PLAIN.values(), ids=NOT_PLAIN)
-def test_no_other_array_than_plain_images_is_made_of_a_pickle(content: bytes) -> None:
+def test_no_other_array_than_plain_images_is_made_of_a_pickle(content):
     """Whatever its state says: numpy never sees it."""
     assert not isinstance(parse(content)["data"], np.ndarray)
 
 
-def test_a_state_in_a_pickle_changes_nothing_for_the_next_one() -> None:
+def test_a_state_in_a_pickle_changes_nothing_for_the_next_one():
     for name in (b"numpy\nndarray", b"numpy\ndtype", b"numpy.core.multiarray\n_reconstruct"):
         parse(by(b"c" + name + b"\nN}(U\x08__call__K\1U\x0c__setstate__K\1u\x86b"))
     assert np.array_equal(parse(GOOD)["data"], IMAGES)
 
 
-def test_a_pickle_imports_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_imports_no_module(tmp_path, monkeypatch):
     (tmp_path / "module_of_a_pickle.py").write_text("raise SystemExit")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="module_of_a_pickle"):
@@ -208,7 +201,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("content", OTHERS.values(), ids=OTHERS)
-def test_a_file_unlike_the_published_ones_is_refused_with_the_remedy(content: bytes) -> None:
+def test_a_file_unlike_the_published_ones_is_refused_with_the_remedy(content):
     assert content != GOOD
     with pytest.raises(ValueError, match=REMEDY):
         parse(content)
@@ -229,19 +222,19 @@ DEEP = by_tier(100_000, 300_000)
     ],
     ids=["lists", "tuples", "a key", "marks", "calls", "calls of calls"],
 )
-def test_deeply_nested_values_in_a_pickle_do_no_harm(content: bytes) -> None:
+def test_deeply_nested_values_in_a_pickle_do_no_harm(content):
     try:
         assert not isinstance(parse(content)["data"], np.ndarray)
     except ValueError as error:
         assert "extract the original archive again" in str(error)  # noqa: PT017
 
 
-def test_a_file_with_more_than_its_images_is_refused_before_it_fills_the_memory() -> None:
+def test_a_file_with_more_than_its_images_is_refused_before_it_fills_the_memory():
     with pytest.raises(ValueError, match=r"^byte 4194\d\d\d: there is too much beside the images"):
         parse(by(b"(" + (b"U\xff" + bytes(255)) * 20_000))
 
 
-def test_calls_in_a_pickle_do_not_copy_their_arguments() -> None:
+def test_calls_in_a_pickle_do_not_copy_their_arguments():
     numbers = b"(" + b"K\1" * 50_000 + b"tq\1"
     name = b"cnumpy\ndtype\nq\0"
     calls = b"h\0h\1R" * 60
@@ -253,7 +246,7 @@ def test_calls_in_a_pickle_do_not_copy_their_arguments() -> None:
     assert peak < 10 << 20  # it was 800 KB for each call
 
 
-def test_the_work_of_parsing_grows_with_the_file_and_not_with_its_square() -> None:
+def test_the_work_of_parsing_grows_with_the_file_and_not_with_its_square():
     calls = []
     for images in (1_500, 3_000):
         labels, names = [i % 10 for i in range(images)], [f"{i}.png" for i in range(images)]

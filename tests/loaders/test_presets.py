@@ -1,10 +1,5 @@
 """Presets: whole lists of transforms, compared with torchvision's."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from nvidia.dali import fn, pipeline_def
@@ -15,7 +10,7 @@ from dali_storage.loaders.datasets.compose import fused, seeded
 from dali_storage.loaders.datasets.settings import Settings, chosen_transforms
 from dali_storage.loaders.transforms import Normalize, RandomErasing, presets
 from dali_storage.loaders.transforms.presets import Preset
-from tests.kit.pixels import Pixels, decoded, delivered, difference
+from tests.kit.pixels import decoded, delivered, difference
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ALL = {name: each for name, each in vars(presets).items() if isinstance(each, Preset)}
@@ -30,7 +25,7 @@ TRAINED_ON = [
 ]
 
 
-def shown_by_torchvision(root: Path, resize: int, mode: InterpolationMode) -> list[Pixels]:
+def shown_by_torchvision(root, resize, mode):
     change = v2.Compose([v2.Resize(resize, mode), v2.CenterCrop(224)])
     return decoded(root, change)
 
@@ -43,16 +38,14 @@ def shown_by_torchvision(root: Path, resize: int, mode: InterpolationMode) -> li
         ("IMAGENET_TIMM_EVAL", 256, InterpolationMode.BICUBIC, 8),
     ],
 )
-def test_images_for_evaluation_are_torchvisions(
-    photographs: Path, name: str, resize: int, mode: InterpolationMode, most: int
-) -> None:
+def test_images_for_evaluation_are_torchvisions(photographs, name, resize, mode, most):
     theirs = shown_by_torchvision(photographs, resize, mode)
     found = difference(delivered(photographs, preset=ALL[name], dtype="uint8"), theirs)
     assert (found.mean <= 0.2, found.p99 <= 1, found.most <= most) == (True, True, True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_normalised_images_are_torchvisions(photographs: Path, dtype: Any) -> None:
+def test_normalised_images_are_torchvisions(photographs, dtype):
     shown = shown_by_torchvision(photographs, 256, InterpolationMode.BILINEAR)
     theirs = [tv.normalize(tv.to_tensor(image), MEAN, STD).numpy() for image in shown]
     ours = delivered(photographs, dtype=dtype, layout="CHW", batch_size=5)
@@ -61,9 +54,7 @@ def test_normalised_images_are_torchvisions(photographs: Path, dtype: Any) -> No
 
 
 @pytest.mark.parametrize(("name", "side"), TRAINED_ON)
-def test_images_for_training_have_one_size_and_the_spread_of_the_data(
-    photographs: Path, name: str, side: int
-) -> None:
+def test_images_for_training_have_one_size_and_the_spread_of_the_data(photographs, name, side):
     ours = np.array(delivered(photographs, preset=ALL[name], batch_size=8, layout="CHW"))
     assert (ours.shape, ours.dtype) == ((24, 3, side, side), np.float32)
     assert abs(ours.mean()) < 1
@@ -71,9 +62,7 @@ def test_images_for_training_have_one_size_and_the_spread_of_the_data(
 
 
 @pytest.mark.parametrize("name", ["IMAGENET_TRAIN", "CIFAR10_FAST"])
-def test_pixels_of_a_preset_are_its_images_before_normalization(
-    photographs: Path, name: str
-) -> None:
+def test_pixels_of_a_preset_are_its_images_before_normalization(photographs, name):
     preset = ALL[name]
     ours = np.array(delivered(photographs, preset=preset, batch_size=8))
     pixels = np.array(delivered(photographs, preset=preset, batch_size=8, dtype="uint8"))
@@ -81,7 +70,7 @@ def test_pixels_of_a_preset_are_its_images_before_normalization(
     assert np.abs((pixels / 255 - preset.mean) / preset.std - ours).max() < 1e-6
 
 
-def test_raw_images_are_as_decoded(jpegs: Path) -> None:
+def test_raw_images_are_as_decoded(jpegs):
     theirs = decoded(jpegs)
     ours = delivered(jpegs, preset=presets.RAW)
     assert all(each.dtype == np.uint8 for each in ours)
@@ -92,7 +81,7 @@ def test_raw_images_are_as_decoded(jpegs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_preset_says_where_its_numbers_come_from(name: str) -> None:
+def test_a_preset_says_where_its_numbers_come_from(name):
     preset = ALL[name]
     assert len(preset.source) > 20
     normalize = [step for step in preset.transforms if isinstance(step, Normalize)]
@@ -104,11 +93,11 @@ def test_a_preset_says_where_its_numbers_come_from(name: str) -> None:
 # CIFAR, planes of 32 x 32 pixels without any decoding
 
 
-def planes(steps: Any, images: Pixels, dtype: Any = "float32") -> Pixels:
+def planes(steps, images, dtype="float32"):
     """What the loaders of CIFAR make of images, uint8, NCHW."""
 
     @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
-    def define() -> Any:
+    def define():
         result = fn.external_source(lambda: images, batch=True, layout="CHW")
         for step in fused(seeded(steps, 1), "CHW", "CHW", dtype):
             result = step(result)
@@ -117,11 +106,11 @@ def planes(steps: Any, images: Pixels, dtype: Any = "float32") -> Pixels:
     return np.array(define().run()[0].as_tensor())
 
 
-def cifar(number: int) -> Pixels:
+def cifar(number):
     return np.random.default_rng(2).integers(0, 256, (number, 3, 32, 32), np.uint8)
 
 
-def test_fast_cifar_moves_by_two_pixels_and_cuts_out_four() -> None:
+def test_fast_cifar_moves_by_two_pixels_and_cuts_out_four():
     images = np.full((400, 3, 32, 32), 7, np.uint8)
     found = planes(
         [each for each in presets.CIFAR10_FAST.transforms if not isinstance(each, Normalize)],
@@ -141,7 +130,7 @@ def test_fast_cifar_moves_by_two_pixels_and_cuts_out_four() -> None:
 # Colours after a normalization
 
 
-def test_an_erased_part_has_the_mean_colour_in_pixels_too() -> None:
+def test_an_erased_part_has_the_mean_colour_in_pixels_too():
     preset = Preset((Normalize(MEAN, STD), RandomErasing(1.0, (0.3, 0.4))), "")
     images = np.full((50, 3, 32, 32), 7, np.uint8)
     normalised = (planes(preset.transforms, images) == 0).all(1)
@@ -153,7 +142,7 @@ def test_an_erased_part_has_the_mean_colour_in_pixels_too() -> None:
     assert (pixels | (found == 7).all(1)).all()
 
 
-def test_half_precision_is_only_that_of_the_result() -> None:
+def test_half_precision_is_only_that_of_the_result():
     steps = (Normalize(MEAN, STD), RandomErasing(0.5))
     images = cifar(40)
     expected = planes(steps, images).astype(np.float16)

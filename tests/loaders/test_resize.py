@@ -1,13 +1,10 @@
 """A state in mid-epoch goes on with other numbers of ranks and batch sizes; the oracle is DALI."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
-from typing import Any
 
 import pytest
 from nvidia.dali import pipeline_def
@@ -18,7 +15,7 @@ from tests.kit.loading import SHUFFLES, Make, given, labels, numbers, shard_size
 MAKE = Make(samples=37, order=SHUFFLES["window"])  # 2 ranks have shards of 18 and 19: 5 batches
 
 
-def of_ranks(make: Make, world: int, epoch: int) -> list[list[int]]:
+def of_ranks(make, world, epoch):
     """The samples of an epoch that DALI gives to each rank, without padding."""
     return [
         list(chain(*stream(make, rank, world)(epoch)))[: shard_size(make, rank, world, epoch)]
@@ -26,12 +23,12 @@ def of_ranks(make: Make, world: int, epoch: int) -> list[list[int]]:
     ]
 
 
-def interleaved(ranks: list[list[int]]) -> list[int]:
+def interleaved(ranks):
     """The first samples of all ranks, then the second ones and so on."""
     return [label for row in zip_longest(*ranks) for label in row if label is not None]
 
 
-def batches(ranks: list[list[int]], size: int, last_batch: str) -> list[list[list[int]]]:
+def batches(ranks, size, last_batch):
     """The batches of each rank, padding left out."""
     cut = [[rank[at : at + size] for at in range(0, len(rank), size)] for rank in ranks]
     if last_batch == "drop":
@@ -41,7 +38,7 @@ def batches(ranks: list[list[int]], size: int, last_batch: str) -> list[list[lis
     return [rank + [[]] * (most - len(rank)) * (last_batch == "pad") for rank in cut]
 
 
-def restored(stack: ExitStack, make: Make, shard: Shard, last_batch: Any, state: Any) -> Loader:
+def restored(stack, make, shard, last_batch, state):
     """A loader that goes on from a state, which has been through JSON, or from an epoch."""
     loader = stack.enter_context(Loader(make, shard=shard, last_batch=last_batch, to="numpy"))
     if isinstance(state, int):
@@ -53,7 +50,7 @@ def restored(stack: ExitStack, make: Make, shard: Shard, last_batch: Any, state:
     return loader
 
 
-def take(loader: Loader, expected: list[list[int]], count: int) -> Any:
+def take(loader, expected, count):
     """Compare the next batches of a loader, and give its state then."""
     done = len(loader) - len(expected)
     for number, batch in enumerate(islice(loader, count)):
@@ -76,8 +73,8 @@ def take(loader: Loader, expected: list[list[int]], count: int) -> Any:
     ],
 )
 def test_ranks_that_go_on_with_a_state_give_the_rest_of_the_epoch_once(
-    samples: int, order: str, last_batch: str, epoch: int, parts: list[tuple[int, int, int]]
-) -> None:
+    samples, order, last_batch, epoch, parts
+):
     """The parts are ranks, batch size and batches. tests/order draws them at random."""
     make = Make(samples=samples, order=SHUFFLES[order])
     ranks = of_ranks(make, parts[0][0], epoch)  # these determine the order
@@ -102,19 +99,19 @@ def test_ranks_that_go_on_with_a_state_give_the_rest_of_the_epoch_once(
         done += count * world * batch_size
 
 
-def resumed(world: int, rank: int, stack: ExitStack, make: Make = MAKE) -> Loader:
+def resumed(world, rank, stack, make=MAKE):
     """A loader of a rank of `world`, after two batches of two ranks in epoch 1."""
     first = stack.enter_context(Loader(MAKE, shard=Shard(0, 2), last_batch="pad", to="numpy"))
     first.set_epoch(1)
     return restored(stack, make, Shard(rank, world), "pad", take_two(first))
 
 
-def take_two(loader: Loader) -> dict[str, Any]:
+def take_two(loader):
     assert len(list(islice(loader, 2))) == 2
     return loader.state_dict()
 
 
-def test_a_warning_says_which_ranks_have_saved_the_state() -> None:
+def test_a_warning_says_which_ranks_have_saved_the_state():
     with Loader(MAKE, shard=Shard(0, 2), to="numpy") as first:
         state = take_two(first)
     for make, words in (
@@ -129,7 +126,7 @@ def test_a_warning_says_which_ranks_have_saved_the_state() -> None:
         assert seen[0].filename == __file__
 
 
-def test_the_rest_of_an_epoch_is_left_and_begun_again() -> None:
+def test_the_rest_of_an_epoch_is_left_and_begun_again():
     """set_epoch() with the saved epoch goes on in it; later it gives the whole epoch."""
     whole = [stream(MAKE, 1, 3)(epoch) for epoch in range(3)]
     with ExitStack() as stack:
@@ -154,7 +151,7 @@ def test_the_rest_of_an_epoch_is_left_and_begun_again() -> None:
 
 
 @pytest.mark.parametrize("make", [MAKE, replace(MAKE, batch_size=3)], ids=["4", "3"])
-def test_the_rest_of_an_epoch_survives_an_error_and_a_state(make: Make) -> None:
+def test_the_rest_of_an_epoch_survives_an_error_and_a_state(make):
     """Random operators, too, go on bit for bit with as many ranks."""
     with ExitStack() as stack:
         expected = [numbers(batch) for batch in chain(*[resumed(3, 1, stack, make)] * 2)]
@@ -181,7 +178,7 @@ def test_the_rest_of_an_epoch_survives_an_error_and_a_state(make: Make) -> None:
         assert [numbers(batch) for batch in chain(loader, loader)] == expected[1:]
 
 
-def test_random_operators_go_on_when_the_whole_epoch_is_begun_again() -> None:
+def test_random_operators_go_on_when_the_whole_epoch_is_begun_again():
     with ExitStack() as stack:
         loader = resumed(3, 1, stack)
         expected = [numbers(batch)[1] for batch in chain(loader, loader)]
@@ -192,7 +189,7 @@ def test_random_operators_go_on_when_the_whole_epoch_is_begun_again() -> None:
         assert found == expected[: len(found)]
 
 
-def test_a_whole_epoch_after_a_rest_goes_on_when_its_pipeline_is_made_anew() -> None:
+def test_a_whole_epoch_after_a_rest_goes_on_when_its_pipeline_is_made_anew():
     whole = stream(MAKE, 1, 3)(1)
     with ExitStack() as stack:
         loader = resumed(3, 1, stack)
@@ -200,11 +197,11 @@ def test_a_whole_epoch_after_a_rest_goes_on_when_its_pipeline_is_made_anew() -> 
         loader.set_epoch(1)
         epoch = iter(loader)
         found = labels(islice(epoch, len(whole) - 1))
-        loader._supply._batches.sound = False  # type: ignore[union-attr]
+        loader._supply._batches.sound = False
         assert found + labels(epoch) == whole
 
 
-def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others() -> None:
+def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others():
     """The seed of the reader is then that of the pipeline, which may differ from rank to rank."""
     order = {"random_shuffle": True, "initial_fill": 7}
     make = replace(MAKE, order=order, options={"seed": 3})
@@ -217,11 +214,11 @@ def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others() -> None:
         other.load_state_dict(state)
 
 
-def test_all_readers_of_a_pipeline_go_on_from_a_state() -> None:
-    def make(checkpoint: bytes | None, shard_id: int, num_shards: int) -> Any:
+def test_all_readers_of_a_pipeline_go_on_from_a_state():
+    def make(checkpoint, shard_id, num_shards):
         @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
-        def define() -> tuple[Any, Any]:
-            def named(**arguments: Any) -> Any:
+        def define():
+            def named(**arguments):
                 return MAKE.file(**arguments | {"name": "Masks"})
 
             masks = replace(MAKE, file=named)
@@ -232,7 +229,7 @@ def test_all_readers_of_a_pipeline_go_on_from_a_state() -> None:
     with Loader(make, shard=Shard(0, 2), to="numpy") as first:
         state = take_two(first)
     with ExitStack() as stack:
-        loader = restored(stack, make, Shard(1, 3), "partial", state)  # type: ignore[arg-type]
+        loader = restored(stack, make, Shard(1, 3), "partial", state)
         batches = [numbers(batch) for batch in loader]
     expected = interleaved(of_ranks(MAKE, 2, 0))[16:][1::3]
     assert list(chain(*(images for images, _ in batches))) == expected

@@ -1,50 +1,44 @@
 """Saving and loading the state of a Loader; the oracle is the run without a stop."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json
 import pickle
 import weakref
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any
 
 import pytest
 import torch
 
-from dali_storage.loaders import Loader, Shard
+from dali_storage.loaders import Shard
 from tests.kit.loading import SHUFFLES, Make, labels, numbers, place
 
-Batch = tuple[list[Any], ...]
 MAKE = Make(order=SHUFFLES["window"])  # epochs of 6 batches
 
 
-def values(batches: Iterable[Any]) -> list[Batch]:
+def values(batches):
     return [numbers(batch) for batch in batches]
 
 
-def epochs(loader: Loader) -> Iterator[Any]:
+def epochs(loader):
     """Batches without an end."""
     while True:
         yield from loader
 
 
-def saved(loader: Loader) -> dict[str, Any]:
+def saved(loader):
     """A state that has been through JSON and through torch."""
     file = io.BytesIO()
     torch.save(json.loads(json.dumps(loader.state_dict())), file)
     file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
+    return torch.load(file, weights_only=True)
 
 
 GONE = dict.fromkeys(("world", "batch_size", "rank", "last_batch", "readers"), ...)
 
 
-def changed(state: dict[str, Any], change: Any) -> Any:
+def changed(state, change):
     """The state with other values, of the reader if it has them, or without; or another object."""
     if not isinstance(change, dict):
         return change
@@ -56,7 +50,7 @@ def changed(state: dict[str, Any], change: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", ["window", "epoch"])
-def test_a_state_goes_on_with_the_next_batch(loader: Any, order: str) -> None:
+def test_a_state_goes_on_with_the_next_batch(loader, order):
     """At every place of two epochs, with the states of random operators; saving changes nothing."""
     make = Make(order=SHUFFLES[order])
     whole = values(islice(epochs(loader(make)), 24))
@@ -84,9 +78,7 @@ def test_a_state_goes_on_with_the_next_batch(loader: Any, order: str) -> None:
 
 @pytest.mark.parametrize("takes", [[2], [2, 0], [2, 3], [2, 6], [0, 1], [1, 1, 1], [6, 4]], ids=str)
 @pytest.mark.parametrize("depth", [1, 3])
-def test_a_state_is_right_after_epochs_that_were_left(
-    loader: Any, takes: list[int], depth: int
-) -> None:
+def test_a_state_is_right_after_epochs_that_were_left(loader, takes, depth):
     make = replace(MAKE, depth=depth)
     first = loader(make)
     for take in takes:
@@ -99,7 +91,7 @@ def test_a_state_is_right_after_epochs_that_were_left(
     assert values(islice(epochs(other), len(expected))) == expected
 
 
-def test_a_state_of_a_restored_loader_can_be_restored_again(loader: Any) -> None:
+def test_a_state_of_a_restored_loader_can_be_restored_again(loader):
     whole = values(islice(epochs(loader(MAKE)), 18))
     one = loader(MAKE)
     seen = []
@@ -113,7 +105,7 @@ def test_a_state_of_a_restored_loader_can_be_restored_again(loader: Any) -> None
     assert seen == whole
 
 
-def test_a_state_replaces_what_the_loader_was_doing(loader: Any) -> None:
+def test_a_state_replaces_what_the_loader_was_doing(loader):
     one = loader(MAKE)
     whole = values(islice(epochs(one), 18))
     other = loader(MAKE)
@@ -127,7 +119,7 @@ def test_a_state_replaces_what_the_loader_was_doing(loader: Any) -> None:
     assert labels(other) == [batch[0] for batch in whole[6:12]]
 
 
-def test_set_epoch_keeps_the_place_of_its_epoch(loader: Any) -> None:
+def test_set_epoch_keeps_the_place_of_its_epoch(loader):
     """A script that goes on after a stop calls set_epoch() as it does in every epoch."""
     first = loader(MAKE)
     next(islice(epochs(first), 9, None))  # epoch 1, 4 batches
@@ -142,9 +134,7 @@ def test_set_epoch_keeps_the_place_of_its_epoch(loader: Any) -> None:
         assert labels(other) == labels(expected)[done:]
 
 
-def test_a_state_of_a_larger_shard_leaves_nothing_of_the_epoch_of_a_smaller_one(
-    loader: Any,
-) -> None:
+def test_a_state_of_a_larger_shard_leaves_nothing_of_the_epoch_of_a_smaller_one(loader):
     """The larger shard has one batch more, before which its state was saved."""
     make = replace(MAKE, samples=17, order=SHUFFLES["sticky"])  # shards of 8 and 9 samples
     larger = loader(make, shard=Shard(1, 2))
@@ -160,7 +150,7 @@ def test_a_state_of_a_larger_shard_leaves_nothing_of_the_epoch_of_a_smaller_one(
         assert labels(other) == expected
 
 
-def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loader: Any) -> None:
+def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loader):
     """Lightning saves what rank 0 has."""
     ranks = [loader(MAKE, shard=Shard(rank, 2)) for rank in (0, 1)]
     whole = [values(islice(epochs(each), 9)) for each in ranks]
@@ -206,9 +196,7 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
     ids=str,
 )
 @pytest.mark.parametrize("used", [False, True])
-def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(
-    loader: Any, used: bool, change: Any, words: str
-) -> None:
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(loader, used, change, words):
     whole = values(islice(epochs(loader(MAKE)), 12))
     one = loader(MAKE)
     iterator = iter(one)
@@ -220,7 +208,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(
     assert taken + values(chain(iterator, one)) == whole
 
 
-def test_an_unused_loader_compares_the_samples_of_a_state(loader: Any) -> None:
+def test_an_unused_loader_compares_the_samples_of_a_state(loader):
     """It learns their number only with its pipeline."""
     state = saved(loader(MAKE))
     for each in (state, state | {"rank": 3}):
@@ -231,10 +219,8 @@ def test_an_unused_loader_compares_the_samples_of_a_state(loader: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [{"labels": [1] * 22}, {"files": [__file__] * 22}])
-def test_a_state_of_other_samples_of_the_same_number_is_refused(
-    loader: Any, change: dict[str, Any]
-) -> None:
-    def other(**arguments: Any) -> Any:
+def test_a_state_of_other_samples_of_the_same_number_is_refused(loader, change):
+    def other(**arguments):
         return MAKE.file(**arguments | change)
 
     state = saved(loader(MAKE))
@@ -242,19 +228,19 @@ def test_a_state_of_other_samples_of_the_same_number_is_refused(
         loader(replace(MAKE, file=other)).load_state_dict(state)
 
 
-def test_pickling_and_copying_a_loader_are_refused_with_the_remedy(loader: Any) -> None:
+def test_pickling_and_copying_a_loader_are_refused_with_the_remedy(loader):
     one = loader(MAKE)
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=r"state_dict\(\)"):
             attempt(one)
 
 
-def test_restoring_a_state_closes_the_pipeline_first(loader: Any) -> None:
+def test_restoring_a_state_closes_the_pipeline_first(loader):
     """Its reader needs AIO contexts, of which the machine has a limited number."""
-    made: list[Any] = []
+    made = []
     alive = []
 
-    def make(**arguments: Any) -> Any:
+    def make(**arguments):
         alive.append(sum(pipeline() is not None for pipeline in made))
         pipeline = MAKE(**arguments)
         made.append(weakref.ref(pipeline))

@@ -1,10 +1,6 @@
 """What `Loader.stats` says of constructed bottlenecks; only a clock of the test goes on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +21,10 @@ class Clock:
         self.patch(monkeypatch, loader_module, lambda: self.now)
         self.patch(monkeypatch, prefetch, self.of_storage)
 
-    def patch(self, monkeypatch: Any, module: Any, clock: Callable[[], float]) -> None:
+    def patch(self, monkeypatch, module, clock):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
 
-    def of_storage(self) -> float:
+    def of_storage(self):
         """Called when a batch is asked for, and when it is there."""
         self.now += self.asked and self.waits
         self.asked = not self.asked
@@ -48,11 +44,11 @@ class Clock:
     ],
 )
 def test_a_slow_model_storage_or_operator_is_the_bottleneck(
-    loader: Any, monkeypatch: pytest.MonkeyPatch, slow: str, expected: LoaderStats, advice: str
-) -> None:
+    loader, monkeypatch, slow, expected, advice
+):
     clock = Clock(monkeypatch, waits=slow == "storage")
 
-    def convert(tensor: Any) -> Any:
+    def convert(tensor):
         clock.now += slow == "operator"  # there are two outputs
         return np.from_dlpack(tensor)
 
@@ -66,7 +62,7 @@ def test_a_slow_model_storage_or_operator_is_the_bottleneck(
     assert one.stats == expected  # the time after the last batch is not the epoch's
 
 
-def test_the_statistics_are_of_one_epoch_and_leave_padding_out(loader: Any) -> None:
+def test_the_statistics_are_of_one_epoch_and_leave_padding_out(loader):
     one = loader(Make(), last_batch="pad")
     assert one.stats == LoaderStats()
     assert str(one.stats) == "no batch yet"
@@ -94,9 +90,7 @@ def test_the_statistics_are_of_one_epoch_and_leave_padding_out(loader: Any) -> N
         (LoaderStats(1, 1, 0.0, 0.0, 0.0), (0, 0, 0), "model", "0 samples/s"),
     ],
 )
-def test_shares_bound_and_line_of_statistics_follow_from_the_times(
-    stats: LoaderStats, shares: tuple[float, float, float], bound: str, line: str
-) -> None:
+def test_shares_bound_and_line_of_statistics_follow_from_the_times(stats, shares, bound, line):
     found = stats.samples_per_second, stats.wait_share, stats.storage_share
     assert np.allclose(found, shares)
     assert stats.bound == bound

@@ -1,11 +1,5 @@
 """A network learns as well from our images as from torchvision's."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -29,7 +23,7 @@ EPOCHS, BATCH = 4, 25
 TRAIN, EVAL = 300, 100
 
 
-def draw(kind: int, random: np.random.Generator) -> Image.Image:
+def draw(kind, random):
     """Stripes across or upright, in warm or cold colours, under noise."""
     height, width = random.integers(40, 64, 2)
     y, x = np.mgrid[:height, :width] + random.uniform(0, 9)
@@ -41,7 +35,7 @@ def draw(kind: int, random: np.random.Generator) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shapes(tmp_path_factory):
     root, random = tmp_path_factory.mktemp("shapes"), np.random.default_rng(1)
     for part, images in (("train", TRAIN), ("val", EVAL)):
         for number in range(images):
@@ -51,9 +45,9 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def ours(root: Path, seed: int) -> tuple[Any, Any]:
+def ours(root, seed):
     normalize = Normalize(MEAN, STD)
-    common: dict[str, Any] = {"batch_size": BATCH, "device": "cpu", "seed": seed}
+    common = {"batch_size": BATCH, "device": "cpu", "seed": seed}
     crop = RandomResizedCrop(32, area=(0.3, 1.0))
     return (
         image_folder(root / "train", train=True, transforms=[crop, Flip(), normalize], **common),
@@ -66,7 +60,7 @@ def ours(root: Path, seed: int) -> tuple[Any, Any]:
     )
 
 
-def torchvisions(root: Path) -> tuple[Any, Any]:
+def torchvisions(root):
     end = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     crop = v2.RandomResizedCrop(32, scale=(0.3, 1.0))
     train = v2.Compose([crop, v2.RandomHorizontalFlip(), *end])
@@ -77,10 +71,10 @@ def torchvisions(root: Path) -> tuple[Any, Any]:
     )
 
 
-def accuracy(train: Iterable[Any], val: Iterable[Any], seed: int) -> float:
+def accuracy(train, val, seed):
     """Of a small network after a few epochs, on all images of `val`."""
     torch.manual_seed(seed)
-    layers: list[nn.Module] = []
+    layers = []
     for inputs, outputs in ((3, 12), (12, 24)):
         layers += [nn.Conv2d(inputs, outputs, 5, 2), nn.BatchNorm2d(outputs), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 4))
@@ -99,7 +93,7 @@ def accuracy(train: Iterable[Any], val: Iterable[Any], seed: int) -> float:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("one_thread")
-def test_a_network_learns_from_our_images_as_from_torchvisions(shapes: Path) -> None:
+def test_a_network_learns_from_our_images_as_from_torchvisions(shapes):
     found = []
     for seed in range(3):
         train, val = ours(shapes, seed)

@@ -1,11 +1,8 @@
 """Transforms: their pixels and random numbers are those of Pillow and torchvision."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +29,7 @@ from dali_storage.loaders.transforms import (
     ShorterSide,
 )
 from dali_storage.loaders.transforms.presets import Preset
-from tests.kit.pixels import Pixels, decoded, delivered, difference, files
+from tests.kit.pixels import decoded, delivered, difference, files
 from tests.kit.tiers import by_tier
 
 CUBIC = InterpolationMode.BICUBIC
@@ -40,17 +37,17 @@ LONG = pytest.mark.long
 LAYOUTS: list[Any] = ["HWC", "CHW"]
 
 
-def unchanged(images: Any) -> Any:
+def unchanged(images):
     return images
 
 
-def apply(step: Any, images: list[Pixels], layout: str = "HWC", *, repeat: int = 1) -> Pixels:
+def apply(step, images, layout="HWC", *, repeat=1):
     """The results of a transform for images of one size, HWC, which it gets in one batch."""
     planes = layout == "CHW"
     batch = [np.ascontiguousarray(each.transpose(2, 0, 1)) for each in images] if planes else images
 
     @pipeline_def(batch_size=len(batch), num_threads=2, device_id=None)
-    def define() -> Any:
+    def define():
         return step(fn.external_source(lambda: batch, batch=True, layout=layout))
 
     pipeline = define()
@@ -58,11 +55,11 @@ def apply(step: Any, images: list[Pixels], layout: str = "HWC", *, repeat: int =
     return found.transpose(0, 2, 3, 1) if planes else found
 
 
-def noise(number: int, *shape: int, seed: int = 0) -> list[Pixels]:
+def noise(number, *shape, seed=0):
     return list(np.random.default_rng(seed).integers(1, 256, (number, *shape), np.uint8))
 
 
-def largest_gap(ours: Pixels, theirs: Pixels) -> float:
+def largest_gap(ours, theirs):
     """The statistic of Kolmogorov and Smirnov: between two empirical distributions."""
     ours, theirs = np.sort(ours), np.sort(theirs)
     at = np.concatenate([ours, theirs])
@@ -74,7 +71,7 @@ def largest_gap(ours: Pixels, theirs: Pixels) -> float:
 
 
 @pytest.mark.parametrize("cubic", [False, True])
-def test_the_shorter_side_is_torchvisions(photographs: Path, cubic: bool) -> None:
+def test_the_shorter_side_is_torchvisions(photographs, cubic):
     mode = CUBIC if cubic else InterpolationMode.BILINEAR
     ours = delivered(photographs, transforms=[ShorterSide(256, cubic=cubic)])
     theirs = decoded(photographs, lambda image: tv.resize(image, 256, mode))
@@ -84,7 +81,7 @@ def test_the_shorter_side_is_torchvisions(photographs: Path, cubic: bool) -> Non
 
 
 @pytest.mark.parametrize("sides", [(1, 1), (5, 1000), (333, 100), (99, 100), (2500, 33)])
-def test_the_longer_side_is_cut_off_as_in_torchvision(sides: tuple[int, int]) -> None:
+def test_the_longer_side_is_cut_off_as_in_torchvision(sides):
     (image,) = noise(1, *sides, 3)
     for size in (7, 100, 101):
         expected = v2.Resize(size)(Image.fromarray(image)).size[::-1]
@@ -95,7 +92,7 @@ def test_the_longer_side_is_cut_off_as_in_torchvision(sides: tuple[int, int]) ->
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [1, *range(7, 17), 30, 31])
-def test_the_centre_is_torchvisions(size: int, layout: Any) -> None:
+def test_the_centre_is_torchvisions(size, layout):
     images = [noise(1, *sides, 3)[0] for sides in ((9, 14), (10, 13), (11, 12), (12, 11), (30, 7))]
     expected = [np.asarray(v2.CenterCrop(size)(Image.fromarray(image))) for image in images]
     assert np.array_equal(apply(CentreCrop(size, layout=layout), images, layout), expected)
@@ -104,11 +101,11 @@ def test_the_centre_is_torchvisions(size: int, layout: Any) -> None:
 # Random parts
 
 
-def windows(crop: RandomResizedCrop, sides: tuple[int, int], draws: int) -> tuple[Pixels, Pixels]:
+def windows(crop, sides, draws):
     """The starts and sizes that DALI draws."""
 
     @pipeline_def(batch_size=500, num_threads=2, device_id=None)
-    def define() -> Any:
+    def define():
         shape = types.Constant(np.array(sides, np.int64))
         return tuple(fn.random_crop_generator(shape, **crop.window()))
 
@@ -119,7 +116,7 @@ def windows(crop: RandomResizedCrop, sides: tuple[int, int], draws: int) -> tupl
 
 
 @pytest.mark.parametrize("cubic", [False, True])
-def test_a_random_part_has_the_pixels_of_torchvision(photographs: Path, cubic: bool) -> None:
+def test_a_random_part_has_the_pixels_of_torchvision(photographs, cubic):
     crop = RandomResizedCrop(224, cubic=cubic, seed=5)
     mode = CUBIC if cubic else InterpolationMode.BILINEAR
     ours = delivered(photographs, transforms=[crop])
@@ -127,7 +124,7 @@ def test_a_random_part_has_the_pixels_of_torchvision(photographs: Path, cubic: b
     images = iter(decoded(photographs))
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None)
-    def define() -> Any:
+    def define():
         image = fn.external_source(lambda: next(images), batch=False)
         return image, *fn.random_crop_generator(image.shape()[:2], **crop.window())
 
@@ -140,7 +137,7 @@ def test_a_random_part_has_the_pixels_of_torchvision(photographs: Path, cubic: b
 
 
 @pytest.mark.parametrize("sides", [(375, 500), pytest.param((224, 224), marks=LONG)])
-def test_random_parts_are_distributed_as_torchvisions(sides: tuple[int, int]) -> None:
+def test_random_parts_are_distributed_as_torchvisions(sides):
     draws = by_tier(5_000, 20_000)
     starts, sizes = windows(RandomResizedCrop(224, seed=11), sides, draws)
     torch.manual_seed(0)
@@ -156,7 +153,7 @@ def test_random_parts_are_distributed_as_torchvisions(sides: tuple[int, int]) ->
         assert largest_gap(ours, other) < 2.8 / draws**0.5
 
 
-def test_in_very_long_images_the_part_is_not_torchvisions() -> None:
+def test_in_very_long_images_the_part_is_not_torchvisions():
     # Documented: torchvision falls back to the centre.
     starts, _ = windows(RandomResizedCrop(224, seed=11), (90, 1000), 2000)
     torch.manual_seed(0)
@@ -166,7 +163,7 @@ def test_in_very_long_images_the_part_is_not_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_padded_crop_is_any_square_of_the_padded_image(layout: Any) -> None:
+def test_a_padded_crop_is_any_square_of_the_padded_image(layout):
     (image,) = noise(1, 8, 8, 3)
     fill = (9.0, 99.0, 199.0)
     padded = np.asarray(tv.pad(Image.fromarray(image), 2, (9, 99, 199)))
@@ -180,7 +177,7 @@ def test_a_padded_crop_is_any_square_of_the_padded_image(layout: Any) -> None:
     assert max(counts.values()) < 140
 
 
-def test_a_padded_crop_without_a_colour_is_black_outside() -> None:
+def test_a_padded_crop_without_a_colour_is_black_outside():
     found = apply(PadCrop(32, 4, seed=1), noise(200, 32, 32, 3))
     share = (found == 0).mean()
     assert 0.1 < share < 0.16  # 1 - (1 - 20/9/32)**2 = 0.134
@@ -190,7 +187,7 @@ def test_a_padded_crop_without_a_colour_is_black_outside() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_flip_exchanges_left_and_right_of_some_images(layout: str) -> None:
+def test_a_flip_exchanges_left_and_right_of_some_images(layout):
     images = noise(400, 5, 7, 3)
     for probability in (0.0, 0.5, 0.25, 1.0):
         found = apply(Flip(probability, seed=7), images, layout)
@@ -200,7 +197,7 @@ def test_a_flip_exchanges_left_and_right_of_some_images(layout: str) -> None:
         assert abs(np.mean(flipped) - probability) < 0.08
 
 
-def test_normalization_is_torchvisions() -> None:
+def test_normalization_is_torchvisions():
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     images = noise(3, 20, 30, 3)
     expected = [tv.normalize(tv.to_tensor(image), mean, std) for image in images]
@@ -217,13 +214,13 @@ JITTERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", JITTERS)
-def test_jittered_colours_are_those_of_pillow(photographs: Path, kind: str) -> None:
+def test_jittered_colours_are_those_of_pillow(photographs, kind):
     images = decoded(photographs, lambda image: image.resize((200, 150)))
     step = ColourJitter(**{kind: 0.6}, seed=21)
     number = list(JITTERS).index(kind)
 
     @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
-    def factors() -> Any:
+    def factors():
         return fn.random.uniform(range=(0.4, 1.6), seed=21 + number)
 
     drawn = np.array(factors().run()[0].as_tensor()).tolist()
@@ -235,7 +232,7 @@ def test_jittered_colours_are_those_of_pillow(photographs: Path, kind: str) -> N
     assert difference(list(apply(step, images)), theirs).most <= (2 if kind == "saturation" else 1)
 
 
-def test_all_colours_are_jittered_one_after_another() -> None:
+def test_all_colours_are_jittered_one_after_another():
     images = noise(20, 30, 30, 3)
     together = apply(ColourJitter(0.4, 0.4, 0.4, seed=3), images)
     for kind in JITTERS:
@@ -244,7 +241,7 @@ def test_all_colours_are_jittered_one_after_another() -> None:
     assert not np.array_equal(together, noise(20, 30, 30, 3))
 
 
-def shrink(images: Any) -> Any:
+def shrink(images):
     return fn.resize(images, size=(48.0, 64.0))
 
 
@@ -257,25 +254,21 @@ POLICIES: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_policy_calls_dalis_with_its_options(
-    monkeypatch: pytest.MonkeyPatch, policy: Any
-) -> None:
+def test_a_policy_calls_dalis_with_its_options(monkeypatch, policy):
     module, name, options = POLICIES[policy]
     monkeypatch.setattr(module, name, lambda images, **given: (images, given))
     step = Auto(policy, operations=3, magnitude=11, bins=13, fill=7, seed=4)
-    assert step("images") == ("images", {"fill_value": 7, "seed": 4, **options})  # type: ignore[arg-type]
+    assert step("images") == ("images", {"fill_value": 7, "seed": 4, **options})
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
-def test_images_of_a_policy_are_dalis_and_no_warning_of_dali_is_seen(
-    photographs: Path, policy: Any
-) -> None:
+def test_images_of_a_policy_are_dalis_and_no_warning_of_dali_is_seen(photographs, policy):
     module, name, options = POLICIES[policy]
     images = delivered(photographs, transforms=[shrink])
 
     @pipeline_def(batch_size=24, num_threads=2, device_id=None, enable_conditionals=True)
-    def define() -> Any:
+    def define():
         source = fn.external_source(lambda: images, layout="HWC")
         return getattr(module, name)(source, fill_value=7, seed=4, **options)
 
@@ -290,15 +283,15 @@ def test_images_of_a_policy_are_dalis_and_no_warning_of_dali_is_seen(
     assert not np.array_equal(ours, images)
 
 
-def test_an_unknown_policy_is_refused() -> None:
+def test_an_unknown_policy_is_refused():
     with pytest.raises(ValueError, match=r"policy must be one of .*, not 'ta_wide'"):
-        Auto("ta_wide")  # type: ignore[arg-type]
+        Auto("ta_wide")
 
 
 # Parts replaced by a colour
 
 
-def boxes(found: Pixels) -> Pixels:
+def boxes(found):
     """Of images without zeros: the part that has become zero; (n, 4): y, x, height, width."""
     result = []
     for image in found:
@@ -313,7 +306,7 @@ def boxes(found: Pixels) -> Pixels:
     return np.array(result)
 
 
-def test_erased_rectangles_are_distributed_as_torchvisions() -> None:
+def test_erased_rectangles_are_distributed_as_torchvisions():
     draws, sides = 6000, (60, 48)
     found = boxes(apply(RandomErasing(1.0, seed=9), noise(500, *sides, 3), repeat=draws // 500))
     torch.manual_seed(0)
@@ -330,21 +323,21 @@ def test_erased_rectangles_are_distributed_as_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_as_many_images_as_asked_for_have_an_erased_part(layout: Any) -> None:
+def test_as_many_images_as_asked_for_have_an_erased_part(layout):
     step = RandomErasing(0.25, fill=(0, 0, 0), layout=layout, seed=9)
     found = apply(step, noise(1000, 20, 30, 3), layout)
     assert abs((boxes(found)[:, 2] > 0).mean() - 0.25) < 0.04
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_cut_out_square_is_anywhere_in_the_image(layout: Any) -> None:
+def test_a_cut_out_square_is_anywhere_in_the_image(layout):
     found = apply(Cutout(4, layout=layout, seed=2), noise(1500, 8, 9, 3), layout)
     counts = Counter(map(tuple, boxes(found).tolist()))
     assert set(counts) == {(y, x, 4, 4) for y in range(5) for x in range(6)}
     assert min(counts.values()) > 25  # 50 each, with a standard deviation of 7
 
 
-def test_parts_are_filled_with_the_colour_given() -> None:
+def test_parts_are_filled_with_the_colour_given():
     images = noise(50, 8, 8, 3)
     for fill in ((1.0, 2.0, 250.0), (77.0,)):
         assert (apply(Cutout(8, fill), images) == np.broadcast_to(fill, 3)).all()
@@ -360,7 +353,7 @@ NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_done_at_once_is_what_is_done_one_by_one(photographs: Path, layout: Any) -> None:
+def test_what_is_done_at_once_is_what_is_done_one_by_one(photographs, layout):
     crop, flip = RandomResizedCrop(100, seed=1), Flip(seed=2)
     common = {"batch_size": 6, "layout": layout}
     at_once = delivered(photographs, transforms=[crop, flip, NORMALIZE], **common)
@@ -369,7 +362,7 @@ def test_what_is_done_at_once_is_what_is_done_one_by_one(photographs: Path, layo
     assert at_once[0].shape == ((100, 100, 3) if layout == "HWC" else (3, 100, 100))
 
 
-def test_a_flip_and_a_normalization_are_one_pass_and_nothing_is_none() -> None:
+def test_a_flip_and_a_normalization_are_one_pass_and_nothing_is_none():
     flip = Flip(seed=1)
     assert len(fused((flip, NORMALIZE), "HWC", "CHW", "float16")) == 1
     assert len(fused((flip,), "HWC", "CHW", "uint8")) == 1
@@ -378,15 +371,15 @@ def test_a_flip_and_a_normalization_are_one_pass_and_nothing_is_none() -> None:
     assert len(fused((NORMALIZE, RandomErasing()), "HWC", "CHW", "float32")) == 2
 
 
-def test_a_function_of_the_user_gets_rows_of_pixels_even_of_planes() -> None:
+def test_a_function_of_the_user_gets_rows_of_pixels_even_of_planes():
     seen = []
 
-    def look(images: Any) -> Any:
+    def look(images):
         seen.append(fn.get_property(images, key="layout"))
         return images
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None)
-    def define() -> Any:
+    def define():
         images = fn.external_source(lambda: noise(1, 3, 4, 5), layout="CHW")
         for step in fused((look, CentreCrop(2)), "CHW", "CHW", "uint8"):
             images = step(images)
@@ -398,7 +391,7 @@ def test_a_function_of_the_user_gets_rows_of_pixels_even_of_planes() -> None:
     assert images.shape() == [(3, 2, 2)]
 
 
-def test_every_random_transform_gets_another_seed() -> None:
+def test_every_random_transform_gets_another_seed():
     steps = (Flip(), Flip(), PadCrop(32), CentreCrop(3), unchanged, Flip(seed=7))
     seeds = [getattr(step, "seed", None) for step in seeded(steps, 1)]
     assert seeds[3:] == [None, None, 7]
@@ -408,16 +401,16 @@ def test_every_random_transform_gets_another_seed() -> None:
     assert not set(seeds[:3]) & set(others[:3])
 
 
-def test_operators_of_dalis_own_torchvision_are_taken(photographs: Path) -> None:
+def test_operators_of_dalis_own_torchvision_are_taken(photographs):
     steps = [dali_torchvision.Resize(256), dali_torchvision.CenterCrop(224)]
     ours = delivered(photographs, transforms=steps)
     theirs = decoded(photographs, v2.Compose([v2.Resize(256), v2.CenterCrop(224)]))
     assert difference(ours, theirs).most <= 1
 
 
-def test_a_list_of_dalis_torchvision_and_ours_ends_as_asked_for(photographs: Path) -> None:
+def test_a_list_of_dalis_torchvision_and_ours_ends_as_asked_for(photographs):
     steps = [dali_torchvision.Resize((50, 60)), NORMALIZE, Flip(1.0)]
-    options: dict[str, Any] = {"layout": "CHW", "dtype": "float16", "batch_size": 4}
+    options = {"layout": "CHW", "dtype": "float16", "batch_size": 4}
     ours = delivered(photographs, transforms=steps, **options)
     assert (ours[0].shape, ours[0].dtype) == ((3, 50, 60), np.float16)
     theirs = decoded(photographs, lambda image: image.resize((60, 50), Image.Resampling.BILINEAR))
@@ -438,7 +431,7 @@ NOT_TRANSFORMS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("step", "message"), NOT_TRANSFORMS)
-def test_what_is_no_transform_is_refused(photographs: Path, step: Any, message: str) -> None:
+def test_what_is_no_transform_is_refused(photographs, step, message):
     with pytest.raises(TypeError, match=message):
         delivered(photographs, transforms=[CentreCrop(8), step])
     with pytest.raises(TypeError, match=message):
@@ -448,7 +441,7 @@ def test_what_is_no_transform_is_refused(photographs: Path, step: Any, message: 
 # On a GPU; without one, only the graph can be made
 
 
-def test_all_transforms_can_follow_a_decoder_on_a_gpu() -> None:
+def test_all_transforms_can_follow_a_decoder_on_a_gpu():
     steps = (
         RandomResizedCrop(64),
         ColourJitter(0.4, 0.4, 0.4),

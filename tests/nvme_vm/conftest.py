@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from tests.nvme_vm.machine import Machine
 
 
 @pytest.fixture(scope="session")
-def mapped(tmp_path_factory: pytest.TempPathFactory) -> MappedDisk:
+def mapped(tmp_path_factory):
     """A disk with files that a guest has mapped, which is not written to any more."""
     made = MappedDisk(tmp_path_factory.mktemp("mapped"))
     plant(made.directory / plan.FILES)
@@ -24,7 +22,7 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> MappedDisk:
 
 
 @pytest.fixture(scope="session")
-def host_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def host_kernel(tmp_path_factory):
     """The kernel of the GPU for the processor of a guest."""
     texts = sources()
     texts["host.cpp"] += Path(__file__).with_name("discard.cpp").read_text()

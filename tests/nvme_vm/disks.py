@@ -1,7 +1,5 @@
 """The disks of the machines: their images and contents."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands for the guest."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The hardware of a machine, and the arguments of QEMU for it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

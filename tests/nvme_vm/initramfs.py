@@ -1,7 +1,5 @@
 """The initramfs of the guest: busybox, kernel modules and `init`, as a cpio archive."""
 
-from __future__ import annotations
-
 import lzma
 import re
 import stat

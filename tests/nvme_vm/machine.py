@@ -4,8 +4,6 @@ QEMU emulates everything, including the processor: it needs neither KVM nor root
 in it mean nothing.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

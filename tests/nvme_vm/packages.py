@@ -4,8 +4,6 @@ It needs no root: apt keeps its lists and cache in a temporary directory, and th
 unpacked, not installed.
 """
 
-from __future__ import annotations
-
 import lzma
 import re
 import struct

@@ -3,8 +3,6 @@
 Names in capitals with a hyphen are serial numbers of controllers.
 """
 
-from __future__ import annotations
-
 EMPTY = {512: "EMPTY-512", 4096: "EMPTY-4096"}
 """Empty disks for the guest to use, by their block size in bytes."""
 

@@ -1,7 +1,5 @@
 """The monitor of QEMU: one JSON object per line, see its docs/interop/qmp-spec."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

@@ -1,14 +1,8 @@
 """The xnvme backends on emulated NVMe controllers, with each libxnvme that there is."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from dali_storage.backends.xnvme import library as _xnvme
 from tests.nvme_vm import plan
-from tests.nvme_vm.disks import MappedDisk, disk, empty_disks, sparse, unusual_disks
+from tests.nvme_vm.disks import disk, empty_disks, sparse, unusual_disks
 from tests.nvme_vm.guests import guest_tests, run, run_and_take_out
-from tests.nvme_vm.hardware import Controller
 from tests.nvme_vm.machine import Machine
 
 BROKEN = {
@@ -25,7 +19,7 @@ BROKEN = {
 """Bad sectors on the mapped disk. One whose name ends with a way is for that way only."""
 
 
-def machine(directory: Path, *disks: Controller, iommu: bool = False) -> Machine:
+def machine(directory, *disks, iommu=False):
     """A machine with everything that libxnvme's own driver needs."""
     return Machine(
         directory=directory,
@@ -36,9 +30,7 @@ def machine(directory: Path, *disks: Controller, iommu: bool = False) -> Machine
     )
 
 
-def test_xnvme_reads_right_reports_failures_and_survives_the_removal_of_controllers(
-    xnvme: _xnvme.Library, mapped: MappedDisk
-) -> None:
+def test_xnvme_reads_right_reports_failures_and_survives_the_removal_of_controllers(xnvme, mapped):
     directory = mapped.directory
     taken_out = [disk(serial, sparse(directory / serial, 64 << 20)) for serial in plan.TAKEN_OUT]
     others = (*empty_disks(directory), *unusual_disks(directory), mapped.break_sectors(BROKEN))
@@ -49,9 +41,7 @@ def test_xnvme_reads_right_reports_failures_and_survives_the_removal_of_controll
     run_and_take_out(machine(directory, *taken_out, *others), command, ways)
 
 
-def test_xnvme_block_reads_by_vfio_and_feeds_pipelines(
-    xnvme: _xnvme.Library, mapped: MappedDisk
-) -> None:
+def test_xnvme_block_reads_by_vfio_and_feeds_pipelines(xnvme, mapped):
     disks = (*empty_disks(mapped.directory), mapped.controller())
     modules = ("xnvme_pipeline", "xnvme_pci") if xnvme.version == "main" else ("xnvme_pipeline",)
     command = guest_tests(*modules, XNVME_LIBRARY_PATH=xnvme.path)

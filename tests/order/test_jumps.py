@@ -1,19 +1,14 @@
 """Batches of an order in any order, the work of a jump, and memory."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage.contract._types import IntArray
 from dali_storage.order import Order, OrderOptions, streams
 from dali_storage.order.libstdcxx import Minstd, shuffled
 from tests.kit.order_model import Model, case_of, epochs, model_batches, some_case, std_shuffle
@@ -23,9 +18,7 @@ SHUFFLED = OrderOptions(random_shuffle=True)
 
 
 @pytest.mark.parametrize("containers", [False, True])
-def test_batches_can_be_requested_in_any_order(
-    containers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_can_be_requested_in_any_order(containers, monkeypatch):
     random = Random(200 + containers)
     for _ in range(by_tier(40, 300)):
         # Few saved states and short chunks, so that seeking does all it can.
@@ -44,22 +37,22 @@ class SmallEngine:
     def __init__(self, seed: int) -> None:
         self.state = seed % 100 + 1
 
-    def one(self, bound: int) -> int:
+    def one(self, bound):
         while True:
             self.state = self.state * 2 % 101
             if self.state - 1 < 99 // bound * bound:
                 return (self.state - 1) // (99 // bound)
 
-    def draw(self, bounds: IntArray) -> IntArray:
+    def draw(self, bounds):
         return np.array([self.one(bound) for bound in bounds.tolist()])
 
-    def skip(self, number: int, largest: int, bound: Callable[[int], int]) -> None:
+    def skip(self, number, largest, bound):
         for index in range(number):
             assert 1 <= bound(index) <= largest
             self.one(bound(index))
 
 
-def test_a_jump_counts_rejected_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jump_counts_rejected_draws(monkeypatch):
     monkeypatch.setattr(streams, "Minstd", SmallEngine)
     random = Random(300)
     for _ in range(by_tier(50, 300)):
@@ -75,7 +68,7 @@ def test_a_jump_counts_rejected_draws(monkeypatch: pytest.MonkeyPatch) -> None:
         assert order.batch(index).tolist() == expected[index], (index, size, options)
 
 
-def test_a_jump_computes_no_batch_in_between_without_shuffling() -> None:
+def test_a_jump_computes_no_batch_in_between_without_shuffling():
     far = 10**30
     assert Order(7, 4, OrderOptions()).batch(far).tolist() == [(4 * far + i) % 7 for i in range(4)]
     padded = OrderOptions(pad_last_batch=True, num_shards=3, stick_to_shard=True)
@@ -83,11 +76,11 @@ def test_a_jump_computes_no_batch_in_between_without_shuffling() -> None:
 
 
 @pytest.fixture
-def shuffles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def shuffles(monkeypatch):
     """The lengths of the lists that are shuffled; at most ten."""
-    found: list[int] = []
+    found = []
 
-    def count(items: Any, *others: Any) -> Any:
+    def count(items, *others):
         found.append(len(items))
         assert len(found) <= 10
         return shuffled(items, *others)
@@ -97,7 +90,7 @@ def shuffles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("in_containers", [False, True])
-def test_a_jump_shuffles_no_epoch_in_between(in_containers: bool, shuffles: list[int]) -> None:
+def test_a_jump_shuffles_no_epoch_in_between(in_containers, shuffles):
     options = OrderOptions(shuffle_after_epoch=True, checkpointing=True, by_container=in_containers)
     each = 5 if in_containers else 1
     far = Order(8 * each, 8 * each, options, np.array([each] * 8)).batch(10**7)
@@ -107,13 +100,13 @@ def test_a_jump_shuffles_no_epoch_in_between(in_containers: bool, shuffles: list
     assert shuffles
 
 
-def test_few_epochs_of_a_small_data_set_are_shuffled_ahead(shuffles: list[int]) -> None:
+def test_few_epochs_of_a_small_data_set_are_shuffled_ahead(shuffles):
     options = replace(SHUFFLED, by_container=True, shuffle_after_epoch=True)
     Order(20, 10, options, np.array([5] * 4)).batch(0)
     assert 1 <= len(shuffles) <= 5
 
 
-def test_a_jump_in_a_shuffle_leads_where_steps_do() -> None:
+def test_a_jump_in_a_shuffle_leads_where_steps_do():
     case = 999, 64, replace(SHUFFLED, initial_fill=500, num_shards=2, seed=3)
     steady = Order(*case)
     for index in range(5_000):
@@ -121,17 +114,15 @@ def test_a_jump_in_a_shuffle_leads_where_steps_do() -> None:
     assert Order(*case).batch(5_000 - 1).tolist() == expected.tolist()
 
 
-def test_a_long_jump_in_a_shuffle_does_not_shuffle_the_samples_in_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_jump_in_a_shuffle_does_not_shuffle_the_samples_in_between(monkeypatch):
     drawn, skips = [], []
 
     class Counting(Minstd):
-        def draw(self, bounds: IntArray) -> IntArray:
+        def draw(self, bounds):
             drawn.append(len(bounds))
             return super().draw(bounds)
 
-        def skip(self, number: int, *others: Any) -> None:
+        def skip(self, number, *others):
             skips.append(number)
             assert len(skips) < 10**4
             super().skip(number, *others)
@@ -174,7 +165,7 @@ print(json.dumps(found))
 """
 
 
-def test_memory_depends_on_the_list_or_the_containers_and_not_on_window_samples_or_epochs() -> None:
+def test_memory_depends_on_the_list_or_the_containers_and_not_on_window_samples_or_epochs():
     """In a process of its own, in which nobody else takes memory."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, check=True)
     small, large, jumps, window, short, long = json.loads(done.stdout)
@@ -184,7 +175,7 @@ def test_memory_depends_on_the_list_or_the_containers_and_not_on_window_samples_
     assert long < short + 30_000
 
 
-def test_a_list_takes_four_bytes_for_an_entry() -> None:
+def test_a_list_takes_four_bytes_for_an_entry():
     lists = streams.Lists(5000, OrderOptions())
     assert {lists.fixed.dtype, lists.of_epoch(1).dtype} == {np.dtype(np.int32)}
     assert Order(5000, 4, OrderOptions(shuffle_after_epoch=True)).batch(0).dtype == np.int64

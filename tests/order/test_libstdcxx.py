@@ -1,7 +1,5 @@
 """The random numbers of libstdc++, compared with a model of one number at a time."""
 
-from __future__ import annotations
-
 from itertools import islice
 from random import Random
 
@@ -20,19 +18,19 @@ from tests.kit.order_model import (
 )
 
 
-def test_seed_sequences() -> None:
+def test_seed_sequences():
     for seed in (0, 1, 42, -1, 2**32 + 1):
         for size in (2, 4, 6, 7, 38, 39, 67, 68, 622, 623, 1024):
             assert libstdcxx.seed_words(seed, size) == seed_seq(seed, size)
 
 
-def test_a_state_of_zero_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_zero_is_not_taken(monkeypatch):
     monkeypatch.setattr(libstdcxx, "seed_words", lambda seed, count: [0, 0, 0, 2**31 - 1])
     assert libstdcxx.Minstd(1).state == 1
 
 
 @pytest.mark.parametrize("least", [1, 2**20, 2**30])
-def test_draws_that_are_rejected_shift_the_others(least: int) -> None:
+def test_draws_that_are_rejected_shift_the_others(least):
     bounds = np.random.default_rng(0).integers(least, 2**31 - 2, 10_000)
     numbers, rejected = minstd(5), list[int]()
     expected = [scaled(numbers, bound, rejected) for bound in bounds.tolist()]
@@ -45,7 +43,7 @@ def test_draws_that_are_rejected_shift_the_others(least: int) -> None:
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 1024, 10**6 + 1, 2147483646 // 2, 2147483646 // 3])
-def test_draws_next_to_those_that_are_rejected(bound: int) -> None:
+def test_draws_next_to_those_that_are_rejected(bound):
     limit = 2147483645 // bound * bound
     for output in range(limit - 1, min(limit + 2, 2147483646)):
         engine = libstdcxx.Minstd(0)
@@ -54,12 +52,12 @@ def test_draws_next_to_those_that_are_rejected(bound: int) -> None:
         assert engine.draw(np.array([bound])).tolist() == [expected]
 
 
-def twister(bits: int, seed: int) -> libstdcxx.WordSource:
+def twister(bits, seed):
     return libstdcxx.mt19937(seed) if bits == 32 else libstdcxx.Mt19937_64(seed)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_mersenne_twisters(bits: int) -> None:
+def test_mersenne_twisters(bits):
     for seed in (0, 5489, 524287, 2**32 - 1):
         engine = twister(bits, seed)
         words = np.concatenate([engine(156), engine(156 * 5)]).tolist()
@@ -68,7 +66,7 @@ def test_mersenne_twisters(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("least_bits", [1, 2, 8])
-def test_multiplied_draws_that_are_rejected_shift_the_others(bits: int, least_bits: int) -> None:
+def test_multiplied_draws_that_are_rejected_shift_the_others(bits, least_bits):
     random, numbers, rejected = Random(bits), mersenne_twister(bits, 11), list[int]()
     bounds = [random.randrange(2 ** (bits - least_bits), 2**bits) for _ in range(5000)]
     expected = [multiplied(numbers, bits, bound, rejected) for bound in bounds]
@@ -79,13 +77,13 @@ def test_multiplied_draws_that_are_rejected_shift_the_others(bits: int, least_bi
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("bound", [3, 1025, 2**31 - 1, 2**32 - 5])
-def test_multiplied_draws_next_to_those_that_are_rejected(bits: int, bound: int) -> None:
+def test_multiplied_draws_next_to_those_that_are_rejected(bits, bound):
     limit = 2**bits % bound
     for low in (0, limit - 1, limit, bound - 1, bound):
         words = [low * pow(bound, -1, 2**bits) % 2**bits, 2**bits - 1]
         expected = [multiplied(iter(words), bits, bound)]
 
-        def engine(count: int, words: list[int] = words) -> libstdcxx.Words:
+        def engine(count, words=words):
             return np.array(words * count, np.uint64)
 
         drawn = libstdcxx.draw_below(engine, bits, np.array([bound], np.uint64))
@@ -94,7 +92,7 @@ def test_multiplied_draws_next_to_those_that_are_rejected(bits: int, bound: int)
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("head", [4, 20, 4096])
-def test_shuffles(bits: int, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shuffles(bits, head, monkeypatch):
     monkeypatch.setattr(libstdcxx, "_SHUFFLE_HEAD", head)
     # From 2**16 on, 32 bits are drawn for one item and not for two.
     for size in (1, 2, 3, 4, 5, 100, 1001, 6000, *(2**16 - 1, 2**16) * (bits == 32 and head > 20)):

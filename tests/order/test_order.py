@@ -3,21 +3,16 @@
 The oracles are the real readers of DALI and a model of its loaders. Jumps are in test_jumps.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import fn
 
 from dali_storage.order import Order, OrderOptions, reader_meta, streams
 from dali_storage.order.libstdcxx import seed_words
 from tests.kit.order_model import (
-    Case,
     batches,
     case_of,
     epochs,
@@ -28,7 +23,7 @@ from tests.kit.order_model import (
     some_counts,
     std_shuffle,
 )
-from tests.kit.parity import Operator, build, numbered, numbers
+from tests.kit.parity import build, numbered, numbers
 from tests.kit.tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -39,7 +34,7 @@ SHUFFLED = OrderOptions(random_shuffle=True)
 LEAST = {"webdataset": 1, "tfrecord": 0, "mxnet": 2}
 
 
-def dali_pipeline(read: Operator, case: Case, **pipeline: Any) -> Pipeline:
+def dali_pipeline(read, case, **pipeline):
     """A pipeline of which each sample is its own number."""
     _, batch_size, options, _ = case
     arguments = {key: value for key, value in asdict(options).items() if value is not None}
@@ -50,14 +45,14 @@ def dali_pipeline(read: Operator, case: Case, **pipeline: Any) -> Pipeline:
     if "seed" in pipeline:
         del arguments["seed"]
     # As DALI cannot map very many files, they are read.
-    return build(read, batch_size, pipeline, name="r", dont_use_mmap=True, **arguments)  # type: ignore[no-any-return]
+    return build(read, batch_size, pipeline, name="r", dont_use_mmap=True, **arguments)
 
 
-def of_files(directory: Path, size: int) -> Operator:
+def of_files(directory, size):
     return numbered("file", directory, [size])(fn.readers)
 
 
-def assert_as_dali(read: Operator, case: Case) -> None:
+def assert_as_dali(read, case):
     pipeline = dali_pipeline(read, case)
     # Before the first batch: DALI's readers of containers count their samples without a lock, and
     # between two epochs the thread that reads ahead fills the list anew.
@@ -65,7 +60,7 @@ def assert_as_dali(read: Operator, case: Case) -> None:
     assert batches(case, epochs(case)) == numbers(pipeline, epochs(case)), case
 
 
-def test_files_are_in_the_order_of_dali(tmp_path: Path) -> None:
+def test_files_are_in_the_order_of_dali(tmp_path):
     random = Random(0)
     for _ in range(by_tier(40, 480)):
         case = some_case(random)
@@ -73,9 +68,7 @@ def test_files_are_in_the_order_of_dali(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", LEAST)
-def test_samples_in_containers_are_in_the_order_of_dali(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_in_containers_are_in_the_order_of_dali(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "_CHUNK", 64)  # few samples: a chunk would be many epochs
     random = Random(f"order of {kind}")
     for number in range(by_tier(8, 20)):
@@ -86,9 +79,7 @@ def test_samples_in_containers_are_in_the_order_of_dali(
 
 
 @pytest.mark.parametrize("kind", LEAST)
-def test_a_restored_pipeline_goes_on_in_the_order_of_dali(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restored_pipeline_goes_on_in_the_order_of_dali(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "_CHUNK", 64)
     random, counts = Random(f"restored {kind}"), [3, 2, 7, 4]
     read = numbered(kind, tmp_path / "containers", counts)(fn.readers)
@@ -104,7 +95,7 @@ def test_a_restored_pipeline_goes_on_in_the_order_of_dali(
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**31, 2**40 + 3])
-def test_a_pipeline_deals_its_first_seed_to_the_reader(seed: int, tmp_path: Path) -> None:
+def test_a_pipeline_deals_its_first_seed_to_the_reader(seed, tmp_path):
     expected = dali_pipeline(of_files(tmp_path, 50), (50, 8, SHUFFLED, None), seed=seed)
     options = replace(SHUFFLED, seed=seed_words(seed, 1024)[0])
     assert batches((50, 8, options, None), 20) == numbers(expected, 20)
@@ -112,7 +103,7 @@ def test_a_pipeline_deals_its_first_seed_to_the_reader(seed: int, tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [65535, 65536, 70001])
-def test_a_long_list_is_shuffled_as_in_dali(size: int, tmp_path: Path) -> None:
+def test_a_long_list_is_shuffled_as_in_dali(size, tmp_path):
     for options in (SHUFFLED, OrderOptions(shuffle_after_epoch=True)):
         case = size, 3001, options, None
         assert batches(case, 30) == numbers(dali_pipeline(of_files(tmp_path, size), case), 30)
@@ -121,7 +112,7 @@ def test_a_long_list_is_shuffled_as_in_dali(size: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "seed"), [(3000, 918), pytest.param(70001, 8, marks=pytest.mark.long)]
 )
-def test_a_rejected_draw_is_repeated_as_in_dali(size: int, seed: int, tmp_path: Path) -> None:
+def test_a_rejected_draw_is_repeated_as_in_dali(size, seed, tmp_path):
     refused, drawn = list[int](), minstd(seed)
     for bound in range(size, 0, -1):
         scaled(drawn, bound, refused)
@@ -131,9 +122,7 @@ def test_a_rejected_draw_is_repeated_as_in_dali(size: int, seed: int, tmp_path: 
 
 
 @pytest.mark.parametrize("containers", [False, True])
-def test_samples_are_in_the_order_of_the_model(
-    containers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_are_in_the_order_of_the_model(containers, monkeypatch):
     random = Random(100 + containers)
     for _ in range(by_tier(80, 600)):
         monkeypatch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
@@ -141,7 +130,7 @@ def test_samples_are_in_the_order_of_the_model(
         assert batches(case, epochs(case)) == model_batches(case, epochs(case)), case
 
 
-def test_known_orders() -> None:
+def test_known_orders():
     base = replace(SHUFFLED, initial_fill=1)
     assert batches((10, 10, base, None), 1) == [[5, 9, 1, 6, 7, 2, 0, 4, 8, 3]]
     assert batches((10, 10, replace(base, initial_fill=5, seed=7), None), 2) == [
@@ -153,7 +142,7 @@ def test_known_orders() -> None:
     assert seed_words(42, 1024)[0] == 1153314634
 
 
-def test_known_orders_of_containers() -> None:
+def test_known_orders_of_containers():
     options = replace(SHUFFLED, by_container=True, initial_fill=1)
     assert batches((5, 5, options, np.array([2, 3])), 1) == [[0, 1, 2, 3, 4]]  # not shuffled
     options = OrderOptions(by_container=True, shuffle_after_epoch=True)
@@ -166,7 +155,7 @@ def test_known_orders_of_containers() -> None:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_batch_belongs_to_the_caller(padded: bool) -> None:
+def test_a_batch_belongs_to_the_caller(padded):
     order = Order(10, 4, OrderOptions(pad_last_batch=padded))
     batch = order.batch(0)
     assert batch.dtype == np.int64
@@ -194,16 +183,16 @@ def test_a_batch_belongs_to_the_caller(padded: bool) -> None:
         ),
     ],
 )
-def test_impossible_options_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         OrderOptions(**arguments)
 
 
-def test_initial_fill_matters_only_to_random_shuffle() -> None:
+def test_initial_fill_matters_only_to_random_shuffle():
     assert batches((3, 3, OrderOptions(initial_fill=0), None), 1) == [[0, 1, 2]]
 
 
-def test_more_shards_than_samples_are_refused() -> None:
+def test_more_shards_than_samples_are_refused():
     options = OrderOptions(num_shards=4)
     with pytest.raises(ValueError, match=r"num_shards must be at most 3, .* not 4"):
         Order(3, 1, options)
@@ -213,7 +202,7 @@ def test_more_shards_than_samples_are_refused() -> None:
         Order(0, 1, OrderOptions())
 
 
-def test_impossible_batches_are_refused() -> None:
+def test_impossible_batches_are_refused():
     with pytest.raises(ValueError, match=r"batch_size .* not 0"):
         Order(3, 0, OrderOptions())
     with pytest.raises(ValueError, match=r"index .* not -1"):
@@ -221,7 +210,7 @@ def test_impossible_batches_are_refused() -> None:
 
 
 @pytest.mark.parametrize("containers", [None, np.array([3, 3])])
-def test_containers_that_do_not_have_all_samples_are_refused(containers: Any) -> None:
+def test_containers_that_do_not_have_all_samples_are_refused(containers):
     options = OrderOptions(by_container=True, shuffle_after_epoch=True)
     with pytest.raises(ValueError, match="containers of 7 samples"):
         Order(7, 2, options, containers)

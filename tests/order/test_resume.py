@@ -3,13 +3,8 @@
 The oracles are the labels of the samples, counted over all ranks, and the reader of DALI.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +15,7 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.order import Order, OrderOptions
 from dali_storage.order.resume import Rest, RestOrder, interleaved
-from tests.kit.parity import Operator, numbered, numbers
+from tests.kit.parity import numbered, numbers
 from tests.kit.resuming import (
     EPOCH,
     ORDERS,
@@ -40,15 +35,13 @@ from tests.kit.tiers import by_tier
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 
-def whole_epoch(rank: int, world: int, size: int, epoch: int, order: dict[str, Any]) -> int:
+def whole_epoch(rank, world, size, epoch, order):
     moves = not order.get("stick_to_shard") and not order.get("shuffle_after_epoch")
     shard = (rank + epoch * moves) % world
     return size * (shard + 1) // world - size * shard // world
 
 
-def real_epochs(
-    world: int, batch_size: int, epochs: Sequence[int], read: Operator = REAL, **order: Any
-) -> list[Any]:
+def real_epochs(world, batch_size, epochs, read=REAL, **order):
     """Of every rank the batches of some epochs, by the reader of DALI."""
     count, found = rounds(SIZE, world, batch_size), []
     for real in ranks(world, batch_size, read=read, **order):
@@ -65,9 +58,7 @@ WORLDS = [
 ]
 
 
-def assert_given_once(
-    worlds: Sequence[tuple[int, int, int]], order: dict[str, Any], ours: Operator, real: Operator
-) -> None:
+def assert_given_once(worlds, order, ours, real):
     """The worlds: numbers of ranks, their batch sizes, and how many batches each is given."""
     epoch = 2 * (len(worlds) % 2)
     state, left, seen = None, SIZE, Counter[int]()
@@ -98,9 +89,7 @@ def assert_given_once(
     + [(order, WORLDS[1]) for order in ORDERS if order != "window"],
     ids=str,
 )
-def test_other_ranks_give_the_rest_of_an_epoch_once(
-    order: str, worlds: list[tuple[int, int, int]]
-) -> None:
+def test_other_ranks_give_the_rest_of_an_epoch_once(order, worlds):
     assert_given_once(worlds, ORDERS[order], OURS, REAL)
 
 
@@ -115,21 +104,19 @@ def test_other_ranks_give_the_rest_of_an_epoch_once(
     ],
     ids=str,
 )
-def test_other_ranks_give_the_rest_of_other_readers_once(
-    reader: str, order: dict[str, Any], tmp_path: Path
-) -> None:
+def test_other_ranks_give_the_rest_of_other_readers_once(reader, order, tmp_path):
     made = numbered(reader, tmp_path, [7, 5, 9, 1, 15])
     assert_given_once([(2, 4, 2), (3, 2, 99)], order, made(readers), made(fn.readers))
 
 
-def test_other_ranks_give_the_rest_of_records_once(tmp_path: Path) -> None:
+def test_other_ranks_give_the_rest_of_records_once(tmp_path):
     ours = numbered("records", tmp_path, [30, 7])(readers)
     assert_given_once([(2, 4, 2), (3, 2, 99)], EPOCH, ours, REAL)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("world", "batch_size"), [(1, 5), (3, 4)])
-def test_the_same_ranks_go_on_bit_for_bit(order: str, world: int, batch_size: int) -> None:
+def test_the_same_ranks_go_on_bit_for_bit(order, world, batch_size):
     """At every batch of two epochs, padding included."""
     count = rounds(SIZE, world, batch_size)
     real = real_epochs(world, batch_size, range(4), **ORDERS[order])
@@ -142,7 +129,7 @@ def test_the_same_ranks_go_on_bit_for_bit(order: str, world: int, batch_size: in
 
 
 @pytest.mark.parametrize("order", ["window", "epoch"])
-def test_a_rest_goes_on_bit_for_bit(order: str) -> None:
+def test_a_rest_goes_on_bit_for_bit(order):
     """With padding, also where a rank has no sample left."""
     made = ranks(4, 5, state := begun(2, **ORDERS[order]), **ORDERS[order])
     expected = [numbers(each, 4) for each in made]  # two of the rest: 21 samples
@@ -157,7 +144,7 @@ def test_a_rest_goes_on_bit_for_bit(order: str) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_whole_epoch_is_that_of_the_ranks_that_begin_it(order: str, epoch: int) -> None:
+def test_a_whole_epoch_is_that_of_the_ranks_that_begin_it(order, epoch):
     others = ranks(3, 5, begun(epoch * rounds(SIZE, 2, 4), **ORDERS[order]), **ORDERS[order])
     coming = [numbers(each, 2 * rounds(SIZE, 3, 5)) for each in others]
     assert coming == real_epochs(3, 5, [epoch, epoch + 1], **ORDERS[order])
@@ -167,7 +154,7 @@ def test_a_whole_epoch_is_that_of_the_ranks_that_begin_it(order: str, epoch: int
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> tuple[int, OrderOptions, list[int] | None]:
+def orders(draw):
     """A number of samples, an order of them, and their containers."""
     containers = draw(st.none() | st.lists(st.integers(0, 9), min_size=1, max_size=9))
     size = draw(st.integers(1, 60)) if containers is None else sum(containers)
@@ -188,9 +175,7 @@ def orders(draw: st.DrawFn) -> tuple[int, OrderOptions, list[int] | None]:
 
 
 @examples(orders(), st.integers(0, 3), st.data())
-def test_every_sample_is_given_once_whatever_ranks_go_on(
-    order: tuple[int, OrderOptions, list[int] | None], epoch: int, data: st.DataObject
-) -> None:
+def test_every_sample_is_given_once_whatever_ranks_go_on(order, epoch, data):
     """Some ranks begin an epoch; then others go on, several times."""
     size, options, containers = order
     if not size:
@@ -230,7 +215,7 @@ def test_every_sample_is_given_once_whatever_ranks_go_on(
     assert seen == Counter(range(size))
 
 
-def test_the_interleaved_order_is_the_same_in_all_versions() -> None:
+def test_the_interleaved_order_is_the_same_in_all_versions():
     """A state of one version is resumed by another. Shards of 2, 2 and 3 samples."""
     began = OrderOptions(num_shards=3, pad_last_batch=True)
     assert interleaved(7, began, None, 0, 0).tolist() == [0, 2, 4, 1, 3, 5, 6]
@@ -240,7 +225,7 @@ def test_the_interleaved_order_is_the_same_in_all_versions() -> None:
     assert [rest.entries(rank, None).tolist() for rank in (0, 1)] == [[4, 3, 6, 6], [1, 5, 5, 5]]
 
 
-def test_batches_before_a_rest_are_not_given_again() -> None:
+def test_batches_before_a_rest_are_not_given_again():
     rest = Rest(size=20, began=OrderOptions(), epoch=1, given=9, world=1, batch_size=4)
     order = RestOrder(20, 4, OrderOptions(pad_last_batch=True), None, rest)
     order.batch(7)[:] = 0  # the caller's own

@@ -1,14 +1,10 @@
 """Iterators of DALI over readers that go on with an epoch of others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.jax import DALIGenericIterator as JaxIterator
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -33,25 +29,22 @@ from tests.kit.tiers import by_tier
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 FILL, PARTIAL, DROP = LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL, LastBatchPolicy.DROP
-Epoch = list[list[list[int]]]  # batches, and in each the samples of the iterator's pipelines
 
 
-def iterator(made: Pipeline | list[Pipeline], policy: LastBatchPolicy, **options: Any) -> Any:
+def iterator(made, policy, **options):
     more = {"reader_name": "R", "auto_reset": True, "last_batch_policy": policy} | options
     return DALIGenericIterator(made, ["label"], **more)
 
 
-def values(batch: list[dict[str, Any]]) -> list[list[int]]:
+def values(batch):
     return [each["label"].ravel().tolist() for each in batch]
 
 
-def epochs(it: Any, number: int) -> list[Epoch]:
+def epochs(it, number):
     return [[values(batch) for batch in it] for _ in range(number)]
 
 
-def real_iterations(
-    world: int, batch_size: int, policy: LastBatchPolicy, **order: Any
-) -> list[list[Epoch]]:
+def real_iterations(world, batch_size, policy, **order):
     """Of every rank the epochs of an iterator over the reader of DALI."""
     made = ranks(world, batch_size, read=REAL, **order)
     return [epochs(iterator(each, policy), 5) for each in made]
@@ -68,9 +61,7 @@ def real_iterations(
         (DROP, "sticky", False),
     ],
 )
-def test_an_iterator_goes_on_with_the_same_ranks(
-    policy: LastBatchPolicy, order: str, prepare: bool
-) -> None:
+def test_an_iterator_goes_on_with_the_same_ranks(policy, order, prepare):
     """At every batch of its second epoch; before it, too, when it has prepared its first batch."""
     for rank, real in enumerate(real_iterations(2, 4, policy, **ORDERS[order])):
         for cut in range(0, len(real[1]) + 1, by_tier(2, 1)):
@@ -88,9 +79,7 @@ def test_an_iterator_goes_on_with_the_same_ranks(
 @pytest.mark.parametrize("order", ["window", "epoch"])
 @pytest.mark.parametrize("policy", [FILL, PARTIAL, DROP])
 @pytest.mark.parametrize(("world", "batch_size"), [(3, 4), (5, 3), (1, 8)])
-def test_an_iterator_goes_on_with_other_ranks(
-    world: int, batch_size: int, policy: LastBatchPolicy, order: str
-) -> None:
+def test_an_iterator_goes_on_with_other_ranks(world, batch_size, policy, order):
     """13 samples of the second epoch are given by others; then epochs are whole."""
     made, left = ranks(2, 4, **ORDERS[order]), Counter(range(SIZE))
     for each in made:
@@ -122,7 +111,7 @@ def test_an_iterator_goes_on_with_other_ranks(
     assert [each[:2] for each in seen] == [each[2:4] for each in whole]
 
 
-def test_an_iterator_of_several_pipelines_goes_on() -> None:
+def test_an_iterator_of_several_pipelines_goes_on():
     seen = epochs(iterator(ranks(3, 2, begun(3)), PARTIAL), 2)
     assert [[len(each) for each in batch] for batch in seen[0]] == [[2, 2, 2], [2, 2, 2], [1, 0, 0]]
     assert sorted(chain(*chain(*seen[0]))) == [*range(12, 18), *range(30, 37)]
@@ -135,16 +124,14 @@ def test_an_iterator_of_several_pipelines_goes_on() -> None:
     ("world", "batch_size", "policy", "batches"),
     [(2, 4, PARTIAL, 3), (3, 4, PARTIAL, 3), (3, 5, DROP, 2)],
 )
-def test_every_epoch_may_have_an_iterator_of_its_own(
-    world: int, batch_size: int, policy: LastBatchPolicy, batches: int
-) -> None:
+def test_every_epoch_may_have_an_iterator_of_its_own(world, batch_size, policy, batches):
     made = pipeline(0, world, batch_size, state := begun(batches))
     expected = epochs(iterator(pipeline(0, world, batch_size, state), policy), 3)
     options = {"auto_reset": False, "prepare_first_batch": False}
     assert [epochs(iterator(made, policy, **options), 1)[0] for _ in range(3)] == expected
 
 
-def test_the_iteration_of_a_rest_may_be_begun_twice() -> None:
+def test_the_iteration_of_a_rest_may_be_begun_twice():
     """DALI goes on in the epoch, and logs that it cannot be reset."""
     state = begun()
     expected = epochs(iterator(pipeline(0, 3, 4, state), PARTIAL), 2)
@@ -155,13 +142,13 @@ def test_the_iteration_of_a_rest_may_be_begun_twice() -> None:
     assert [before + seen[0], seen[1]] == expected
 
 
-def test_the_rest_of_an_epoch_may_be_dropped_as_a_whole() -> None:
+def test_the_rest_of_an_epoch_may_be_dropped_as_a_whole():
     """36 samples, three ranks, batches of 12: 4 samples are left for each."""
     made = pipeline(1, 3, 12, begun(3, read=files(36)), read=files(36))
     assert epochs(iterator(made, DROP), 2) == [[[[*range(24, 36)]]], [[[*range(12)]]]]
 
 
-def test_an_iterator_of_jax_goes_on() -> None:
+def test_an_iterator_of_jax_goes_on():
     (going_on,) = ranks(1, 5, state := begun(3))
     it = JaxIterator(going_on, ["label"], reader_name="R", auto_reset=True)
     assert readers.state(going_on, "R") == state
@@ -171,7 +158,7 @@ def test_an_iterator_of_jax_goes_on() -> None:
     assert len(list(it)) == 8
 
 
-def test_a_batch_that_an_iterator_keeps_was_not_delivered() -> None:
+def test_a_batch_that_an_iterator_keeps_was_not_delivered():
     """The peekable iterator of JAX keeps it in `_peek`; it needs the package clu."""
     it = iterator(made := pipeline(0, 2, 4), FILL)
     list(islice(it, 2))
@@ -184,7 +171,7 @@ def test_a_batch_that_an_iterator_keeps_was_not_delivered() -> None:
 
 @pytest.mark.parametrize("policy", [FILL, PARTIAL, DROP])
 @pytest.mark.parametrize("cut", range(4))
-def test_a_checkpoint_of_a_rest_restores_it(policy: LastBatchPolicy, cut: int) -> None:
+def test_a_checkpoint_of_a_rest_restores_it(policy, cut):
     """Two batches, or one that is not dropped. Also at their end, before or after StopIteration."""
     order, options = WINDOW | {"read": files(36)}, {"enable_checkpointing": True}
     began = ranks(1, 23, **order)
@@ -210,7 +197,7 @@ def test_a_checkpoint_of_a_rest_restores_it(policy: LastBatchPolicy, cut: int) -
 # --- Refusals ------------------------------------------------------------------------------------
 
 
-def test_an_iterator_needs_the_name_of_the_reader() -> None:
+def test_an_iterator_needs_the_name_of_the_reader():
     state = begun()
     for options in ({"size": SIZE}, {"size": 18, "last_batch_padded": True}):
         with pytest.warns(Warning, match="reader_name"), pytest.raises(ValueError, match="='R'"):
@@ -219,7 +206,7 @@ def test_an_iterator_needs_the_name_of_the_reader() -> None:
     assert len(list(islice(endless, 20))) == 20
 
 
-def test_pipelines_of_an_iterator_must_be_at_one_place() -> None:
+def test_pipelines_of_an_iterator_must_be_at_one_place():
     states = begun(), begun(1), None
     for one, other in ((0, 1), (0, 2), (2, 0)):
         made = [pipeline(rank, 2, 4, states[which]) for rank, which in enumerate((one, other))]

@@ -1,10 +1,7 @@
 """States that do not fit a reader, and readers that cannot be resumed."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import pytest
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -18,7 +15,6 @@ from tests.kit.resuming import (
     OURS,
     SIZE,
     WINDOW,
-    State,
     begun,
     files,
     pipeline,
@@ -64,9 +60,7 @@ SAME = partial(OURS, labels=[0] * SIZE)
     ids=lambda value: str(value)[:40],
 )
 @pytest.mark.parametrize("world", [2, 3])
-def test_another_data_set_or_order_is_refused(
-    order: dict[str, Any], change: dict[str, Any], words: str, world: int
-) -> None:
+def test_another_data_set_or_order_is_refused(order, change, words, world):
     state = begun(**order)
     made = pipeline(0, world, 4, state, **change)
     for _ in range(2):
@@ -86,7 +80,7 @@ def test_another_data_set_or_order_is_refused(
     ],
     ids=str,
 )
-def test_options_that_make_no_difference_are_not_refused(same: dict[str, Any]) -> None:
+def test_options_that_make_no_difference_are_not_refused(same):
     shuffles = {name: value for name, value in same.items() if "shuffle" in name and value is True}
     (made,) = ranks(1, 3, begun(**(WINDOW if "random_shuffle" in shuffles else shuffles)), **same)
     numbers(made, 1)
@@ -116,17 +110,15 @@ def test_options_that_make_no_difference_are_not_refused(same: dict[str, Any]) -
     ],
     ids=str,
 )
-def test_an_impossible_state_is_refused(
-    change: State | None, error: type[Exception], words: str
-) -> None:
-    state: Any = "x"
+def test_an_impossible_state_is_refused(change, error, words):
+    state = "x"
     if change is not None:
         state = {k: v for k, v in (begun() | change).items() if v is not ...}
     with pytest.raises(error, match=rf"'R'\): .*({words})"):
         numbers(pipeline(0, 3, 4, state), 1)
 
 
-def test_a_state_without_padding_is_refused() -> None:
+def test_a_state_without_padding_is_refused():
     with pytest.raises(ValueError, match=r"'R'\): a state needs pad_last_batch=True"):
         readers.state(pipeline(0, 1, 4, pad_last_batch=False), "R")
     made = pipeline(0, 1, 4, begun(), pad_last_batch=False)
@@ -134,7 +126,7 @@ def test_a_state_without_padding_is_refused() -> None:
         made.run()
 
 
-def test_a_seed_that_ranks_may_not_share_is_refused() -> None:
+def test_a_seed_that_ranks_may_not_share_is_refused():
     """Usually, pipelines of different ranks are given different seeds."""
     for seed in (None, 4):
         made = pipeline(0, 2, 4, random_shuffle=True, options={"seed": seed})
@@ -153,8 +145,8 @@ def test_a_seed_that_ranks_may_not_share_is_refused() -> None:
             made.run()
 
 
-def test_the_seed_of_one_rank_that_began_is_that_of_all_that_go_on() -> None:
-    arguments: dict[str, Any] = {"random_shuffle": True, "options": {"seed": 4}}
+def test_the_seed_of_one_rank_that_began_is_that_of_all_that_go_on():
+    arguments = {"random_shuffle": True, "options": {"seed": 4}}
     alone = pipeline(0, 1, 2, **arguments)
     states, given = [readers.state(alone, "R")], list[int]()
     for world in (1, 2, 3):
@@ -165,9 +157,9 @@ def test_the_seed_of_one_rank_that_began_is_that_of_all_that_go_on() -> None:
     assert len({state["seed"] for state in states}) == 1
 
 
-def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know() -> None:
+def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know():
     """A Loader has such states: of its own rank they are right."""
-    arguments: dict[str, Any] = {"random_shuffle": True, "options": {"seed": 4}}
+    arguments = {"random_shuffle": True, "options": {"seed": 4}}
     made = pipeline(1, 2, 4, **arguments)
     numbers(made, 2)
     state = source(made, "R").state(made._batches_to_consume)
@@ -177,7 +169,7 @@ def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know() -> None:
             numbers(pipeline(1, world, batch_size, state, **arguments), 1)
 
 
-def test_a_checkpoint_and_a_state_exclude_each_other() -> None:
+def test_a_checkpoint_and_a_state_exclude_each_other():
     checkpointing = {"enable_checkpointing": True}
     made = pipeline(0, 1, 4, options=checkpointing)
     numbers(made, 2)
@@ -186,7 +178,7 @@ def test_a_checkpoint_and_a_state_exclude_each_other() -> None:
         pipeline(0, 1, 4, saved([made]), options=both).build()
 
 
-def test_a_reader_that_has_begun_is_not_resumed() -> None:
+def test_a_reader_that_has_begun_is_not_resumed():
     state, made = begun(), pipeline(0, 2, 4)
     numbers(made, 1)
     with pytest.raises(RuntimeError, match=r"'R'\) has begun to read"):

@@ -3,13 +3,9 @@
 What counts of a step is its last attempt, as for the weights of a model.
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -23,12 +19,11 @@ FIRST, AGAIN, MORE = (2, 0), (2, 1), (3, 0)
 RESIZED = KILLED // EVERY * EVERY + EVERY  # the first one after the restart
 STEPS = 14  # of an epoch with two processes
 
-Run = list[tuple[int, int, int, dict[str, list[int]]]]
 """Step, epoch, samples of all processes until then, and the samples of one by what gave them."""
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list[Run]]:
+def runs(tmp_path_factory):
     """What every process has seen, for each number of processes and attempt."""
     directory = tmp_path_factory.mktemp("elastic")
     (directory / "step-99").mkdir()  # a checkpoint that was being written
@@ -44,9 +39,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list
     }
 
 
-def given(attempts: Sequence[list[Run]], name: str) -> list[list[int]]:
+def given(attempts, name):
     """The samples of each epoch that were given by `name`, in the last attempt of each step."""
-    epochs: list[list[int]] = [[] for _ in range(EPOCHS)]
+    epochs = [[] for _ in range(EPOCHS)]
     begin = [attempt[0][0][0] for attempt in attempts]
     for number, attempt in enumerate(attempts):
         end = min(begin[number + 1 :], default=sys.maxsize)
@@ -55,7 +50,7 @@ def given(attempts: Sequence[list[Run]], name: str) -> list[list[int]]:
     return epochs
 
 
-def test_the_second_process_was_killed_in_mid_epoch(runs: Any) -> None:
+def test_the_second_process_was_killed_in_mid_epoch(runs):
     first, again, more = (runs[each] for each in (FIRST, AGAIN, MORE))
     assert [len(attempt) for attempt in (first, again, more)] == [2, 2, 3]
     assert {run[0][0] for run in first} == {0}
@@ -67,20 +62,18 @@ def test_the_second_process_was_killed_in_mid_epoch(runs: Any) -> None:
     assert RESIZED % STEPS
 
 
-def test_what_the_processes_share_was_restored(runs: Any) -> None:
+def test_what_the_processes_share_was_restored(runs):
     assert {run[-1][2] for run in runs[AGAIN]} == {SAMPLES * EPOCHS * len(ORDERS) * 2}
 
 
 @pytest.mark.parametrize("by", ["iterator", "loader"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_sample_is_given_once_an_epoch(runs: Any, order: str, by: str) -> None:
+def test_every_sample_is_given_once_an_epoch(runs, order, by):
     for epoch in given([runs[FIRST], runs[AGAIN]], f"{by} {order}"):
         assert sorted(epoch) == list(range(SAMPLES))
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_sample_is_given_once_an_epoch_also_if_three_processes_go_on(
-    runs: Any, order: str
-) -> None:
+def test_every_sample_is_given_once_an_epoch_also_if_three_processes_go_on(runs, order):
     for epoch in given([runs[FIRST], runs[AGAIN], runs[MORE]], f"loader {order}"):
         assert sorted(epoch) == list(range(SAMPLES))

@@ -1,10 +1,7 @@
 """Loaders in two processes of torchrun; `ranks` is what these run."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -16,46 +13,46 @@ EVERYTHING = list(range(SAMPLES))
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(tmp_path_factory):
     """What the ranks have written."""
     directory = tmp_path_factory.mktemp("torchrun")
     torchrun(directory, f"2 tests.kit.ranks {directory}")
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-def labels(batches: list[Any]) -> list[list[int]]:
+def labels(batches):
     return [values[0] for values, _ in batches]
 
 
-def test_the_shard_is_that_of_the_launcher_and_then_of_the_group(ranks: list[Any]) -> None:
+def test_the_shard_is_that_of_the_launcher_and_then_of_the_group(ranks):
     for rank, seen in enumerate(ranks):
         assert seen["before"] == seen["shard"] == [rank, 2, rank]
 
 
-def test_a_dimension_of_a_mesh_says_who_reads_the_same(ranks: list[Any]) -> None:
+def test_a_dimension_of_a_mesh_says_who_reads_the_same(ranks):
     for rank, seen in enumerate(ranks):
         assert seen["data"] == [{"shard_id": rank, "num_shards": 2}] * 2
         assert seen["tensor"] == [{"shard_id": 0, "num_shards": 1}] * 2
 
 
-def test_a_loader_made_before_the_group_reads_its_shard(ranks: list[Any]) -> None:
+def test_a_loader_made_before_the_group_reads_its_shard(ranks):
     assert sorted(chain(*ranks[0]["late"], *ranks[1]["late"])) == EVERYTHING
 
 
-def test_a_loader_used_before_the_rank_is_known_is_refused_afterwards(ranks: list[Any]) -> None:
+def test_a_loader_used_before_the_rank_is_known_is_refused_afterwards(ranks):
     for rank, seen in enumerate(ranks):
         assert seen["alone"] == -(-SAMPLES // BATCH)
         assert f"first used in rank 0 of 1, and the process is rank {rank} of 2" in seen["early"]
 
 
-def test_a_group_that_disagrees_with_the_environment_is_refused(ranks: list[Any]) -> None:
+def test_a_group_that_disagrees_with_the_environment_is_refused(ranks):
     for rank, seen in enumerate(ranks):
         assert f"says rank {rank} of 2, the environment WORLD_SIZE=3" in seen["disagree"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_ranks_share_the_data_set(ranks: list[Any], order: str, policy: str) -> None:
+def test_the_ranks_share_the_data_set(ranks, order, policy):
     """With drop and pad, all ranks met at every batch."""
     runs = [seen[f"{order} {policy}"] for seen in ranks]
     for epoch in range(2):
@@ -73,7 +70,7 @@ def test_the_ranks_share_the_data_set(ranks: list[Any], order: str, policy: str)
             assert {len(batch) for batch in chain(*of_ranks)} == {BATCH}
 
 
-def test_every_rank_goes_on_from_its_state(ranks: list[Any]) -> None:
+def test_every_rank_goes_on_from_its_state(ranks):
     for seen in ranks:
         assert seen["restored"] == seen["rest"]  # samples and random numbers
         assert seen["warnings"] == []
@@ -82,7 +79,7 @@ def test_every_rank_goes_on_from_its_state(ranks: list[Any]) -> None:
     assert sorted(chain(*(batch[0] for batch in together))) == EVERYTHING
 
 
-def test_a_rank_takes_the_place_but_not_the_random_numbers_of_rank_0(ranks: list[Any]) -> None:
+def test_a_rank_takes_the_place_but_not_the_random_numbers_of_rank_0(ranks):
     assert ranks[0]["of rank 0"] == ranks[0]["rest"]
     assert ranks[0]["warnings of rank 0"] == []
     (warning,) = ranks[1]["warnings of rank 0"]

@@ -1,9 +1,7 @@
 """Which shard a process takes: groups, frameworks, launchers' environments, none of them."""
 
 import sys
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -28,16 +26,13 @@ SRUN = SLURM_JOB | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOC
 SALLOC_SHELL = SLURM_JOB | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290"}
 
 
-Variables: TypeAlias = dict[str, str]
-
-
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Variables], None]:
+def environment(monkeypatch):
     """Sets variables; none of a launcher is set before."""
     for name in [*TORCHRUN, *LIGHTNING, *MPIRUN, *MPICH, *SRUN, *SALLOC_SHELL, "PMIX_RANK"]:
         monkeypatch.delenv(name, raising=False)
 
-    def set_all(variables: Variables) -> None:
+    def set_all(variables):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
 
@@ -45,18 +40,18 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Variables], None]:
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
+def group():
     """A process group of this process alone; its rank and size are 0 and 1."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-def test_shards_are_values() -> None:
+def test_shards_are_values():
     assert Shard() == Shard(rank=0, world=1, local_rank=0)
     assert hash(Shard(1, 2, 1)) == hash(Shard(1, 2, 1))
     with pytest.raises(AttributeError):
-        Shard().rank = 1  # type: ignore[misc]
+        Shard().rank = 1
 
 
 @pytest.mark.parametrize(
@@ -71,7 +66,7 @@ def test_shards_are_values() -> None:
         ((0, 2.0), "world must be an integer from 1 to 2147483647, not 2.0"),
     ],
 )
-def test_wrong_shards_are_refused(arguments: Any, words: str) -> None:
+def test_wrong_shards_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         Shard(*arguments)
 
@@ -103,18 +98,14 @@ def test_wrong_shards_are_refused(arguments: Any, words: str) -> None:
         (BY_HAND | {"NODE_RANK": "1"}, Shard(3, 4, 1)),
     ],
 )
-def test_the_shard_is_that_of_the_environment(
-    variables: Variables, shard: Shard, environment: Any
-) -> None:
+def test_the_shard_is_that_of_the_environment(variables, shard, environment):
     environment(variables)
     assert Shard.here() == shard
     assert dali_storage.shard() == {"shard_id": shard.rank, "num_shards": shard.world}
 
 
 @pytest.mark.parametrize("variables", [BY_HAND, MPIRUN, MPICH, SRUN])
-def test_half_an_environment_is_refused(
-    variables: Variables, environment: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_an_environment_is_refused(variables, environment, monkeypatch):
     rank, world, local = (
         next(name for name in variables if name.endswith(end))
         for end in (("RANK", "PROCID"), ("SIZE", "NUM_TASKS"), ("LOCAL_RANK", "LOCALID", "RANKID"))
@@ -169,8 +160,8 @@ INTEGER = "environment: {} must be an integer "
     ids=str,
 )
 def test_an_environment_that_is_incomplete_or_wrong_is_refused_by_name(
-    variables: Variables, words: str, environment: Any
-) -> None:
+    variables, words, environment
+):
     environment(variables)
     with pytest.raises(ValueError, match=words):
         Shard.here()
@@ -190,9 +181,7 @@ def test_an_environment_that_is_incomplete_or_wrong_is_refused_by_name(
     ],
     ids=["more tasks", "another task", "left in an image", "one of two"],
 )
-def test_environments_that_disagree_are_refused(
-    variables: Variables, words: str, environment: Any
-) -> None:
+def test_environments_that_disagree_are_refused(variables, words, environment):
     environment(variables)
     for ask in (Shard.here, dali_storage.shard):
         with pytest.raises(RuntimeError, match=words):
@@ -201,9 +190,7 @@ def test_environments_that_disagree_are_refused(
     assert dali_storage.shard()["num_shards"] == int(variables["WORLD_SIZE"])
 
 
-def test_a_rank_of_pmix_alone_and_the_second_machine_of_lightning_are_refused(
-    environment: Any,
-) -> None:
+def test_a_rank_of_pmix_alone_and_the_second_machine_of_lightning_are_refused(environment):
     environment({"PMIX_RANK": "1"})
     words = r"PMIX_RANK, but no number of processes, .*: set RANK"
     for ask in (Shard.here, dali_storage.shard):
@@ -236,8 +223,8 @@ class Distributed:
     ],
 )
 def test_the_group_knows_the_rank_and_the_launcher_the_local_one(
-    variables: Variables, local_rank: int, environment: Any, loaded: Any
-) -> None:
+    variables, local_rank, environment, loaded
+):
     loaded(torch=Distributed(3, 4))
     environment(variables)
     assert Shard.here() == Shard(3, 4, local_rank)
@@ -252,7 +239,7 @@ class Ray:
     def __init__(self, *ranks: int | None, error: type[Exception] = RuntimeError) -> None:
         self.ranks, self.error = ranks, error
 
-    def get_context(self) -> Any:
+    def get_context(self):
         if not self.ranks:
             raise self.error("cannot be used outside of a Ray Train training function")
         names = "get_world_rank", "get_world_size", "get_local_rank"
@@ -269,8 +256,8 @@ class Jax:
 
 
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def load(**frameworks: Any) -> None:
+def loaded(monkeypatch):
+    def load(**frameworks):
         for name, module in frameworks.items():
             names = {"torch": ["torch.distributed"], "ray": ["ray.train"]}
             for each in names.get(name, ["jax", "jax.distributed"]):
@@ -279,7 +266,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return load
 
 
-def test_ray_train_knows_its_workers(loaded: Any, environment: Any) -> None:
+def test_ray_train_knows_its_workers(loaded, environment):
     loaded(ray=Ray(3, 4, 1))
     assert Shard.here() == Shard(3, 4, 1)
     environment(SRUN | LIGHTNING | {"WORLD_SIZE": "4"})  # srun has started Ray
@@ -293,14 +280,14 @@ def test_ray_train_knows_its_workers(loaded: Any, environment: Any) -> None:
     [Ray(), Ray(error=DeprecationWarning), Ray(None, None, None)],
     ids=["no worker", "trial", "no rank"],
 )
-def test_ray_is_not_asked_outside_of_its_workers(ray: Ray, loaded: Any, environment: Any) -> None:
+def test_ray_is_not_asked_outside_of_its_workers(ray, loaded, environment):
     loaded(ray=ray)
     assert Shard.here() == Shard()
     environment(TORCHRUN)
     assert Shard.here() == Shard(3, 4, 1)
 
 
-def test_jax_knows_its_processes(loaded: Any, environment: Any) -> None:
+def test_jax_knows_its_processes(loaded, environment):
     loaded(jax=Jax(3, 4))
     assert Shard.here() == Shard(3, 4, 3)
     environment(SRUN | {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"})
@@ -322,9 +309,7 @@ def test_jax_knows_its_processes(loaded: Any, environment: Any) -> None:
         ({"ray": Ray(3, 8, 1)}, "Ray Train says rank 3 of 8, the environment WORLD_SIZE=4"),
     ],
 )
-def test_frameworks_that_disagree_are_refused(
-    loaded: Any, frameworks: dict[str, Any], words: str, environment: Any
-) -> None:
+def test_frameworks_that_disagree_are_refused(loaded, frameworks, words, environment):
     environment(TORCHRUN if len(frameworks) == 1 else {})
     loaded(**frameworks)
     for ask in (Shard.here, dali_storage.shard):
@@ -333,7 +318,7 @@ def test_frameworks_that_disagree_are_refused(
 
 
 @pytest.mark.usefixtures("group")
-def test_a_group_comes_before_everything_else(loaded: Any, environment: Any) -> None:
+def test_a_group_comes_before_everything_else(loaded, environment):
     """Of torch; ranks that are not 0 are in test_ranks.py."""
     environment({"LOCAL_RANK": "5", "WORLD_SIZE": "8"})  # without RANK
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
@@ -344,7 +329,7 @@ def test_a_group_comes_before_everything_else(loaded: Any, environment: Any) -> 
 
 
 @pytest.mark.usefixtures("group")
-def test_what_is_no_group_is_refused() -> None:
+def test_what_is_no_group_is_refused():
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
     with pytest.raises(ValueError, match=r"mesh of 2 dimensions \('data', 'tensor'\): .*mesh\["):
         dali_storage.shard(mesh)
@@ -354,9 +339,7 @@ def test_what_is_no_group_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_a_process_group_that_disagrees_with_the_environment_is_refused(
-    environment: Any,
-) -> None:
+def test_a_process_group_that_disagrees_with_the_environment_is_refused(environment):
     assert Shard.here() == Shard(0, 1, 0)
     for wrong, variables in (
         ("WORLD_SIZE=2", {"WORLD_SIZE": "2"}),
@@ -367,14 +350,12 @@ def test_a_process_group_that_disagrees_with_the_environment_is_refused(
             Shard.here()
 
 
-def test_torch_without_its_distributed_package_is_not_asked(loaded: Any) -> None:
+def test_torch_without_its_distributed_package_is_not_asked(loaded):
     loaded(torch=SimpleNamespace(is_available=lambda: False))
     assert Shard.here() == Shard()
 
 
-def test_torch_is_not_imported_and_an_uninitialised_group_not_asked(
-    environment: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_is_not_imported_and_an_uninitialised_group_not_asked(environment, monkeypatch):
     assert torch.distributed.is_available()
     assert not dist.is_initialized()
     environment(TORCHRUN)

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.kit.containers import write_tar
@@ -9,16 +5,16 @@ from tests.kit.webdataset import INDEX, MEMBERS
 
 
 @pytest.fixture(autouse=True)
-def _pipelines_end(pipelines_end: None) -> None:
+def _pipelines_end(pipelines_end):
     """The tests of readers make pipelines."""
 
 
 @pytest.fixture
-def tar(tmp_path: Path) -> Path:
+def tar(tmp_path):
     return write_tar(tmp_path / "a.tar", MEMBERS)
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Path:
+def index(tmp_path):
     (tmp_path / "a.idx").write_text(INDEX)
     return tmp_path / "a.idx"

@@ -3,8 +3,6 @@
 The oracle is the real fn.readers.file with the same value.
 """
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys
@@ -18,7 +16,6 @@ from nvidia.dali import fn
 from dali_storage import readers
 from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
-from tests.kit.trees import Tree
 
 SHUFFLED = {"random_shuffle": True, "initial_fill": 4}
 NEIGHBOURS: dict[str, dict[str, Any]] = {
@@ -64,7 +61,7 @@ FLAGS: dict[str, list[Any]] = {
 }
 
 
-def both(tree: Tree, **arguments: Any) -> tuple[Any, Any]:
+def both(tree, **arguments):
     """Metadata and samples of ours, and of the real operator."""
     if "files" not in arguments:
         arguments["file_root"] = str(tree(11))
@@ -78,13 +75,13 @@ def both(tree: Tree, **arguments: Any) -> tuple[Any, Any]:
     [(name, value) for name, values in (INTEGERS | FLAGS | INERT).items() for value in values],
     ids=repr,
 )
-def test_a_value_means_what_it_means_to_dali(tree: Tree, argument: str, value: Any) -> None:
+def test_a_value_means_what_it_means_to_dali(tree, argument, value):
     ours, real = both(tree, **NEIGHBOURS.get(argument, {}), **{argument: value})
     assert ours == real
 
 
 @pytest.mark.parametrize("reader", ["file", "mxnet", "numpy", "records", "tfrecord", "webdataset"])
-def test_an_unknown_argument_is_refused_in_the_words_of_python(reader: str) -> None:
+def test_an_unknown_argument_is_refused_in_the_words_of_python(reader):
     operator = getattr(readers, reader)
     parameters = inspect.signature(operator).parameters.values()
     assert {parameter.kind for parameter in parameters} == {inspect.Parameter.KEYWORD_ONLY}
@@ -97,7 +94,7 @@ def test_an_unknown_argument_is_refused_in_the_words_of_python(reader: str) -> N
 
 
 @pytest.mark.long
-def test_a_wrong_call_is_seen_by_a_type_checker(tmp_path: Path) -> None:
+def test_a_wrong_call_is_seen_by_a_type_checker(tmp_path):
     script = tmp_path / "calls.py"
     script.write_text("from dali_storage.readers import file\nfile(seeds=1)\nfile(seed='1')\n")
     done = subprocess.run(
@@ -111,7 +108,7 @@ def test_a_wrong_call_is_seen_by_a_type_checker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("argument", NEIGHBOURS)
-def test_none_means_the_default_of_an_argument(tree: Tree, argument: str) -> None:
+def test_none_means_the_default_of_an_argument(tree, argument):
     neighbours = {"pipeline": {"seed": 5}} | NEIGHBOURS[argument] | {argument: None}
     if argument == "case_sensitive_filter":
         neighbours["file_filters"] = "*.jpg"
@@ -131,14 +128,14 @@ def test_none_means_the_default_of_an_argument(tree: Tree, argument: str) -> Non
     ],
     ids=repr,
 )
-def test_labels_mean_what_they_mean_to_dali(tree: Tree, labels: Any) -> None:
+def test_labels_mean_what_they_mean_to_dali(tree, labels):
     root = tree(3)
     ours, real = both(tree, files=[*map(str, sorted(root.glob("*/*")))], labels=labels)
     assert ours == real
 
 
 @pytest.mark.parametrize("label", ["12", 1.9, 5, np.int64(7), True])
-def test_one_label_of_one_file_means_what_it_means_to_dali(tree: Tree, label: Any) -> None:
+def test_one_label_of_one_file_means_what_it_means_to_dali(tree, label):
     (file,) = tree(1, sizes=(700,)).glob("*/*")
     ours, real = both(tree, files=str(file), labels=label)
     assert ours == real
@@ -158,9 +155,7 @@ def test_one_label_of_one_file_means_what_it_means_to_dali(tree: Tree, label: An
     ],
     ids=repr,
 )
-def test_a_value_that_dali_refuses_is_refused_by_name(
-    tree: Tree, argument: str, value: Any
-) -> None:
+def test_a_value_that_dali_refuses_is_refused_by_name(tree, argument, value):
     given = {"file_root": str(tree(11))} | NEIGHBOURS[argument] | {argument: value}
     with pytest.raises((TypeError, ValueError, RuntimeError, OverflowError)):
         build(fn.readers.file, name="R", **given).build()
@@ -180,7 +175,7 @@ def test_a_value_that_dali_refuses_is_refused_by_name(
     ],
     ids=repr,
 )
-def test_a_value_that_dali_misreads_is_refused(tree: Tree, argument: str, value: Any) -> None:
+def test_a_value_that_dali_misreads_is_refused(tree, argument, value):
     given = {"file_root": str(tree(11))} | NEIGHBOURS.get(argument, {}) | {argument: value}
     given.pop("file_filters", None)
     build(fn.readers.file, name="R", dont_use_mmap=True, **given).build()
@@ -199,9 +194,7 @@ def test_a_value_that_dali_misreads_is_refused(tree: Tree, argument: str, value:
     ids=str,
 )
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_backend_of_files_refuses_urls_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lazy: bool
-) -> None:
+def test_a_backend_of_files_refuses_urls_by_name(tmp_path, monkeypatch, given, lazy):
     monkeypatch.chdir(tmp_path)
     Path("list.txt").write_text("s3://bucket/a 1\n")
     refusal = "backend 'python-file' cannot read 's3://bucket/.*; leave out backend, or take object"
@@ -211,7 +204,7 @@ def test_a_backend_of_files_refuses_urls_by_name(
 
 @pytest.mark.parametrize("argument", ["file_root", "files", "file_list"])
 @pytest.mark.parametrize("lazy", [False, True])
-def test_an_unknown_scheme_is_refused_with_what_to_do(argument: str, lazy: bool) -> None:
+def test_an_unknown_scheme_is_refused_with_what_to_do(argument, lazy):
     refusal = f"{argument} must be a local path or a URL .* not 'ftp://host/x': mount or copy the"
     with pytest.raises(ValueError, match=refusal):
         build(readers.file, name="R", lazy_init=lazy, **{argument: "ftp://host/x"})

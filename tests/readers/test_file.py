@@ -1,12 +1,8 @@
 """dali_storage.readers.file beside the real fn.readers.file, which is the oracle of all here."""
 
-from __future__ import annotations
-
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +11,9 @@ from nvidia.dali import Pipeline, fn, types
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
 from tests.kit.dali import build, take
-from tests.kit.trees import Tree
 
 
-def both(batches: int, batch_size: int = 4, **arguments: Any) -> None:
+def both(batches, batch_size=4, **arguments):
     ours = build(readers.file, batch_size, name="R", **arguments)
     real = build(fn.readers.file, batch_size, name="R", **arguments)
     assert ours.reader_meta("R") == real.reader_meta("R")
@@ -30,7 +25,7 @@ def both(batches: int, batch_size: int = 4, **arguments: Any) -> None:
 
 @pytest.mark.parametrize("root", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_file_list_gives_the_same_samples(tree: Tree, root: bool, shuffle: bool) -> None:
+def test_a_file_list_gives_the_same_samples(tree, root, shuffle):
     folder = tree(9)
     lines = [f"class{index % 3}/{index:04d}.jpg {index * 7}\r\n" for index in range(9)]
     (folder / "list.txt").write_text("\n".join(lines) + "\n\nclass0/0000.jpg\t 4294967299")
@@ -39,7 +34,7 @@ def test_a_file_list_gives_the_same_samples(tree: Tree, root: bool, shuffle: boo
 
 
 @pytest.mark.parametrize("labels", [None, [5, -1, 5, 2**31 + 1]])
-def test_named_files_give_the_same_samples(tree: Tree, labels: list[int] | None) -> None:
+def test_named_files_give_the_same_samples(tree, labels):
     root = tree(4)
     files = [f"class{index % 3}/{index:04d}.jpg" for index in (3, 0, 0, 2)]
     both(5, files=files, labels=labels, file_root=str(root), dont_use_mmap=True)
@@ -47,9 +42,9 @@ def test_named_files_give_the_same_samples(tree: Tree, labels: list[int] | None)
 
 
 @pytest.mark.parametrize("used", [(0, 1, 2), (2,), (0, 2), (2, 1)])
-def test_the_index_of_a_sample_leads_to_its_name(tree: Tree, used: tuple[int, ...]) -> None:
+def test_the_index_of_a_sample_leads_to_its_name(tree, used):
     root = str(tree(23, sizes=(10, 20)))
-    order: dict[str, Any] = {"random_shuffle": True, "seed": 3, "num_shards": 2, "name": "R"}
+    order = {"random_shuffle": True, "seed": 3, "num_shards": 2, "name": "R"}
     real = build(fn.readers.file, file_root=root, **order)
     ours = Pipeline(batch_size=4, num_threads=1, device_id=None)
     with ours:
@@ -68,7 +63,7 @@ def test_the_index_of_a_sample_leads_to_its_name(tree: Tree, used: tuple[int, ..
         ]
 
 
-def test_the_catalog_of_an_unknown_reader_is_refused(tree: Tree) -> None:
+def test_the_catalog_of_an_unknown_reader_is_refused(tree):
     pipeline = build(readers.file, file_root=str(tree(5)), name="R")
     with pytest.raises(ValueError, match=r"no reader 'S'.*\['R'\]"):
         readers.catalog(pipeline, "S")
@@ -79,7 +74,7 @@ def test_the_catalog_of_an_unknown_reader_is_refused(tree: Tree) -> None:
     [{"backend": "memory"}, {"backend": "python-file"}, {"backend_options": {"direct": True}}],
     ids=str,
 )
-def test_every_backend_gives_the_same_samples(tree: Tree, ours: dict[str, Any]) -> None:
+def test_every_backend_gives_the_same_samples(tree, ours):
     arguments = {"file_root": str(tree(23, sizes=(100, 3, 0, 70_000, 4096))), "seed": 1}
     arguments["random_shuffle"] = True
     real = build(fn.readers.file, 5, **arguments, dont_use_mmap=True)
@@ -99,12 +94,12 @@ def test_every_backend_gives_the_same_samples(tree: Tree, ours: dict[str, Any]) 
     "sizes", [(3072,), (0,), (8, 8, 8, 8, 8, 16, 4, 4), (4, 4, 4, 4, 0, 0, 0, 0)], ids=str
 )
 def test_samples_of_one_size_are_the_same_to_all_operators(
-    tree: Tree, sizes: tuple[int, ...], backend: str, batch_size: int, exec_dynamic: bool
-) -> None:
+    tree, sizes, backend, batch_size, exec_dynamic
+):
     """Also in turn with batches of different sizes, which reach DALI in another way."""
-    arguments: dict[str, Any] = {"file_root": str(tree(24, classes=1, sizes=sizes))}
+    arguments = {"file_root": str(tree(24, classes=1, sizes=sizes))}
 
-    def outputs(file: Callable[..., Any], **more: Any) -> Pipeline:
+    def outputs(file, **more):
         pipeline = Pipeline(batch_size, 2, None, exec_dynamic=exec_dynamic)
         with pipeline:
             data, labels = file(**arguments, **more)
@@ -131,7 +126,7 @@ def test_samples_of_one_size_are_the_same_to_all_operators(
 # --- bad input ----------------------------------------------------------------------------------
 
 
-def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path: Path) -> None:
+def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path):
     missing = str(tmp_path / "missing")
     with pytest.raises(FileNotFoundError) as caught:
         build(readers.file, file_root=missing)
@@ -146,7 +141,7 @@ def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_
     assert take(lazy, 1) == [(b"a", 0)] * 4
 
 
-def test_the_traceback_of_a_missing_root_is_short(tmp_path: Path) -> None:
+def test_the_traceback_of_a_missing_root_is_short(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         build(readers.file, file_root=str(tmp_path / "missing"))
     ours = Path(readers.__file__).parents[1]
@@ -155,12 +150,12 @@ def test_the_traceback_of_a_missing_root_is_short(tmp_path: Path) -> None:
     assert depth <= 8, frames  # it was 12 when five callables opened each other
 
 
-def replace_by_dangling_link(path: Path) -> None:
+def replace_by_dangling_link(path):
     path.unlink()
     path.symlink_to("nowhere")
 
 
-def replace_by_directory(path: Path) -> None:
+def replace_by_directory(path):
     path.unlink()
     path.mkdir()
 
@@ -174,9 +169,7 @@ def replace_by_directory(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize(("sized_before", "depth"), [(False, 1), (True, 2), (False, 4)])
-def test_a_file_that_goes_bad_within_an_epoch(
-    tree: Tree, spoil: Callable[[Path], None], error: type[OSError], sized_before: bool, depth: int
-) -> None:
+def test_a_file_that_goes_bad_within_an_epoch(tree, spoil, error, sized_before, depth):
     root = tree(40, classes=1, sizes=(5000,))
     good = {path.name: path.read_bytes() for path in sorted((root / "class0").iterdir())}
     pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": depth})
@@ -186,7 +179,7 @@ def test_a_file_that_goes_bad_within_an_epoch(
         assert take(pipeline, epoch) == expected
     bad = root / "class0" / "0035.jpg"  # batch 8
     spoil(bad)
-    delivered: list[tuple[bytes, int]] = []
+    delivered = []
     with pytest.raises(error) as caught:
         while True:
             delivered += take(pipeline, 1)
@@ -205,7 +198,7 @@ def test_a_file_that_goes_bad_within_an_epoch(
     assert delivered == (expected * 4)[: len(delivered)]
 
 
-def test_a_file_without_permission_is_named(tree: Tree) -> None:
+def test_a_file_without_permission_is_named(tree):
     root = tree(8, classes=1)
     for folder in (root.parents[0], *root.parents[0].parents):
         if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
@@ -225,9 +218,7 @@ def test_a_file_without_permission_is_named(tree: Tree) -> None:
 
 @pytest.mark.parametrize("new_size", [0, 10, 9000])
 @pytest.mark.parametrize("options", [{}, {"direct": True}])
-def test_a_file_that_changes_its_size_is_read_as_it_is(
-    tree: Tree, new_size: int, options: dict[str, Any]
-) -> None:
+def test_a_file_that_changes_its_size_is_read_as_it_is(tree, new_size, options):
     root = tree(40, classes=1, sizes=(5000,))
     pipeline = build(readers.file, 4, file_root=str(root), backend_options=options)
     first = take(pipeline, 10)
@@ -239,7 +230,7 @@ def test_a_file_that_changes_its_size_is_read_as_it_is(
     assert second[36:] == first[36:]
 
 
-def test_two_readers_stay_together_when_one_of_them_fails(tmp_path: Path) -> None:
+def test_two_readers_stay_together_when_one_of_them_fails(tmp_path):
     for path in (
         tmp_path / name / "c" / f"{i:02}" for name in ("images", "masks") for i in range(40)
     ):
@@ -251,7 +242,7 @@ def test_two_readers_stay_together_when_one_of_them_fails(tmp_path: Path) -> Non
         filters = {"file_filters": "*"}
         pipeline.set_outputs(*(readers.file(file_root=root, **filters)[0] for root in roots))
 
-    def assert_pair() -> None:
+    def assert_pair():
         images, masks = ([np.asarray(it).tobytes() for it in output] for output in pipeline.run())
         assert images == masks
 
@@ -265,16 +256,16 @@ def test_two_readers_stay_together_when_one_of_them_fails(tmp_path: Path) -> Non
             assert_pair()
 
 
-def test_an_epoch_that_another_source_ends_does_not_restart_the_reader(tree: Tree) -> None:
+def test_an_epoch_that_another_source_ends_does_not_restart_the_reader(tree):
     root = str(tree(40, sizes=(9,)))
 
-    def stream(file: Callable[..., Any]) -> list[bytes]:
+    def stream(file):
         pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
         with pipeline:
             numbers = fn.external_source(three_batches, batch=True)
             data, _ = file(file_root=root)
             pipeline.set_outputs(data, numbers)
-        samples: list[bytes] = []
+        samples = []
         for _ in range(4):
             for _ in range(3):
                 samples += [np.asarray(sample).tobytes() for sample in pipeline.run()[0]]
@@ -286,7 +277,7 @@ def test_an_epoch_that_another_source_ends_does_not_restart_the_reader(tree: Tre
     assert stream(readers.file) == stream(fn.readers.file)
 
 
-def three_batches(index: int) -> np.ndarray:
+def three_batches(index):
     if index == 3:
         raise StopIteration
     return np.zeros((4, 1), np.float32)
@@ -310,14 +301,9 @@ GPU_0 = {"device": "gpu", "gpu": 0}  # attributes of a backend
     ],
 )
 def test_memory_that_backend_and_pipeline_do_not_share_is_refused_when_it_is_defined(
-    tree: Tree,
-    monkeypatch: pytest.MonkeyPatch,
-    backend: Any,
-    gpu: Any,
-    arguments: Any,
-    message: str,
-) -> None:
-    closed: list[bool] = []
+    tree, monkeypatch, backend, gpu, arguments, message
+):
+    closed = []
     monkeypatch.setattr(MemoryReader, "close", lambda self: closed.append(True))
     for name, value in backend.items():
         monkeypatch.setattr(MemoryReader, name, value)
@@ -326,12 +312,10 @@ def test_memory_that_backend_and_pipeline_do_not_share_is_refused_when_it_is_def
     assert closed
 
 
-def test_the_samples_are_on_the_gpu_and_the_labels_are_not(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_samples_are_on_the_gpu_and_the_labels_are_not(tree, monkeypatch):
     for name, value in GPU_0.items():
         monkeypatch.setattr(MemoryReader, name, value)
-    arguments: dict[str, Any] = {"file_root": str(tree(5)), "backend": "memory", "device": "gpu"}
+    arguments = {"file_root": str(tree(5)), "backend": "memory", "device": "gpu"}
     with Pipeline(4, 1, 0):
         nodes = readers.file(**arguments, return_index=True)
         assert [node.device for node in nodes] == ["gpu", "cpu", "cpu"]

@@ -1,9 +1,5 @@
 """Random directories and arguments: `readers.file` beside `fn.readers.file`, the oracle."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from random import Random
 from typing import Any
 
 from tests.kit.parity import Case, ParityTests, some_order
@@ -24,7 +20,7 @@ class TestFile(ParityTests):
     reader = "file"
     cases = 20, 300
 
-    def some_case(self, random: Random, directory: Path) -> Case:
+    def some_case(self, random, directory):
         paths = [f"{random.choice(FOLDERS)}/{random.choice(NAMES)}" for _ in range(20)]
         paths = ["kept/one.jpg", *paths[: random.randint(3, 20)]]
         if random.random() < 0.5:

@@ -1,13 +1,10 @@
 """dali_storage.readers.mxnet beside the real fn.readers.mxnet, which is the oracle of parity."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import struct
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +16,13 @@ from dali_storage import readers
 from dali_storage.contract.errors import RecordError
 from dali_storage.formats import recordio
 from tests.kit.containers import RECORDIO_MAGIC, recordio_record
-from tests.kit.parity import Sample, build, take
+from tests.kit.parity import build, take
 from tests.kit.process import open_files
 
 # --- containers ---------------------------------------------------------------------------------
 
 
-def written(root: Path, data: list[bytes], starts: list[int]) -> dict[str, Any]:
+def written(root, data, starts):
     """Files with this data and an index with these offsets."""
     paths = [str(root / f"{number}.rec") for number in range(len(data))]
     for path, content in zip(paths, data, strict=True):
@@ -34,13 +31,13 @@ def written(root: Path, data: list[bytes], starts: list[int]) -> dict[str, Any]:
     return {"path": paths, "index_path": str(root / "index")}
 
 
-def batch_of(arguments: dict[str, Any], count: int) -> list[list[Sample]]:
+def batch_of(arguments, count):
     pipeline = build(readers.mxnet, count, {}, **arguments)
     return take(pipeline, 1)[0]
 
 
 @pytest.mark.parametrize("direct", [False, True])
-def test_a_record_may_lie_in_many_files(tmp_path: Path, direct: bool) -> None:
+def test_a_record_may_lie_in_many_files(tmp_path, direct):
     """Here DALI reads other bytes where a file begins with the end of a record."""
     payloads = [Random(number).randbytes(size) for number, size in enumerate([300, 9000, 0, 50])]
     records = [recordio_record(it, float(number)) for number, it in enumerate(payloads)]
@@ -59,7 +56,7 @@ def test_a_record_may_lie_in_many_files(tmp_path: Path, direct: bool) -> None:
         take(build(fn.readers.mxnet, 4, {}, **arguments, dont_use_mmap=True), 1)
 
 
-def test_bits_of_labels_are_not_changed(tmp_path: Path) -> None:
+def test_bits_of_labels_are_not_changed(tmp_path):
     signalling = struct.unpack("<I", b"\x01\x00\xa0\x7f")[0]  # a NaN that float() would make quiet
     head = struct.pack("<IIQQ", 0, signalling, 0, 0)
     record = RECORDIO_MAGIC + struct.pack("<I", len(head)) + head
@@ -72,13 +69,13 @@ def test_bits_of_labels_are_not_changed(tmp_path: Path) -> None:
     assert np.frombuffer(labels[1][2], np.float32).tolist() == [1.5, -2.5, 3.5]
 
 
-def test_an_image_may_be_the_magic_number_alone(tmp_path: Path) -> None:
+def test_an_image_may_be_the_magic_number_alone(tmp_path):
     records = [recordio_record(b"longer", 2.0), recordio_record(RECORDIO_MAGIC, 1.0)]
     arguments = written(tmp_path, [b"".join(records)], [0, len(records[0])])
     assert batch_of(arguments, 2) == take(build(fn.readers.mxnet, 2, {}, **arguments), 1)[0]
 
 
-def test_an_image_in_one_piece_is_not_copied() -> None:
+def test_an_image_in_one_piece_is_not_copied():
     record = recordio_record(bytes(range(250)) * 40, 3.0)
     memory = np.frombuffer(record, np.uint8)
     image, _ = recordio.parse(memory.data)
@@ -111,7 +108,7 @@ GOOD = recordio_record(b"image", 1.0)
     ],
     ids=range(12),
 )
-def test_a_wrong_index_is_refused_at_once(tmp_path: Path, index: str, message: str) -> None:
+def test_a_wrong_index_is_refused_at_once(tmp_path, index, message):
     arguments = written(tmp_path, [GOOD], [0])
     Path(arguments["index_path"]).write_text(index)
     before = open_files(tmp_path)
@@ -120,14 +117,14 @@ def test_a_wrong_index_is_refused_at_once(tmp_path: Path, index: str, message: s
     assert open_files(tmp_path) <= before
 
 
-def test_white_space_of_an_index_does_not_matter(tmp_path: Path) -> None:
+def test_white_space_of_an_index_does_not_matter(tmp_path):
     arguments = written(tmp_path, [GOOD * 3], [])
     Path(arguments["index_path"]).write_text(f"7 0\t8\v{len(GOOD)}\r\n\n  9\f\n{2 * len(GOOD)}")
     assert batch_of(arguments, 3) == take(build(fn.readers.mxnet, 3, {}, **arguments), 1)[0]
 
 
 @pytest.mark.parametrize("missing", ["0.rec", "index"])
-def test_a_missing_file_is_named_at_once(tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_is_named_at_once(tmp_path, missing):
     arguments = written(tmp_path, [GOOD], [0])
     (tmp_path / missing).unlink()
     with pytest.raises(FileNotFoundError) as caught:
@@ -138,7 +135,7 @@ def test_a_missing_file_is_named_at_once(tmp_path: Path, missing: str) -> None:
 SPLIT = recordio_record(b"1234" + RECORDIO_MAGIC + b"5678" + RECORDIO_MAGIC, 1.0)
 
 
-def flagged(record: bytes, at: int, kind: int, length: int) -> bytes:
+def flagged(record, at, kind, length):
     return record[:at] + struct.pack("<I", kind << 29 | length) + record[at + 4 :]
 
 
@@ -162,7 +159,7 @@ def flagged(record: bytes, at: int, kind: int, length: int) -> bytes:
     ],
     ids=range(14),
 )
-def test_a_damaged_record_is_named(tmp_path: Path, record: bytes, message: str) -> None:
+def test_a_damaged_record_is_named(tmp_path, record, message):
     arguments = written(tmp_path, [GOOD * 2 + record], [0, len(GOOD), 2 * len(GOOD)])
     if not record:
         arguments = written(tmp_path, [record], [0])
@@ -181,7 +178,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, record: bytes, message: str) 
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.booleans())
-def test_any_bytes_of_a_record_are_parsed_or_refused(noise: bytes, at: int, split: bool) -> None:
+def test_any_bytes_of_a_record_are_parsed_or_refused(noise, at, split):
     record = SPLIT if split else GOOD
     for damaged in (noise, record[:at] + noise, record[:at] + noise + record[at + len(noise) :]):
         try:

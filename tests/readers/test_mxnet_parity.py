@@ -1,10 +1,6 @@
 """Random RecordIO files and arguments: `readers.mxnet` beside `fn.readers.mxnet`, the oracle."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +8,17 @@ from tests.kit.containers import RECORDIO_MAGIC, recordio_record
 from tests.kit.parity import Case, ContainerParityTests, some_order
 
 
-def some_record(random: Random, number: int, labels: int | None) -> bytes:
+def some_record(random, number, labels):
     payload = random.randbytes(random.choice([0, 1, 7, 8, 30, 30, 5000]))
     for _ in range(random.choice([0, 0, 1, 2])):  # an image with the magic number is cut there
         at = random.randrange(len(payload) + 1)
         payload = payload[: at // 4 * 4] + RECORDIO_MAGIC + payload[at // 4 * 4 :]
     labels = random.randint(0, 3) if labels is None else labels
-    label: Any = random.random() if not labels else [random.random() for _ in range(labels)]
+    label = random.random() if not labels else [random.random() for _ in range(labels)]
     return recordio_record(payload, label, number)
 
 
-def dali_reads_right(starts: list[int], bounds: list[int]) -> bool:
+def dali_reads_right(starts, bounds):
     """Whether RecordIOLoader::ReadIndexFile() finds the files in which the records begin.
 
     It goes on by one file at most for a record, and not for the last one. What it takes to be
@@ -35,7 +31,7 @@ def dali_reads_right(starts: list[int], bounds: list[int]) -> bool:
     return right
 
 
-def some_files(random: Random, root: Path) -> tuple[dict[str, Any], int]:
+def some_files(random, root):
     """RecordIO files and the arguments that name them; some records lie in two files or more."""
     count, labels = random.randint(1, 12), random.choice([0, 0, 1, 3, None])
     records = [some_record(random, number, labels) for number in range(count)]
@@ -65,7 +61,7 @@ def some_files(random: Random, root: Path) -> tuple[dict[str, Any], int]:
 class TestMxnet(ContainerParityTests):
     reader = "mxnet"
 
-    def some_case(self, random: Random, directory: Path) -> Case:
+    def some_case(self, random, directory):
         arguments, count = some_files(random, directory)
         order = some_order(random, count, by_container=True)
         return Case(arguments | order, ours=random.choice([{}, {"backend": "memory"}]))

@@ -1,7 +1,5 @@
 """dali_storage.readers.numpy beside the real fn.readers.numpy, which is the oracle of parity."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -9,8 +7,6 @@ import shutil
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +26,7 @@ from tests.kit.process import open_files
 TYPES = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 
 
-def test_a_line_of_a_list_is_a_name(tmp_path: Path) -> None:
+def test_a_line_of_a_list_is_a_name(tmp_path):
     names = [b" a.npy", b"a.npy ", b"a.npy\r", b"a b.npy", b"\t", b"\xff", b"a.npy 7"]
     for number, name in enumerate(names):
         with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
@@ -47,7 +43,7 @@ def test_a_line_of_a_list_is_a_name(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def arrays(tmp_path: Path) -> list[str]:
+def arrays(tmp_path):
     """Ten files of float32[3, 4], the first of which has the numbers 0 to 11."""
     paths = [str(tmp_path / f"{number}.npy") for number in range(10)]
     for number, path in enumerate(paths):
@@ -55,7 +51,7 @@ def arrays(tmp_path: Path) -> list[str]:
     return paths
 
 
-def one(paths: Any, **arguments: Any) -> np.ndarray:
+def one(paths, **arguments):
     """The array of the first file."""
     ((((dtype, shape, content),),),) = take(
         build(readers.numpy, 1, {}, files=paths, **arguments), 1
@@ -63,7 +59,7 @@ def one(paths: Any, **arguments: Any) -> np.ndarray:
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def test_an_index_is_returned_beside_the_array(arrays: list[str]) -> None:
+def test_an_index_is_returned_beside_the_array(arrays):
     pipeline = build(readers.numpy, 10, {}, files=arrays, return_index=True, name="R")
     data, index = take(pipeline, 1)[0]
     assert [np.frombuffer(it[2], np.float32)[0] for it in data] == list(range(10))
@@ -71,7 +67,7 @@ def test_an_index_is_returned_beside_the_array(arrays: list[str]) -> None:
     assert found == list(map(os.fsencode, arrays))
 
 
-def test_a_region_of_tensors_is_refused(arrays: list[str]) -> None:
+def test_a_region_of_tensors_is_refused(arrays):
     with Pipeline(1, 1, None):
         start = fn.constant(idata=[1, 1])
         with pytest.raises(TypeError, match=r"roi_start must be numbers: .*fn\.slice"):
@@ -102,9 +98,7 @@ def test_a_region_of_tensors_is_refused(arrays: list[str]) -> None:
     ],
     ids=str,
 )
-def test_a_region_that_does_not_fit_is_refused(
-    arrays: list[str], region: Any, message: str
-) -> None:
+def test_a_region_that_does_not_fit_is_refused(arrays, region, message):
     with pytest.raises(RecordError, match=message) as caught:
         one(arrays, **region)
     assert caught.value.filename == arrays[0]
@@ -121,18 +115,18 @@ def test_a_region_that_does_not_fit_is_refused(
     ],
     ids=str,
 )
-def test_fractions_are_rounded_like_dalis(tmp_path: Path, extent: int, region: Any) -> None:
+def test_fractions_are_rounded_like_dalis(tmp_path, extent, region):
     np.save(tmp_path / "a.npy", np.arange(extent))
     arguments = {"files": str(tmp_path / "a.npy"), **region}
     real = take(build(fn.readers.numpy, 1, {}, **arguments), 1)
     assert take(build(readers.numpy, 1, {}, **arguments), 1) == real
 
 
-def test_fill_values_are_within_the_limits_of_the_type(tmp_path: Path) -> None:
+def test_fill_values_are_within_the_limits_of_the_type(tmp_path):
     path, values = str(tmp_path / "a.npy"), [1e30, -1e30, 2.5, -2.5, 0.49, 16777217, 3e9, 70000]
     pad = {"roi_start": -1, "out_of_bounds_policy": "pad"}
 
-    def filled(module: Any) -> Any:
+    def filled(module):
         return lambda: [module.numpy(files=path, **pad, fill_value=value) for value in values]
 
     for dtype in TYPES:
@@ -146,7 +140,7 @@ def test_fill_values_are_within_the_limits_of_the_type(tmp_path: Path) -> None:
         one(path, **pad, fill_value=float("nan"))
 
 
-def test_use_o_direct_is_an_option_of_the_backend(arrays: list[str]) -> None:
+def test_use_o_direct_is_an_option_of_the_backend(arrays):
     units = []
     for options in ({"use_o_direct": True}, {"backend_options": {"direct": True}}, {}):
         pipeline = build(readers.numpy, 1, {}, files=arrays, name="R", **options)
@@ -159,7 +153,7 @@ def test_use_o_direct_is_an_option_of_the_backend(arrays: list[str]) -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_all_versions_of_the_header_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+def test_all_versions_of_the_header_are_read(tmp_path, version):
     array = np.arange(3000, dtype="<i8").reshape(50, 60)
     for order in ("C", "F"):
         with open(tmp_path / "a.npy", "wb") as file:
@@ -167,7 +161,7 @@ def test_all_versions_of_the_header_are_read(tmp_path: Path, version: tuple[int,
         assert (one(str(tmp_path / "a.npy")) == array).all()
 
 
-def content_of(array: np.ndarray, header_bytes: int = 0) -> bytes:
+def content_of(array, header_bytes=0):
     file = io.BytesIO()
     np.save(file, array)
     content = file.getvalue()
@@ -178,16 +172,16 @@ def content_of(array: np.ndarray, header_bytes: int = 0) -> bytes:
     return content
 
 
-def catalog(count: int) -> Catalog:
+def catalog(count):
     return Catalog.from_names([b"%d.npy" % number for number in range(count)], range(count))
 
 
-def decoded(fmt: Npy, contents: list[bytes], pool: BufferPool | None = None) -> Any:
+def decoded(fmt, contents, pool=None):
     """What the format makes of files in a leased buffer, as of those of a batch; the buffer."""
     pool = pool or BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
     sizes = np.array(list(map(len, contents)))
     offsets = np.cumsum(sizes + 63 & ~63) - (sizes + 63 & ~63)
-    buffer: Any = pool.lease(int(offsets[-1] + sizes[-1]))
+    buffer = pool.lease(int(offsets[-1] + sizes[-1]))
     for offset, content in zip(offsets.tolist(), contents, strict=True):
         buffer[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
     (found,) = fmt.decode(
@@ -206,7 +200,7 @@ def decoded(fmt: Npy, contents: list[bytes], pool: BufferPool | None = None) -> 
         (content_of(np.ones((5000), "u1"), header_bytes=131), True),
     ],
 )
-def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content: bytes, is_view: bool) -> None:
+def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content, is_view):
     array = np.load(io.BytesIO(content))
     for fmt in (Npy(), Npy(Region({"roi_start": (0,)}))):
         found, buffer = decoded(fmt, [content, content])
@@ -218,7 +212,7 @@ def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content: bytes, is_vi
             assert each.dtype == array.dtype
 
 
-def test_a_view_keeps_the_lease() -> None:
+def test_a_view_keeps_the_lease():
     for columns in ((50, 50), (50, 51)):  # rows of one array, and slices
         pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
         ones = [content_of(np.ones((40, count))) for count in columns]
@@ -228,7 +222,7 @@ def test_a_view_keeps_the_lease() -> None:
         assert all((view == 1).all() for view in views)
 
 
-def test_small_arrays_of_one_shape_become_one() -> None:
+def test_small_arrays_of_one_shape_become_one():
     some = [np.arange(6.0).reshape(2, 3) * number for number in range(5)]
     contents = [
         content_of(array.copy(order=order)) for array, order in zip(some, "CFCFC", strict=True)
@@ -244,15 +238,15 @@ def test_small_arrays_of_one_shape_become_one() -> None:
 class Unpickled:
     """It fails the test if it is unpickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return pytest.fail, ("the file was unpickled",)
 
 
-def header(text: str, version: bytes = b"\x01\x00", width: str = "<H") -> bytes:
+def header(text, version=b"\x01\x00", width="<H"):
     return b"\x93NUMPY" + version + struct.pack(width, len(text)) + text.encode()
 
 
-def shaped(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
+def shaped(shape, descr="'<f4'", order="False"):
     text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n"
     return header(text) + bytes(9)
 
@@ -302,7 +296,7 @@ GOOD = content_of(np.ones((3, 4), np.float32))
     ],
     ids=range(33),
 )
-def test_a_file_that_is_no_array_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_no_array_is_named(tmp_path, content, message):
     before = open_files(tmp_path)
     path = tmp_path / "wrong.npy"
     path.write_bytes(content)
@@ -321,9 +315,7 @@ def test_a_file_that_is_no_array_is_named(tmp_path: Path, content: bytes, messag
         (np.ones(3, np.float32), "is of float32 and 1 dimension, and .* is of float32 and 2 dim"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(
-    arrays: list[str], other: np.ndarray, message: str
-) -> None:
+def test_arrays_of_another_kind_are_refused(arrays, other, message):
     np.save(arrays[5], other)
     for batch_size in (10, 2):  # in the same batch, and in a later one
         pipeline = build(readers.numpy, batch_size, {}, files=arrays)
@@ -332,7 +324,7 @@ def test_arrays_of_another_kind_are_refused(
         assert caught.value.filename == arrays[5]
 
 
-def test_a_cached_header_is_never_that_of_another_file(arrays: list[str]) -> None:
+def test_a_cached_header_is_never_that_of_another_file(arrays):
     """Here DALI gives out the new bytes with the old type and shape."""
     pipeline = build(readers.numpy, 1, {}, files=arrays[:1], cache_header_information=True)
     (((old,),),) = take(pipeline, 1)
@@ -345,7 +337,7 @@ def test_a_cached_header_is_never_that_of_another_file(arrays: list[str]) -> Non
     assert found[-1][1] == (4, 3)
 
 
-def test_headers_that_numpy_writes_and_dali_does_not_read_are_read(tmp_path: Path) -> None:
+def test_headers_that_numpy_writes_and_dali_does_not_read_are_read(tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(shaped("(True, 2)"))
     assert one(str(path)).shape == (1, 2)
@@ -355,7 +347,7 @@ def test_headers_that_numpy_writes_and_dali_does_not_read_are_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("region", [{"roi_end": 2**31 - 1}, {"rel_roi_shape": 1e14}], ids=str)
-def test_a_region_that_is_too_large_is_refused(arrays: list[str], region: Any) -> None:
+def test_a_region_that_is_too_large_is_refused(arrays, region):
     """DALI dies of it (SIGSEGV)."""
     with pytest.raises(
         RecordError, match=r"the shape \(.* does not fit into memory; correct the roi"
@@ -363,14 +355,14 @@ def test_a_region_that_is_too_large_is_refused(arrays: list[str], region: Any) -
         one(arrays, **region, out_of_bounds_policy="pad")
 
 
-def test_a_wrong_first_file_may_be_corrected(arrays: list[str]) -> None:
+def test_a_wrong_first_file_may_be_corrected(arrays):
     np.save(arrays[0], np.ones(3, np.int32))
     pipeline = build(readers.numpy, 10, {}, files=arrays)
     for _ in range(2):
         with pytest.raises(RecordError, match="of int32 and 1 dimension; all must have one"):
             pipeline.run()
     shutil.copy(arrays[1], arrays[0])
-    found: list[Any] = []
+    found = []
     for _ in range(50):  # batches that were read ahead fail as before
         with contextlib.suppress(RecordError):
             found += take(pipeline, 1)
@@ -378,26 +370,26 @@ def test_a_wrong_first_file_may_be_corrected(arrays: list[str]) -> None:
     assert {it[:2] for ((batch),) in found for it in batch} == {("float32", (3, 4))}
 
 
-def test_lanes_agree_on_one_kind() -> None:
+def test_lanes_agree_on_one_kind():
     """Two lanes decode a first batch at the same time."""
     fmt, pause = Npy(), threading.Barrier(2)
 
     class Slow:
-        def path(self, sample: int) -> bytes:
+        def path(self, sample):
             with contextlib.suppress(threading.BrokenBarrierError):
                 pause.wait(0.2)
             return b"%d.npy" % sample
 
-    def decode(sample: int) -> None:
+    def decode(sample):
         memory = memoryview(content_of(np.ones(sample + 1, f"f{4 + 4 * sample}")))
-        fmt.decode(Slow(), np.array([sample]), [memory])  # type: ignore[arg-type]
+        fmt.decode(Slow(), np.array([sample]), [memory])
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = [pool.submit(decode, sample) for sample in (0, 1)]
     assert sum(isinstance(each.exception(), RecordError) for each in outcomes) == 1
 
 
-def test_a_region_may_have_more_dimensions_than_dali_knows(tmp_path: Path) -> None:
+def test_a_region_may_have_more_dimensions_than_dali_knows(tmp_path):
     array = np.arange(2**8).reshape((2,) * 8)
     np.save(tmp_path / "a.npy", array)
     assert (one(str(tmp_path / "a.npy"), roi_start=1) == array[(slice(1, 2),) * 8]).all()

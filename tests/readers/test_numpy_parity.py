@@ -1,11 +1,5 @@
 """Random arrays, regions and arguments: `readers.numpy` beside `fn.readers.numpy`, the oracle."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from random import Random
-from typing import Any
-
 import numpy as np
 
 from tests.kit.parity import Case, ParityTests, some_order
@@ -13,7 +7,7 @@ from tests.kit.parity import Case, ParityTests, some_order
 TYPES = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 
 
-def some_shapes(random: Random, files: int) -> list[tuple[int, ...]]:
+def some_shapes(random, files):
     ndim = random.choice([0, 1, 1, 2, 2, 3, 3, 4, 5, 8])
     shape = [random.randint(0 if random.random() < 0.1 else 1, 5) for _ in range(ndim)]
     shapes = []
@@ -27,7 +21,7 @@ def some_shapes(random: Random, files: int) -> list[tuple[int, ...]]:
     return shapes
 
 
-def write(random: Random, path: Path, shape: tuple[int, ...], dtype: str) -> None:
+def write(random, path, shape, dtype):
     values = np.random.default_rng(random.randrange(2**32)).bytes(8 * int(np.prod(shape)) + 8)
     count = int(np.prod(shape))
     array = np.frombuffer(values, "u1" if dtype == "?" else dtype, count).reshape(shape)
@@ -39,7 +33,7 @@ def write(random: Random, path: Path, shape: tuple[int, ...], dtype: str) -> Non
         file.write(random.choice([b"", b"", b"", b"more"]))
 
 
-def some_files(random: Random, root: Path) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+def some_files(random, root):
     """A tree of arrays and the arguments that name them; one type and number of dimensions."""
     files, dtype = random.randint(1, 14), random.choice(TYPES)
     shapes = some_shapes(random, files)
@@ -66,7 +60,7 @@ def some_files(random: Random, root: Path) -> tuple[dict[str, Any], list[tuple[i
     return {"file_list": str(root / "list")}, shapes
 
 
-def some_region(random: Random, ndim: int, extent: int) -> dict[str, Any]:
+def some_region(random, ndim, extent):
     """Arguments of a region; most are within arrays of `extent` or more in each axis."""
     axes = list(range(ndim))
     random.shuffle(axes)
@@ -86,7 +80,7 @@ def some_region(random: Random, ndim: int, extent: int) -> dict[str, Any]:
         "roi_shape": [end - start for start, end in pairs],
         "rel_roi_shape": [end - start for start, end in relative],
     }
-    region: dict[str, Any] = {}
+    region = {}
     for some in (starts, ends):
         if random.random() < 0.8:
             name = random.choice(list(some))
@@ -107,7 +101,7 @@ class TestNumpy(ParityTests):
     other_defaults = ParityTests.other_defaults | {"roi_axes"}
     cases = 25, 300
 
-    def some_case(self, random: Random, directory: Path) -> Case:
+    def some_case(self, random, directory):
         arguments, shapes = some_files(random, directory)
         ndim, extent = len(shapes[0]), min((min(shape, default=1) for shape in shapes), default=1)
         if 1 <= ndim <= 6 and extent and random.random() < 0.6:

@@ -1,7 +1,5 @@
 """readers.records. What is expected is cut out of what was written; the order is that of DALI."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle
@@ -26,7 +24,7 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.formats import plain
 from dali_storage.loaders import Loader
 from tests.kit.containers import write_tar
-from tests.kit.parity import POLICIES, Operator, build, compare, epochs, numbered, seeds, some_order
+from tests.kit.parity import POLICIES, build, compare, epochs, numbered, seeds, some_order
 from tests.kit.tiers import by_tier
 
 
@@ -48,22 +46,22 @@ class Data:
             for file, start, size in zip(self.ids, self.offsets, self.sizes, strict=True)
         ]
 
-    def arguments(self, **changes: Any) -> dict[str, Any]:
+    def arguments(self, **changes):
         columns = {"offsets": self.offsets, "sizes": self.sizes, "file_ids": self.ids}
         return {"files": self.files, **columns, **changes}
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Data:
+def data(tmp_path):
     return Data(tmp_path)
 
 
-def pipeline_of(batch_size: int = 4, **arguments: Any) -> Pipeline:
+def pipeline_of(batch_size=4, **arguments):
     arguments = {"name": "R"} | arguments
-    return build(readers.records, batch_size, {"prefetch_queue_depth": 1}, **arguments)  # type: ignore[no-any-return]
+    return build(readers.records, batch_size, {"prefetch_queue_depth": 1}, **arguments)
 
 
-def run(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:
+def run(pipeline, batches):
     """The bytes and the label of each sample."""
     found = []
     for _ in range(batches):
@@ -82,13 +80,13 @@ BACKENDS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
-def test_samples_are_the_bytes_of_the_files(data: Data, backend: str, options: Any) -> None:
+def test_samples_are_the_bytes_of_the_files(data, backend, options):
     pipeline = pipeline_of(**data.arguments(), backend=backend, backend_options=options)
     expected = [(content, number) for number, content in enumerate(data.contents)] * 4
     assert run(pipeline, 20) == expected[:80]
 
 
-def test_columns_may_be_lists_arrays_of_any_width_or_files(data: Data, tmp_path: Path) -> None:
+def test_columns_may_be_lists_arrays_of_any_width_or_files(data, tmp_path):
     expected = run(pipeline_of(**data.arguments()), 6)
     for kind in ("uint16", "int32", ">i8", "uint64"):
         columns = {
@@ -107,7 +105,7 @@ def test_columns_may_be_lists_arrays_of_any_width_or_files(data: Data, tmp_path:
     assert run(pipeline_of(**data.arguments(**lists)), 6) == expected
 
 
-def test_one_size_and_one_file_need_no_columns(data: Data) -> None:
+def test_one_size_and_one_file_need_no_columns(data):
     offsets = [0, 900, 100, 8_000]
     pipeline = pipeline_of(files=data.files[0], offsets=offsets, sizes=1_000)
     expected = [data.bytes[0][start : start + 1_000] for start in offsets]
@@ -117,8 +115,8 @@ def test_one_size_and_one_file_need_no_columns(data: Data) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "int64", "file", "text"])
-def test_labels_are_those_of_readers_file(data: Data, tmp_path: Path, kind: str) -> None:
-    labels: Any = [2**31 + 5, -3, 2**40 + 7, 0]
+def test_labels_are_those_of_readers_file(data, tmp_path, kind):
+    labels = [2**31 + 5, -3, 2**40 + 7, 0]
     with (pipeline := Pipeline(4, 1, None)):
         pipeline.set_outputs(fn.readers.file(files=[str(data.files[0])] * 4, labels=labels)[1])
     expected = pipeline.run()[0].as_array().ravel().tolist()
@@ -133,14 +131,14 @@ def test_labels_are_those_of_readers_file(data: Data, tmp_path: Path, kind: str)
     assert [label for _, label in run(pipeline, 1)] == expected
 
 
-def readers_of_numbers(directory: Path, size: int) -> tuple[Operator, Operator]:
+def readers_of_numbers(directory, size):
     """DALI's readers.file with labels that count its samples, and ours of as many records."""
     real = numbered("file", directory, [size])(fn.readers)
     ours = numbered("records", directory, [size])(readers)
     return partial(real, dont_use_mmap=True), ours
 
 
-def test_the_order_is_that_of_readers_file(tmp_path: Path) -> None:
+def test_the_order_is_that_of_readers_file(tmp_path):
     for seed in seeds(by_tier(10, 60)):
         random = Random(seed)
         size = random.choice([random.randint(1, 9), random.randint(1, 70)])
@@ -150,13 +148,13 @@ def test_the_order_is_that_of_readers_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_iterators_give_what_they_give_of_readers_file(tmp_path: Path, policy: Any) -> None:
+def test_iterators_give_what_they_give_of_readers_file(tmp_path, policy):
     order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
     real, ours = (epochs(read, policy, **order) for read in readers_of_numbers(tmp_path, 23))
     assert ours == real
 
 
-def test_an_index_tells_the_sample_and_its_file(data: Data) -> None:
+def test_an_index_tells_the_sample_and_its_file(data):
     pipeline = pipeline_of(**data.arguments(), return_index=True, random_shuffle=True)
     contents, _, index = pipeline.run()
     catalog = readers.catalog(pipeline, "R")
@@ -169,7 +167,7 @@ def test_an_index_tells_the_sample_and_its_file(data: Data) -> None:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> dict[str, Any]:
+def pictures(tmp_path):
     """20 JPEGs in two files, as arguments of the reader."""
     random, parts = np.random.default_rng(0), []
     for _ in range(20):
@@ -188,9 +186,9 @@ def pictures(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def loader(pictures: dict[str, Any], **changes: Any) -> Loader:
+def loader(pictures, **changes):
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
-    def make(shard_id: int, num_shards: int) -> Any:
+    def make(shard_id, num_shards):
         data, labels = readers.records(
             name="Reader",
             shard_id=shard_id,
@@ -203,7 +201,7 @@ def loader(pictures: dict[str, Any], **changes: Any) -> Loader:
     return Loader(make, to="numpy")
 
 
-def test_a_loader_refuses_the_state_of_another_index(pictures: dict[str, Any]) -> None:
+def test_a_loader_refuses_the_state_of_another_index(pictures):
     with loader(pictures) as one:
         next(iter(one))
         state = one.state_dict()
@@ -218,7 +216,7 @@ def test_a_loader_refuses_the_state_of_another_index(pictures: dict[str, Any]) -
             next(iter(two))
 
 
-def test_a_decode_error_names_the_container_and_the_sample(pictures: dict[str, Any]) -> None:
+def test_a_decode_error_names_the_container_and_the_sample(pictures):
     with open(pictures["files"][1], "r+b") as file:
         file.seek(pictures["offsets"][13])
         file.write(b"no image")
@@ -230,14 +228,14 @@ def test_a_decode_error_names_the_container_and_the_sample(pictures: dict[str, A
     assert "sample 11" not in note
 
 
-def test_a_decode_error_names_all_components_of_a_sample(tmp_path: Path) -> None:
+def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     tars = [
         write_tar(tmp_path / f"{tar}.tar", [(f"0.{ext}", b"none") for ext in ("jpg", "cls")])
         for tar in range(2)
     ]
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True)
-    def make(shard_id: int, num_shards: int) -> Any:
+    def make(shard_id, num_shards):
         shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
         data, label = readers.webdataset(paths=tars, ext=["jpg", "cls"], name="Reader", **shard)
         return fn.decoders.image(data), label
@@ -257,7 +255,7 @@ def test_a_decode_error_names_all_components_of_a_sample(tmp_path: Path) -> None
 class Unpickled:
     """What was unpickled would say so."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return pytest.fail, ("the file was unpickled",)
 
 
@@ -278,8 +276,8 @@ OBJECTS[:] = [Unpickled() for _ in range(23)]
     ids=["empty", "text", "pickle", "cut", "objects"],
 )
 def test_a_column_that_is_no_npy_of_integers_is_refused_and_not_unpickled(
-    data: Data, tmp_path: Path, argument: str, content: bytes | None, message: str
-) -> None:
+    data, tmp_path, argument, content, message
+):
     path = tmp_path / "column.npy"
     if content is None:
         np.save(path, OBJECTS)
@@ -289,7 +287,7 @@ def test_a_column_that_is_no_npy_of_integers_is_refused_and_not_unpickled(
         pipeline_of(**data.arguments(**{argument: path}))
 
 
-def test_a_missing_column_is_named(data: Data, tmp_path: Path) -> None:
+def test_a_missing_column_is_named(data, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         pipeline_of(**data.arguments(sizes=tmp_path / "no.npy"))
     assert caught.value.filename == str(tmp_path / "no.npy")
@@ -298,9 +296,7 @@ def test_a_missing_column_is_named(data: Data, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "size"), [(8_999, 2), (9_001, 0), (0, 9_001), (2**63 - 1, 2**63 - 1), (2**62, 1)]
 )
-def test_a_range_beyond_its_file_is_refused_with_sample_and_file(
-    data: Data, offset: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_beyond_its_file_is_refused_with_sample_and_file(data, offset, size, monkeypatch):
     monkeypatch.setattr(ranges, "_PART", 5)
     data.offsets[17], data.sizes[17], data.ids[17] = offset, size, 0
     data.offsets[20], data.ids[20] = 2**50, 0
@@ -309,18 +305,18 @@ def test_a_range_beyond_its_file_is_refused_with_sample_and_file(
         pipeline_of(**data.arguments())
 
 
-def test_a_range_may_end_with_its_file(data: Data) -> None:
+def test_a_range_may_end_with_its_file(data):
     pipeline = pipeline_of(2, files=data.files[0], offsets=[8_000, 9_000], sizes=[1_000, 0])
     assert run(pipeline, 1) == [(data.bytes[0][8_000:], 0), (b"", 1)]
 
 
 @pytest.mark.parametrize("backend", ["python-file", "memory"])
-def test_a_batch_may_have_no_bytes(data: Data, backend: str) -> None:
+def test_a_batch_may_have_no_bytes(data, backend):
     pipeline = pipeline_of(2, files=data.files[0], offsets=[7, 0, 7], sizes=0, backend=backend)
     assert run(pipeline, 3) == [(b"", label) for label in (0, 1, 2, 0, 1, 2)]
 
 
-def test_a_missing_file_is_reported_when_its_turn_comes(data: Data) -> None:
+def test_a_missing_file_is_reported_when_its_turn_comes(data):
     os.unlink(data.files[1])
     ids = np.repeat([0, 1], [12, 11])
     pipeline = pipeline_of(**data.arguments(file_ids=ids))
@@ -330,7 +326,7 @@ def test_a_missing_file_is_reported_when_its_turn_comes(data: Data) -> None:
     assert caught.value.filename == str(data.files[1])
 
 
-def test_a_file_that_changes_is_refused(data: Data) -> None:
+def test_a_file_that_changes_is_refused(data):
     pipeline = pipeline_of(**data.arguments(), prefetch_queue_depth=1)
     run(pipeline, 6)
     with open(data.files[1], "ab") as file:
@@ -340,9 +336,7 @@ def test_a_file_that_changes_is_refused(data: Data) -> None:
     assert caught.value.filename == str(data.files[1])
 
 
-def test_a_backend_of_whole_files_is_refused_by_name(
-    data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_of_whole_files_is_refused_by_name(data, monkeypatch):
     monkeypatch.setattr(MemoryReader, "reads_ranges", False)
     monkeypatch.setattr(MemoryReader, "__init__", lambda self, catalog: pytest.fail("opened"))
     with pytest.raises(ValueError, match=r"backend 'memory' reads whole files only"):
@@ -353,7 +347,7 @@ def test_a_backend_of_whole_files_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("is_sorted", "limit"), [(True, 12.1), (False, 13.1)])
-def test_an_index_takes_few_bytes_a_sample(is_sorted: bool, limit: float) -> None:
+def test_an_index_takes_few_bytes_a_sample(is_sorted, limit):
     count = 200_000
     files = np.arange(count) * 100 // count
     if not is_sorted:
@@ -365,7 +359,7 @@ def test_an_index_takes_few_bytes_a_sample(is_sorted: bool, limit: float) -> Non
     assert all(array.base is None for array in arrays)  # nothing larger is kept
 
 
-def test_one_size_for_all_takes_no_memory(tmp_path: Path) -> None:
+def test_one_size_for_all_takes_no_memory(tmp_path):
     path = tmp_path / "file"
     os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 10**9)
     np.save(tmp_path / "offsets.npy", np.arange(200_000) * 4_000)
@@ -377,7 +371,7 @@ def test_one_size_for_all_takes_no_memory(tmp_path: Path) -> None:
     assert len(catalog) == 200_000
 
 
-def test_an_array_of_the_user_is_copied(data: Data) -> None:
+def test_an_array_of_the_user_is_copied(data):
     pipeline = pipeline_of(**data.arguments())
     data.offsets[:] = data.sizes[:] = data.ids[:] = 0
     expected = [(content, number) for number, content in enumerate(data.contents[:20])]
@@ -388,7 +382,7 @@ def test_an_array_of_the_user_is_copied(data: Data) -> None:
     files=st.lists(st.integers(0, 300), min_size=1, max_size=200) | st.just([0] * 50 + [1] * 50),
     picked=st.lists(st.integers(0, 10**6), max_size=50),
 )
-def test_the_file_of_a_sample_is_found(files: list[int], picked: list[int]) -> None:
+def test_the_file_of_a_sample_is_found(files, picked):
     column = np.array(files)
     ranges = Ranges.of_columns(column, np.zeros_like(column), np.ones_like(column))
     samples = np.array(picked, np.int64) % len(files)

@@ -4,9 +4,6 @@ What a reader refuses of its data is in its own file; values of the types that D
 test_arguments.py.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -173,9 +170,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("reader", "wrong", "message"), ROWS, ids=lambda value: str(value)[:50])
-def test_a_wrong_argument_is_refused_by_name(
-    reader: str, wrong: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_a_wrong_argument_is_refused_by_name(reader, wrong, message, tmp_path):
     operator = numbered(reader, tmp_path, [9, 9, 5])(readers)
     before = open_files(tmp_path)
     with pytest.raises((ValueError, TypeError, RuntimeError), match=message):

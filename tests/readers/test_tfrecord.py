@@ -1,14 +1,10 @@
 """`readers.tfrecord`: features, indexes, bad input. Parity is in test_tfrecord_parity.py."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -46,31 +42,27 @@ UINT8, FLOAT32, INT64 = np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.in
 FINE = example({"a": bytes_feature([b"finest"]), "n": int64_feature([1])})  # a record of 47 bytes
 WORD, ONE, TWO = bytes_feature([b"x"]), int64_feature([1]), int64_feature([1, 2])
 
-Write = Callable[..., str]
-
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path):
     """Writes a TFRecord file of payloads, and its index beside it; the path."""
 
-    def write(*payloads: bytes) -> str:
+    def write(*payloads):
         path = tmp_path / "x.tfrecord"
         return str(write_tfrecord(path, payloads, path.with_suffix(".idx")))
 
     return write
 
 
-def build(batch_size: int = 2, operator: Any = readers.tfrecord, **arguments: Any) -> Pipeline:
+def build(batch_size=2, operator=readers.tfrecord, **arguments):
     arguments = {"features": {"n": NUMBER}} | arguments
-    return parity.build(operator, batch_size, {}, **arguments)  # type: ignore[no-any-return]
+    return parity.build(operator, batch_size, {}, **arguments)
 
 
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(
-    write: Write,
-) -> None:
+def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(write):
     with (pipeline := Pipeline(2, num_threads=1, device_id=None)):
         features, path = {"n": NUMBER, "a": STRING}, write(FINE, FINE)
         outputs, index = readers.tfrecord(path=path, features=features, return_index=True)
@@ -101,7 +93,7 @@ ASKED: list[tuple[Any, Feature]] = [
 ]
 
 
-def test_types_and_shapes_of_features_are_found_out() -> None:
+def test_types_and_shapes_of_features_are_found_out():
     names = [f"{number}" * (1 if number % 3 else 200) for number in range(len(ASKED))]
     features = {name: feature for name, (feature, _) in zip(names, ASKED, strict=True)}
     assert list(describe(features).items()) == [
@@ -109,9 +101,7 @@ def test_types_and_shapes_of_features_are_found_out() -> None:
     ]
 
 
-def test_finding_out_features_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finding_out_features_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outer = Pipeline(1, 1, None)
     with outer:
@@ -130,15 +120,15 @@ def test_finding_out_features_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("conditionals", [False, True])
-def test_names_and_seeds_are_those_that_dali_would_give(conditionals: bool, write: Write) -> None:
+def test_names_and_seeds_are_those_that_dali_would_give(conditionals, write):
     """The seed is the pipeline's second, the order hence that of DALI's reader."""
     path = write(*(example({"n": int64_feature([number])}) for number in range(40)))
 
-    def run(operator: Any) -> Any:
+    def run(operator):
         @pipeline_def(
             batch_size=8, num_threads=1, device_id=None, seed=9, enable_conditionals=conditionals
         )
-        def make() -> Any:
+        def make():
             fn.random.uniform()
             return *operator().values(), *operator().values()
 
@@ -153,7 +143,7 @@ def test_names_and_seeds_are_those_that_dali_would_give(conditionals: bool, writ
     assert dali[0] == ["__TFRecord_1", "__TFRecord_2"]
 
 
-def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Write) -> None:
+def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write):
     features = {
         "rest": FixedLenFeature([2, 2], int64, 5),
         "other kind": FixedLenFeature([2], float32, 5.0),
@@ -191,9 +181,7 @@ def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write: Write) -> None
         (VarLenFeature([1, 2], int64, 0), TWO, {"a": int64_feature([1])}, "1 values, not a mul"),
     ],
 )
-def test_a_record_without_what_is_wanted_is_named(
-    feature: Any, good: bytes, bad: dict[str, bytes], message: str, write: Write
-) -> None:
+def test_a_record_without_what_is_wanted_is_named(feature, good, bad, message, write):
     path = write(example({"a": good}), example(bad))
     pipeline = build(path=path, features={"a": feature})
     with pytest.raises(RecordError, match=r"sample 1: \d+ bytes at \d+: .*" + message) as caught:
@@ -202,7 +190,7 @@ def test_a_record_without_what_is_wanted_is_named(
 
 
 @pytest.mark.parametrize("has", [[1, 0], [0, 1]])
-def test_a_feature_that_only_some_batches_have_is_refused(has: list[int], write: Write) -> None:
+def test_a_feature_that_only_some_batches_have_is_refused(has, write):
     """DALI's reader delivers it, but a Python source must not change its number of dimensions."""
     path = write(*(example({"a": TWO} if it else {"b": TWO}) for it in has * 4))
     pipeline = build(1, path=path, features={"a": VarLenFeature(int64, 0)})
@@ -214,7 +202,7 @@ def test_a_feature_that_only_some_batches_have_is_refused(has: list[int], write:
     assert error.value.filename == path
 
 
-def test_a_number_that_only_some_batches_have_is_delivered(write: Write) -> None:
+def test_a_number_that_only_some_batches_have_is_delivered(write):
     path = write(*(example({"n": ONE} if it else {"b": ONE}) for it in [1, 0] * 4))
     assert numbers(build(1, path=path), 8) == [[1], [0]] * 4
 
@@ -223,15 +211,13 @@ def test_a_number_that_only_some_batches_have_is_delivered(write: Write) -> None
 
 
 @pytest.mark.parametrize(("position", "what"), [(9, "length"), (40, "data"), (-1, "data")])
-def test_a_wrong_checksum_is_refused_only_if_verified(
-    position: int, what: str, tmp_path: Path
-) -> None:
+def test_a_wrong_checksum_is_refused_only_if_verified(position, what, tmp_path):
     record = tf_record(example({"a": bytes_feature([bytes(50)])}))
     damaged = bytearray(record)
     damaged[position] ^= 1
     path = tmp_path / "x.tfrecord"
     path.write_bytes(record + damaged)
-    arguments: dict[str, Any] = {"path": str(path), "features": {"a": STRING}}
+    arguments = {"path": str(path), "features": {"a": STRING}}
     assert len(take(build(**arguments), 1)[0][0]) == 2
     pipeline = build(verify=True, **arguments)
     with pytest.raises(RecordError, match=f"sample 1: .* checksum of its {what} is wrong") as error:
@@ -239,9 +225,7 @@ def test_a_wrong_checksum_is_refused_only_if_verified(
     assert error.value.filename == str(path)
 
 
-def test_verifying_without_its_package_says_how_to_get_it(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     with pytest.raises(BackendUnavailable, match="google-crc32c; pip install google-crc32c"):
         build(path=write(FINE), verify=True)
@@ -258,9 +242,7 @@ def test_verifying_without_its_package_says_how_to_get_it(
         ("8 40", "sample 0: 40 bytes at 8: "),
     ],
 )
-def test_an_index_of_another_file_is_noticed_when_a_record_is_read(
-    index: str, message: str, write: Write, tmp_path: Path
-) -> None:
+def test_an_index_of_another_file_is_noticed_when_a_record_is_read(index, message, write, tmp_path):
     path = write(FINE, FINE)
     (tmp_path / "x.idx").write_text(index)
     arguments = {"path": path, "index_path": str(tmp_path / "x.idx")}
@@ -269,7 +251,7 @@ def test_an_index_of_another_file_is_noticed_when_a_record_is_read(
         pipeline.run()
 
 
-def test_a_record_that_is_no_example_is_named(write: Write) -> None:
+def test_a_record_that_is_no_example_is_named(write):
     pipeline = build(path=write(FINE, FINE[:-1]))
     message = (
         "sample 1: 46 bytes at 47: it is no tf.train.Example: .* byte 2.*; write the file anew"
@@ -297,16 +279,14 @@ def test_a_record_that_is_no_example_is_named(write: Write) -> None:
         ("offset size\n0 47", "there are no records: no index begins with two integers"),
     ],
 )
-def test_an_index_that_lies_is_refused(
-    text: str, message: str, write: Write, tmp_path: Path
-) -> None:
+def test_an_index_that_lies_is_refused(text, message, write, tmp_path):
     (tmp_path / "lies.idx").write_text(text)
     index = str(tmp_path / "lies.idx")
     with pytest.raises(ValueError, match=message):
         build(path=write(FINE), index_path=index)
 
 
-def some_text(random: Random) -> str:
+def some_text(random):
     """Words and rubbish; no number is too large for a file of 4 KiB."""
     words = ["0", "7", "+5", "007", "4095", "12"] * 6
     words += ["0.5", "x", "1,2", "5-3", "0x7", "99999999999999999999", "\0", "-", "+ 1", "\u0661"]
@@ -317,7 +297,7 @@ def some_text(random: Random) -> str:
     )
 
 
-def test_indexes_are_read_as_dali_reads_them(tmp_path: Path) -> None:
+def test_indexes_are_read_as_dali_reads_them(tmp_path):
     data, index = tmp_path / "data", tmp_path / "index"
     data.write_bytes(bytes(10_000))
     compared = 0
@@ -333,7 +313,7 @@ def test_indexes_are_read_as_dali_reads_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 300, 5000, 70_000])
-def test_an_index_that_is_made_is_that_of_the_records(size: int, tmp_path: Path) -> None:
+def test_an_index_that_is_made_is_that_of_the_records(size, tmp_path):
     payloads = [bytes(random * size // 10) for random in (3, 10, 0, 9, 10, 1, 1, 1, 1, 10)] * 30
     payloads.insert(0, bytes(65512))  # the next header is across the end of what is read at once
     path = write_tfrecord(tmp_path / "x.tfrecord", payloads, tmp_path / "expected.idx")
@@ -355,17 +335,13 @@ def test_an_index_that_is_made_is_that_of_the_records(size: int, tmp_path: Path)
         (b"\xff" * 100, "record 0 at 0 goes beyond the end of the file at 100"),
     ],
 )
-def test_a_file_that_is_damaged_is_refused_without_an_index(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_damaged_is_refused_without_an_index(content, message, tmp_path):
     (tmp_path / "x.tfrecord").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         build(path=tmp_path / "x.tfrecord")
 
 
-def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(write, monkeypatch):
     path, pread = write(FINE, bytes(9000), FINE), os.pread
     monkeypatch.setattr(
         os, "pread", lambda fd, size, at: pread(fd, size, at)[: 50 if at == 0 else 0]
@@ -374,10 +350,10 @@ def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(
         build(path=path)
 
 
-def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write: Write) -> None:
+def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write):
     path = write(FINE, FINE)
     index = path.replace(".tfrecord", ".idx")
-    arguments: dict[str, Any] = {"path": [path, path + "?"]}
+    arguments = {"path": [path, path + "?"]}
     pipeline = build(index_path=[index] * 2, **arguments)
     with pytest.raises(FileNotFoundError) as caught:
         pipeline.run()
@@ -393,7 +369,7 @@ def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write: Write) ->
 # --- order and memory ----------------------------------------------------------------------------
 
 
-def test_an_index_takes_12_bytes_a_record(tmp_path: Path) -> None:
+def test_an_index_takes_12_bytes_a_record(tmp_path):
     path, index = tmp_path / "data", tmp_path / "index"
     path.touch()
     os.truncate(path, 200 * 100_000)
@@ -405,9 +381,7 @@ def test_an_index_takes_12_bytes_a_record(tmp_path: Path) -> None:
     assert catalog.ranges.starts.nbytes + catalog.ranges.sizes.nbytes == 1_200_000
 
 
-def decode(
-    records: Sequence[bytes], features: dict[str, Feature], kind: Any = np.ndarray
-) -> tuple[Any, list[Any]]:
+def decode(records, features, kind=np.ndarray):
     """The buffer of a batch, and the outputs."""
     sizes = np.array([len(record) for record in records])
     starts = np.cumsum(sizes) - sizes
@@ -417,7 +391,7 @@ def decode(
     return buffer, [*TfRecord(features).decode(catalog, np.arange(len(records)), contents)]
 
 
-def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array() -> None:
+def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array():
     records = [
         tf_record(
             example(
@@ -442,7 +416,7 @@ def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array() -> 
     assert [each.tolist() for each in lists] == [[], [0], [0, 1], [0, 1, 2]]
 
 
-def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch() -> None:
+def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch():
     """Their bytes were gathered from the buffer, which may be page-locked."""
     buffer, (strings,) = decode([tf_record(FINE)] * 3, {"a": Feature(UINT8)}, Lease)
     assert [bytes(each) for each in strings] == [b"finest"] * 3

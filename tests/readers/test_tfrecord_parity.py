@@ -1,11 +1,6 @@
 """Random TFRecords and arguments: `readers.tfrecord` beside `fn.readers.tfrecord`, the oracle."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, tfrecord
@@ -19,7 +14,7 @@ from tests.kit.containers import (
     tf_record,
     varint,
 )
-from tests.kit.parity import Case, ContainerParityTests, Operator, some_order
+from tests.kit.parity import Case, ContainerParityTests, some_order
 
 UNKNOWN = [
     message(9, b"unknown"),
@@ -31,7 +26,7 @@ UNKNOWN = [
 FIXED = {"label": [], "size": [2], "box": (2, 2)}  # shapes of features that have all their values
 
 
-def some_value(random: Random, name: str) -> bytes:
+def some_value(random, name):
     """A feature as TensorFlow would write it."""
     packed = random.random() < 0.7
     if name in FIXED:
@@ -47,7 +42,7 @@ def some_value(random: Random, name: str) -> bytes:
     return int64_feature([random.choice(many) for _ in range(count)], packed=packed)
 
 
-def some_feature(random: Random, name: str) -> bytes:
+def some_feature(random, name):
     """The same, sometimes strangely written."""
     value = some_value(random, name)
     if name in ("ids", "weights") and random.random() < 0.2:  # a list in two parts; another kind
@@ -58,7 +53,7 @@ def some_feature(random: Random, name: str) -> bytes:
     return value
 
 
-def some_entry(random: Random, name: str) -> bytes:
+def some_entry(random, name):
     fields = [message(1, name.encode()), message(2, some_feature(random, name))]
     if random.random() < 0.1:
         fields.insert(random.randrange(3), random.choice(UNKNOWN))
@@ -67,7 +62,7 @@ def some_entry(random: Random, name: str) -> bytes:
     return message(1, b"".join(fields))
 
 
-def some_payload(random: Random, names: Sequence[str]) -> bytes:
+def some_payload(random, names):
     """A tf.train.Example, sometimes with features twice or in parts."""
     entries = [some_entry(random, name) for name in names]
     if random.random() < 0.5:
@@ -80,7 +75,7 @@ def some_payload(random: Random, names: Sequence[str]) -> bytes:
     return message(1, b"".join(entries))
 
 
-def some_file(random: Random, path: Path, names: Sequence[str], strange: bool) -> tuple[int, bool]:
+def some_file(random, path, names, strange):
     """Write a file and its index; how many records this has, and whether it is needed."""
     pairs, content = [], b""
     for _ in range(random.choice([0, 1, 2, 5, 9])):
@@ -102,7 +97,7 @@ def some_file(random: Random, path: Path, names: Sequence[str], strange: bool) -
     return len(pairs), pairs != regular
 
 
-def wanted(random: Random) -> dict[str, Any]:
+def wanted(random):
     """Some of what may be asked for; "nowhere" is in no record."""
     float32, int64, string = tfrecord.float32, tfrecord.int64, tfrecord.string
     features = {
@@ -124,7 +119,7 @@ class TestTfRecord(ContainerParityTests):
     other_defaults = ContainerParityTests.other_defaults | {"index_path"}
     cases = 25, 300
 
-    def some_case(self, random: Random, directory: Path) -> Case:
+    def some_case(self, random, directory):
         features = wanted(random)
         written = {*features, random.choice(["label", "image", "ids"])} - {"nowhere"}
         strange, records, needed, paths = random.random() < 0.3, 0, False, list[Path]()
@@ -143,10 +138,10 @@ class TestTfRecord(ContainerParityTests):
         arguments = {"path": [*map(str, paths)], "features": features, **order}
         return Case(arguments, {"index_path": indexes}, ours)
 
-    def operators(self, case: Case) -> tuple[Operator, Operator]:
-        def reader(module: Any, more: dict[str, Any]) -> Operator:
-            def read(**arguments: Any) -> dict[str, Any]:
-                outputs: dict[str, Any] = module.tfrecord(**arguments, **more)
+    def operators(self, case):
+        def reader(module, more):
+            def read(**arguments):
+                outputs = module.tfrecord(**arguments, **more)
                 assert list(outputs) == list(arguments["features"])
                 if "nowhere" in outputs:  # the values have no meaning in DALI
                     outputs["nowhere"] *= 0

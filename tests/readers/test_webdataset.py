@@ -3,16 +3,12 @@
 What is expected are the bytes that were written into the tars.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,30 +33,28 @@ from tests.kit.webdataset import MEMBERS, build, find
 @pytest.mark.parametrize(
     "convert", [str, os.fsencode, Path, lambda path: [path], lambda p: (str(p),)]
 )
-def test_paths_may_be_one_or_several_of_any_kind(
-    tar: Path, index: Path, convert: Callable[[Path], Any]
-) -> None:
+def test_paths_may_be_one_or_several_of_any_kind(tar, index, convert):
     pipeline = build(paths=convert(tar), index_paths=convert(index), ext="jpg")
     assert contents(pipeline) == [[b"one", b"two" * 400, b"three"]]
 
 
-def test_names_of_tars_and_components_need_not_be_text(tmp_path: Path) -> None:
+def test_names_of_tars_and_components_need_not_be_text(tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff.tar"
     os.rename(write_tar(tmp_path / "t", [("\udcff.\udcfe", b"1"), ("2.jpg", b"")]), path)
     for ext in (b"\xfe", "\udcfe"):
         assert contents(build(paths=path, ext=ext, batch_size=2)) == [[b"1", b""]]
 
 
-def test_one_output_is_a_node_and_several_are_a_tuple(tar: Path) -> None:
+def test_one_output_is_a_node_and_several_are_a_tuple(tar):
     with Pipeline(1, 1, None):
-        one: Any = readers.webdataset(paths=tar, ext="jpg")
-        two: Any = readers.webdataset(paths=tar, ext=["jpg", "cls"])
-        indexed: Any = readers.webdataset(paths=tar, ext="jpg", return_index=True)
+        one = readers.webdataset(paths=tar, ext="jpg")
+        two = readers.webdataset(paths=tar, ext=["jpg", "cls"])
+        indexed = readers.webdataset(paths=tar, ext="jpg", return_index=True)
     assert one.name.startswith("__Webdataset_0")
     assert [len(two), len(indexed)] == [2, 2]
 
 
-def test_the_index_of_a_sample_leads_to_its_tar(tmp_path: Path) -> None:
+def test_the_index_of_a_sample_leads_to_its_tar(tmp_path):
     tars, _ = write_numbered_tars(tmp_path, [3, 2])
     ext, options = ["n", "missing"], {"random_shuffle": True, "return_index": True}
     pipeline = build(paths=tars, ext=ext, batch_size=5, **options)
@@ -72,7 +66,7 @@ def test_the_index_of_a_sample_leads_to_its_tar(tmp_path: Path) -> None:
         assert catalog.path(number * catalog.pieces) == os.fsencode(tars[number // 3])
 
 
-def test_dtypes_may_be_of_numpy(tar: Path) -> None:
+def test_dtypes_may_be_of_numpy(tar):
     [[labels]] = take(build(paths=tar, ext="cls", dtypes=np.int32), 1)
     assert labels == [("int32", (1,), label) for label in (b"0001", b"0002", b"0003")]
     with pytest.raises(ValueError, match=r"sample 0: 3 bytes for 'jpg', no multiple .* int16"):
@@ -80,9 +74,7 @@ def test_dtypes_may_be_of_numpy(tar: Path) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["", "skip"])
-def test_an_extension_that_nothing_has_is_refused_with_those_there_are(
-    tar: Path, behaviour: str
-) -> None:
+def test_an_extension_that_nothing_has_is_refused_with_those_there_are(tar, behaviour):
     with pytest.raises(ValueError, match=r"ext: no sample has any.* 'img'; .* 'jpg', 'cls', 'txt'"):
         build(paths=tar, ext="img", missing_component_behavior=behaviour)
     with pytest.raises(ValueError, match=r"sample 0: nothing for 'img'; it has 'jpg', 'cls'"):
@@ -91,20 +83,20 @@ def test_an_extension_that_nothing_has_is_refused_with_those_there_are(
         build(paths=tar, ext=["jpg", "img"], missing_component_behavior="skip")
 
 
-def test_an_output_without_an_extension_is_empty(tar: Path) -> None:
+def test_an_output_without_an_extension_is_empty(tar):
     assert contents(build(paths=tar, ext="")) == [[b""] * 3]
     assert contents(build(paths=tar, ext=["", "cls"])) == [[b""] * 3, [b"0001", b"0002", b"0003"]]
 
 
 @pytest.mark.parametrize("sensitive", [None, True, 1])
-def test_case_matters_unless_it_is_said_not_to(tar: Path, sensitive: Any) -> None:
+def test_case_matters_unless_it_is_said_not_to(tar, sensitive):
     with pytest.raises(ValueError, match=r"any component of 'CLS'; there are 'jpg', 'cls'"):
         build(paths=tar, ext="CLS", case_sensitive_extensions=sensitive)
     pipeline = build(paths=tar, ext="CLS", case_sensitive_extensions=False)
     assert contents(pipeline) == [[b"0001", b"0002", b"0003"]]
 
 
-def test_a_missing_component_is_named_with_the_line_of_the_index(tar: Path, index: Path) -> None:
+def test_a_missing_component_is_named_with_the_line_of_the_index(tar, index):
     with pytest.raises(ValueError, match=r"a.idx', line 2: nothing for 'txt'; it has 'jpg', 'cls'"):
         find([tar], [index], [b"jpg", b"cls", b"txt"], missing="error")
 
@@ -112,7 +104,7 @@ def test_a_missing_component_is_named_with_the_line_of_the_index(tar: Path, inde
 # --- outputs -------------------------------------------------------------------------------------
 
 
-def test_small_samples_of_one_size_are_one_array(tar: Path) -> None:
+def test_small_samples_of_one_size_are_one_array(tar):
     catalog = find([tar], None, [b"jpg", b"cls", b"txt"])
     fmt = webdataset.WebDataset([np.dtype(t) for t in ("u1", "<i2", "u1")])
     data = [b"one", b"0001", b"", b"two!", b"0002", b"text"]
@@ -134,7 +126,7 @@ def test_small_samples_of_one_size_are_one_array(tar: Path) -> None:
     )
 
 
-def test_containers_are_counted_with_those_that_have_no_samples(tmp_path: Path, tar: Path) -> None:
+def test_containers_are_counted_with_those_that_have_no_samples(tmp_path, tar):
     empty = write_tar(tmp_path / "b.tar", [("x.txt", b"")])
     catalog = find([empty, tar, empty], None, missing="skip")
     assert catalog.containers is not None
@@ -147,16 +139,14 @@ def test_containers_are_counted_with_those_that_have_no_samples(tmp_path: Path, 
 # --- where DALI dies or lies ---------------------------------------------------------------------
 
 
-def test_a_tar_that_is_cut_short_before_it_is_opened_is_refused(tar: Path, index: Path) -> None:
+def test_a_tar_that_is_cut_short_before_it_is_opened_is_refused(tar, index):
     os.truncate(tar, 7680 + 2)  # DALI: SIGSEGV
     with pytest.raises(ContainerChangedError, match="4 bytes at 7,680, but the tar has 7,682"):
         build(paths=tar, index_paths=index, ext="cls")
 
 
 @pytest.mark.parametrize("change", ["truncated", "rewritten"])
-def test_a_tar_that_changes_while_it_is_read_is_refused(
-    tar: Path, index: Path, change: str
-) -> None:
+def test_a_tar_that_changes_while_it_is_read_is_refused(tar, index, change):
     pipeline = build(paths=tar, index_paths=index, ext="jpg", batch_size=1, backend="python-file")
     assert contents(pipeline) == [[b"one"]]
     if change == "truncated":  # DALI: SIGBUS
@@ -170,7 +160,7 @@ def test_a_tar_that_changes_while_it_is_read_is_refused(
     assert caught.value.filename == str(tar)
 
 
-def test_one_component_may_be_several_outputs(tar: Path, index: Path) -> None:
+def test_one_component_may_be_several_outputs(tar, index):
     pipeline = build(  # DALI without mmap: SIGFPE
         paths=tar, index_paths=index, ext=["cls", "cls"], dtypes=[types.INT32, types.UINT8]
     )
@@ -178,10 +168,10 @@ def test_one_component_may_be_several_outputs(tar: Path, index: Path) -> None:
         assert contents(pipeline) == [[b"0001", b"0002", b"0003"]] * 2
 
 
-def test_a_component_of_several_outputs_counts_once(tmp_path: Path) -> None:
+def test_a_component_of_several_outputs_counts_once(tmp_path):
     names = ["1.jpg", "1.cls", "2.jpg", "3.cls", "3.jpg", "4.jpg", "4.n"]
     tar = write_tar(tmp_path / "a.tar", [(name, name.encode()) for name in names])
-    arguments: dict[str, Any] = {"paths": str(tar), "missing_component_behavior": "skip"}
+    arguments = {"paths": str(tar), "missing_component_behavior": "skip"}
     arguments |= {"ext": ["jpg", "cls;jpg"], "batch_size": 4}
     expected = contents(build(fn.readers.webdataset, **arguments))
     assert contents(build(**arguments)) == expected
@@ -193,7 +183,7 @@ def test_a_component_of_several_outputs_counts_once(tmp_path: Path) -> None:
         build(fn.readers.webdataset, **arguments)
 
 
-def test_an_empty_file_may_end_a_tar_without_zeros(tmp_path: Path) -> None:
+def test_an_empty_file_may_end_a_tar_without_zeros(tmp_path):
     content = write_tar(tmp_path / "a.tar", [("1.jpg", b"1"), ("1.cls", b"")]).read_bytes()
     (tmp_path / "a.tar").write_bytes(content[: 3 * 512])  # DALI: SIGSEGV
     assert make_indexes([str(tmp_path / "a.tar")]) == 0
@@ -205,7 +195,7 @@ def test_an_empty_file_may_end_a_tar_without_zeros(tmp_path: Path) -> None:
             assert contents(pipeline) == [[b"1"] * 3, [b""] * 3]
 
 
-def index_by_wds2idx(tar: Path) -> None:
+def index_by_wds2idx(tar):
     creator = wds2idx.IndexCreator(str(tar), str(tar.with_suffix(".idx")), verbose=False)
     creator.create_index()
     creator.close()
@@ -217,11 +207,9 @@ LONG_MEMBERS = [(f"{LONG}{name}", data) for name, data in MEMBERS]
 
 @pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("indexed", [False, True])
-def test_long_names_are_right_without_an_index_and_with_ours(
-    tmp_path: Path, flavour: int, indexed: bool
-) -> None:
+def test_long_names_are_right_without_an_index_and_with_ours(tmp_path, flavour, indexed):
     tar = write_tar(tmp_path / "a.tar", LONG_MEMBERS, flavour)
-    arguments: dict[str, Any] = {}
+    arguments = {}
     if indexed:
         assert make_indexes([str(tar)]) == 0
         arguments = {"index_paths": tmp_path / "a.idx"}
@@ -231,7 +219,7 @@ def test_long_names_are_right_without_an_index_and_with_ours(
 
 
 @pytest.mark.parametrize("version", ["v1.1", "v1.2"])
-def test_an_index_by_wds2idx_of_long_gnu_names_is_refused(tmp_path: Path, version: str) -> None:
+def test_an_index_by_wds2idx_of_long_gnu_names_is_refused(tmp_path, version):
     tar = write_tar(tmp_path / "a.tar", LONG_MEMBERS, tarfile.GNU_FORMAT)
     index_by_wds2idx(tar)
     if version == "v1.1":
@@ -246,7 +234,7 @@ def test_an_index_by_wds2idx_of_long_gnu_names_is_refused(tmp_path: Path, versio
 @pytest.mark.parametrize(
     "large", [MEMBERS, [(name.replace(".", "n" * 90 + "."), b"") for name, _ in MEMBERS]]
 )
-def test_one_long_gnu_name_among_others_is_found(tmp_path: Path, large: Any) -> None:
+def test_one_long_gnu_name_among_others_is_found(tmp_path, large):
     """DALI delivers the name as data, also of a component that `ext` does not ask for."""
     members = [*large, ("m" * 101 + ".jpg", b"long"), ("m" * 101 + ".cls", b"0004"), *large]
     tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
@@ -260,7 +248,7 @@ def test_one_long_gnu_name_among_others_is_found(tmp_path: Path, large: Any) -> 
 
 @pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("indexed", [False, True])
-def test_what_follows_a_file_of_8_gib_is_read(tmp_path: Path, flavour: int, indexed: bool) -> None:
+def test_what_follows_a_file_of_8_gib_is_read(tmp_path, flavour, indexed):
     path, size = tmp_path / "large.tar", (8 << 30) + 5
     small = write_tar(tmp_path / "small.tar", MEMBERS, flavour).read_bytes()
     with open(path, "wb") as file:
@@ -269,14 +257,14 @@ def test_what_follows_a_file_of_8_gib_is_read(tmp_path: Path, flavour: int, inde
         file.write(info.tobuf(flavour))
         file.seek(-(-size // 512) * 512, os.SEEK_CUR)
         file.write(small)
-    arguments: dict[str, Any] = {}
+    arguments = {}
     if indexed:
         arguments = {"index_paths": write_wds_index(path, tmp_path / "large.idx")}
     pipeline = build(paths=path, ext="cls", backend="python-file", batch_size=4, **arguments)
     assert contents(pipeline) == [[b"", b"0001", b"0002", b"0003"]]
 
 
-def test_the_header_of_a_file_of_8_gib_agrees_with_its_index(tmp_path: Path) -> None:
+def test_the_header_of_a_file_of_8_gib_agrees_with_its_index(tmp_path):
     for flavour in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         info = tarfile.TarInfo("0.bin")
         info.size = (8 << 30) + 512
@@ -286,14 +274,14 @@ def test_the_header_of_a_file_of_8_gib_agrees_with_its_index(tmp_path: Path) -> 
             file.truncate(len(header) + info.size + 1024)
         index = tmp_path / "t.idx"
         index.write_text(f"v1.2 1\nbin {len(header)} {info.size} 0.bin\n")
-        assert int(find([tmp_path / "t.tar"], [index], [b"bin"]).ranges.sizes[0]) == info.size  # type: ignore[union-attr]
+        assert int(find([tmp_path / "t.tar"], [index], [b"bin"]).ranges.sizes[0]) == info.size
         index.write_text(f"v1.2 1\nbin {len(header)} {8 << 29} 0.bin\n")
         with pytest.raises(ContainerChangedError, match="the file there has"):
             find([tmp_path / "t.tar"], [index], [b"bin"])
 
 
 @pytest.mark.parametrize("flavour", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
-def test_an_index_by_wds2idx_has_names_as_tar_lists_them(tmp_path: Path, flavour: int) -> None:
+def test_an_index_by_wds2idx_has_names_as_tar_lists_them(tmp_path, flavour):
     tar = write_tar(tmp_path / "a.tar", [("é\\.jpg", b"1"), ("a.cls", b"2")], flavour)
     index_by_wds2idx(tar)
     assert "\\\\.jpg" in (tmp_path / "a.idx").read_text()  # two for one
@@ -302,9 +290,7 @@ def test_an_index_by_wds2idx_has_names_as_tar_lists_them(tmp_path: Path, flavour
 
 @pytest.mark.parametrize("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("name", ["new.jpg", "n" * 300 + ".jpg", "n" * 9000 + ".jpg"])
-def test_the_name_in_a_header_may_be_another_than_that_of_the_file(
-    tmp_path: Path, flavour: int, name: str
-) -> None:
+def test_the_name_in_a_header_may_be_another_than_that_of_the_file(tmp_path, flavour, name):
     with tarfile.open(tmp_path / "a.tar", "w", format=flavour) as tar:
         is_pax = flavour == tarfile.PAX_FORMAT
         info = tarfile.TarInfo("old.jpg" if is_pax and len(name) < 9000 else name)
@@ -318,12 +304,12 @@ def test_the_name_in_a_header_may_be_another_than_that_of_the_file(
 # --- training ------------------------------------------------------------------------------------
 
 
-def pack(jpegs: Path, directory: Path) -> tuple[list[str], list[str]]:
+def pack(jpegs, directory):
     """Tars of real JPEGs with their classes, int32, and descriptions; and their indexes."""
     directory.mkdir(exist_ok=True)
     tars = []
     for number in range(3):
-        members: list[tuple[str, bytes]] = []
+        members = []
         for path in sorted(jpegs.glob("*/*.jpg"))[number::3]:
             label = np.int32(path.parent.name[1:]).tobytes()
             members += [(f"{path.stem}.jpg", path.read_bytes()), (f"{path.stem}.cls", label)]
@@ -334,7 +320,7 @@ def pack(jpegs: Path, directory: Path) -> tuple[list[str], list[str]]:
 
 
 @pipeline_def(batch_size=4, num_threads=2, device_id=None, seed=7, enable_checkpointing=True)
-def training(webdataset: Any, data: Any, shard_id: int, num_shards: int) -> Any:
+def training(webdataset, data, shard_id, num_shards):
     order = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
     order |= {"random_shuffle": True, "initial_fill": 9, "name": "Reader"}
     jpegs, labels = webdataset(
@@ -349,13 +335,11 @@ def training(webdataset: Any, data: Any, shard_id: int, num_shards: int) -> Any:
     [({"shuffle_after_epoch": True}, (0, 1)), ({"stick_to_shard": True}, (1, 2))],
     ids=str,
 )
-def test_pixels_are_those_of_dali_in_a_loader_and_in_an_iterator(
-    jpegs: Path, tmp_path: Path, order: dict[str, Any], shard: tuple[int, int]
-) -> None:
+def test_pixels_are_those_of_dali_in_a_loader_and_in_an_iterator(jpegs, tmp_path, order, shard):
     tars, indexes = pack(jpegs, tmp_path)
     data = {"paths": tars, "index_paths": indexes} | order
 
-    def iterate(webdataset: Any) -> list[Any]:
+    def iterate(webdataset):
         pipeline = training(webdataset, data, *shard)
         iterator = DALIGenericIterator(
             [pipeline], ["x", "y"], reader_name="Reader", auto_reset=True
@@ -370,15 +354,13 @@ def test_pixels_are_those_of_dali_in_a_loader_and_in_an_iterator(
         assert [(x.tobytes(), y.tolist()) for _ in range(3) for x, y in loader] == expected
 
 
-def test_tars_of_a_disk_that_is_not_mounted_are_read_by_their_map(
-    jpegs: Path, tmp_path: Path
-) -> None:
+def test_tars_of_a_disk_that_is_not_mounted_are_read_by_their_map(jpegs, tmp_path):
     """Their indexes lie elsewhere. Without one, the tar would have to be read as a file."""
     with disk(tmp_path, "ext4") as made:
         tars, beside = pack(jpegs, made.mount / "tars")
         indexes = [shutil.copy(index, tmp_path) for index in beside]
         bmap = make_map(made.mount, tmp_path / "bmap.json")
-        arguments: dict[str, Any] = {"paths": tars, "ext": ["jpg", "cls"], "batch_size": 7}
+        arguments = {"paths": tars, "ext": ["jpg", "cls"], "batch_size": 7}
         arguments |= {"random_shuffle": True, "seed": 5}
         real = build(fn.readers.webdataset, index_paths=indexes, **arguments)
         expected = [contents(real) for _ in range(15)]

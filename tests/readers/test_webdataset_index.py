@@ -1,13 +1,9 @@
 """Indexes of WebDatasets that are wrong, and files that are missing."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
 import resource
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,9 +54,7 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize("at_once", [1 << 20, 1])  # bytes of the index: all, or a line
 @pytest.mark.parametrize(("old", "new", "message"), WRONG_FORM + WRONG_COMPONENTS + CONTRADICTIONS)
-def test_a_wrong_index_is_refused_by_line(
-    tar: Path, index: Path, old: str, new: str, message: str, at_once: int, monkeypatch: Any
-) -> None:
+def test_a_wrong_index_is_refused_by_line(tar, index, old, new, message, at_once, monkeypatch):
     monkeypatch.setattr(tar_index, "_BYTES", at_once)
     index.write_text(INDEX.replace(old, new))
     before = open_files(tar.parent)
@@ -76,9 +70,7 @@ def test_a_wrong_index_is_refused_by_line(
 
 
 @pytest.mark.parametrize("number", ["512.0", "5_12", "0x200", "512-", "+", "1" * 25])
-def test_a_number_of_another_form_is_refused_among_regular_lines(
-    tar: Path, index: Path, number: str
-) -> None:
+def test_a_number_of_another_form_is_refused_among_regular_lines(tar, index, number):
     index.write_text(f"v1.1 3\njpg 512 3\njpg {number} 3\njpg 512 3\n")
     with pytest.raises(ValueError, match=rf"a\.idx', line 3: .*{re.escape(number)}|no multiple"):
         find([tar], [index], [b"jpg"])
@@ -93,8 +85,8 @@ def test_a_number_of_another_form_is_refused_among_regular_lines(
 )
 @pytest.mark.parametrize("missing", [False, True])  # one component is twice in the sample, or not
 def test_an_index_is_compared_also_where_samples_are_skipped(
-    tar: Path, index: Path, old: str, new: str, message: str, missing: bool, monkeypatch: Any
-) -> None:
+    tar, index, old, new, message, missing, monkeypatch
+):
     monkeypatch.setattr(tar_index, "_BYTES", 1)  # a line
     text = INDEX.replace(old, new)
     twice = text.replace("txt", "jpg", 1).replace("jpg 2560", "no 2560")
@@ -103,7 +95,7 @@ def test_an_index_is_compared_also_where_samples_are_skipped(
         find([tar], [index], missing="skip")
 
 
-def test_lines_may_repeat_and_come_in_any_order(tar: Path, index: Path) -> None:
+def test_lines_may_repeat_and_come_in_any_order(tar, index):
     _, *lines = INDEX.splitlines()
     index.write_text("\n".join(["v1.2 4", lines[2], lines[0], lines[2], lines[1], "more"]))
     pipeline = build(paths=tar, index_paths=index, ext="jpg", batch_size=4)
@@ -124,14 +116,12 @@ samples = st.lists(st.tuples(words, numbers, st.integers(0, 2**33)), min_size=1,
     at_once=st.integers(1, 200),
     end=st.sampled_from(["", "\n", "\r\n"]),
 )
-def test_blocks_of_lines_are_what_the_lines_say(
-    tmp_path_factory: pytest.TempPathFactory, lines: Any, names: bool, at_once: int, end: str
-) -> None:
+def test_blocks_of_lines_are_what_the_lines_say(tmp_path_factory, lines, names, at_once, end):
     path = tmp_path_factory.getbasetemp() / "any.idx"
     name = " n" if names else ""
     text = [" ".join(f"{e} {start} {size}{name}" for e, start, size in line) for line in lines]
     path.write_text("\n".join([f"v1.{1 + names} {len(lines)}", *text]) + end)
-    found: dict[int, Any] = {}
+    found = {}
     done = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar_index, "_BYTES", at_once)
@@ -144,7 +134,7 @@ def test_blocks_of_lines_are_what_the_lines_say(
     assert [found[i] for i in range(len(lines))] == lines
 
 
-def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path: Path) -> None:
+def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path):
     path = tmp_path / "a.idx"
     path.write_text("v1.1 3\na 512 1 b 1024 2\na 1536 3\nb 2048 4 a 2560 5 b 3072 6\n")
     [block] = tar_index.blocks(b"index", io.BytesIO(path.read_bytes()))
@@ -160,7 +150,7 @@ def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path: Path) -> No
 # --- many tars, and missing ones ------------------------------------------------------------------
 
 
-def test_a_missing_tar_is_named_when_the_reader_is_opened(tmp_path: Path, index: Path) -> None:
+def test_a_missing_tar_is_named_when_the_reader_is_opened(tmp_path, index):
     missing = tmp_path / "no.tar"
     for indexes in (None, [index]):
         with pytest.raises(FileNotFoundError) as caught:
@@ -172,17 +162,17 @@ def test_a_missing_tar_is_named_when_the_reader_is_opened(tmp_path: Path, index:
     assert catalog.delivered == 3
 
 
-def test_an_empty_list_of_indexes_is_none(tar: Path) -> None:
+def test_an_empty_list_of_indexes_is_none(tar):
     assert contents(build(paths=tar, index_paths=[], ext="jpg"))[0][0] == b"one"
 
 
-def test_a_missing_index_is_named(tmp_path: Path, tar: Path) -> None:
+def test_a_missing_index_is_named(tmp_path, tar):
     with pytest.raises(FileNotFoundError) as caught:
         find([tar], [tmp_path / "no.idx"])
     assert caught.value.filename == str(tmp_path / "no.idx")
 
 
-def test_a_directory_in_place_of_a_tar_is_named(tmp_path: Path, index: Path) -> None:
+def test_a_directory_in_place_of_a_tar_is_named(tmp_path, index):
     for indexes in (None, [index]):
         with pytest.raises((IsADirectoryError, ContainerChangedError)) as caught:
             find([tmp_path], indexes)
@@ -190,9 +180,7 @@ def test_a_directory_in_place_of_a_tar_is_named(tmp_path: Path, index: Path) -> 
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_many_tars_open_with_few_descriptors(
-    tmp_path: Path, tar: Path, index: Path, indexed: bool
-) -> None:
+def test_many_tars_open_with_few_descriptors(tmp_path, tar, index, indexed):
     paths = [tmp_path / f"{number}.tar" for number in range(by_tier(500, 5000))]
     for path in paths:
         os.link(tar, path)

@@ -1,12 +1,7 @@
 """Random WebDatasets and arguments: `readers.webdataset` beside `fn.readers.webdataset`."""
 
-from __future__ import annotations
-
 import io
 import tarfile
-from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,11 +22,10 @@ DTYPES = [
     *(types.UINT64, types.INT64, types.FLOAT16, types.FLOAT, types.FLOAT64),
 ]
 
-Rows = list[list[tuple[str, int, int, str]]]
 """Of each sample of an index: extension, offset, size and name of its components."""
 
 
-def some_name(random: Random, sample: int, flavour: int) -> str:
+def some_name(random, sample, flavour):
     base = random.choice(["a", "b", "dir/a", "./c", "/abs", "../a", "up/../a", "d.d/f", "é", "x y"])
     if base == "é" and flavour == tarfile.PAX_FORMAT:  # DALI does not read pax headers
         base = "e"
@@ -42,7 +36,7 @@ def some_name(random: Random, sample: int, flavour: int) -> str:
     return f"{base}{sample}.{random.choice(EXTENSIONS)}"
 
 
-def some_tar(random: Random, path: Path, samples: int, unit: int) -> None:
+def some_tar(random, path, samples, unit):
     """A tar with regular files and others; most sizes are multiples of `unit`."""
     flavour = random.choice([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
     with tarfile.open(path, "w", format=flavour) as tar:
@@ -63,9 +57,9 @@ def some_tar(random: Random, path: Path, samples: int, unit: int) -> None:
         path.write_bytes(content[:end] + bytes(512 * random.randrange(4)) * (join < 0.2) + content)
 
 
-def rows_of(tar: Path) -> Rows:
+def rows_of(tar):
     """The components that an index can have: extensions are words."""
-    samples: Rows = []
+    samples = []
     last = None
     with tarfile.open(tar) as members:
         for member in members:
@@ -78,7 +72,7 @@ def rows_of(tar: Path) -> Rows:
     return samples
 
 
-def some_index(random: Random, tar: Path, path: Path) -> bool:
+def some_index(random, tar, path):
     """An index with its lines in any order, some twice, some not at all; False if there is none."""
     samples = rows_of(tar)
     if not samples:
@@ -100,23 +94,23 @@ def some_index(random: Random, tar: Path, path: Path) -> bool:
     return True
 
 
-def some_set(random: Random, directory: Path, unit: int) -> dict[str, Any]:
+def some_set(random, directory, unit):
     tars = [directory / f"{number}.tar" for number in range(random.choice([1, 2, 3, 5]))]
     for tar in tars:
         some_tar(random, tar, random.choice([0, 1, 3, 8]), unit)
     indexes = [directory / f"{tar.stem}.idx" for tar in tars]
-    arguments: dict[str, Any] = {"paths": [str(tar) for tar in tars]}
+    arguments = {"paths": [str(tar) for tar in tars]}
     with_index = [some_index(random, *pair) for pair in zip(tars, indexes, strict=True)]
     if all(with_index) and random.random() < 0.7:
         arguments["index_paths"] = [str(index) for index in indexes]
     return arguments
 
 
-def some_outputs(random: Random, unit: int) -> dict[str, Any]:
+def some_outputs(random, unit):
     ext = random.choices(OUTPUTS, k=random.choice([1, 2, 2, 3]))
     if random.random() < 0.8:  # one component of several outputs is always one too few
         ext = list(dict.fromkeys(ext))
-    arguments: dict[str, Any] = {"ext": ext}
+    arguments = {"ext": ext}
     if random.random() < 0.5:
         fitting = [t for t in DTYPES if unit % np.dtype(types.to_numpy_type(t)).itemsize == 0]
         arguments["dtypes"] = random.choices(fitting, k=len(ext))
@@ -131,7 +125,7 @@ class TestWebDataset(ContainerParityTests):
     reader = "webdataset"
     cases = 30, 300
 
-    def some_case(self, random: Random, directory: Path) -> Case:
+    def some_case(self, random, directory):
         unit = random.choice([1, 2, 4, 8])
         arguments = some_set(random, directory, unit) | some_outputs(random, unit)
         arguments |= some_order(random, random.choice([1, 3, 3]), by_container=True)
@@ -156,9 +150,7 @@ class TestWebDataset(ContainerParityTests):
     ids=str,
 )
 @pytest.mark.parametrize("missing", ["empty", "skip"])
-def test_components_of_unusual_names_are_those_of_dali(
-    tmp_path: Path, names: list[str], missing: str
-) -> None:
+def test_components_of_unusual_names_are_those_of_dali(tmp_path, names, missing):
     tar = write_tar(tmp_path / "t.tar", [(name, name.encode()) for name in names])
     ext = ["jpg", "cls", "n;", ";json", "seg.png", "nodot;jpg", "", ".jpg"][
         : 8 if missing == "empty" else 1

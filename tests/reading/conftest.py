@@ -1,45 +1,37 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from dali_storage.contract.catalog import Catalog
 from dali_storage.order import OrderOptions
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
 from dali_storage.samples.discovery import from_files
-from tests.kit.stand_ins import Recorder, backend
+from tests.kit.stand_ins import backend
 
 
 class Opener:
     """Makes streams of ten samples in batches of 4, and knows the readers that they open."""
 
     def __init__(self) -> None:
-        self.change: Callable[[Recorder], object] = lambda reader: None
+        self.change = lambda reader: None
         self.device = "cpu"
         self.fails = False
         self.searches = 0
-        self.readers: list[Recorder] = []
+        self.readers = []
 
     @property
-    def opened(self) -> int:
+    def opened(self):
         return len(self.readers)
 
     @property
-    def closed(self) -> int:
+    def closed(self):
         return sum(reader.closed for reader in self.readers)
 
-    def find(self, tree: object, remote: object) -> Catalog:
+    def find(self, tree, remote):
         self.searches += 1
         if self.fails:
             raise FileNotFoundError(2, "gone", "root")
         return from_files([f"path/{sample}" for sample in range(10)], [0] * 5 + [1] * 5)
 
-    def make(
-        self, pinned: bool | None = None, pipeline_seed: int | None = None, **order: Any
-    ) -> BatchStream:
+    def make(self, pinned=None, pipeline_seed=None, **order):
         opening = Opening(
             find=self.find,
             reader=backend(self._opened),
@@ -51,16 +43,16 @@ class Opener:
         source.configure(batch_size=4, seed=pipeline_seed, checkpointing=False)
         return source
 
-    def start(self, device_id: int | None = None, **options: Any) -> BatchStream:
+    def start(self, device_id=None, **options):
         source = self.make(**options)
         source.start(num_threads=1, device_id=device_id)
         return source
 
-    def _opened(self, reader: Recorder) -> None:
+    def _opened(self, reader):
         self.readers.append(reader)
         self.change(reader)
 
 
 @pytest.fixture
-def opener() -> Opener:
+def opener():
     return Opener()

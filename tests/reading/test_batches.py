@@ -1,7 +1,5 @@
 """The layout of a batch of whole files, and its samples in the buffer."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np
@@ -16,9 +14,7 @@ from dali_storage.reading.buffers import BufferPool
     sizes=st.lists(st.integers(0, 1 << 40), max_size=50),
     alignment=st.sampled_from([1, 16, 512, 4096]),
 )
-def test_the_layout_gives_every_sample_an_aligned_range_of_its_own(
-    sizes: list[int], alignment: int
-) -> None:
+def test_the_layout_gives_every_sample_an_aligned_range_of_its_own(sizes, alignment):
     offsets, nbytes = layout(np.array(sizes, np.int64), alignment)
     end = 0
     for offset, size in zip(offsets.tolist(), sizes, strict=True):
@@ -35,9 +31,7 @@ def test_the_layout_gives_every_sample_an_aligned_range_of_its_own(
     ),
     alignment=st.sampled_from([1, 4, 16]),
 )
-def test_samples_of_one_size_side_by_side_are_rows_of_one_array(
-    sizes: list[int], alignment: int
-) -> None:
+def test_samples_of_one_size_side_by_side_are_rows_of_one_array(sizes, alignment):
     offsets, nbytes = layout(np.array(sizes, np.int64), alignment)
     arena = np.random.default_rng(1).integers(0, 256, nbytes + 5, np.uint8)
     pool = BufferPool(lambda nbytes: arena)

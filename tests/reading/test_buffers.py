@@ -1,40 +1,36 @@
 """Buffers that are leased to batches: of the host and of a GPU."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
 import warnings
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 
 from dali_storage.contract import cuda
-from dali_storage.contract._types import Buffer, address_of
+from dali_storage.contract._types import address_of
 from dali_storage.reading.buffers import BufferPool
-from tests.kit.fake_cuda import Cuda
 from tests.kit.tiers import by_tier
 
 
 class Allocator:
     def __init__(self, device: str) -> None:
         self.device = device
-        self.sizes: list[int] = []
+        self.sizes = []
 
-    def __call__(self, nbytes: int) -> Buffer:
+    def __call__(self, nbytes):
         self.sizes.append(nbytes)
         return cuda.allocate(nbytes, 0) if self.device == "gpu" else np.zeros(nbytes, np.uint8)
 
 
 @pytest.fixture(params=["cpu", "gpu"])
-def allocate(gpus: Cuda, request: pytest.FixtureRequest) -> Allocator:
+def allocate(gpus, request):
     return Allocator(request.param)
 
 
-def test_a_buffer_returns_when_its_last_view_dies(allocate: Allocator) -> None:
+def test_a_buffer_returns_when_its_last_view_dies(allocate):
     pool = BufferPool(allocate)
     lease = pool.lease(1000)
     address = address_of(lease)
@@ -48,9 +44,7 @@ def test_a_buffer_returns_when_its_last_view_dies(allocate: Allocator) -> None:
     assert len(allocate.sizes) == 2
 
 
-def test_a_buffer_serves_batch_after_batch_until_a_larger_one_replaces_it(
-    allocate: Allocator,
-) -> None:
+def test_a_buffer_serves_batch_after_batch_until_a_larger_one_replaces_it(allocate):
     pool = BufferPool(allocate)
     for nbytes in (5000, 1, 4000, 5200):
         pool.lease(nbytes)[:] = 1
@@ -60,16 +54,16 @@ def test_a_buffer_serves_batch_after_batch_until_a_larger_one_replaces_it(
     assert len(allocate.sizes) == 2
 
 
-def test_two_leases_never_share_memory(allocate: Allocator) -> None:
+def test_two_leases_never_share_memory(allocate):
     pool = BufferPool(allocate)
     leases = [pool.lease(100) for _ in range(10)]
     assert len(set(map(address_of, leases))) == 10
 
 
-def test_leases_may_end_in_other_threads(allocate: Allocator) -> None:
+def test_leases_may_end_in_other_threads(allocate):
     pool = BufferPool(allocate)
 
-    def use() -> None:
+    def use():
         for number in range(by_tier(100, 2000 if allocate.device == "cpu" else 200)):
             lease = pool.lease(64)
             lease[:] = number % 251
@@ -86,12 +80,10 @@ def test_leases_may_end_in_other_threads(allocate: Allocator) -> None:
 # Fences
 
 
-def test_a_fence_is_set_when_the_last_view_dies_and_waited_for_before_the_next_lease(
-    allocate: Allocator,
-) -> None:
-    log: list[str] = []
+def test_a_fence_is_set_when_the_last_view_dies_and_waited_for_before_the_next_lease(allocate):
+    log = []
 
-    def fence() -> Callable[[], None]:
+    def fence():
         log.append("set")
         return partial(log.append, "waited")
 
@@ -112,8 +104,8 @@ def test_a_fence_is_set_when_the_last_view_dies_and_waited_for_before_the_next_l
     assert log == ["set", "waited", "set", "set"]
 
 
-def test_a_buffer_whose_fence_fails_is_not_leased_again(allocate: Allocator) -> None:
-    def fail(what: str) -> None:
+def test_a_buffer_whose_fence_fails_is_not_leased_again(allocate):
+    def fail(what):
         raise RuntimeError(what)
 
     pool = BufferPool(allocate, partial(fail, "driver shutting down"))
@@ -128,10 +120,10 @@ def test_a_buffer_whose_fence_fails_is_not_leased_again(allocate: Allocator) -> 
     assert len(allocate.sizes) == 4
 
 
-def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus: Cuda) -> None:
+def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus):
     stream = cuda.CudaStream(0)
     pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
-    copies: list[bytes] = []
+    copies = []
     for value in range(20):
         lease = pool.lease(100)
         lease[:] = value
@@ -143,7 +135,7 @@ def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus: Cu
     assert len(gpus.allocated) == 1
 
 
-def test_leases_that_die_in_a_fork_do_not_call_cuda(gpus: Cuda) -> None:
+def test_leases_that_die_in_a_fork_do_not_call_cuda(gpus):
     stream = cuda.CudaStream(0)
     pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
     leases = [pool.lease(1), pool.lease(1)]

@@ -1,10 +1,7 @@
 """Lanes and turns: how many threads work at once, in which order jobs begin, and their end."""
 
-from __future__ import annotations
-
 import os
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -18,18 +15,18 @@ class Gates:
     """Jobs that say when they begin and when they are at work, and end when they are told to."""
 
     def __init__(self) -> None:
-        self.begun: list[int] = []
-        self.at_work: dict[int, int] = {}  # the lane of each job
+        self.begun = []
+        self.at_work = {}  # the lane of each job
         self.ended = 0
         self._changed = threading.Condition()
-        self._open: set[int] = set()
-        self._yielding: set[int] = set()
-        self.yield_turn: Callable[[], None] = lambda: None
+        self._open = set()
+        self._yielding = set()
+        self.yield_turn = lambda: None
 
-    def begin(self, job: int) -> None:
+    def begin(self, job):
         self.begun.append(job)
 
-    def work(self, job: int, lane: int) -> None:
+    def work(self, job, lane):
         with self._changed:
             self.at_work[job] = lane
             self._changed.notify_all()
@@ -43,29 +40,29 @@ class Gates:
             self.ended += 1
             self._changed.notify_all()
 
-    def let_yield(self, job: int) -> None:
+    def let_yield(self, job):
         with self._changed:
             self._yielding.add(job)
             self._changed.notify_all()
 
-    def let_end(self, *jobs: int) -> None:
+    def let_end(self, *jobs):
         with self._changed:
             self._open.update(jobs)
             self._changed.notify_all()
 
-    def wait_for(self, *jobs: int) -> None:
+    def wait_for(self, *jobs):
         """Wait until exactly these jobs are at work."""
         with self._changed:
             met = self._changed.wait_for(lambda: set(self.at_work) == set(jobs), SECONDS)
             assert met, self.at_work
 
-    def wait_for_end(self, count: int) -> None:
+    def wait_for_end(self, count):
         with self._changed:
             assert self._changed.wait_for(lambda: self.ended == count, SECONDS)
 
 
 @contextmanager
-def lanes(count: int, turns: int, jobs: int) -> Iterator[tuple[Gates, Lanes[int]]]:
+def lanes(count, turns, jobs):
     """Lanes to which jobs from 0 to `jobs` - 1 have been submitted."""
     gates = Gates()
     running = Lanes[int](count, turns=turns, begin=gates.begin, work=gates.work)
@@ -80,7 +77,7 @@ def lanes(count: int, turns: int, jobs: int) -> Iterator[tuple[Gates, Lanes[int]
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4])
-def test_as_many_lanes_work_as_there_are_turns(turns: int) -> None:
+def test_as_many_lanes_work_as_there_are_turns(turns):
     with lanes(6, turns, jobs=6) as (gates, _):
         for done in range(6):
             gates.wait_for(*range(done, min(done + turns, 6)))
@@ -89,7 +86,7 @@ def test_as_many_lanes_work_as_there_are_turns(turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_a_lane_that_yields_lets_the_next_one_start(turns: int) -> None:
+def test_a_lane_that_yields_lets_the_next_one_start(turns):
     with lanes(6, turns, jobs=6) as (gates, _):
         for yielding in range(6 - turns):
             gates.wait_for(*range(yielding + turns))
@@ -97,7 +94,7 @@ def test_a_lane_that_yields_lets_the_next_one_start(turns: int) -> None:
         gates.wait_for(*range(6))
 
 
-def test_no_more_lanes_start_than_there_are() -> None:
+def test_no_more_lanes_start_than_there_are():
     with lanes(2, 2, jobs=3) as (gates, _):
         gates.wait_for(0, 1)
         gates.let_yield(0)
@@ -106,11 +103,11 @@ def test_no_more_lanes_start_than_there_are() -> None:
         gates.wait_for(0, 2)
 
 
-def test_a_turn_that_is_yielded_twice_is_yielded_once() -> None:
+def test_a_turn_that_is_yielded_twice_is_yielded_once():
     with lanes(4, 1, jobs=4) as (gates, running):
         once = gates.yield_turn
 
-        def twice() -> None:
+        def twice():
             once()
             once()
 
@@ -124,7 +121,7 @@ def test_a_turn_that_is_yielded_twice_is_yielded_once() -> None:
         gates.wait_for(1)
 
 
-def test_a_lane_keeps_its_turn_from_job_to_job() -> None:
+def test_a_lane_keeps_its_turn_from_job_to_job():
     with lanes(4, 1, jobs=4) as (gates, _):
         for job in range(4):
             gates.wait_for(job)
@@ -133,10 +130,10 @@ def test_a_lane_keeps_its_turn_from_job_to_job() -> None:
         gates.wait_for_end(4)
 
 
-def test_jobs_begin_in_order_and_one_at_a_time() -> None:
+def test_jobs_begin_in_order_and_one_at_a_time():
     beginning, at_once, begun = threading.Semaphore(1), [], []
 
-    def begin(job: int) -> None:
+    def begin(job):
         at_once.append(not beginning.acquire(blocking=False))
         begun.append(job)
         beginning.release()
@@ -152,7 +149,7 @@ def test_jobs_begin_in_order_and_one_at_a_time() -> None:
     assert not any(at_once)
 
 
-def test_no_thread_is_started_before_it_is_needed() -> None:
+def test_no_thread_is_started_before_it_is_needed():
     before = started()
     with lanes(8, 8, jobs=2) as (gates, _):
         gates.wait_for(0, 1)
@@ -160,7 +157,7 @@ def test_no_thread_is_started_before_it_is_needed() -> None:
     assert started() <= before
 
 
-def test_closing_drops_the_jobs_that_have_not_begun() -> None:
+def test_closing_drops_the_jobs_that_have_not_begun():
     with lanes(2, 1, jobs=5) as (gates, running):
         gates.wait_for(0)
         closing = threading.Thread(target=running.close)
@@ -173,9 +170,7 @@ def test_closing_drops_the_jobs_that_have_not_begun() -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(
-    turns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(turns, monkeypatch):
     with lanes(2, turns, jobs=1) as (gates, running):
         gates.wait_for(0)
         with monkeypatch.context() as patch:
@@ -191,11 +186,11 @@ def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(
     assert gates.begun == []
 
 
-def test_spare_processors_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_processors_are_those_of_this_process(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 4, 5, 9})
     monkeypatch.setattr("dali_storage.contract.processors.quota", lambda: 8.0)
     assert [spare_processors(busy) for busy in (0, 1, 3, 4, 100)] == [4, 3, 1, 1, 1]
 
 
-def test_there_is_a_spare_processor_on_every_machine() -> None:
+def test_there_is_a_spare_processor_on_every_machine():
     assert spare_processors(len(os.sched_getaffinity(0))) == 1

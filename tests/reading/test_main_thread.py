@@ -1,18 +1,12 @@
 """No reader reads in the main thread, where a Ctrl-C could interrupt it."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 import pytest
-from nvidia.dali import Pipeline
 
 from dali_storage import readers
 from dali_storage.backends.linux import aio
@@ -20,7 +14,6 @@ from dali_storage.backends.linux.aio import AioContext
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme.file_queue import FileQueue
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.namespace import open_namespace
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.contract.reader import Reader
@@ -42,31 +35,31 @@ COUNTS = [4, 5]  # of two containers
 BACKENDS = {"python-file": PythonFileReader, "memory": MemoryReader}
 
 
-def file(directory: Path) -> tuple[Any, ...]:
+def file(directory):
     for number in range(SAMPLES):
         (directory / "class").mkdir(exist_ok=True)
         (directory / "class" / f"{number}.jpg").write_bytes(bytes([number] * 8))
     return readers.file, {"file_root": str(directory)}
 
 
-def numpy(directory: Path) -> tuple[Any, ...]:
+def numpy(directory):
     for number in range(SAMPLES):
         np.save(directory / f"{number}.npy", np.full(3, number))
     return readers.numpy, {"file_root": str(directory)}
 
 
-def records(directory: Path) -> tuple[Any, ...]:
+def records(directory):
     (directory / "records").write_bytes(bytes(range(8 * SAMPLES)))
     columns = {"offsets": range(0, 8 * SAMPLES, 8), "sizes": 8}
     return readers.records, {"files": str(directory / "records"), **columns}
 
 
-def webdataset(directory: Path) -> tuple[Any, ...]:
+def webdataset(directory):
     tars, indexes = write_numbered_tars(directory, COUNTS)
     return readers.webdataset, {"paths": tars, "index_paths": indexes, "ext": ["n"]}
 
 
-def tfrecord(directory: Path) -> tuple[Any, ...]:
+def tfrecord(directory):
     import nvidia.dali.tfrecord as tfrec
 
     files, indexes = write_numbered_tfrecords(directory, COUNTS)
@@ -74,7 +67,7 @@ def tfrecord(directory: Path) -> tuple[Any, ...]:
     return readers.tfrecord, {"path": files, "index_path": indexes, "features": features}
 
 
-def mxnet(directory: Path) -> tuple[Any, ...]:
+def mxnet(directory):
     files, indexes = write_numbered_recordios(directory, COUNTS)
     return readers.mxnet, {"path": files, "index_path": indexes}
 
@@ -82,26 +75,26 @@ def mxnet(directory: Path) -> tuple[Any, ...]:
 MAKERS = (file, numpy, records, webdataset, tfrecord, mxnet)
 
 
-def backends_of(base: type[Reader]) -> Iterator[type[Reader]]:
+def backends_of(base):
     for backend in base.__subclasses__():
         yield backend
         yield from backends_of(backend)
 
 
 @pytest.fixture(autouse=True)
-def lanes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def lanes_only(monkeypatch):
     """All readers of the product fail in the main thread."""
     for backend in backends_of(Reader):
         if backend.__module__.startswith("dali_storage."):
             require_lanes(monkeypatch, backend, "sizes", "read")
 
 
-def test_every_reader_is_tested() -> None:
+def test_every_reader_is_tested():
     assert {make.__name__ for make in MAKERS} == {*readers.__all__} - {"catalog", "state"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_backend_that_is_called_in_the_main_thread_fails(backend: str, tmp_path: Path) -> None:
+def test_a_backend_that_is_called_in_the_main_thread_fails(backend, tmp_path):
     catalog = from_directory(file(tmp_path)[1]["file_root"])
     with BACKENDS[backend](catalog) as reader, pytest.raises(AssertionError):
         reader.sizes(np.arange(1), 0)
@@ -109,14 +102,12 @@ def test_a_backend_that_is_called_in_the_main_thread_fails(backend: str, tmp_pat
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", MAKERS)
-def test_no_pipeline_and_no_loader_reads_in_the_main_thread(
-    make: Callable[[Path], Any], backend: str, tmp_path: Path
-) -> None:
+def test_no_pipeline_and_no_loader_reads_in_the_main_thread(make, backend, tmp_path):
     operator, arguments = make(tmp_path)
 
-    def define(*, checkpoint: bytes | None, shard_id: int, num_shards: int) -> Pipeline:
+    def define(*, checkpoint, shard_id, num_shards):
         shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
-        options: dict[str, Any] = {"enable_checkpointing": True, "checkpoint": checkpoint}
+        options = {"enable_checkpointing": True, "checkpoint": checkpoint}
         operation = partial(operator, name="Reader", backend=backend, **shard, **arguments)
         return pipeline_of(lambda: _outputs(operation()), **options)
 
@@ -128,16 +119,16 @@ def test_no_pipeline_and_no_loader_reads_in_the_main_thread(
             assert sum(len(first) for first, *_ in loader) == SAMPLES
 
 
-def test_a_loader_of_cifar_does_not_read_in_the_main_thread(tmp_path: Path) -> None:
+def test_a_loader_of_cifar_does_not_read_in_the_main_thread(tmp_path):
     write_cifar10(tmp_path, rows=8)
-    options: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy"}
+    options = {"device": "cpu", "num_threads": 1, "to": "numpy"}
     with cifar10(tmp_path, "train", batch_size=8, **options) as loader:
         assert sum(len(labels) for _, labels in loader) == 40
 
 
 def test_the_engines_do_not_read_in_the_main_thread_while_readers_are_opened(
-    xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    xnvme, tmp_path, monkeypatch
+):
     require_lanes(monkeypatch, Queue, "run")
     require_lanes(monkeypatch, AioContext, "read")
     (tmp_path / "image").write_bytes(content := os.urandom(1 << 20))
@@ -151,14 +142,14 @@ def test_the_engines_do_not_read_in_the_main_thread_while_readers_are_opened(
     assert aio.unavailable(48) is None
 
 
-def test_the_dynamic_mode_does_not_read_in_the_main_thread(tmp_path: Path) -> None:
+def test_the_dynamic_mode_does_not_read_in_the_main_thread(tmp_path):
     _, arguments = file(tmp_path)
     with File(**arguments) as reader:
         assert isinstance(reader, ndd.readers.File)
         assert sum(1 for _ in reader.next_epoch()) == SAMPLES
 
 
-def _outputs(found: Any) -> list[Any]:
+def _outputs(found):
     """What a reader returns, as a list."""
     if isinstance(found, dict):
         return [*found.values()]

@@ -1,38 +1,31 @@
 """Which memory the batches of a stream are in if its pipeline has a GPU."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable, NotPageLocked
-from dali_storage.reading.source import BatchStream
-from tests.kit.fake_cuda import Cuda, put_on_gpu
-from tests.kit.stand_ins import Recorder, content
-from tests.reading.conftest import Opener
+from tests.kit.fake_cuda import put_on_gpu
+from tests.kit.stand_ins import content
 
 
-def take_batches(source: BatchStream, number: int = 20) -> None:
+def take_batches(source, number=20):
     for _ in range(number):
         source.batch()
         source.position.advance(0)()
 
 
 @pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])
-def test_with_a_gpu_every_buffer_is_page_locked_once(
-    opener: Opener, gpus: Cuda, pinned: bool | None, device_id: int
-) -> None:
+def test_with_a_gpu_every_buffer_is_page_locked_once(opener, gpus, pinned, device_id):
     source = opener.start(device_id, pinned=pinned)
     assert source.pinned
     assert source.stream is None
     contents = source.batch().contents
-    memory: Any = contents[1]
+    memory = contents[1]
     start = address_of(np.frombuffer(memory.obj, np.uint8))
     assert any(0 <= start - base < nbytes for base, nbytes in gpus.registered.items())
     del memory, contents
@@ -46,9 +39,7 @@ def test_with_a_gpu_every_buffer_is_page_locked_once(
 
 
 @pytest.mark.parametrize(("pinned", "device_id"), [(None, None), (False, None), (False, 0)])
-def test_nothing_is_page_locked_without_a_gpu_or_with_false(
-    opener: Opener, gpus: Cuda, pinned: bool | None, device_id: int | None
-) -> None:
+def test_nothing_is_page_locked_without_a_gpu_or_with_false(opener, gpus, pinned, device_id):
     source = opener.start(device_id, pinned=pinned)
     take_batches(source)
     assert not source.pinned
@@ -56,12 +47,12 @@ def test_nothing_is_page_locked_without_a_gpu_or_with_false(
 
 
 @pytest.fixture
-def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
 
 
 @pytest.mark.usefixtures("no_cupy")
-def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(opener: Opener) -> None:
+def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(opener):
     with pytest.warns(NotPageLocked, match=r"DALI copies every sample.*pip install.*pinned=False"):
         source = opener.start(0)
     assert not source.pinned
@@ -69,7 +60,7 @@ def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(opener: O
 
 
 @pytest.mark.usefixtures("no_cupy")
-def test_the_warning_as_an_error_leaves_nothing_open(opener: Opener) -> None:
+def test_the_warning_as_an_error_leaves_nothing_open(opener):
     source = opener.make()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -84,16 +75,14 @@ def test_the_warning_as_an_error_leaves_nothing_open(opener: Opener) -> None:
 
 
 @pytest.mark.usefixtures("no_cupy")
-def test_memory_that_must_be_page_locked_and_cannot_is_an_error(opener: Opener) -> None:
+def test_memory_that_must_be_page_locked_and_cannot_is_an_error(opener):
     with pytest.raises(BackendUnavailable, match="pip install"):
         opener.start(0, pinned=True)
     with pytest.raises(ValueError, match="pinned=True needs a pipeline with a GPU"):
         opener.start(pinned=True)
 
 
-def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(
-    opener: Opener, gpus: Cuda
-) -> None:
+def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(opener, gpus):
     gpus.capacity = 0
     with pytest.warns(NotPageLocked, match="cannot page-lock"):
         source = opener.start(0)
@@ -103,9 +92,7 @@ def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(
         opener.start(0, pinned=True)
 
 
-def test_a_buffer_that_cannot_be_page_locked_is_an_error_of_its_batch(
-    opener: Opener, gpus: Cuda
-) -> None:
+def test_a_buffer_that_cannot_be_page_locked_is_an_error_of_its_batch(opener, gpus):
     source = opener.start(0)
     gpus.capacity = 1
     with pytest.raises(MemoryError, match="pinned=False"):
@@ -113,9 +100,7 @@ def test_a_buffer_that_cannot_be_page_locked_is_an_error_of_its_batch(
 
 
 @pytest.mark.parametrize("pinned", [None, True, False])
-def test_memory_that_its_reader_has_page_locked_is_left_alone(
-    opener: Opener, gpus: Cuda, pinned: bool | None
-) -> None:
+def test_memory_that_its_reader_has_page_locked_is_left_alone(opener, gpus, pinned):
     opener.change = lambda reader: vars(reader).update(pinned=True, gpu=0)
     source = opener.start(0, pinned=pinned)
     take_batches(source)
@@ -123,10 +108,10 @@ def test_memory_that_its_reader_has_page_locked_is_left_alone(
     assert gpus.registered == {}
 
 
-def test_batches_in_gpu_memory_come_with_a_stream(opener: Opener, gpus: Cuda) -> None:
+def test_batches_in_gpu_memory_come_with_a_stream(opener, gpus):
     opener.device, opener.change = "gpu", lambda reader: put_on_gpu(reader, 1)
     source = opener.start(1)
-    contents: list[Any] = [*source.batch().contents]
+    contents = [*source.batch().contents]
     assert [it.tobytes() for it in contents] == list(map(content, range(4)))
     assert {it.gpu for it in contents} == {1}
     assert source.stream is not None
@@ -138,10 +123,8 @@ def test_batches_in_gpu_memory_come_with_a_stream(opener: Opener, gpus: Cuda) ->
 
 @pytest.mark.parametrize(("device_id", "named"), [(0, "GPU 0"), (None, "no GPU")])
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_another_gpu_than_that_of_the_pipeline_is_refused(
-    opener: Opener, gpus: Cuda, device_id: int | None, named: str, on_gpu: bool
-) -> None:
-    def change(reader: Recorder) -> None:
+def test_another_gpu_than_that_of_the_pipeline_is_refused(opener, gpus, device_id, named, on_gpu):
+    def change(reader):
         reader.gpu = 1
         if on_gpu:
             put_on_gpu(reader, 1)

@@ -1,35 +1,28 @@
 """Reading ahead: which batches are read, and what becomes of them, of errors and of Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from dali_storage.contract import cuda
-from dali_storage.contract._types import Buffer, IntArray
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError, SampleChangedError
-from dali_storage.contract.format import Contents, Format
+from dali_storage.contract.format import Format
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.prefetch import Prefetcher, copying_lanes
 from dali_storage.samples.discovery import from_files
-from tests.kit.fake_cuda import Cuda, put_on_gpu
+from tests.kit.fake_cuda import put_on_gpu
 from tests.kit.interrupts import interrupted
 from tests.kit.process import SECONDS, lanes, refuse_thread, wait_until, without_collector
 from tests.kit.stand_ins import Recorder, content
 
 SAMPLES = 40
 BATCH = 4
-
-CtrlC = Callable[[], None]
 
 
 class Stream:
@@ -42,20 +35,18 @@ class Stream:
         self.ahead = Prefetcher(catalog, reader, order, depth, **options)
         self.close = self.ahead.close
 
-    def get(self, index: int, **options: Any) -> list[bytes]:
+    def get(self, index, **options):
         batch = self.ahead.get(index, **options)
         assert len(batch.samples) == len(batch.contents)
         return [content.tobytes() for content in batch.contents]
 
-    def finish(self) -> None:
+    def finish(self):
         """Wait until all that is read ahead has been read."""
         wait_until(lambda: all(job.outcome for job in [*self.ahead._ahead.values()]))
 
 
 @contextmanager
-def prefetcher(
-    depth: int = 1, *, lanes: int = 2, fmt: Format | None = None, **options: Any
-) -> Iterator[Stream]:
+def prefetcher(depth=1, *, lanes=2, fmt=None, **options):
     """A prefetcher with a `Recorder`, which may be given other attributes."""
     reader = Recorder(from_files(["x"]), lanes=lanes)
     vars(reader).update(options)
@@ -65,52 +56,50 @@ def prefetcher(
     ahead.close()
 
 
-def expected(index: int) -> list[bytes]:
+def expected(index):
     return [content((index * BATCH + slot) % SAMPLES) for slot in range(BATCH)]
 
 
-def require_batches(ahead: Stream, *indices: int) -> None:
+def require_batches(ahead, *indices):
     for index in indices:
         assert ahead.get(index) == expected(index)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 @pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_are_delivered_in_order(lanes: int, depth: int) -> None:
+def test_batches_are_delivered_in_order(lanes, depth):
     with prefetcher(depth, lanes=lanes) as ahead:
         require_batches(ahead, *range(50))
     assert ahead.reader.most_at_once <= lanes
 
 
-def test_batches_in_gpu_memory_are_delivered_in_order(gpus: Cuda) -> None:
+def test_batches_in_gpu_memory_are_delivered_in_order(gpus):
     reader = Recorder(from_files(["x"]), lanes=3)
     put_on_gpu(reader, 1)
     ahead = Stream(reader, 3)
     require_batches(ahead, *range(50))
-    contents: Any = ahead.ahead.get(50).contents
+    contents = ahead.ahead.get(50).contents
     assert {content.gpu for content in contents} == {1}
     ahead.close()
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_gpu_memory_is_read_by_queued_copies_before_it_is_overwritten(
-    gpus: Cuda, lanes: int
-) -> None:
+def test_gpu_memory_is_read_by_queued_copies_before_it_is_overwritten(gpus, lanes):
     """The copies are done as late as possible: when a lane waits for them."""
     reader = Recorder(from_files(["x"]), lanes=lanes)
     put_on_gpu(reader)
     stream, copies = cuda.CudaStream(0), list[list[bytes]]()
     ahead = Stream(reader, 3, pool=BufferPool(reader.allocate, stream.fence))
 
-    def queue_copy(contents: list[tuple[int, int]]) -> None:
-        def copy() -> None:
+    def queue_copy(contents):
+        def copy():
             parts = [cuda.DeviceBuffer(*content, 0, None) for content in contents]
             copies.append([gpus.contents(part) for part in parts])
 
         gpus.queue(stream.pointer, copy)
 
     for index in range(200):
-        pieces: Any = ahead.ahead.get(index).contents
+        pieces = ahead.ahead.get(index).contents
         queue_copy([(piece.address, piece.nbytes) for piece in pieces])
         del pieces
     gpus.finish(stream.pointer)
@@ -119,12 +108,12 @@ def test_gpu_memory_is_read_by_queued_copies_before_it_is_overwritten(
     assert not gpus.allocated
 
 
-def test_batches_can_be_read_in_any_order() -> None:
+def test_batches_can_be_read_in_any_order():
     with prefetcher() as ahead:
         require_batches(ahead, 0, 1, 7, 8, 3, 3, 1_000_000, 0, 2, 1, 0)
 
 
-def test_a_sequential_caller_has_every_batch_read_once() -> None:
+def test_a_sequential_caller_has_every_batch_read_once():
     with prefetcher(3) as ahead:
         require_batches(ahead, *range(20))
     batches = ahead.reader.read_batches
@@ -135,10 +124,10 @@ def test_a_sequential_caller_has_every_batch_read_once() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_that_are_left_out_are_never_read(depth: int) -> None:
+def test_batches_that_are_left_out_are_never_read(depth):
     """Of each ten batches the last three, as at the end of an epoch."""
 
-    def successor(index: int) -> int:
+    def successor(index):
         return index + 4 if index % 10 == 6 else index + 1
 
     wanted = [index for index in range(40) if index % 10 < 7]
@@ -151,7 +140,7 @@ def test_batches_that_are_left_out_are_never_read(depth: int) -> None:
     assert len(read) <= len(wanted) + depth + 1
 
 
-def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows() -> None:
+def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
     with prefetcher(3) as ahead:
         ahead.get(0)
         ahead.finish()
@@ -162,9 +151,7 @@ def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows() -> None:
 
 
 @pytest.mark.parametrize(("lanes", "depth", "read"), [(1, 3, 3), (3, 1, 3), (2, 2, 2)])
-def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(
-    lanes: int, depth: int, read: int
-) -> None:
+def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(lanes, depth, read):
     with prefetcher(depth, lanes=lanes) as ahead:
         ahead.get(0)
         ahead.finish()
@@ -175,7 +162,7 @@ def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(
         wait_until(lambda: len(ahead.reader.under_way) == lanes)
 
 
-def test_an_error_is_raised_with_its_batch_and_not_before() -> None:
+def test_an_error_is_raised_with_its_batch_and_not_before():
     with prefetcher(5, broken={2 * BATCH + 1}) as ahead:
         require_batches(ahead, 0, 1)
         for _ in range(3):
@@ -187,7 +174,7 @@ def test_an_error_is_raised_with_its_batch_and_not_before() -> None:
         require_batches(ahead, 2)
 
 
-def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_refused() -> None:
+def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_refused():
     with prefetcher(growths={2: 1, 5: 2}) as ahead:
         require_batches(ahead, 0)
         with pytest.raises(SampleChangedError) as caught:
@@ -197,8 +184,8 @@ def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_r
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_there_are_as_many_buffers_as_batches_in_flight_or_held(depth: int) -> None:
-    held: dict[int, Any] = {}
+def test_there_are_as_many_buffers_as_batches_in_flight_or_held(depth):
+    held = {}
     with prefetcher(depth) as ahead:
         for index in range(200):
             held[index] = ahead.ahead.get(index).contents
@@ -206,7 +193,7 @@ def test_there_are_as_many_buffers_as_batches_in_flight_or_held(depth: int) -> N
     assert len(ahead.reader.allocated) <= max(depth, 2) + 1 + 2
 
 
-def test_a_batch_that_is_held_is_never_overwritten() -> None:
+def test_a_batch_that_is_held_is_never_overwritten():
     with prefetcher(2) as ahead:
         held = {index: ahead.ahead.get(index).contents for index in range(60)}
         for index, contents in held.items():
@@ -216,21 +203,21 @@ def test_a_batch_that_is_held_is_never_overwritten() -> None:
 class Picky(Format):
     """Refuses every batch, after a look at its first sample."""
 
-    def decode(self, catalog: Catalog, delivered: IntArray, contents: Contents) -> NoReturn:
+    def decode(self, catalog, delivered, contents):
         try:
             int(bytes(look(contents[0])))
         except ValueError as error:
             raise RecordError(b"path", f"no number: {error}") from None
 
 
-def look(first: Buffer) -> Buffer:
+def look(first):
     if first.nbytes:
         raise ValueError("bytes")
     return first
 
 
 @pytest.mark.parametrize(("broken", "fmt"), [({1}, None), (set(), Picky())], ids=["read", "decode"])
-def test_batches_that_fail_keep_no_buffers(broken: set[int], fmt: Format | None) -> None:
+def test_batches_that_fail_keep_no_buffers(broken, fmt):
     """Not even while their errors are kept, which refer to those that caused them."""
     errors = []
     with without_collector(), prefetcher(broken=broken, fmt=fmt) as ahead:
@@ -241,7 +228,7 @@ def test_batches_that_fail_keep_no_buffers(broken: set[int], fmt: Format | None)
         assert len(ahead.reader.allocated) <= 5
 
 
-def test_a_closed_prefetcher_keeps_no_threads_and_no_buffers() -> None:
+def test_a_closed_prefetcher_keeps_no_threads_and_no_buffers():
     before = lanes()
     with without_collector():
         for _ in range(20):
@@ -255,7 +242,7 @@ def test_a_closed_prefetcher_keeps_no_threads_and_no_buffers() -> None:
             assert [buffer() for buffer in ahead.reader.allocated if buffer() is not None] == []
 
 
-def begin_a_read(ahead: Stream) -> None:
+def begin_a_read(ahead):
     """Have a read under way that ends when `reader.go` is set."""
     ahead.get(0)
     ahead.finish()
@@ -264,7 +251,7 @@ def begin_a_read(ahead: Stream) -> None:
     wait_until(lambda: ahead.reader.under_way)
 
 
-def test_closing_waits_for_running_reads() -> None:
+def test_closing_waits_for_running_reads():
     with prefetcher() as ahead:
         begin_a_read(ahead)
         threading.Timer(0.05, ahead.reader.go.set).start()
@@ -272,7 +259,7 @@ def test_closing_waits_for_running_reads() -> None:
         assert not ahead.reader.under_way
 
 
-def test_closing_from_a_lane_does_not_wait_for_itself() -> None:
+def test_closing_from_a_lane_does_not_wait_for_itself():
     with prefetcher(lanes=1) as ahead:
         ahead.reader.before = lambda batch: ahead.close()
         require_batches(ahead, 0)
@@ -280,7 +267,7 @@ def test_closing_from_a_lane_does_not_wait_for_itself() -> None:
 
 
 @pytest.fixture
-def ctrl_c() -> Iterator[CtrlC]:
+def ctrl_c():
     """Has the main thread get a Ctrl-C soon; to be called where it is caught."""
     main = threading.main_thread().ident
     assert main is not None
@@ -290,7 +277,7 @@ def ctrl_c() -> Iterator[CtrlC]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_while_closing_closes_nothing_under_a_running_read(ctrl_c: CtrlC) -> None:
+def test_ctrl_c_while_closing_closes_nothing_under_a_running_read(ctrl_c):
     with prefetcher() as ahead:
         begin_a_read(ahead)
         with pytest.raises(KeyboardInterrupt):
@@ -302,7 +289,7 @@ def test_ctrl_c_while_closing_closes_nothing_under_a_running_read(ctrl_c: CtrlC)
         assert (bool(ahead.reader.under_way), ahead.reader.closed) == (False, 1)
 
 
-def test_ctrl_c_while_waiting_loses_nothing(ctrl_c: CtrlC) -> None:
+def test_ctrl_c_while_waiting_loses_nothing(ctrl_c):
     with prefetcher() as ahead:
         ahead.reader.go.clear()
         with pytest.raises(KeyboardInterrupt):
@@ -315,7 +302,7 @@ def test_ctrl_c_while_waiting_loses_nothing(ctrl_c: CtrlC) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in finalizers
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("start", [0, 5])
-def test_ctrl_c_at_any_point_locks_nothing_up(lanes: int, start: int) -> None:
+def test_ctrl_c_at_any_point_locks_nothing_up(lanes, start):
     ends = KeyboardInterrupt, RuntimeError  # Thread.start() may turn one into the other
     for point in range(80):
         with prefetcher(lanes=lanes) as ahead:
@@ -323,9 +310,9 @@ def test_ctrl_c_at_any_point_locks_nothing_up(lanes: int, start: int) -> None:
                 ahead.get(0)
             with contextlib.suppress(*ends), interrupted(Prefetcher.get, point):
                 ahead.get(start)
-            seen: list[list[bytes]] = []
+            seen = []
 
-            def go_on(ahead: Stream = ahead, seen: list[list[bytes]] = seen) -> None:
+            def go_on(ahead=ahead, seen=seen):
                 seen += [ahead.get(index) for index in range(start, start + 5)]
                 ahead.close()
 
@@ -334,10 +321,10 @@ def test_ctrl_c_at_any_point_locks_nothing_up(lanes: int, start: int) -> None:
             thread.join(SECONDS)
             assert not thread.is_alive(), point
             assert seen == [expected(index) for index in range(start, start + 5)]
-    threading._limbo.clear()  # type: ignore[attr-defined]  # Python counts interrupted starts
+    threading._limbo.clear()  # Python counts interrupted starts
 
 
-def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
     with prefetcher() as ahead:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse_thread)
@@ -357,12 +344,8 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over(
-    cooperative: bool,
-    turns: int | None,
-    dali_threads: int,
-    at_once: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    cooperative, turns, dali_threads, at_once, monkeypatch
+):
     monkeypatch.setattr("dali_storage.reading.lanes.processors", lambda: 4)
     reader = Recorder(from_files(["x"]), lanes=3)
     reader.cooperative, reader.copying_lanes = cooperative, turns
@@ -376,18 +359,18 @@ def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over
     assert len(seen) == 1 or at_once > 1, "a lane that never yields keeps its thread"
 
 
-def test_the_next_lane_of_a_cooperative_reader_starts_when_one_yields() -> None:
+def test_the_next_lane_of_a_cooperative_reader_starts_when_one_yields():
     """They all wait for the last one."""
     barrier = threading.Barrier(3)
     with prefetcher(lanes=3, cooperative=True, copying_lanes=1) as ahead:
 
-        def meet(batch: object) -> None:
+        def meet(batch):
             ahead.reader.yield_turn()
             if not met:
                 barrier.wait(SECONDS)
                 met.append(True)
 
-        met: list[bool] = []
+        met = []
         ahead.reader.before = meet
         require_batches(ahead, *range(9))
     assert ahead.reader.most_at_once == 3

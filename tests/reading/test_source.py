@@ -1,7 +1,5 @@
 """The stream of a reader's batches, without DALI: its position, opening and closing."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from typing import Any
@@ -17,12 +15,11 @@ from dali_storage.reading.source import BatchStream
 from tests.kit.interrupts import interrupted
 from tests.kit.process import lanes, status_of_fork, without_collector
 from tests.kit.stand_ins import content
-from tests.reading.conftest import Opener
 
 SETTINGS: dict[str, Any] = {"num_threads": 1, "device_id": None}
 
 
-def take(source: BatchStream, number: int, pending: int = 0) -> list[list[int]]:
+def take(source, number, pending=0):
     """The samples of the next batches."""
     batches = []
     for _ in range(number):
@@ -31,12 +28,12 @@ def take(source: BatchStream, number: int, pending: int = 0) -> list[list[int]]:
     return batches
 
 
-def in_list_order(*positions: int) -> list[list[int]]:
+def in_list_order(*positions):
     """The samples of batches at these positions."""
     return [[(4 * position + slot) % 10 for slot in range(4)] for position in positions]
 
 
-def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
+def test_a_batch_is_returned_until_it_is_taken(opener):
     source = opener.start()
     seen = []
     for position in range(6):
@@ -49,7 +46,7 @@ def test_a_batch_is_returned_until_it_is_taken(opener: Opener) -> None:
     assert seen == in_list_order(*range(6))
 
 
-def test_a_source_opens_once_and_not_before_it_must(opener: Opener) -> None:
+def test_a_source_opens_once_and_not_before_it_must(opener):
     source = opener.make()
     source.position.seek(3)
     assert opener.searches == 0
@@ -59,7 +56,7 @@ def test_a_source_opens_once_and_not_before_it_must(opener: Opener) -> None:
     assert (opener.searches, opener.opened) == (1, 1)
 
 
-def test_an_opening_that_fails_is_tried_again(opener: Opener) -> None:
+def test_an_opening_that_fails_is_tried_again(opener):
     opener.fails, source = True, opener.make()
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
@@ -69,15 +66,15 @@ def test_an_opening_that_fails_is_tried_again(opener: Opener) -> None:
     assert [bytes(it) for it in source.batch().contents] == list(map(content, range(4)))
 
 
-def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener: Opener) -> None:
-    def samples(seed: int, of_pipeline: int | None) -> list[list[int]]:
+def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener):
+    def samples(seed, of_pipeline):
         order = {"random_shuffle": True, "initial_fill": 9, "seed": seed}
         return take(opener.start(pipeline_seed=of_pipeline, **order), 5)
 
     assert samples(7, None) == samples(1, 7) != samples(1, None)
 
 
-def test_after_a_seek_its_batch_is_the_next(opener: Opener) -> None:
+def test_after_a_seek_its_batch_is_the_next(opener):
     source = opener.make()
     source.position.seek(3)  # also before it is opened
     source.start(**SETTINGS)
@@ -92,9 +89,7 @@ def test_after_a_seek_its_batch_is_the_next(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize(("position", "error"), [(-1, ValueError), (1.5, TypeError)])
-def test_a_seek_to_no_position_is_refused(
-    opener: Opener, position: Any, error: type[Exception]
-) -> None:
+def test_a_seek_to_no_position_is_refused(opener, position, error):
     source = opener.make()
     source.position.seek(2)
     with pytest.raises(error):
@@ -102,7 +97,7 @@ def test_a_seek_to_no_position_is_refused(
     assert source.position.next == 2
 
 
-def test_batches_that_are_left_out_are_not_read(opener: Opener) -> None:
+def test_batches_that_are_left_out_are_not_read(opener):
     """Epochs of five batches, of which the last two are left out."""
     source = opener.start()
     source.position.successor = lambda position: position + 3 if position % 5 == 2 else position + 1
@@ -115,8 +110,8 @@ def test_batches_that_are_left_out_are_not_read(opener: Opener) -> None:
     assert not [batch for batch in read if batch in in_list_order(3, 4)]
 
 
-def test_a_successor_that_fails_loses_no_batch(opener: Opener) -> None:
-    def fails(position: int) -> int:
+def test_a_successor_that_fails_loses_no_batch(opener):
+    def fails(position):
         raise ArithmeticError(position)
 
     source = opener.start()
@@ -130,9 +125,7 @@ def test_a_successor_that_fails_loses_no_batch(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize("pending", [0, 1, 2])
-def test_a_checkpoint_is_of_the_first_batch_not_delivered_also_after_seeks(
-    opener: Opener, pending: int
-) -> None:
+def test_a_checkpoint_is_of_the_first_batch_not_delivered_also_after_seeks(opener, pending):
     source, restored = opener.start(), opener.make()
     source.position.successor = lambda position: position + 10
     taken = []
@@ -149,7 +142,7 @@ def test_a_checkpoint_is_of_the_first_batch_not_delivered_also_after_seeks(
     assert take(restored, 1) == in_list_order(expected)
 
 
-def test_positions_are_forgotten_when_their_batches_are_delivered(opener: Opener) -> None:
+def test_positions_are_forgotten_when_their_batches_are_delivered(opener):
     source = opener.start()
     take(source, 100, pending=2)
     assert source.checkpoint(pending=3)["batches"] == 97
@@ -166,7 +159,7 @@ def test_positions_are_forgotten_when_their_batches_are_delivered(opener: Opener
     ],
     ids=str,
 )
-def test_the_samples_of_any_batch_are_known(opener: Opener, order: dict[str, int]) -> None:
+def test_the_samples_of_any_batch_are_known(opener, order):
     source = opener.make(**order)
     with pytest.raises(RuntimeError, match=r"'R'.*batches are known when"):
         source.samples(0)
@@ -180,7 +173,7 @@ def test_the_samples_of_any_batch_are_known(opener: Opener, order: dict[str, int
 
 
 @pytest.mark.parametrize("batches", [None, 0, 3])
-def test_a_closed_source_reads_no_more(opener: Opener, batches: int | None) -> None:
+def test_a_closed_source_reads_no_more(opener, batches):
     before, source = lanes(), opener.make()
     source.open()
     if batches is not None:
@@ -199,7 +192,7 @@ def test_a_closed_source_reads_no_more(opener: Opener, batches: int | None) -> N
     assert opener.closed == 1
 
 
-def test_a_source_that_is_closed_first_opens_nothing(opener: Opener) -> None:
+def test_a_source_that_is_closed_first_opens_nothing(opener):
     source = opener.make()
     source.close()
     for use in (source.open, lambda: source.start(**SETTINGS), lambda: source.meta):
@@ -211,7 +204,7 @@ def test_a_source_that_is_closed_first_opens_nothing(opener: Opener) -> None:
 # Python only reports what is raised in a finalizer: here of the lease of a batch that nobody took.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("point", range(30))
-def test_ctrl_c_in_close_leaves_something_to_close(opener: Opener, point: int) -> None:
+def test_ctrl_c_in_close_leaves_something_to_close(opener, point):
     before, source = lanes(), opener.start()
     take(source, 2)
     with contextlib.suppress(KeyboardInterrupt), interrupted(BatchStream.close, point):
@@ -222,7 +215,7 @@ def test_ctrl_c_in_close_leaves_something_to_close(opener: Opener, point: int) -
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_a_source_is_closed_when_it_is_dropped(opener: Opener, started: bool) -> None:
+def test_a_source_is_closed_when_it_is_dropped(opener, started):
     with without_collector():
         before, source = lanes(), opener.make()
         source.open()
@@ -235,13 +228,13 @@ def test_a_source_is_closed_when_it_is_dropped(opener: Opener, started: bool) ->
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
+def test_a_fork_neither_reads_nor_closes(opener, started):
     held = [opener.make()]
     held[0].open()
     if started:
         held[0].start(**SETTINGS)
 
-    def child() -> bool:
+    def child():
         with pytest.raises(RuntimeError, match="fork"):
             held[0].batch() if started else held[0].start(**SETTINGS)
         held.clear()
@@ -251,7 +244,7 @@ def test_a_fork_neither_reads_nor_closes(opener: Opener, started: bool) -> None:
     assert status_of_fork(child) == 0
 
 
-def test_samples_of_several_pieces_are_counted_once() -> None:
+def test_samples_of_several_pieces_are_counted_once():
     labels = np.array([7, 8, 9], np.int32)
     files = Catalog.from_names([b"a", b"b", b"c"], labels)
     pieces = Ranges.of_columns(np.arange(6) // 2, np.zeros(6, np.int64), np.ones(6, np.int64))

@@ -1,14 +1,10 @@
 """The statistics of a reader, by a clock that only waits move: a second each."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from dali_storage.contract.reader import Batch
 from dali_storage.contract.waiting import take
 from dali_storage.reading import prefetch
 from dali_storage.reading.prefetch import ReaderStatistics
@@ -16,11 +12,11 @@ from tests.reading.test_prefetch import BATCH, expected, prefetcher
 
 
 @pytest.fixture(autouse=True)
-def waited(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+def waited(monkeypatch):
     """Is released whenever the caller begins to wait for a batch."""
     now, waited = [0], threading.Semaphore(0)
 
-    def wait(done: Any) -> None:
+    def wait(done):
         now[0] += 1
         waited.release()
         take(done)
@@ -31,7 +27,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
 
 @pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (2, 5), (4, 2)])
-def test_the_batches_and_bytes_that_were_given_are_counted(lanes: int, depth: int) -> None:
+def test_the_batches_and_bytes_that_were_given_are_counted(lanes, depth):
     with prefetcher(depth, lanes=lanes) as ahead:
         assert ahead.ahead.statistics == ReaderStatistics(depth=max(lanes, depth))
         for batches, index in enumerate((0, 1, 2, 9, 9), 1):
@@ -43,7 +39,7 @@ def test_the_batches_and_bytes_that_were_given_are_counted(lanes: int, depth: in
     assert ahead.ahead.statistics == counted  # also when it is closed
 
 
-def test_a_slow_reader_is_waited_for(waited: threading.Semaphore) -> None:
+def test_a_slow_reader_is_waited_for(waited):
     """No batch is read before the caller waits for it."""
     with prefetcher(3, lanes=1, before=lambda batch: waited.acquire()) as ahead:
         for index in range(8):
@@ -53,7 +49,7 @@ def test_a_slow_reader_is_waited_for(waited: threading.Semaphore) -> None:
     assert (counted.wait_seconds, counted.ready) == (8, 0)
 
 
-def test_a_slow_caller_finds_everything_ready() -> None:
+def test_a_slow_caller_finds_everything_ready():
     with prefetcher(3) as ahead:
         ahead.get(0)
         first = ahead.ahead.statistics
@@ -66,7 +62,7 @@ def test_a_slow_caller_finds_everything_ready() -> None:
     assert counted.wait_seconds == first.wait_seconds
 
 
-def test_batches_that_a_seek_drops_were_not_ready() -> None:
+def test_batches_that_a_seek_drops_were_not_ready():
     with prefetcher(3) as ahead:
         for index in (0, 2, 50):  # before 50, 2 and 3 are ready
             ahead.get(index)
@@ -74,8 +70,8 @@ def test_batches_that_a_seek_drops_were_not_ready() -> None:
         assert ahead.ahead.statistics.ready == pytest.approx(2 / 3)
 
 
-def test_a_batch_that_fails_is_waited_for_and_not_counted(waited: threading.Semaphore) -> None:
-    def before_batches_0_and_1(batch: Batch) -> None:
+def test_a_batch_that_fails_is_waited_for_and_not_counted(waited):
+    def before_batches_0_and_1(batch):
         if batch.samples[0] <= BATCH:
             waited.acquire()
 

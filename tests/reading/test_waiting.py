@@ -1,10 +1,7 @@
 """A Ctrl-C does not wait for a storage that does not answer, whichever thread gets the signal."""
 
-from __future__ import annotations
-
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
@@ -19,10 +16,8 @@ from tests.kit.interrupts import main_thread_is_in
 from tests.kit.process import SECONDS, wait_until
 from tests.kit.stand_ins import Recorder
 
-Storage = Callable[[], None]
 
-
-def a_batch(storage: Storage) -> None:
+def a_batch(storage):
     catalog = from_files(["x"])
     reader = Recorder(catalog, lanes=1)
     reader.before = lambda batch: storage()
@@ -33,7 +28,7 @@ def a_batch(storage: Storage) -> None:
         threading.Thread(target=ahead.close).start()
 
 
-def the_end_of_lanes(storage: Storage) -> None:
+def the_end_of_lanes(storage):
     begun = threading.Event()
     lanes = Lanes[int](1, turns=1, begin=lambda job: begun.set(), work=lambda job, lane: storage())
     lanes.submit(0)
@@ -41,7 +36,7 @@ def the_end_of_lanes(storage: Storage) -> None:
     lanes.close()
 
 
-def requests(storage: Storage) -> None:
+def requests(storage):
     asking = RequestPool(1, retry=0, hedge=None)
     try:
         asking.run(lambda item: storage(), [0], lambda *_: None, lambda _, error: OSError())
@@ -50,7 +45,7 @@ def requests(storage: Storage) -> None:
 
 
 @pytest.fixture
-def ctrl_c() -> Iterator[None]:
+def ctrl_c():
     """A Ctrl-C counts; shells start commands in the background with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -59,10 +54,10 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("wait", [a_batch, the_end_of_lanes, requests])
-def test_a_ctrl_c_that_another_thread_gets_ends_the_wait(wait: Callable[[Storage], None]) -> None:
+def test_a_ctrl_c_that_another_thread_gets_ends_the_wait(wait):
     interrupted, in_time = threading.Event(), SimpleQueue[bool]()
 
-    def storage() -> None:
+    def storage():
         if in_time.empty() and not interrupted.is_set():
             wait_until(lambda: main_thread_is_in(waiting.take, waiting.join))
             signal.pthread_kill(threading.get_ident(), signal.SIGINT)

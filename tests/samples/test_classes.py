@@ -1,10 +1,7 @@
 """Samples and labels of a listing, beside DALI's rules written as loops over objects."""
 
-from __future__ import annotations
-
 import fnmatch
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,15 +27,13 @@ Names = strategies.lists(
 Filters = strategies.sampled_from([["*"], ["a*"], ["*.jpg"], ["[!a]*", "a"], ["nothing"]])
 
 
-def listed(names: list[bytes], root: bytes = b"s3://bucket/train") -> Listing:
+def listed(names, root=b"s3://bucket/train"):
     offsets = np.array([0, *accumulate(map(len, names))])
     versions = np.array([b"v%d" % number for number in range(len(names))], np.bytes_)
     return Listing(root, b"".join(names), offsets, np.arange(len(names)) + 7, versions)
 
 
-def by_dalis_rules(
-    names: list[bytes], dirs: list[str], files: list[str], *, alone: bool
-) -> list[tuple[bytes, int]]:
+def by_dalis_rules(names, dirs, files, *, alone):
     """As the loops of discover_files_s3.cc and discover_files_gcs.cc.
 
     Markers are left out for s3, too, and patterns are simple enough for Python's fnmatch.
@@ -59,8 +54,8 @@ def by_dalis_rules(
     return found
 
 
-def keeping(patterns: list[str]) -> Any:
-    def keep(names: list[bytes]) -> list[bytes]:
+def keeping(patterns):
+    def keep(names):
         texts = [name.decode("latin1") for name in names]
         passing = [any(fnmatch.fnmatchcase(text, each) for each in patterns) for text in texts]
         return [name for name, passes in zip(names, passing, strict=True) if passes]
@@ -77,13 +72,13 @@ def keeping(patterns: list[str]) -> Any:
     at_once=strategies.sampled_from([3, 1 << 16]),
 )
 def test_samples_and_labels_of_a_listing_are_those_of_dalis_loop(
-    names: list[bytes], dirs: list[str], files: list[str], alone: bool, at_once: int
-) -> None:
-    offered: list[bytes] = []
+    names, dirs, files, alone, at_once
+):
+    offered = []
 
-    def keep(names: list[bytes]) -> list[bytes]:
+    def keep(names):
         offered.extend(names)
-        return keeping(dirs)(names)  # type: ignore[no-any-return]
+        return keeping(dirs)(names)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "_AT_ONCE", at_once)
@@ -99,17 +94,17 @@ class Shelf:
 
     def __init__(self, *names: bytes) -> None:
         self.names = sorted(names)
-        self.offered: list[bytes] = []
+        self.offered = []
 
-    def listing(self, root: bytes, choose: Any) -> Listing:
+    def listing(self, root, choose):
         self.offered = sorted({name.split(b"/")[0] for name in self.names if b"/" in name})
         choose(self.offered)
         return listed(self.names, root)
 
-    def heads(self, urls: Any) -> Any:
+    def heads(self, urls):
         raise AssertionError(urls)
 
-    def contents(self, parts: Any) -> Any:
+    def contents(self, parts):
         raise AssertionError(parts)
 
 
@@ -121,7 +116,7 @@ class Shelf:
         ("gs", [b"a-b/y.jpg", b"a/x.jpg"]),
     ],
 )
-def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme: str, expected: list[bytes]) -> None:
+def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme, expected):
     names = b"a/x.jpg", b"a-b/y.jpg", b"root.jpg", b"a/", b"a/deep/z.jpg", b"a/x.txt"
     found = discovery.from_store(Shelf(*names), f"{scheme}://bucket/train")
     assert [found.name(sample) for sample in range(len(found))] == expected
@@ -134,7 +129,7 @@ def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme: str, expected: li
     assert found.path(0) == f"{scheme}://bucket/train/a-b/y.jpg".encode()
 
 
-def test_a_store_without_samples_is_refused_with_root_and_filters() -> None:
+def test_a_store_without_samples_is_refused_with_root_and_filters():
     refusal = (
         r"^no files found under 's3://b/t' as CLASS/FILE: 1 classes pass dir_filters=\['a'\], "
         r"and none of the 3 "
@@ -146,11 +141,11 @@ def test_a_store_without_samples_is_refused_with_root_and_filters() -> None:
 
 
 @pytest.mark.parametrize("root", ["http://h/x", "https://h"])
-def test_a_web_server_as_root_is_refused(root: str) -> None:
+def test_a_web_server_as_root_is_refused(root):
     with pytest.raises(ValueError, match=f"^file_root '{root}': a web server .* by files or file"):
         discovery.discover(remote=Shelf(), file_root=root)
 
 
-def test_a_url_as_root_needs_a_backend_that_lists() -> None:
+def test_a_url_as_root_needs_a_backend_that_lists():
     with pytest.raises(ValueError, match="file_root 's3://b': the backend does not list objects"):
         discovery.discover(file_root="s3://b")

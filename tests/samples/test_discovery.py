@@ -1,23 +1,18 @@
 """Directories and trees. The oracle is fn.readers.file: what it lists, labels and refuses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_storage.contract.catalog import Catalog
 from dali_storage.samples import discovery
 from tests.kit.dali_files import (
     dali_entries,
@@ -46,7 +41,7 @@ FILTERS: list[list[str]] = [
 ]  # fmt: skip
 
 
-def fill_class(rng: random.Random, root: Path, directory: bytes) -> None:
+def fill_class(rng, root, directory):
     path = os.path.join(os.fsencode(root), directory)
     os.makedirs(path)
     for name in {rng.choice(STEMS) + rng.choice(SUFFIXES) for _ in range(rng.randrange(8))}:
@@ -62,7 +57,7 @@ def fill_class(rng: random.Random, root: Path, directory: bytes) -> None:
             write(entry, content=b"" if kind == "empty" else b"x")
 
 
-def make_tree(rng: random.Random, root: Path) -> None:
+def make_tree(rng, root):
     write(root, "loose.jpg")
     os.symlink("loose.jpg", root / "0 link to a file.jpg")
     directories = rng.sample(STEMS, rng.randrange(1, 7))
@@ -72,7 +67,7 @@ def make_tree(rng: random.Random, root: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(by_tier(15, 80)))
-def test_a_directory_is_listed_as_dali_does(tmp_path: Path, seed: int) -> None:
+def test_a_directory_is_listed_as_dali_does(tmp_path, seed):
     rng = random.Random(seed)
     make_tree(rng, tmp_path)
     for arguments in (
@@ -88,7 +83,7 @@ def test_a_directory_is_listed_as_dali_does(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def all_names(tmp_path_factory: pytest.TempPathFactory) -> str:
+def all_names(tmp_path_factory):
     root = tmp_path_factory.mktemp("all")
     for stem in STEMS:
         for suffix in SUFFIXES:
@@ -98,9 +93,7 @@ def all_names(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("filters", FILTERS, ids=repr)
 @pytest.mark.parametrize("case_sensitive_filter", [False, True])
-def test_every_filter_matches_as_in_dali(
-    all_names: str, filters: list[str], case_sensitive_filter: bool
-) -> None:
+def test_every_filter_matches_as_in_dali(all_names, filters, case_sensitive_filter):
     arguments = {
         "file_root": all_names,
         "file_filters": filters,
@@ -109,7 +102,7 @@ def test_every_filter_matches_as_in_dali(
     assert entries_or_refusal(**arguments) == dali_entries_or_refusal(**arguments)
 
 
-def test_links_to_directories_and_broken_links_are_samples(tmp_path: Path) -> None:
+def test_links_to_directories_and_broken_links_are_samples(tmp_path):
     write(tmp_path, "class/a.jpg")
     for name, target in (("dangling.jpg", "nothing"), ("loop.jpg", "loop.jpg"), ("up.jpg", "..")):
         os.symlink(target, tmp_path / "class" / name)
@@ -118,7 +111,7 @@ def test_links_to_directories_and_broken_links_are_samples(tmp_path: Path) -> No
     assert dali_epoch_size(file_root=str(tmp_path)) == len(names)
 
 
-def test_filters_that_are_none_mean_the_default(tmp_path: Path) -> None:
+def test_filters_that_are_none_mean_the_default(tmp_path):
     for suffix in (b".jpg", b".webp", b".txt"):
         write(tmp_path, "class", b"a" + suffix)
     found = discovery.discover(file_root=tmp_path, file_filters=None)
@@ -126,7 +119,7 @@ def test_filters_that_are_none_mean_the_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("convert", [str, os.fsencode, Path, lambda path: f"{path}//"])
-def test_a_root_can_be_any_type_of_path(tmp_path: Path, convert: Callable[[Path], Any]) -> None:
+def test_a_root_can_be_any_type_of_path(tmp_path, convert):
     write(tmp_path, "class/a.jpg")
     found = discovery.from_directory(convert(tmp_path), file_filters=b"*.jpg", dir_filters=("c*",))
     assert entries(found) == [(b"class/a.jpg", 0)]
@@ -134,7 +127,7 @@ def test_a_root_can_be_any_type_of_path(tmp_path: Path, convert: Callable[[Path]
 
 
 @pytest.mark.parametrize("root", ["missing", "file", ""])
-def test_a_root_must_be_a_directory(tmp_path: Path, root: str, monkeypatch: Any) -> None:
+def test_a_root_must_be_a_directory(tmp_path, root, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write("./file")
     assert "Failed to open" in dali_error(file_root=root)
@@ -145,7 +138,7 @@ def test_a_root_must_be_a_directory(tmp_path: Path, root: str, monkeypatch: Any)
 
 
 @pytest.mark.parametrize(("target", "code"), [("nothing", errno.ENOENT), ("broken", errno.ELOOP)])
-def test_a_broken_entry_of_the_root_is_named(tmp_path: Path, target: str, code: int) -> None:
+def test_a_broken_entry_of_the_root_is_named(tmp_path, target, code):
     write(tmp_path, "class/a.jpg")
     os.symlink(target, tmp_path / "broken")
     assert "Could not access" in dali_error(file_root=str(tmp_path), dir_filters="class")
@@ -155,7 +148,7 @@ def test_a_broken_entry_of_the_root_is_named(tmp_path: Path, target: str, code: 
 
 
 @contextmanager
-def without_privileges() -> Iterator[None]:
+def without_privileges():
     """As another user, because permissions are nothing to root."""
     if os.geteuid() != 0:
         yield
@@ -167,9 +160,7 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_an_unreadable_class_is_an_error_unless_it_is_filtered(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_an_unreadable_class_is_an_error_unless_it_is_filtered(tmp_path, monkeypatch):
     write(tmp_path, "tree/open/a.jpg")
     write(tmp_path, "tree/closed/a.jpg")
     tmp_path.chmod(0o755)
@@ -184,7 +175,7 @@ def test_an_unreadable_class_is_an_error_unless_it_is_filtered(
     assert filtered == [(b"open/a.jpg", 0)]
 
 
-def test_a_directory_without_samples_is_refused_with_its_filters(tmp_path: Path) -> None:
+def test_a_directory_without_samples_is_refused_with_its_filters(tmp_path):
     write(tmp_path, "class/a.txt")
     assert "No files found" in dali_error(file_root=str(tmp_path), file_filters=["*.jpg"])
     message = f"no files found under '{tmp_path}'.* 1 .*dir_filters=None.*file_filters=.*jpg"
@@ -200,10 +191,10 @@ class MemoryTree:
     root: bytes
     classes: dict[bytes, list[bytes]]
 
-    def directories(self) -> list[bytes]:
+    def directories(self):
         return list(self.classes)
 
-    def files(self, directory: bytes) -> list[bytes]:
+    def files(self, directory):
         return self.classes[directory]
 
 
@@ -225,9 +216,7 @@ chosen = st.fixed_dictionaries(
 
 
 @given(classes=classes_of_files, arguments=chosen)
-def test_a_tree_gives_what_dali_finds_in_its_directory(
-    classes: dict[bytes, list[bytes]], arguments: dict[str, Any]
-) -> None:
+def test_a_tree_gives_what_dali_finds_in_its_directory(classes, arguments):
     with tempfile.TemporaryDirectory() as directory:
         root = os.fsencode(directory)
         for name, files in classes.items():
@@ -240,18 +229,18 @@ def test_a_tree_gives_what_dali_finds_in_its_directory(
     assert listed == entries_or_refusal(known=lambda: tree, **arguments) == expected
 
 
-def test_names_of_a_tree_belong_to_its_root() -> None:
+def test_names_of_a_tree_belong_to_its_root():
     found = discovery.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}))
     assert (found.root, found.path(0)) == (b"/data", b"/data/c/a.jpg")
     with pytest.raises(ValueError, match=r"no files found under '/data': 0 of its .*'x'"):
         discovery.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}), dir_filters="x")
 
 
-def not_asked() -> MemoryTree:
+def not_asked():
     raise AssertionError("the backend is asked for its samples")
 
 
-def test_a_tree_is_used_only_if_the_user_names_nothing(tmp_path: Path) -> None:
+def test_a_tree_is_used_only_if_the_user_names_nothing(tmp_path):
     write(tmp_path, "class/on disk.jpg")
     write(tmp_path, "list.txt", content=b"class/listed.jpg 3")
     tree = MemoryTree(b"/nowhere", {b"c": [b"b.jpg", b"a.jpg", b"a.txt"], b"b": []})
@@ -271,7 +260,7 @@ def test_a_tree_is_used_only_if_the_user_names_nothing(tmp_path: Path) -> None:
 # --- memory ---
 
 
-def bytes_a_sample(build: Callable[[], Catalog]) -> tuple[float, float]:
+def bytes_a_sample(build):
     """The memory of a catalog and the peak of building it: bytes per sample, without names."""
     tracemalloc.start()
     try:
@@ -282,7 +271,7 @@ def bytes_a_sample(build: Callable[[], Catalog]) -> tuple[float, float]:
     return (kept - len(found.names)) / len(found), (peak - len(found.names)) / len(found)
 
 
-def test_a_catalog_of_many_samples_takes_little_memory(tmp_path: Path) -> None:
+def test_a_catalog_of_many_samples_takes_little_memory(tmp_path):
     count, folders = by_tier(20_000, 50_000), (b"0", b"1")
     names = [b"%b/%08d.jpg" % (folder, i) for folder in folders for i in range(count // 2)]
     for folder in folders:

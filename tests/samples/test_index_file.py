@@ -1,7 +1,5 @@
 """The file of an index of samples; python -m tests.kit.scale has figures of 10 million names."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import errno
@@ -13,10 +11,8 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -44,7 +40,7 @@ MAGIC, START = b"DALISIDX", struct.Struct("<8sII")
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def directory(tmp_path_factory):
     """For tests that write many files; on a busy disk, to flush each would take a minute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
@@ -52,12 +48,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def whole(directory: Path) -> bytes:
+def whole(directory):
     """The file of `example()`."""
     return example(directory / "whole")
 
 
-def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+def parts(data):
     """The header and the data, by the text of the specification."""
     magic, length, crc = START.unpack(data[: START.size])
     text, end = data[START.size : START.size + length], START.size + length
@@ -67,7 +63,7 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(text), data[data_start:]
 
 
-def packed(header: Any, data: bytes) -> bytes:
+def packed(header, data):
     """A file with this header, whose CRC is right."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     start = START.pack(MAGIC, len(text), zlib.crc32(text)) + text
@@ -75,7 +71,7 @@ def packed(header: Any, data: bytes) -> bytes:
 
 
 @st.composite
-def catalogs(draw: st.DrawFn) -> Catalog:
+def catalogs(draw):
     names = draw(NAMES)
     count = len(names)
     labels = draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=count, max_size=count))
@@ -91,7 +87,7 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     )
 
 
-def require_layout(whole: bytes, catalog: Catalog) -> None:
+def require_layout(whole, catalog):
     """Fail unless an index has this catalog as the specification says."""
     header, data = parts(whole)
     assert (header["version"], header["filters"]) == (1, FILTERS)
@@ -118,7 +114,7 @@ def require_layout(whole: bytes, catalog: Catalog) -> None:
 
 
 @given(catalogs())
-def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> None:
+def test_a_catalog_comes_back_as_it_was(directory, catalog):
     path = directory / "a.index"
     save(catalog, path, FILTERS)
     require_layout(path.read_bytes(), catalog)
@@ -140,7 +136,7 @@ def test_a_catalog_comes_back_as_it_was(directory: Path, catalog: Catalog) -> No
     opened.verify()
 
 
-def example(path: Path) -> bytes:
+def example(path):
     """An index with all columns; its bytes."""
     names, versions = [b"a/1.jpg", b"b/22.jpg"], np.array([b'"one"', b'"three"'])
     plain = Catalog.from_names(names, [0, 1], b"s3://bucket/root")
@@ -150,7 +146,7 @@ def example(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def refusal(path: Path, data: bytes) -> str:
+def refusal(path, data):
     """The error of a file with these bytes, which names it."""
     path.write_bytes(data)
     with pytest.raises(ValueError) as caught:
@@ -159,13 +155,13 @@ def refusal(path: Path, data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_file_that_is_cut_short_anywhere_is_refused(directory: Path, whole: bytes) -> None:
+def test_a_file_that_is_cut_short_anywhere_is_refused(directory, whole):
     for size in range(len(whole)):
         assert "index" in refusal(directory / "cut", whole[:size])
     assert "bytes" in refusal(directory / "cut", whole + b"\0")
 
 
-def test_every_byte_of_an_index_that_counts_is_checked(directory: Path, whole: bytes) -> None:
+def test_every_byte_of_an_index_that_counts_is_checked(directory, whole):
     header, data = parts(whole)
     filling = bytearray(len(whole))  # 1 where a byte means nothing
     start, end = len(whole) - len(data), START.size + len(json.dumps(header))
@@ -193,9 +189,7 @@ VALUES = st.one_of(
 
 
 @given(st.data())
-def test_no_header_leads_out_of_the_index(
-    directory: Path, whole: bytes, data: st.DataObject
-) -> None:
+def test_no_header_leads_out_of_the_index(directory, whole, data):
     header, rest = parts(whole)
     inner = data.draw(st.sampled_from([header, *header["columns"].values(), header["columns"]]))
     name = data.draw(st.sampled_from(sorted(inner)))
@@ -234,15 +228,13 @@ def test_no_header_leads_out_of_the_index(
         ("others", {"dtype": "|u1", "offset": 0, "length": 0, "crc32": 0}, "'others'"),
     ],
 )
-def test_columns_that_cannot_be_right_are_refused(
-    directory: Path, whole: bytes, name: str, changes: dict[str, Any], what: str
-) -> None:
+def test_columns_that_cannot_be_right_are_refused(directory, whole, name, changes, what):
     header, data = parts(whole)
     header["columns"].setdefault(name, {}).update(changes)
     assert re.search(rf"damaged: .*{what}", refusal(directory / "hostile", packed(header, data)))
 
 
-def with_offset(whole: bytes, entry: int, offset: int) -> bytes:
+def with_offset(whole, entry, offset):
     """The index with another offset of a name; its CRC is that of the old one."""
     header, data = parts(whole)
     place = header["columns"]["offsets"]["offset"] + 8 * entry
@@ -250,9 +242,7 @@ def with_offset(whole: bytes, entry: int, offset: int) -> bytes:
 
 
 @pytest.mark.parametrize("entry", [0, 2])
-def test_offsets_that_are_not_of_the_names_are_refused(
-    directory: Path, whole: bytes, entry: int
-) -> None:
+def test_offsets_that_are_not_of_the_names_are_refused(directory, whole, entry):
     assert "go together" in refusal(directory / "hostile", with_offset(whole, entry, 1))
 
 
@@ -268,11 +258,11 @@ def test_offsets_that_are_not_of_the_names_are_refused(
         (b'{"version": 1}', "root"),
     ],
 )
-def test_a_header_of_another_kind_is_refused(directory: Path, header: bytes, what: str) -> None:
+def test_a_header_of_another_kind_is_refused(directory, header, what):
     assert what in refusal(directory / "hostile", packed(header, b""))
 
 
-def test_wild_offsets_of_names_are_errors_of_python(directory: Path, whole: bytes) -> None:
+def test_wild_offsets_of_names_are_errors_of_python(directory, whole):
     for wild in (-1, -(2**63), 2**63 - 1, 1000):
         assert "'offsets'" in refusal(directory / "wild", with_offset(whole, 1, wild))
         catalog = CatalogFile(directory / "wild").catalog()
@@ -282,7 +272,7 @@ def test_wild_offsets_of_names_are_errors_of_python(directory: Path, whole: byte
                 assert len(catalog.paths(np.array([sample]))[0]) <= 17 + 15
 
 
-def test_a_file_that_is_no_index_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_index_is_named(tmp_path):
     (tmp_path / "text").write_text("no index")
     (tmp_path / "empty").touch()
     for name in ("text", "empty"):
@@ -294,7 +284,7 @@ def test_a_file_that_is_no_index_is_named(tmp_path: Path) -> None:
         CatalogFile(tmp_path / "nothing")
 
 
-def test_a_catalog_that_cannot_be_indexed_is_refused(tmp_path: Path) -> None:
+def test_a_catalog_that_cannot_be_indexed_is_refused(tmp_path):
     target = tmp_path / "index"
     plain = Catalog.from_names([b"a/1", b"b/2"], [0, 1], b"s3://bucket")
     with pytest.raises(ValueError, match="relative path"):
@@ -311,9 +301,7 @@ def test_a_catalog_that_cannot_be_indexed_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_index_is_replaced_when_the_new_one_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_is_replaced_when_the_new_one_is_complete(tmp_path, monkeypatch):
     target = tmp_path / "index"
     old = example(target)
     before = CatalogFile(target).catalog()
@@ -328,7 +316,7 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(
     assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
 
 
-def test_two_writers_of_one_index_do_not_share_a_file(tmp_path: Path) -> None:
+def test_two_writers_of_one_index_do_not_share_a_file(tmp_path):
     target = tmp_path / "index"
     with index_file.replacing(str(target)) as one:
         with index_file.replacing(str(target)) as other:
@@ -339,10 +327,8 @@ def test_two_writers_of_one_index_do_not_share_a_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["index"]
 
 
-def test_an_error_of_mapping_names_the_index(
-    directory: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
+def test_an_error_of_mapping_names_the_index(directory, whole, monkeypatch):
+    def refuse(*args, **options):
         raise OSError(errno.ENODEV, "no such device")  # as file systems that cannot map
 
     monkeypatch.setattr(index_file.mmap, "mmap", refuse)
@@ -351,7 +337,7 @@ def test_an_error_of_mapping_names_the_index(
     assert caught.value.filename == str(directory / "whole")
 
 
-def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> None:
+def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path):
     plain = Catalog.from_names([b"a/1.jpg", b"b/22.jpg"], [0, 1], os.fsencode(tmp_path))
     save(plain, tmp_path / "x.index", FILTERS)
     same = SimpleNamespace(names=plain.names, name_offsets=plain.offsets)
@@ -359,7 +345,7 @@ def test_an_index_is_compared_with_a_map_of_the_same_files(tmp_path: Path) -> No
     assert found.tolist() == [0, 1]
 
 
-def test_an_index_is_closed_after_use(directory: Path) -> None:
+def test_an_index_is_closed_after_use(directory):
     example(directory / "open")
     catalog = CatalogFile(directory / "open").catalog()
     with pytest.raises(ValueError):
@@ -368,7 +354,7 @@ def test_an_index_is_closed_after_use(directory: Path) -> None:
     assert not descriptors(directory / "open") | descriptors(__file__)
 
 
-def test_opening_an_index_does_not_read_the_columns(directory: Path, whole: bytes) -> None:
+def test_opening_an_index_does_not_read_the_columns(directory, whole):
     header, data = parts(whole)
     (directory / "x").write_bytes(packed(header | {"checksum": 7}, data))
     assert CatalogFile(directory / "x").catalog().checksum() == 7
@@ -386,13 +372,11 @@ def test_opening_an_index_does_not_read_the_columns(directory: Path, whole: byte
 
 
 @pytest.mark.long
-def test_the_scale_script_measures_steps_and_shared_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found: list[tuple[int, ...]] = []
+def test_the_scale_script_measures_steps_and_shared_memory(tmp_path, monkeypatch, capsys):
+    found = []
     shared = scale.shared
 
-    def kept(path: str, processes: int) -> list[tuple[int, int, int, int]]:
+    def kept(path, processes):
         results = shared(path, processes)
         found.extend((os.path.getsize(path), *result) for result in results)
         return results
@@ -417,7 +401,7 @@ def test_the_scale_script_measures_steps_and_shared_memory(
 
 
 @pytest.mark.long
-def test_a_process_of_the_scale_script_that_fails_ends_the_others(tmp_path: Path) -> None:
+def test_a_process_of_the_scale_script_that_fails_ends_the_others(tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(ValueError, match="neither a directory nor an index"):
         scale.shared(str(tmp_path / "x"), 2)

@@ -1,13 +1,9 @@
 """Indexes of samples: the command that makes them, and the readers that use them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +17,9 @@ from dali_storage.loaders import image_folder
 from dali_storage.samples import discovery
 from dali_storage.samples.index_file import CatalogFile
 from tests.kit.catalogs import columns_of
-from tests.kit.objects.client import FaultServer
 
 
-def write(root: Path, *names: bytes) -> Path:
+def write(root, *names):
     for number, name in enumerate(names):
         path = os.path.join(os.fsencode(root), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -34,19 +29,19 @@ def write(root: Path, *names: bytes) -> Path:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """Classes with more, one and no samples, names that are not text, and others to filter."""
     names = b"a-b/1.jpg", b"a/2.JPG", b"a/3.png", b"\xff\xfe/\xe9.jpg", b"z z/1.png", b"none/1.txt"
     return write(tmp_path / "root", *names, b"high.jpg", b"a/deep/er.jpg")
 
 
-def make_index(root: Path, *options: str) -> Path:
+def make_index(root, *options):
     target = root.with_suffix(".index")
     assert index.main([str(root), "-o", str(target), *options]) == 0
     return target
 
 
-def batches(operator: Callable[..., Any], count: int, **arguments: Any) -> list[Any]:
+def batches(operator, count, **arguments):
     with Pipeline(4, 1, None) as pipeline:
         pipeline.set_outputs(*operator(**arguments))
     outputs = [pipeline.run() for _ in range(count)]
@@ -64,9 +59,7 @@ COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("options", "filters"), COMMANDS)
-def test_an_index_has_the_samples_of_its_directory(
-    root: Path, options: list[str], filters: dict[str, Any]
-) -> None:
+def test_an_index_has_the_samples_of_its_directory(root, options, filters):
     made = make_index(root, *options)
     expected = discovery.from_directory(root, **filters)
     for same in ({}, filters):
@@ -77,18 +70,14 @@ def test_an_index_has_the_samples_of_its_directory(
 
 @pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 3, "num_shards": 2}])
 @pytest.mark.parametrize("backend", ["python-file", "memory"])
-def test_batches_of_an_index_are_those_of_dali_on_the_directory(
-    root: Path, order: dict[str, Any], backend: str
-) -> None:
+def test_batches_of_an_index_are_those_of_dali_on_the_directory(root, order, backend):
     made = make_index(root)
     theirs = batches(fn.readers.file, 5, file_root=str(root), **order)
     assert batches(readers.file, 5, file_root=made, backend=backend, **order) == theirs
     assert batches(readers.file, 5, file_root=str(made), lazy_init=True, **order) == theirs
 
 
-def test_the_place_of_the_index_does_not_matter(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_place_of_the_index_does_not_matter(root, tmp_path, monkeypatch):
     monkeypatch.chdir(root.parent)
     assert index.main(["root/", "-o", "x.index"]) == 0
     made = (tmp_path / "elsewhere").with_suffix(".index")
@@ -99,7 +88,7 @@ def test_the_place_of_the_index_does_not_matter(
     assert batches(readers.file, 1, file_root=made) == expected
 
 
-def test_a_file_of_an_index_that_is_gone_is_named_and_a_new_one_is_not_seen(root: Path) -> None:
+def test_a_file_of_an_index_that_is_gone_is_named_and_a_new_one_is_not_seen(root):
     made = make_index(root)
     expected = batches(fn.readers.file, 1, file_root=str(root))
     write(root, b"a/1.jpg")
@@ -123,17 +112,15 @@ def test_a_file_of_an_index_that_is_gone_is_named_and_a_new_one_is_not_seen(root
         ({"files": ["a/2.JPG"]}, "file_root must be a directory with files or file_list, not"),
     ],
 )
-def test_other_arguments_than_those_of_the_index_are_refused(
-    root: Path, arguments: dict[str, Any], what: str
-) -> None:
+def test_other_arguments_than_those_of_the_index_are_refused(root, arguments, what):
     made = make_index(root)
     with pytest.raises(ValueError, match=what):
         batches(readers.file, 1, file_root=made, **arguments)
 
 
-def test_the_classes_of_an_index_have_names(tmp_path: Path) -> None:
+def test_the_classes_of_an_index_have_names(tmp_path):
     root = write(tmp_path / "images", b"b/1.jpg", b"b/2.jpg", b"a-/1.jpg", b"\xff/1.jpg")
-    options: dict[str, Any] = {"train": False, "batch_size": 2, "device": "cpu"}
+    options = {"train": False, "batch_size": 2, "device": "cpu"}
     with image_folder(root, **options) as listed, image_folder(make_index(root), **options) as ours:
         assert ours.classes == listed.classes == ("a-", "b", "\udcff")
     write(root, b"aa/no.txt", b"c/no.txt")
@@ -141,17 +128,17 @@ def test_the_classes_of_an_index_have_names(tmp_path: Path) -> None:
         image_folder(make_index(root), **options)
 
 
-def test_the_pictures_of_an_index_are_those_of_its_directory(jpegs: Path, tmp_path: Path) -> None:
+def test_the_pictures_of_an_index_are_those_of_its_directory(jpegs, tmp_path):
     made = tmp_path / "x.index"
     assert index.main([str(jpegs), "-o", str(made)]) == 0
-    options: dict[str, Any] = {"train": False, "batch_size": 4, "device": "cpu", "to": "numpy"}
+    options = {"train": False, "batch_size": 4, "device": "cpu", "to": "numpy"}
     with image_folder(jpegs, **options) as listed, image_folder(made, **options) as indexed:
         for (left, names), (right, others) in zip(listed, indexed, strict=True):
             assert (left == right).all()
             assert (names == others).all()
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+def run(capsys, *arguments):
     """The exit status, output and errors of the command."""
     try:
         status = index.main([str(each) for each in arguments])
@@ -160,9 +147,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
     return status, *capsys.readouterr()
 
 
-def test_the_command_reports_what_it_has_done(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reports_what_it_has_done(root, capsys):
     made = root.with_suffix(".index")
     done = run(capsys, root, "-o", made)
     assert done == (0, f"'{made}': 5 samples of 4 classes in '{root}'\n", "")
@@ -176,16 +161,14 @@ def test_the_command_reports_what_it_has_done(
     assert f"No such file or directory: '{root / 'nothing'}'" in error
 
 
-def test_the_root_of_an_index_need_not_be_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_root_of_an_index_need_not_be_text(tmp_path, capsys):
     root = write(tmp_path / os.fsdecode(b"\xff"), b"a/1.jpg")
     status, output, _ = run(capsys, root, "-o", tmp_path / os.fsdecode(b"\xfe"))
     assert (status, "1 samples of 1 classes in" in output) == (0, True)
     assert CatalogFile(tmp_path / os.fsdecode(b"\xfe")).root == os.fsencode(root)
 
 
-def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
+def test_a_terminal_shows_that_it_is_listing(root):
     leader, follower = os.openpty()
     made = root.with_suffix(".index")
     command = [sys.executable, "-m", "dali_storage", "index", str(root), "-o", str(made)]
@@ -198,7 +181,7 @@ def test_a_terminal_shows_that_it_is_listing(root: Path) -> None:
     assert (done.returncode, b"5 samples of 4 classes" in done.stdout) == (0, True)
 
 
-def test_a_wrong_command_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_is_refused(root, capsys):
     for wrong, what in [
         ([root], "have one index: index ROOT -o INDEX"),
         ([root, root, "-o", "x"], "have one index"),
@@ -234,7 +217,7 @@ OBJECTS = {
 
 
 @pytest.fixture
-def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def indexed(server, tmp_path, capsys):
     """The index of the objects."""
     for key, data in OBJECTS.items():
         server.put(f"bucket/train/{key}", data)
@@ -247,7 +230,7 @@ def indexed(server: FaultServer, tmp_path: Path, capsys: pytest.CaptureFixture[s
     return made
 
 
-def test_the_index_of_a_url_has_sizes_and_versions(indexed: Path) -> None:
+def test_the_index_of_a_url_has_sizes_and_versions(indexed):
     found = discovery.discover(file_root=indexed, file_filters=discovery.DEFAULT_FILE_FILTERS)
     expected = list(OBJECTS.items())[:4]
     assert found.paths(np.arange(4)) == [
@@ -261,9 +244,7 @@ def test_the_index_of_a_url_has_sizes_and_versions(indexed: Path) -> None:
     assert found.versions.tolist() == hashes
 
 
-def test_objects_are_read_by_an_index_and_compared_with_it(
-    indexed: Path, server: FaultServer
-) -> None:
+def test_objects_are_read_by_an_index_and_compared_with_it(indexed, server):
     server.put("bucket/train/a/0.jpg", b"new")
     server.log(clear=True)
     ((data, labels),) = batches(readers.file, 1, file_root=indexed)
@@ -284,22 +265,17 @@ def test_objects_are_read_by_an_index_and_compared_with_it(
     assert caught.value.filename == "s3://bucket/train/a/2.png"
 
 
-def test_the_index_of_a_url_is_read_by_a_backend_of_urls(indexed: Path) -> None:
+def test_the_index_of_a_url_is_read_by_a_backend_of_urls(indexed):
     with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://bucket/train'"):
         batches(readers.file, 1, file_root=indexed, backend="python-file")
-    options: dict[str, Any] = {"train": True, "batch_size": 2, "device": "cpu"}
+    options = {"train": True, "batch_size": 2, "device": "cpu"}
     with pytest.raises(
         ValueError, match=r"'high.jpg' directly in 's3://bucket/train': in no class"
     ):
         image_folder(indexed, **options)
 
 
-def test_a_url_that_cannot_be_indexed_is_refused(
-    indexed: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_url_that_cannot_be_indexed_is_refused(indexed, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     made = tmp_path / "other.index"
     for wrong, what in [

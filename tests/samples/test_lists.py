@@ -1,21 +1,16 @@
 """Lists, names and URLs. The oracle is fn.readers.file: what it reads, labels and refuses."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage.contract.catalog import Catalog
 from dali_storage.samples import discovery
 from dali_storage.samples.locations import locations
 from tests.kit.dali_files import (
-    Entries,
     dali_entries,
     dali_entries_or_refusal,
     dali_error,
@@ -46,7 +41,7 @@ BAD_LINES = [b"a.jpg", b"a.jpg -1", b"a.jpg +1", b"a.jpg 1.5", b"7", b"  7", b"a
 BAD_LINES += [b"a.jpg\0 7", b"\xa07", b"a.jpg\xa07", b"a.jpg \xd9\xa1", b"a.jpg\x1c7"]
 
 
-def list_line(rng: random.Random) -> bytes:
+def list_line(rng):
     if rng.random() < 0.04:
         return rng.choice(BAD_LINES)
     if rng.random() < 0.2:
@@ -56,7 +51,7 @@ def list_line(rng: random.Random) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def list_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def list_root(tmp_path_factory):
     root = tmp_path_factory.mktemp("list")
     for lead in LEADS:
         for name in LIST_NAMES:
@@ -64,14 +59,14 @@ def list_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def compare_lists(root: Path, content: bytes) -> Entries | None:
+def compare_lists(root, content):
     write(root, "list.txt", content=content)
     expected = dali_entries_or_refusal(file_list=str(root / "list.txt"))
     assert entries_or_refusal(file_list=root / "list.txt") == expected, content
     return expected
 
 
-def test_random_lists_are_read_as_dali_does(list_root: Path) -> None:
+def test_random_lists_are_read_as_dali_does(list_root):
     rng = random.Random(0)
     outcomes = [
         compare_lists(
@@ -84,7 +79,7 @@ def test_random_lists_are_read_as_dali_does(list_root: Path) -> None:
 
 
 @pytest.mark.parametrize("line", BAD_LINES, ids=repr)
-def test_a_bad_line_is_named(list_root: Path, line: bytes) -> None:
+def test_a_bad_line_is_named(list_root, line):
     assert compare_lists(list_root, b"a.jpg 1\n\n" + line) is None
     place = f"{re.escape(str(list_root))}/list.txt', line 3: .*{re.escape(repr(line))}"
     with pytest.raises(ValueError, match=place):
@@ -93,18 +88,18 @@ def test_a_bad_line_is_named(list_root: Path, line: bytes) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\na.jpg 2"])
 @pytest.mark.parametrize("size", [16382, 16383, 16384, 40000])
-def test_a_line_has_at_most_16383_bytes(list_root: Path, size: int, end: bytes) -> None:
+def test_a_line_has_at_most_16383_bytes(list_root, size, end):
     compare_lists(list_root, b"a.jpg" + b" " * (size - 6) + b"3" + end)
     compare_lists(list_root, b"a.jpg 3\0" + b"." * (size - 8) + end)
 
 
-def test_a_list_without_samples_is_refused(list_root: Path) -> None:
+def test_a_list_without_samples_is_refused(list_root):
     assert compare_lists(list_root, b" \n\r\n") is None
     with pytest.raises(ValueError, match=r"no files found in file_list .*list.txt"):
         discovery.from_file_list(list_root / "list.txt")
 
 
-def test_names_are_relative_to_the_root_of_a_list(list_root: Path, monkeypatch: Any) -> None:
+def test_names_are_relative_to_the_root_of_a_list(list_root, monkeypatch):
     write(list_root, "below/list.txt", content=b"7 1")
     monkeypatch.chdir(list_root)
     found = discovery.from_file_list("below/list.txt")
@@ -119,7 +114,7 @@ def test_names_are_relative_to_the_root_of_a_list(list_root: Path, monkeypatch: 
     assert dali_entries(file_list="list.txt") == [(b"7", 1)]
 
 
-def test_a_list_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
+def test_a_list_that_cannot_be_read_is_an_os_error(tmp_path):
     assert "Cannot open" in dali_error(file_list=str(tmp_path / "missing"))
     with pytest.raises(FileNotFoundError, match="missing"):
         discovery.from_file_list(tmp_path / "missing")
@@ -146,12 +141,12 @@ def test_a_list_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
         {"files": ["é"], "labels": [0]},
     ],
 )
-def test_files_are_labelled_as_dali_does(list_root: Path, arguments: dict[str, Any]) -> None:
+def test_files_are_labelled_as_dali_does(list_root, arguments):
     expected = dali_entries(file_root=str(list_root), **arguments)
     assert entries(discovery.discover(file_root=list_root, **arguments)) == expected
 
 
-def test_files_may_have_any_path_type_and_encoding() -> None:
+def test_files_may_have_any_path_type_and_encoding():
     names = [Path("a"), b"\xff", os.fsdecode(b"\xfe")]
     found = discovery.from_files(names, np.array([1, -2, 2**33 + 3]))
     assert entries(found) == [(b"a", 1), (b"\xff", -2), (b"\xfe", 3)]
@@ -173,9 +168,7 @@ def test_files_may_have_any_path_type_and_encoding() -> None:
         ({"file_list": "b", "dir_filters": []}, "dir_filters", "``dir_filters`` list cannot be"),
     ],
 )  # fmt: skip
-def test_arguments_that_dali_refuses_are_refused(
-    arguments: dict[str, Any], ours: str, dalis: str
-) -> None:
+def test_arguments_that_dali_refuses_are_refused(arguments, ours, dalis):
     assert dalis in dali_error(**arguments)
     with pytest.raises(ValueError, match=ours):
         discovery.discover(**arguments)
@@ -200,7 +193,7 @@ def test_arguments_that_dali_refuses_are_refused(
         ({"files": "\ud800"}, r"files must be .* not '\\ud800'"),
     ],
 )
-def test_an_argument_of_a_wrong_type_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_an_argument_of_a_wrong_type_is_named(arguments, message):
     with pytest.raises(TypeError, match=message):
         discovery.discover(**arguments)
 
@@ -215,12 +208,10 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize(("url", "remedy"), UNKNOWN.items(), ids=repr)
-def test_an_unknown_scheme_is_refused_by_the_name_of_the_argument(
-    tmp_path: Path, url: str | bytes, remedy: str
-) -> None:
+def test_an_unknown_scheme_is_refused_by_the_name_of_the_argument(tmp_path, url, remedy):
     what = re.escape(repr(os.fsdecode(url)))
     reason = f"must be a local path or a URL of s3, gs, az, http, https, not {what}: {remedy}"
-    given: list[dict[str, Any]] = [
+    given = [
         {"file_root": url},
         {"file_list": url},
         {"files": ["a.jpg", url]},
@@ -241,13 +232,13 @@ def test_an_unknown_scheme_is_refused_by_the_name_of_the_argument(
         discovery.from_directory(url)
 
 
-def test_the_path_of_a_list_must_be_local() -> None:
+def test_the_path_of_a_list_must_be_local():
     refusal = "^file_list must be a local path, not 's3://b/list.txt': mount or copy the data"
     with pytest.raises(ValueError, match=refusal):
         discovery.from_file_list("s3://b/list.txt")
 
 
-def found_paths(found: Catalog) -> list[bytes]:
+def found_paths(found):
     each = [found.path(sample) for sample in range(len(found))]
     assert each == found.paths(np.arange(len(found)))
     return each
@@ -257,7 +248,7 @@ ROOTS = {"s3://b": b"s3://b", "s3://b/": b"s3://b", "s3://b/train": b"s3://b/tra
 
 
 @pytest.mark.parametrize(("root", "base"), ROOTS.items())
-def test_names_below_a_url_are_joined_as_dali_does(tmp_path: Path, root: str, base: bytes) -> None:
+def test_names_below_a_url_are_joined_as_dali_does(tmp_path, root, base):
     """An absolute name is below the bucket. DALI: test_remote_parity.py."""
     names = [b"a/x.jpg", b"/k.jpg", b"y\xff.jpg"]
     write(tmp_path, "list.txt", content=b"".join(name + b" 7\n" for name in names))
@@ -270,14 +261,14 @@ def test_names_below_a_url_are_joined_as_dali_does(tmp_path: Path, root: str, ba
         assert found.sizes is None
 
 
-def test_names_may_be_urls_of_several_stores(tmp_path: Path) -> None:
+def test_names_may_be_urls_of_several_stores(tmp_path):
     names = [b"s3://b/k", b"gs://b/k", b"az://c/k", b"http://h/k%3Fx", b"https://h/k"]
     write(tmp_path, "list.txt", content=b"".join(name + b" 7\n" for name in names))
     assert found_paths(discovery.from_files(names)) == names
     assert found_paths(discovery.from_file_list(tmp_path / "list.txt")) == names
 
 
-def test_paths_and_urls_are_not_mixed(tmp_path: Path) -> None:
+def test_paths_and_urls_are_not_mixed(tmp_path):
     names = ["a", "s3://b/k", "/c", "http://h/k"]
     mixed = "2 of 4 names are URLs and the others are not; give local paths or URLs, not both$"
     with pytest.raises(ValueError, match=f"^files: {mixed}"):
@@ -288,7 +279,7 @@ def test_paths_and_urls_are_not_mixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["/data", "s3://b/train"])
-def test_urls_are_not_below_a_root(tmp_path: Path, root: str) -> None:
+def test_urls_are_not_below_a_root(tmp_path, root):
     write(tmp_path, "list.txt", content=b"s3://b/k 1\n")
     refusal = f"are URLs, and file_root is '{root}'; leave out file_root, or give names below it$"
     with pytest.raises(ValueError, match=f"^the names in files {refusal}"):
@@ -297,7 +288,7 @@ def test_urls_are_not_below_a_root(tmp_path: Path, root: str) -> None:
         discovery.from_file_list(tmp_path / "list.txt", file_root=root)
 
 
-def test_the_locations_of_samples_are_the_first_of_each_argument(tmp_path: Path) -> None:
+def test_the_locations_of_samples_are_the_first_of_each_argument(tmp_path):
     """Of each argument the first; the others are checked when the samples are found."""
     write(tmp_path, "list.txt", content=b"\n \ns3://b/k 1\nx 2\n")
     found = locations("s3://b/t", [b"a", b"b"], tmp_path / "list.txt")
@@ -305,26 +296,26 @@ def test_the_locations_of_samples_are_the_first_of_each_argument(tmp_path: Path)
     assert locations(None, None, tmp_path / "missing.txt") == []
 
 
-def test_a_local_path_may_look_a_little_like_a_url(tmp_path: Path) -> None:
+def test_a_local_path_may_look_a_little_like_a_url(tmp_path):
     found = discovery.from_files(["a/b://c", "://x", "s3:/x"], file_root=tmp_path)
     assert [found.name(i) for i in range(3)] == [b"a/b://c", b"://x", b"s3:/x"]
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", b"\0"])
-def test_an_impossible_name_of_a_file_is_refused(name: str | bytes) -> None:
+def test_an_impossible_name_of_a_file_is_refused(name):
     with pytest.raises(ValueError, match="files must be names of files, not "):
         discovery.from_files(["a", name])
 
 
 @pytest.mark.parametrize("arguments", [{"file_root": "/data\0"}, {"file_list": b"/list\0"}])
-def test_a_path_with_nul_is_refused_by_name(arguments: dict[str, Any]) -> None:
+def test_a_path_with_nul_is_refused_by_name(arguments):
     (argument,) = arguments
     with pytest.raises(ValueError, match=f"{argument} must be a path without NUL, not b'/"):
         discovery.discover(**arguments)
 
 
-def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root: Path) -> None:
-    arguments: dict[str, Any] = {"files": ["7", "7"], "labels": [5, 2**63]}
+def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root):
+    arguments = {"files": ["7", "7"], "labels": [5, 2**63]}
     assert dali_entries(file_root=str(list_root), **arguments) == [(b"7", 0), (b"7", 1)]
     with pytest.raises(ValueError, match="labels must fit in 64 bits, not 9223372036854775808"):
         discovery.from_files(**arguments)

@@ -1,24 +1,20 @@
 """Samples that the storage itself knows: readers.file() without file_root, files and file_list."""
 
-from __future__ import annotations
-
 import gc
 import os
 import weakref
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from nvidia.dali import fn
 
 from bmap_tools import create
-from dali_storage import Batch, Catalog, IntArray, Reader, readers
+from dali_storage import Catalog, Reader, readers
 from dali_storage.contract import registry
 from dali_storage.contract.errors import MapNotChecked
 from tests.kit import devices
 from tests.kit.dali import build, take
-from tests.kit.trees import Tree
 
 pytestmark = pytest.mark.usefixtures("pipelines_end", "shelf")
 
@@ -26,17 +22,17 @@ pytestmark = pytest.mark.usefixtures("pipelines_end", "shelf")
 class Shelf:
     """A tree: the files in a directory, as they were when it was listed."""
 
-    made: tuple[weakref.ref[Shelf], ...] = ()
+    made: tuple[weakref.ref["Shelf"], ...] = ()
 
     def __init__(self, directory: str) -> None:
         self.root = os.fsencode(directory)
         self._listing = [(path, names) for path, _, names in os.walk(self.root)]
         Shelf.made += (weakref.ref(self),)
 
-    def directories(self) -> list[bytes]:
+    def directories(self):
         return [os.path.basename(path) for path, _ in self._listing[1:]]
 
-    def files(self, directory: bytes) -> list[bytes]:
+    def files(self, directory):
         return dict(self._listing)[os.path.join(self.root, directory)]
 
 
@@ -56,23 +52,23 @@ class ShelfReader(Reader):
         ]
 
     @classmethod
-    def tree(cls, **options: Any) -> Shelf:
+    def tree(cls, **options):
         return Shelf(options["directory"])
 
-    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+    def sizes(self, samples, lane):
         return np.array([len(self._contents[sample]) for sample in samples], np.int64)
 
-    def read(self, batch: Batch, lane: int) -> None:
+    def read(self, batch, lane):
         for sample, start in zip(batch.samples, batch.offsets, strict=True):
             content = np.frombuffer(self._contents[sample], np.uint8)
             batch.buffer[start : start + content.size] = content
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 @pytest.fixture
-def shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def shelf(tmp_path_factory, monkeypatch):
     """An installed distribution that offers the backend."""
     installed = tmp_path_factory.mktemp("installed")
     metadata = installed / "shelf-1.dist-info"
@@ -86,7 +82,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ShelfReader, "opened_beside_their_trees", ())
 
 
-def on_shelf(root: Path, **arguments: Any) -> Any:
+def on_shelf(root, **arguments):
     return build(
         readers.file, backend="shelf", backend_options={"directory": str(root)}, **arguments
     )
@@ -103,7 +99,7 @@ def on_shelf(root: Path, **arguments: Any) -> Any:
     ],
     ids=str,
 )
-def test_samples_of_a_tree_are_those_of_a_directory(tree: Tree, chosen: dict[str, Any]) -> None:
+def test_samples_of_a_tree_are_those_of_a_directory(tree, chosen):
     root = tree(20)
     (root / "class1" / "note.txt").write_bytes(b"note")
     (root / "class0a empty").mkdir()
@@ -113,7 +109,7 @@ def test_samples_of_a_tree_are_those_of_a_directory(tree: Tree, chosen: dict[str
     assert take(ours, 7) == take(real, 7)
 
 
-def test_the_tree_is_not_used_when_the_user_names_samples(tree: Tree) -> None:
+def test_the_tree_is_not_used_when_the_user_names_samples(tree):
     root, other = tree(6), {"directory": "/does/not/exist"}
     (root / "list.txt").write_text("class1/0001.jpg 5\n")
     for named in (
@@ -126,12 +122,12 @@ def test_the_tree_is_not_used_when_the_user_names_samples(tree: Tree) -> None:
     assert Shelf.made == ()
 
 
-def test_a_backend_without_a_tree_needs_a_root(tree: Tree) -> None:
+def test_a_backend_without_a_tree_needs_a_root(tree):
     with pytest.raises(ValueError, match="one of file_root, files and file_list must be given"):
         build(readers.file, backend="python-file")
 
 
-def test_a_tree_without_samples_is_refused(tree: Tree) -> None:
+def test_a_tree_without_samples_is_refused(tree):
     root = tree(3)
     with pytest.raises(ValueError, match=f"no files found under '{root}'"):
         on_shelf(root, file_filters="*.nothing")
@@ -139,7 +135,7 @@ def test_a_tree_without_samples_is_refused(tree: Tree) -> None:
         on_shelf(root, num_shards=4)
 
 
-def test_with_lazy_init_the_tree_is_listed_at_the_first_run(tree: Tree) -> None:
+def test_with_lazy_init_the_tree_is_listed_at_the_first_run(tree):
     root = tree(6)
     lazy = on_shelf(root, lazy_init=True)
     assert Shelf.made == ()
@@ -148,7 +144,7 @@ def test_with_lazy_init_the_tree_is_listed_at_the_first_run(tree: Tree) -> None:
     assert len(Shelf.made) == 1
 
 
-def test_a_tree_is_kept_until_the_reader_is_open_and_no_longer(tree: Tree) -> None:
+def test_a_tree_is_kept_until_the_reader_is_open_and_no_longer(tree):
     pipeline = on_shelf(tree(6))
     assert ShelfReader.opened_beside_their_trees == (True,)
     pipeline.run()
@@ -156,7 +152,7 @@ def test_a_tree_is_kept_until_the_reader_is_open_and_no_longer(tree: Tree) -> No
     assert [known() for known in Shelf.made] == [None]
 
 
-def test_a_tree_is_listed_again_after_the_reader_failed_to_open(tree: Tree) -> None:
+def test_a_tree_is_listed_again_after_the_reader_failed_to_open(tree):
     root = tree(6)
     pipeline = on_shelf(root, lazy_init=True)
     ShelfReader.refuses = 1
@@ -167,16 +163,16 @@ def test_a_tree_is_listed_again_after_the_reader_failed_to_open(tree: Tree) -> N
     assert len(Shelf.made) == 2
 
 
-def test_a_required_option_of_a_backend_is_named() -> None:
+def test_a_required_option_of_a_backend_is_named():
     with pytest.raises(
         TypeError, match="'shelf' needs the option directory; its options are directory, suffix"
     ):
         build(readers.file, backend="shelf", lazy_init=True)
 
 
-def test_an_extent_map_is_a_tree_even_if_its_file_system_is_not_mounted(tmp_path: Path) -> None:
+def test_an_extent_map_is_a_tree_even_if_its_file_system_is_not_mounted(tmp_path):
     bmap = str(tmp_path / "bmap.json")
-    chosen: dict[str, Any] = {"random_shuffle": True, "seed": 5, "file_filters": ["*.jpg", "*.TXT"]}
+    chosen = {"random_shuffle": True, "seed": 5, "file_filters": ["*.jpg", "*.TXT"]}
     ours = chosen | {"backend": "block", "backend_options": {"bmap": bmap}, "name": "R"}
     image = tmp_path / "disk.img"
     with devices.disk(tmp_path, size=32 << 20) as disk:

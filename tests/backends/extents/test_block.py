@@ -1,9 +1,6 @@
 """The block backend, on loop devices and their images. What is expected is what was written."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,20 +10,17 @@ from nvidia.dali import fn
 import bmap_tools
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
-from dali_storage.contract.reader import Reader
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.dali import build, take
-from tests.kit.devices import Disk, disk, run
-from tests.kit.fake_cuda import Cuda, FastCopies, install, put_on_gpu
+from tests.kit.devices import disk, run
+from tests.kit.fake_cuda import FastCopies, install, put_on_gpu
 from tests.kit.layouts import contents_of, make_map, write_sparse
 from tests.kit.mapped import (
     DISKS,
     NEEDS_ROOT,
     OTHER_DISKS,
-    Mapped,
     OnDisk,
     RawDiskTests,
     break_aio,
@@ -52,10 +46,10 @@ class TestIntoTheMemoryOfAGpu(OfBlock):
     """It reads by addresses, fills holes, and copies the files without extents."""
 
     @pytest.fixture(autouse=True)
-    def cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cuda(self, monkeypatch):
         install(monkeypatch, FastCopies())
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return put_on_gpu(super().open(catalog))
 
 
@@ -68,7 +62,7 @@ class TestOnXfs(OfBlock):
 class TestOnXfsOf4096ByteSectorsByItsImage(OfBlock):
     file_system, sector, partition = "xfs", 4096, True
 
-    def uri(self) -> Path:
+    def uri(self):
         return self.disk_used.image
 
 
@@ -77,7 +71,7 @@ class TestOnExt4PartitionByItsDiskInManySmallReads(OfBlock):
     sector, partition = 4096, True
     options: ClassVar[dict[str, Any]] = {"queue_depth": 3, "lanes": 3, "max_transfer": 4096}
 
-    def uri(self) -> str:
+    def uri(self):
         return self.disk_used.disk
 
 
@@ -92,9 +86,7 @@ class TestOnDisks(RawDiskTests):
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_holes_are_zeros_in_a_buffer_that_was_used_before(
-    root: Path, tmp_path: Path, gpus: Cuda, device: str
-) -> None:
+def test_holes_are_zeros_in_a_buffer_that_was_used_before(root, tmp_path, gpus, device):
     (root / "class").mkdir()
     write_sparse(root / "class" / "a", 40_000, [(8192, 9000)], np.random.default_rng(0))
     mapped = map_files(root, tmp_path / "bmap.json")
@@ -106,7 +98,7 @@ def test_holes_are_zeros_in_a_buffer_that_was_used_before(
         assert read(reader, np.array([0]), buffer=buffer) == mapped.contents
 
 
-def test_files_that_share_extents_are_read_right(tmp_path: Path) -> None:
+def test_files_that_share_extents_are_read_right(tmp_path):
     with disk(tmp_path, "xfs") as made:
         folder = made.mount / "class"
         folder.mkdir()
@@ -120,9 +112,7 @@ def test_files_that_share_extents_are_read_right(tmp_path: Path) -> None:
         assert mapped.read() == mapped.contents
 
 
-def test_a_refused_device_does_not_stay_open(
-    mapped: Mapped, tmp_path: Path, ext4: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_device_does_not_stay_open(mapped, tmp_path, ext4, monkeypatch):
     other = tmp_path / "other"
     other.touch()
     os.truncate(other, 320 << 20)
@@ -135,9 +125,7 @@ def test_a_refused_device_does_not_stay_open(
             mapped.open()
 
 
-def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(
-    mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(mapped, monkeypatch):
     position = int(bmap_tools.load(mapped.bmap).extents[1, 1])
     with mapped.open() as reader:
         with monkeypatch.context() as patch:
@@ -150,7 +138,7 @@ def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path: Path) -> None:
+def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path):
     with disk(tmp_path, "xfs", partition=True) as made:
         for index in range(20):
             folder = made.mount / f"class{index % 3}"
@@ -165,7 +153,7 @@ def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_a_stale_sample_reaches_the_user_of_a_pipeline(mapped: Mapped, root: Path) -> None:
+def test_a_stale_sample_reaches_the_user_of_a_pipeline(mapped, root):
     arguments = {"file_root": str(root), "file_filters": "*", "backend": "block"}
     ours = build(readers.file, **arguments, backend_options={"bmap": str(mapped.bmap)})
     assert [data for data, _ in take(ours, 1)][:3] == contents_of(mapped.catalog)

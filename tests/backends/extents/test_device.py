@@ -1,14 +1,10 @@
 """Which device or image holds a mapped file system: compared with devices that tests describe."""
 
-from __future__ import annotations
-
 import gc
 import os
 import uuid
 import weakref
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +18,7 @@ from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, Stal
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.devices import Disk, disk, loop_device, mounted, run
+from tests.kit.devices import disk, loop_device, mounted, run
 from tests.kit.layouts import make_map
 from tests.kit.mapped import Mapped, from_map, unmounted
 
@@ -41,7 +37,7 @@ PARTITION = Device(
 )
 
 
-def loaded(device: Device = PARTITION, physical: tuple[int, ...] = (8192,)) -> LoadedMap:
+def loaded(device=PARTITION, physical=(8192,)):
     """The map of a file of one block, in a file system on `device`."""
     n, zeros = len(physical), np.zeros(1, np.int64)
     rows = [[4096 * row, offset, 4096] for row, offset in enumerate(physical)]
@@ -73,18 +69,18 @@ class FakeSource:
     uuid: str = UUID
     closed: int = 0
 
-    def read(self, offset: int, nbytes: int) -> bytes:
+    def read(self, offset, nbytes):
         content = bytearray(nbytes)
         if offset == self.start:  # the superblock of ext4
             content[1024 + 0x38 : 1024 + 0x3A] = b"\x53\xef"
             content[1024 + 0x68 : 1024 + 0x78] = uuid.UUID(self.uuid).bytes
         return bytes(content)
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
-def storage(size: int, **facts: Any) -> Storage:
+def storage(size, **facts):
     known = {"path": "/dev/x", "aliases": ("/dev/x",), "alignment": 512}
     return Storage(**(known | {"size": size} | facts))
 
@@ -108,7 +104,7 @@ THE_DISK = replace(THE_PARTITION, size=DISK_SIZE)
         (replace(THE_PARTITION, serial=None, wwids=()), 0),
     ],
 )
-def test_the_mapped_device_is_located(found: Storage, start: int) -> None:
+def test_the_mapped_device_is_located(found, start):
     assert locate(FakeSource(found, start), loaded()) == start
 
 
@@ -127,7 +123,7 @@ def test_the_mapped_device_is_located(found: Storage, start: int) -> None:
         ),
     ],
 )
-def test_another_device_is_refused(found: Storage, message: str) -> None:
+def test_another_device_is_refused(found, message):
     with pytest.raises(StaleMapError, match=message) as caught:
         locate(FakeSource(found), loaded())
     assert caught.value.filename == "/dev/x"
@@ -137,20 +133,18 @@ def test_another_device_is_refused(found: Storage, message: str) -> None:
 
 @pytest.mark.parametrize("wwid", [None, "uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"])
 @pytest.mark.parametrize("serial", [None, "S4EWNX0R"])
-def test_names_of_a_controller_that_only_the_kernel_knows_are_not_compared(
-    wwid: str | None, serial: str | None
-) -> None:
+def test_names_of_a_controller_that_only_the_kernel_knows_are_not_compared(wwid, serial):
     found = replace(THE_PARTITION, may_have_uuid=True)
     assert locate(FakeSource(found), loaded(replace(PARTITION, wwid=wwid, serial=serial))) == 0
 
 
-def test_another_uuid_of_a_namespace_is_refused_where_the_kernel_knows_it() -> None:
+def test_another_uuid_of_a_namespace_is_refused_where_the_kernel_knows_it():
     mapped = loaded(replace(PARTITION, wwid="uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"))
     with pytest.raises(StaleMapError, match=r"and was uuid\.ad0bc0f5"):
         locate(FakeSource(THE_PARTITION), mapped)
 
 
-def test_another_file_system_on_a_device_of_the_same_size_is_refused() -> None:
+def test_another_file_system_on_a_device_of_the_same_size_is_refused():
     other = "00000000-0000-4000-8000-000000000001"
     message = f"its file system is {other}, the mapped one is {UUID}"
     with pytest.raises(StaleMapError, match=message):
@@ -163,20 +157,18 @@ def test_another_file_system_on_a_device_of_the_same_size_is_refused() -> None:
     ("device", "physical"),
     [(PARTITION, (8192, 512)), (replace(PARTITION, start=START + 512), (8192,))],
 )
-def test_files_that_are_not_aligned_to_the_blocks_of_an_image_are_refused(
-    device: Device, physical: tuple[int, ...]
-) -> None:
+def test_files_that_are_not_aligned_to_the_blocks_of_an_image_are_refused(device, physical):
     image = storage(DISK_SIZE, alignment=4096)
     with pytest.raises(BackendUnavailable, match=r"blocks of 4096 bytes.*losetup --find --show"):
         locate(FakeSource(image, device.start), loaded(device, physical))
 
 
-def test_an_unwritten_extent_needs_no_alignment() -> None:
+def test_an_unwritten_extent_needs_no_alignment():
     image = storage(SIZE, alignment=4096)
     assert locate(FakeSource(image), loaded(physical=(8192, -1))) == 0
 
 
-def test_a_refused_device_is_closed_and_the_accepted_one_is_not(tmp_path: Path) -> None:
+def test_a_refused_device_is_closed_and_the_accepted_one_is_not(tmp_path):
     right, wrong = FakeSource(THE_PARTITION), FakeSource(storage(4096))
     assert open_mapped("/dev/x", loaded(), bytes(tmp_path), lambda _: right) == (right, 0)
     with pytest.raises(StaleMapError):
@@ -184,7 +176,7 @@ def test_a_refused_device_is_closed_and_the_accepted_one_is_not(tmp_path: Path) 
     assert (right.closed, wrong.closed) == (0, 1)
 
 
-def test_the_first_likely_place_that_holds_the_file_system_is_taken(tmp_path: Path) -> None:
+def test_the_first_likely_place_that_holds_the_file_system_is_taken(tmp_path):
     named, behind = tmp_path / "loop9", tmp_path / "disk.img"
     for path in (named, behind):
         path.touch()
@@ -195,7 +187,7 @@ def test_the_first_likely_place_that_holds_the_file_system_is_taken(tmp_path: Pa
     assert sources[str(named)].closed == 1
 
 
-def test_the_error_of_the_first_place_is_raised_if_none_is_right(tmp_path: Path) -> None:
+def test_the_error_of_the_first_place_is_raised_if_none_is_right(tmp_path):
     (tmp_path / "image").touch()
     device = replace(PARTITION, path=str(tmp_path / "image"), backing_file="/no/such/file")
     with pytest.raises(
@@ -204,11 +196,11 @@ def test_the_error_of_the_first_place_is_raised_if_none_is_right(tmp_path: Path)
         open_mapped(None, loaded(device), bytes(tmp_path), lambda _: FakeSource(storage(4096)))
 
 
-def test_the_error_of_a_refused_device_does_not_keep_it_alive(tmp_path: Path) -> None:
+def test_the_error_of_a_refused_device_does_not_keep_it_alive(tmp_path):
     """A traceback keeps what a device was reading to, and that keeps a device of libxnvme open."""
-    sources: list[weakref.ref[FakeSource]] = []
+    sources = []
 
-    def opener(path: str) -> FakeSource:
+    def opener(path):
         source = FakeSource(storage(4096))
         sources.append(weakref.ref(source))
         return source
@@ -222,16 +214,16 @@ def test_the_error_of_a_refused_device_does_not_keep_it_alive(tmp_path: Path) ->
         gc.enable()
 
 
-def test_a_uri_that_is_not_a_path_is_refused(tmp_path: Path) -> None:
+def test_a_uri_that_is_not_a_path_is_refused(tmp_path):
     with pytest.raises(TypeError, match="uri must be the path of a device or an image, not 5"):
-        open_mapped(5, loaded(), bytes(tmp_path), lambda _: FakeSource(THE_PARTITION))  # type: ignore[arg-type]
+        open_mapped(5, loaded(), bytes(tmp_path), lambda _: FakeSource(THE_PARTITION))
 
 
 # Real devices
 
 
 @pytest.mark.parametrize("size", [1 << 20, 321 << 20])
-def test_a_device_of_another_size_is_refused(mapped: Mapped, tmp_path: Path, size: int) -> None:
+def test_a_device_of_another_size_is_refused(mapped, tmp_path, size):
     image = tmp_path / "other"
     image.touch()
     os.truncate(image, size)
@@ -241,24 +233,20 @@ def test_a_device_of_another_size_is_refused(mapped: Mapped, tmp_path: Path, siz
                 mapped.open(uri=uri)
 
 
-def test_a_device_without_a_file_system_is_refused(mapped: Mapped, tmp_path: Path) -> None:
+def test_a_device_without_a_file_system_is_refused(mapped, tmp_path):
     (tmp_path / "other").touch()
     os.truncate(tmp_path / "other", 320 << 20)
     with pytest.raises(StaleMapError, match="not the mapped device"):
         mapped.open(uri=tmp_path / "other")
 
 
-def test_a_copy_of_the_mounted_device_is_refused(
-    mapped: Mapped, ext4: Disk, tmp_path: Path
-) -> None:
+def test_a_copy_of_the_mounted_device_is_refused(mapped, ext4, tmp_path):
     run("cp", "--sparse=always", str(ext4.image), str(tmp_path / "copy"))
     with pytest.raises(StaleMapError, match=r"is mounted from /dev/loop.*, not from .*copy"):
         mapped.open(uri=tmp_path / "copy")
 
 
-def test_another_directory_with_the_same_names_is_refused(
-    mapped: Mapped, root: Path, tmp_path: Path, ext4: Disk
-) -> None:
+def test_another_directory_with_the_same_names_is_refused(mapped, root, tmp_path, ext4):
     for copy, options, message in (
         (tmp_path / "copy", {"uri": ext4.device}, "is on another file system"),
         (root.with_name(root.name + "-twin"), {"check": False}, "its inode was"),
@@ -268,7 +256,7 @@ def test_another_directory_with_the_same_names_is_refused(
             BlockReader(from_directory(copy, file_filters="*"), bmap=mapped.bmap, **options)
 
 
-def test_a_device_with_another_name_is_found(tmp_path: Path) -> None:
+def test_a_device_with_another_name_is_found(tmp_path):
     with disk(tmp_path, "ext4") as made:
         (made.mount / "class").mkdir()
         (made.mount / "class" / "a").write_bytes(b"bytes")
@@ -286,13 +274,11 @@ def test_a_device_with_another_name_is_found(tmp_path: Path) -> None:
                 from_map(bmap).open().close()
 
 
-def test_an_image_by_a_relative_path_is_read(mapped: Mapped, ext4: Disk) -> None:
+def test_an_image_by_a_relative_path_is_read(mapped, ext4):
     assert mapped.read(uri=os.path.relpath(ext4.image)) == mapped.contents
 
 
-def test_a_file_system_that_is_mounted_elsewhere_is_read(
-    mapped: Mapped, ext4: Disk, root: Path, tmp_path: Path
-) -> None:
+def test_a_file_system_that_is_mounted_elsewhere_is_read(mapped, ext4, root, tmp_path):
     with mounted(ext4.device, tmp_path / "elsewhere"):
         catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
         with Mapped(catalog, mapped.bmap).open() as reader:
@@ -302,7 +288,7 @@ def test_a_file_system_that_is_mounted_elsewhere_is_read(
                 read(reader, np.arange(3))
 
 
-def test_a_uri_is_opened_as_a_device(mapped: Mapped) -> None:
+def test_a_uri_is_opened_as_a_device(mapped):
     """More paths that are refused: tests/backends/linux/test_storage.py."""
     with pytest.raises(FileNotFoundError, match="option uri"):
         mapped.open(uri="/no/such/device")

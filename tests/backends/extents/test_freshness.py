@@ -1,12 +1,9 @@
 """Files that have changed or moved since they were mapped."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ pytestmark = NEEDS_ROOT
 
 
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
-def test_a_file_that_was_moved_is_refused(tmp_path: Path, file_system: str) -> None:
+def test_a_file_that_was_moved_is_refused(tmp_path, file_system):
     """Also if it has space reserved beyond its end: of such a file only one extent is read."""
     with disk(tmp_path, file_system) as made:
         folder = made.mount / "class"
@@ -50,7 +47,7 @@ def test_a_file_that_was_moved_is_refused(tmp_path: Path, file_system: str) -> N
                 assert read(reader, np.array([1])) == contents[1:2]
 
 
-def test_a_file_whose_reserved_space_was_given_back_is_read(root: Path, tmp_path: Path) -> None:
+def test_a_file_whose_reserved_space_was_given_back_is_read(root, tmp_path):
     path = root / "class" / "a"
     path.parent.mkdir()
     path.write_bytes(b"a" * 8192)
@@ -63,7 +60,7 @@ def test_a_file_whose_reserved_space_was_given_back_is_read(root: Path, tmp_path
     assert Mapped(from_directory(root, file_filters="*"), bmap).read() == [b"a" * 8192]
 
 
-def test_a_file_whose_blocks_were_exchanged_for_those_of_another_is_refused(tmp_path: Path) -> None:
+def test_a_file_whose_blocks_were_exchanged_for_those_of_another_is_refused(tmp_path):
     """Deduplication on XFS: of one extent, and without a trace in its times."""
     require("xfs_io")
     with disk(tmp_path, "xfs") as made:
@@ -78,7 +75,7 @@ def test_a_file_whose_blocks_were_exchanged_for_those_of_another_is_refused(tmp_
                 read(reader, np.arange(2))
 
 
-def test_files_that_were_moved_by_resizing_the_file_system_are_refused(tmp_path: Path) -> None:
+def test_files_that_were_moved_by_resizing_the_file_system_are_refused(tmp_path):
     require("resize2fs", "e2fsck")
     mkfs = ("-b", "4096", "-O", "^has_journal")
     with disk(tmp_path, "ext4", size=400 << 20, mkfs=mkfs) as made:
@@ -99,13 +96,13 @@ def test_files_that_were_moved_by_resizing_the_file_system_are_refused(tmp_path:
             mapped.read()
 
 
-def test_a_file_that_is_being_appended_to_is_refused_or_right(root: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_being_appended_to_is_refused_or_right(root, tmp_path):
     (root / "class").mkdir()
     path = root / "class" / "a"
     path.write_bytes(b"0" * 10_000)
     stop = threading.Event()
 
-    def append() -> None:
+    def append():
         with open(path, "ab", buffering=0) as file:
             while not stop.wait(0.002):
                 file.write(b"1" * 77)
@@ -127,7 +124,7 @@ def test_a_file_that_is_being_appended_to_is_refused_or_right(root: Path, tmp_pa
 
 
 @pytest.mark.parametrize("files", [20, 1])
-def test_few_descriptors_are_enough_for_mapped_files(tmp_path: Path, files: int) -> None:
+def test_few_descriptors_are_enough_for_mapped_files(tmp_path, files):
     with disk(tmp_path, "xfs") as made:  # where every file is opened at every read
         folder = made.mount / "class"
         folder.mkdir()
@@ -143,7 +140,7 @@ def test_few_descriptors_are_enough_for_mapped_files(tmp_path: Path, files: int)
                 read(reader, np.arange(150))
 
 
-def test_a_changed_file_is_read_without_the_check(root: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_read_without_the_check(root, tmp_path):
     (root / "class").mkdir()
     (root / "class" / "a").write_bytes(b"bytes")
     with map_files(root, tmp_path / "bmap").open(check=False) as reader:
@@ -152,7 +149,7 @@ def test_a_changed_file_is_read_without_the_check(root: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("when", ["1960-01-01", "2037-12-31", "2250-01-01", "2400-01-01"])
-def test_files_with_times_of_any_century_are_read(tmp_path: Path, when: str) -> None:
+def test_files_with_times_of_any_century_are_read(tmp_path, when):
     with disk(tmp_path, "xfs") as made:
         (made.mount / "class").mkdir()
         for name in "ab":

@@ -1,11 +1,8 @@
 """Which file of a map is which sample."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +13,14 @@ from dali_storage.backends.extents import map as _maps
 from dali_storage.contract.errors import StaleMapError
 from dali_storage.samples.discovery import from_directory, from_file_list, from_files
 from dali_storage.testing.probes import raises_naming
-from tests.kit.devices import Disk, mounted
+from tests.kit.devices import mounted
 from tests.kit.layouts import contents_of, make_map
 from tests.kit.mapped import NEEDS_ROOT, Mapped
 
 pytestmark = NEEDS_ROOT
 
 
-def test_a_map_is_loaded_once(mapped: Mapped) -> None:
+def test_a_map_is_loaded_once(mapped):
     catalog, bmap = mapped
     with BlockReader(catalog, bmap=bmap), BlockReader(catalog, bmap=str(bmap)):
         assert BlockReader.tree(bmap=bmap).extent_map is _maps.load_map(bmap).map
@@ -32,9 +29,7 @@ def test_a_map_is_loaded_once(mapped: Mapped) -> None:
         assert _maps.load_map(bmap).map is not before
 
 
-def test_a_map_that_was_rewritten_with_the_same_size_and_time_is_loaded_again(
-    mapped: Mapped, tmp_path: Path
-) -> None:
+def test_a_map_that_was_rewritten_with_the_same_size_and_time_is_loaded_again(mapped, tmp_path):
     bmap = mapped[1]
     before, status = _maps.load_map(bmap).map, bmap.stat()
     other = replace(before, created=before.created.replace("20", "19", 1))
@@ -45,7 +40,7 @@ def test_a_map_that_was_rewritten_with_the_same_size_and_time_is_loaded_again(
     assert _maps.load_map(bmap).map.created == other.created
 
 
-def test_part_of_the_mapped_directory_is_read(mapped: Mapped, root: Path, tmp_path: Path) -> None:
+def test_part_of_the_mapped_directory_is_read(mapped, root, tmp_path):
     (root / "list").write_text("b 5\n../other/c 6\n./a 7\n")
     (tmp_path / "link").symlink_to(root)
     catalogs = [
@@ -61,23 +56,21 @@ def test_part_of_the_mapped_directory_is_read(mapped: Mapped, root: Path, tmp_pa
         assert Mapped(catalog, mapped.bmap).read() == contents_of(catalog)
 
 
-def test_samples_that_are_not_in_the_map_are_counted_and_named(mapped: Mapped, root: Path) -> None:
+def test_samples_that_are_not_in_the_map_are_counted_and_named(mapped, root):
     catalog = from_files([f"class/{name}" for name in "axbyzw"], file_root=root)
     message = "4 of 6 samples are not in the map: 'class/x', 'class/y', 'class/z', ...;"
     with raises_naming(StaleMapError, root / "class" / "x", message):
         BlockReader(catalog, bmap=mapped.bmap)
 
 
-def test_part_of_a_mapped_directory_that_is_mounted_elsewhere_is_read(
-    mapped: Mapped, ext4: Disk, root: Path, tmp_path: Path
-) -> None:
+def test_part_of_a_mapped_directory_that_is_mounted_elsewhere_is_read(mapped, ext4, root, tmp_path):
     bmap = make_map(ext4.mount, tmp_path / "all.json")
     with mounted(ext4.device, tmp_path / "elsewhere"):
         catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
         assert Mapped(catalog, bmap).read() == contents_of(catalog)
 
 
-def test_a_map_that_was_made_through_a_link_is_read(root: Path, tmp_path: Path) -> None:
+def test_a_map_that_was_made_through_a_link_is_read(root, tmp_path):
     (root / "sub" / "class").mkdir(parents=True)
     (root / "sub" / "class" / "a").write_bytes(b"bytes")
     (tmp_path / "link").symlink_to(root)
@@ -86,7 +79,7 @@ def test_a_map_that_was_made_through_a_link_is_read(root: Path, tmp_path: Path) 
         assert Mapped(from_directory(directory, file_filters="*"), bmap).read() == [b"bytes"]
 
 
-def test_a_map_that_was_edited_is_refused(mapped: Mapped) -> None:
+def test_a_map_that_was_edited_is_refused(mapped):
     document = json.loads(mapped.bmap.read_text())
     first, second = document["files"][0], document["files"][1]
     first[5], second[5] = second[5], first[5]

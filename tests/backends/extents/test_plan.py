@@ -1,7 +1,5 @@
 """The arithmetic of extents, on a device that is a numpy array."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 
@@ -28,7 +26,7 @@ class Layout:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw):
     block = draw(st.sampled_from([512, 1024, 4096, 16384]))
     files = []
     for _ in range(draw(st.integers(1, 6))):
@@ -51,7 +49,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(block, files)
 
 
-def extent_map(layout: Layout) -> ExtentMap:
+def extent_map(layout):
     counts = [len(extents) for _, extents in layout.files]
     rows = [
         (lo * layout.block, ph * layout.block if ph >= 0 else -1, le * layout.block)
@@ -80,7 +78,7 @@ def extent_map(layout: Layout) -> ExtentMap:
     )
 
 
-def expected(layout: Layout, file: int, disk: bytes) -> bytes:
+def expected(layout, file, disk):
     """A file's content, byte range by byte range, from what an extent is."""
     size, extents = layout.files[file]
     content = bytearray(-(-size // layout.block) * layout.block)
@@ -93,7 +91,7 @@ def expected(layout: Layout, file: int, disk: bytes) -> bytes:
     return bytes(content[:size])
 
 
-def perform(reads: DeviceReads, disk: bytes, most: int) -> None:
+def perform(reads, disk, most):
     for position, memory, length in zip(
         reads.offsets.tolist(), reads.memory.tolist(), reads.lengths.tolist(), strict=True
     ):
@@ -104,7 +102,7 @@ def perform(reads: DeviceReads, disk: bytes, most: int) -> None:
 
 
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([512, 1024, 4096, 12288, 1 << 20]))
-def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int) -> None:
+def test_any_layout_is_read_right(layout, data, most):
     disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
     extents = Extents(extent_map(layout), START_BLOCKS * layout.block, 4096)
     files = np.array(
@@ -129,9 +127,7 @@ def test_any_layout_is_read_right(layout: Layout, data: st.DataObject, most: int
 
 
 @given(layout=layouts(), data=st.data(), most=st.sampled_from([4096, 12288, 1 << 20]))
-def test_any_ranges_of_any_layout_are_read_right(
-    layout: Layout, data: st.DataObject, most: int
-) -> None:
+def test_any_ranges_of_any_layout_are_read_right(layout, data, most):
     disk = np.random.default_rng(1).bytes((START_BLOCKS + DEVICE_BLOCKS) * layout.block)
     mapped = extent_map(layout)
     extents = Extents(mapped, START_BLOCKS * layout.block, 4096)
@@ -158,25 +154,25 @@ def test_any_ranges_of_any_layout_are_read_right(
     assert (memory[nbytes:] == 0xA5).all()
 
 
-def columns(*rows: tuple[int, int, int]) -> DeviceReads:
+def columns(*rows):
     return DeviceReads(*np.array(rows, np.int64).reshape(-1, 3).T)
 
 
-def rows(reads: DeviceReads) -> list[tuple[int, ...]]:
+def rows(reads):
     return list(map(tuple, np.stack([reads.offsets, reads.memory, reads.lengths], 1).tolist()))
 
 
-def test_reads_that_are_adjacent_on_the_device_and_in_memory_are_coalesced() -> None:
+def test_reads_that_are_adjacent_on_the_device_and_in_memory_are_coalesced():
     assert rows(
         columns((0, 100, 10), (10, 110, 5), (15, 116, 5), (21, 121, 5), (26, 126, 1)).coalesced()
     ) == [(0, 100, 15), (15, 116, 5), (21, 121, 6)]
 
 
-def test_no_reads_are_coalesced_and_split_to_none() -> None:
+def test_no_reads_are_coalesced_and_split_to_none():
     assert rows(columns().coalesced().split(4096)) == []
 
 
-def test_long_reads_are_split() -> None:
+def test_long_reads_are_split():
     assert rows(columns((0, 100, 10), (50, 200, 4), (60, 300, 8)).split(4)) == [
         *((0, 100, 4), (4, 104, 4), (8, 108, 2)),
         *((50, 200, 4), (60, 300, 4), (64, 304, 4)),
@@ -186,14 +182,12 @@ def test_long_reads_are_split() -> None:
 @pytest.mark.parametrize(
     ("failed", "culprits"), [([0], [0, 1]), ([1], [1, 2]), ([2], [3]), ([0, 2], [0, 1, 3])]
 )
-def test_a_failed_command_blames_the_planned_reads_that_it_overlaps(
-    failed: list[int], culprits: list[int]
-) -> None:
+def test_a_failed_command_blames_the_planned_reads_that_it_overlaps(failed, culprits):
     planned = columns((0, 0, 10), (10, 10, 10), (20, 20, 10), (100, 30, 10))
     commands = columns((0, 0, 15), (15, 15, 15), (100, 30, 10))
     assert planned.overlapping(commands[np.array(failed)]).tolist() == culprits
 
 
-def test_commands_for_one_planned_read_only_are_found() -> None:
+def test_commands_for_one_planned_read_only_are_found():
     commands = columns((0, 0, 15), (15, 15, 5), (100, 30, 10))
     assert commands.within(columns((10, 10, 10))).tolist() == [1]

@@ -1,12 +1,9 @@
 """Ranges of containers by extent maps, on loop devices. What is expected is in the files."""
 
-from __future__ import annotations
-
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from bmap_tools import create, fiemap
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import (
     BackendUnavailable,
@@ -25,14 +21,13 @@ from dali_storage.contract.errors import (
     StaleMapError,
 )
 from dali_storage.contract.ranges import Ranges
-from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read as read_samples
 from dali_storage.testing.probes import raises_naming
 from dali_storage.testing.ranges import append, rewrite
 from tests.kit.bmap.files import fragment
 from tests.kit.dali import build, take
-from tests.kit.devices import Disk, disk, require, run
+from tests.kit.devices import disk, require, run
 from tests.kit.layouts import (
     defragment,
     make_hostile_files,
@@ -45,20 +40,19 @@ from tests.kit.process import room_for
 
 pytestmark = NEEDS_ROOT
 
-Row: TypeAlias = tuple[int, int, int]
 """A range: file, start, size."""
 
 BLOCK = 4096
 
 
-def catalog_of(paths: Sequence[Path | str], rows: Sequence[Row] | IntArray) -> Catalog:
+def catalog_of(paths, rows):
     named = from_files(paths)
     files, starts, sizes = np.array(rows, np.int64).reshape(-1, 3).T
     ranges = Ranges.of_columns(files, starts, sizes)
     return Catalog(named.root, named.names, named.offsets, np.empty(0, np.int32), ranges)
 
 
-def random_rows(paths: Sequence[Path], count: int, seed: int = 1) -> list[Row]:
+def random_rows(paths, count, seed=1):
     """Ranges of any alignment: most of them short, some of the whole file or empty."""
     random = np.random.default_rng(seed)
     rows = []
@@ -74,16 +68,16 @@ def random_rows(paths: Sequence[Path], count: int, seed: int = 1) -> list[Row]:
     return rows
 
 
-def read(reader: Reader, catalog: Catalog, samples: Sequence[int] | IntArray) -> list[bytes]:
+def read(reader, catalog, samples):
     return read_samples(reader, np.asarray(samples, np.int64), catalog)
 
 
-def expected(paths: Sequence[Path], rows: Sequence[Row]) -> list[bytes]:
+def expected(paths, rows):
     contents = [path.read_bytes() for path in paths]
     return [contents[file][start : start + size] for file, start, size in rows]
 
 
-def require_right(reader: Reader, catalog: Catalog, contents: Sequence[bytes]) -> None:
+def require_right(reader, catalog, contents):
     """In random batches of all sizes."""
     random = np.random.default_rng(2)
     for count in (1, 7, 64, 300):
@@ -99,7 +93,7 @@ DISKS = [
 
 
 @pytest.fixture
-def hostile(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Disk, Any]]:
+def hostile(tmp_path, request):
     """A disk of fragmented, sparse and preallocated files, ranges of them, and the map."""
     file_system, sector = request.param
     with disk(tmp_path, file_system, sector=sector, partition=sector == 4096) as made:
@@ -110,7 +104,7 @@ def hostile(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Di
 
 
 @pytest.mark.parametrize("hostile", DISKS, indirect=True, ids=str)
-def test_ranges_of_hostile_layouts_are_read_right(hostile: tuple[Disk, Any]) -> None:
+def test_ranges_of_hostile_layouts_are_read_right(hostile):
     made, (paths, rows, bmap) = hostile
     mapped, contents = Mapped(catalog_of(paths, rows), bmap), expected(paths, rows)
     for uri in (None, made.image):
@@ -124,10 +118,10 @@ def test_ranges_of_hostile_layouts_are_read_right(hostile: tuple[Disk, Any]) -> 
 
 
 @pytest.mark.parametrize("hostile", [("xfs", 4096)], indirect=True, ids=str)
-def test_ranges_are_read_right_by_nvme_commands(io: str, hostile: tuple[Disk, Any]) -> None:
+def test_ranges_are_read_right_by_nvme_commands(io, hostile):
     made, (paths, rows, bmap) = hostile
     catalog, contents = catalog_of(paths, rows), expected(paths, rows)
-    options: dict[str, Any] = {"io": io, "queue_depth": 16, "max_transfer": 64 << 10}
+    options = {"io": io, "queue_depth": 16, "max_transfer": 64 << 10}
     with XnvmeBlockReader(catalog, bmap=bmap, uri=made.device, **options) as reader:
         require_right(reader, catalog, contents)
 
@@ -136,18 +130,13 @@ def test_ranges_are_read_right_by_nvme_commands(io: str, hostile: tuple[Disk, An
 
 
 @pytest.fixture(scope="module", params=["ext4", "xfs"])
-def shards(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Disk]:
+def shards(request, tmp_path_factory):
     with disk(tmp_path_factory.mktemp("shards"), request.param) as made:
         yield made
 
 
-Opened: TypeAlias = tuple[Reader, Catalog, list[Path], list[bytes]]
-
-
 @pytest.fixture
-def opened(shards: Disk, tmp_path: Path) -> Iterator[Opened]:
+def opened(shards, tmp_path):
     """Two containers of many extents, one of few, and a reader of ranges of them."""
     folder = shards.mount / tmp_path.name
     folder.mkdir()
@@ -162,13 +151,13 @@ def opened(shards: Disk, tmp_path: Path) -> Iterator[Opened]:
         yield reader, catalog, paths, expected(paths, rows)
 
 
-def replace(path: Path) -> None:
+def replace(path):
     twin = path.with_name("twin")
     twin.write_bytes(path.read_bytes())
     os.replace(twin, path)
 
 
-def fallocate(*options: str) -> Callable[[Path], None]:
+def fallocate(*options):
     return lambda path: (run("fallocate", *options, str(path)), None)[1]
 
 
@@ -185,7 +174,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def require_refused(opened: Opened, changed: int) -> None:
+def require_refused(opened, changed):
     """All batches with ranges of one container are refused by its name, and no others."""
     reader, catalog, paths, contents = opened
     files = catalog.files(np.arange(len(catalog)))
@@ -203,7 +192,7 @@ def require_refused(opened: Opened, changed: int) -> None:
         *((change, False) for change in ("rewritten", "replaced", "deleted", "defragmented")),
     ],
 )
-def test_a_changed_container_is_refused_by_name(opened: Opened, change: str, known: bool) -> None:
+def test_a_changed_container_is_refused_by_name(opened, change, known):
     reader, catalog, paths, contents = opened
     if known:
         require_right(reader, catalog, contents)
@@ -211,7 +200,7 @@ def test_a_changed_container_is_refused_by_name(opened: Opened, change: str, kno
     require_refused(opened, 1)
 
 
-def test_the_first_changed_container_of_a_batch_is_named(opened: Opened) -> None:
+def test_the_first_changed_container_of_a_batch_is_named(opened):
     reader, catalog, paths, _ = opened
     for path in paths[1:]:
         defragment(path)
@@ -221,7 +210,7 @@ def test_the_first_changed_container_of_a_batch_is_named(opened: Opened) -> None
 
 
 @pytest.mark.parametrize("clone", ["copied", "cloned in part"])
-def test_a_cloned_container_is_refused_by_name(shards: Disk, opened: Opened, clone: str) -> None:
+def test_a_cloned_container_is_refused_by_name(shards, opened, clone):
     if "ext4" in run("findmnt", "-no", "FSTYPE", str(shards.mount)):
         with pytest.raises(AssertionError, match="not supported"):
             run("cp", "--reflink=always", str(opened[2][1]), str(opened[2][1].with_name("twin")))
@@ -236,7 +225,7 @@ def test_a_cloned_container_is_refused_by_name(shards: Disk, opened: Opened, clo
     require_refused(opened, 1)
 
 
-def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path: Path) -> None:
+def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path):
     """Deduplication leaves no trace in the times, and moves only a part of a container."""
     require("xfs_io")
     with disk(tmp_path, "xfs") as made:
@@ -263,7 +252,7 @@ def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path: Pa
                         read(reader, catalog, moved)
 
 
-def test_a_container_that_gets_a_clone_is_still_read(shards: Disk, opened: Opened) -> None:
+def test_a_container_that_gets_a_clone_is_still_read(shards, opened):
     """XFS then reports its extents as shared, where they were."""
     reader, catalog, paths, contents = opened
     require_right(reader, catalog, contents)
@@ -273,11 +262,9 @@ def test_a_container_that_gets_a_clone_is_still_read(shards: Disk, opened: Opene
     require_right(reader, catalog, contents)
 
 
-def test_space_reserved_behind_the_last_block_is_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_space_reserved_behind_the_last_block_is_not_compared(tmp_path, monkeypatch):
     """XFS may list it as data without an address, until it allocates or frees it."""
-    ends: list[int] = []
+    ends = []
     ask = fiemap.answers
     monkeypatch.setattr(
         "bmap_tools.fiemap.answers", lambda fd, end: (ends.append(end), ask(fd, end))[1]
@@ -292,12 +279,10 @@ def test_space_reserved_behind_the_last_block_is_not_compared(
             assert ends == [9 * 1024]
 
 
-def test_extents_that_cannot_be_compared_are_refused(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extents_that_cannot_be_compared_are_refused(opened, monkeypatch):
     reader, catalog, paths, contents = opened
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise OSError(errno.EIO, "no extents")
 
     assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
@@ -313,9 +298,7 @@ def test_extents_that_cannot_be_compared_are_refused(
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(
-    opened: Opened, tmp_path: Path
-) -> None:
+def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(opened, tmp_path):
     _, catalog, paths, contents = opened
     assert catalog.ranges is not None
     options = {"bmap": str(tmp_path / "bmap.json")}
@@ -332,7 +315,7 @@ def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(
         take(ours, 40)
 
 
-def test_few_descriptors_are_enough_for_mapped_containers(tmp_path: Path) -> None:
+def test_few_descriptors_are_enough_for_mapped_containers(tmp_path):
     with disk(tmp_path, "xfs") as made:  # where every container is opened for every batch
         paths = [made.mount / f"{index:03d}" for index in range(150)]
         for path in paths:
@@ -360,9 +343,7 @@ def test_few_descriptors_are_enough_for_mapped_containers(tmp_path: Path) -> Non
         ((1, 1 << 62, 1 << 62), "bytes at 4,611,686,018,427,387,904"),
     ],
 )
-def test_a_range_outside_its_container_is_refused(
-    root: Path, tmp_path: Path, row: Row, text: str
-) -> None:
+def test_a_range_outside_its_container_is_refused(root, tmp_path, row, text):
     paths = [root / name for name in "ab"]
     for path in paths:
         path.write_bytes(bytes(10_000))
@@ -376,7 +357,7 @@ def test_a_range_outside_its_container_is_refused(
         BlockReader(catalog, bmap=bmap, check=False)
 
 
-def test_a_range_outside_its_container_is_refused_where_it_is_not_mounted(tmp_path: Path) -> None:
+def test_a_range_outside_its_container_is_refused_where_it_is_not_mounted(tmp_path):
     with disk(tmp_path, "ext4") as made:
         (made.mount / "a").write_bytes(bytes(10_000))
         bmap = make_map(made.mount, tmp_path / "bmap.json")
@@ -385,7 +366,7 @@ def test_a_range_outside_its_container_is_refused_where_it_is_not_mounted(tmp_pa
         BlockReader(catalog, bmap=bmap, uri=made.image)
 
 
-def test_any_number_of_ranges_is_compared_with_the_containers() -> None:
+def test_any_number_of_ranges_is_compared_with_the_containers():
     sizes = np.array([1000, 10, 5000])
     files, random = np.repeat([2, 0], 100_000), np.random.default_rng(0)
     starts = random.integers(0, 900, files.size)
@@ -400,9 +381,7 @@ def test_any_number_of_ranges_is_compared_with_the_containers() -> None:
 # Which containers
 
 
-def test_containers_are_found_by_any_path(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_are_found_by_any_path(root, tmp_path, monkeypatch):
     """Shards lie in the root of the map, without class directories."""
     names = ["shard-0.tar", "shard-1.tar"]
     for name in names:
@@ -425,7 +404,7 @@ def test_containers_are_found_by_any_path(
         BlockReader(catalog_of([root / "shard-0.tar", root / "other"], [(0, 0, 9)]), bmap=bmap)
 
 
-def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path: Path) -> None:
+def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path):
     with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
         paths = [made.mount / name for name in "abc"]
         paths[0].write_bytes(b"inside its inode")
@@ -449,9 +428,7 @@ def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path: 
 
 
 @pytest.mark.parametrize("times", [1, 10**9])
-def test_a_bad_sector_is_reported_with_the_sample_that_needs_it(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+def test_a_bad_sector_is_reported_with_the_sample_that_needs_it(root, tmp_path, monkeypatch, times):
     """Samples lie close together, so one read is for all of them."""
     path = root / "shard"
     path.write_bytes(np.random.default_rng(0).bytes(50 * BLOCK))

@@ -1,9 +1,6 @@
 """Samples that have no extents, and are read as files."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +14,7 @@ from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.devices import Disk, disk
-from tests.kit.fake_cuda import Cuda, put_on_gpu
+from tests.kit.fake_cuda import put_on_gpu
 from tests.kit.mapped import NEEDS_ROOT, from_map, map_files, unmounted
 from tests.kit.process import room_for
 
@@ -27,7 +24,7 @@ Inline: TypeAlias = tuple[Disk, Path]
 
 
 @pytest.fixture
-def inline(tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
+def inline(tmp_path):
     """A disk whose smallest file is inside its inode, and its map."""
     with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
         (made.mount / "class").mkdir()
@@ -39,9 +36,7 @@ def inline(tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_sample_without_extents_is_read_as_a_file(
-    inline: Inline, gpus: Cuda, device: str
-) -> None:
+def test_a_sample_without_extents_is_read_as_a_file(inline, gpus, device):
     made, bmap = inline
     catalog = from_directory(made.mount, file_filters="*")
     with BlockReader(catalog, bmap=bmap) as reader:
@@ -53,7 +48,7 @@ def test_a_sample_without_extents_is_read_as_a_file(
             read(reader, np.array([1, 0]))
 
 
-def test_a_file_without_extents_that_changes_its_size_is_refused(inline: Inline) -> None:
+def test_a_file_without_extents_that_changes_its_size_is_refused(inline):
     made, bmap = inline
     catalog = from_directory(made.mount, file_filters="*")
     with BlockReader(catalog, bmap=bmap, check=False) as reader:
@@ -63,7 +58,7 @@ def test_a_file_without_extents_that_changes_its_size_is_refused(inline: Inline)
                 read(reader, np.array([1, 0]))
 
 
-def test_a_sample_without_extents_needs_the_file_system(inline: Inline) -> None:
+def test_a_sample_without_extents_needs_the_file_system(inline):
     made, bmap = inline
     missing = r"1 samples can only be read as files.*class/a"
     with unmounted(made):
@@ -73,7 +68,7 @@ def test_a_sample_without_extents_needs_the_file_system(inline: Inline) -> None:
             assert from_map(bmap, "b").read(uri=made.image) == [b"b" * 10_000]
 
 
-def test_a_fifo_behind_a_link_does_not_block(root: Path, tmp_path: Path) -> None:
+def test_a_fifo_behind_a_link_does_not_block(root, tmp_path):
     (root / "class").mkdir()
     (root / "class" / "a").write_bytes(b"bytes")
     os.mkfifo(root / "fifo")
@@ -85,7 +80,7 @@ def test_a_fifo_behind_a_link_does_not_block(root: Path, tmp_path: Path) -> None
             read(reader, np.arange(2))
 
 
-def test_a_batch_may_have_more_files_than_a_process_may_open(root: Path, tmp_path: Path) -> None:
+def test_a_batch_may_have_more_files_than_a_process_may_open(root, tmp_path):
     (root / "class").mkdir()
     for index in range(300):
         (root / "class" / f"{index:03d}").write_bytes(b"%d" % index)

@@ -1,17 +1,12 @@
 """Containers that are kept open: which ones, for how long, and what is noticed of their changes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -22,7 +17,6 @@ from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.contract.ranges import Ranges
-from dali_storage.contract.reader import Reader
 from dali_storage.testing import make_batch, read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.paths import ROOT
@@ -32,15 +26,15 @@ from tests.kit.tiers import by_tier
 _BYTES = 6000  # of a container, which has two ranges: 0 to 3999 and 3000 to 5999
 
 
-def content(number: int) -> bytes:
+def content(number):
     return np.random.default_rng(number).bytes(_BYTES)
 
 
-def expected(sample: int) -> bytes:
+def expected(sample):
     return content(sample // 2)[3000:] if sample % 2 else content(sample // 2)[:4000]
 
 
-def catalog_of(directory: Path, count: int) -> Catalog:
+def catalog_of(directory, count):
     """Two samples per container; they are written a second time so that time passes."""
     names = [b"%d" % number for number in range(count)]
     files = Catalog.from_names(names, [], os.fsencode(directory))
@@ -49,15 +43,14 @@ def catalog_of(directory: Path, count: int) -> Catalog:
     return replace(files, ranges=Ranges.of_columns(np.repeat(np.arange(count), 2), starts, sizes))
 
 
-Make: TypeAlias = Callable[[int], Catalog]
 """Writes so many containers."""
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[[int], Catalog]:
+def make(tmp_path):
     """Writes containers long ago; returns the catalog of their ranges."""
 
-    def write(count: int) -> Catalog:
+    def write(count):
         for number in range(count):
             (tmp_path / str(number)).write_bytes(content(number))
             os.utime(tmp_path / str(number), (1, 1))
@@ -66,19 +59,17 @@ def make(tmp_path: Path) -> Callable[[int], Catalog]:
     return write
 
 
-def paths_open(catalog: Catalog) -> list[str]:
+def paths_open(catalog):
     """The containers that this process has open, once for each descriptor."""
     return [path for _, path in sorted(descriptors(os.fsdecode(catalog.root)))]
 
 
-def check(reader: Reader, catalog: Catalog, samples: list[int], lane: int = 0) -> None:
+def check(reader, catalog, samples, lane=0):
     got = read(reader, np.array(samples), catalog, lane=lane)
     assert got == [expected(sample) for sample in samples]
 
 
-def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(make, monkeypatch):
     catalog = make(100)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (160, 160))
     with PythonFileReader(catalog) as reader:
@@ -96,9 +87,7 @@ def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(
     assert paths_open(catalog) == []
 
 
-def test_a_batch_may_have_more_containers_than_may_stay_open(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_may_have_more_containers_than_may_stay_open(make, monkeypatch):
     monkeypatch.setattr(containers, "_MOST_OPEN", 3)
     catalog = make(200)
     samples = np.random.default_rng(3).permutation(400).tolist()
@@ -109,12 +98,12 @@ def test_a_batch_may_have_more_containers_than_may_stay_open(
         assert len(paths_open(catalog)) == 3
 
 
-def test_all_lanes_share_few_descriptors(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_lanes_share_few_descriptors(make, monkeypatch):
     monkeypatch.setattr(containers, "_MOST_OPEN", 2)
     catalog, most = make(30), list[int]()
     with PythonFileReader(catalog, lanes=4) as reader:
 
-        def run(lane: int) -> None:
+        def run(lane):
             random = np.random.default_rng(lane)
             for _ in range(by_tier(20, 100)):
                 check(reader, catalog, random.integers(0, 60, 8).tolist(), lane)
@@ -125,9 +114,7 @@ def test_all_lanes_share_few_descriptors(make: Make, monkeypatch: pytest.MonkeyP
     assert max(most) <= 2 + 4  # kept, and one more in each lane
 
 
-def test_a_lane_that_has_read_lets_others_close_its_containers(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lane_that_has_read_lets_others_close_its_containers(make, monkeypatch):
     monkeypatch.setattr(containers, "_MOST_OPEN", 3)
     catalog = make(8)
     with PythonFileReader(catalog) as reader:
@@ -161,14 +148,14 @@ print("read all")
 
 
 @pytest.mark.long
-def test_a_thousand_containers_are_read_at_a_limit_of_256_files(make: Make) -> None:
+def test_a_thousand_containers_are_read_at_a_limit_of_256_files(make):
     command = [sys.executable, "-c", MANY, os.fsdecode(make(1000).root)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert run.stdout == "read all\n", run.stderr
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])
-def test_few_descriptors_are_enough_for_containers(make: Make, left: int) -> None:
+def test_few_descriptors_are_enough_for_containers(make, left):
     catalog = make(10)
     samples = [4, *np.random.default_rng(left).permutation(20).tolist()]
     with PythonFileReader(catalog) as reader:
@@ -178,9 +165,7 @@ def test_few_descriptors_are_enough_for_containers(make: Make, left: int) -> Non
                 check(reader, catalog, samples)
 
 
-def test_no_descriptor_at_all_is_refused_with_the_limit(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_descriptor_at_all_is_refused_with_the_limit(make, monkeypatch):
     monkeypatch.setattr(opening, "_PATIENCE_S", 0.02)
     catalog = make(3)
     with PythonFileReader(catalog) as reader:
@@ -190,9 +175,7 @@ def test_no_descriptor_at_all_is_refused_with_the_limit(
         check(reader, catalog, [2, 0])
 
 
-def test_a_container_replaced_while_it_was_closed_is_refused(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_replaced_while_it_was_closed_is_refused(make, tmp_path, monkeypatch):
     """Also if the old one is back when the batch has been read."""
     monkeypatch.setattr(containers, "_MOST_OPEN", 1)
     catalog = make(3)
@@ -206,7 +189,7 @@ def test_a_container_replaced_while_it_was_closed_is_refused(
         twin.rename(tmp_path / "0")
         batch = make_batch(reader, np.array([0, 2]), catalog)
 
-        def put_back(*arguments: Any) -> Any:
+        def put_back(*arguments):
             (tmp_path / "old").rename(tmp_path / "0")
             return before(*arguments)
 
@@ -219,14 +202,12 @@ def test_a_container_replaced_while_it_was_closed_is_refused(
         check(reader, catalog, [0, 2])
 
 
-def test_a_container_written_while_it_is_read_is_refused(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_written_while_it_is_read_is_refused(make, tmp_path, monkeypatch):
     catalog = make(3)
     with PythonFileReader(catalog) as reader:
         check(reader, catalog, [0, 2, 4])
 
-        def write(*arguments: Any) -> Any:
+        def write(*arguments):
             with open(tmp_path / "1", "r+b") as file:
                 file.write(b"x")
             return before(*arguments)
@@ -238,9 +219,7 @@ def test_a_container_written_while_it_is_read_is_refused(
 
 
 @pytest.mark.parametrize("most", [1, 100])
-def test_a_container_with_another_mode_or_link_is_not_refused(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_a_container_with_another_mode_or_link_is_not_refused(make, tmp_path, monkeypatch, most):
     """The time of status change changes with each, and with a rename to and fro."""
     monkeypatch.setattr(containers, "_MOST_OPEN", most)
     catalog = make(2)
@@ -254,7 +233,7 @@ def test_a_container_with_another_mode_or_link_is_not_refused(
         check(reader, catalog, [0, 2])
 
 
-def test_a_directory_in_the_path_that_is_another_now_is_noticed(make: Make, tmp_path: Path) -> None:
+def test_a_directory_in_the_path_that_is_another_now_is_noticed(make, tmp_path):
     make(1)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -269,7 +248,7 @@ def test_a_directory_in_the_path_that_is_another_now_is_noticed(make: Make, tmp_
             read(reader, np.array([0]), catalog)
 
 
-def test_the_first_sample_beyond_the_end_is_named(make: Make, tmp_path: Path) -> None:
+def test_the_first_sample_beyond_the_end_is_named(make, tmp_path):
     catalog = make(2)
     os.truncate(tmp_path / "1", 5000)
     with PythonFileReader(catalog) as reader:
@@ -279,7 +258,7 @@ def test_the_first_sample_beyond_the_end_is_named(make: Make, tmp_path: Path) ->
         check(reader, catalog, [0, 2])
 
 
-def test_a_fifo_as_container_is_named_without_blocking(make: Make, tmp_path: Path) -> None:
+def test_a_fifo_as_container_is_named_without_blocking(make, tmp_path):
     catalog = make(2)
     os.unlink(tmp_path / "1")
     os.mkfifo(tmp_path / "1")
@@ -289,7 +268,7 @@ def test_a_fifo_as_container_is_named_without_blocking(make: Make, tmp_path: Pat
         check(reader, catalog, [0])
 
 
-def test_a_range_behind_8_gib_is_read(tmp_path: Path) -> None:
+def test_a_range_behind_8_gib_is_read(tmp_path):
     start = (8 << 30) + 4097
     with open(tmp_path / "0", "wb") as file:
         file.seek(start)
@@ -298,17 +277,15 @@ def test_a_range_behind_8_gib_is_read(tmp_path: Path) -> None:
     ranges = Ranges.of_columns(np.array([0]), np.array([start]), np.array([5]))
     catalog = replace(files, ranges=ranges)
     for options in ({}, {"direct": True}, {"io": "preadv"}):
-        with PythonFileReader(catalog, **options) as reader:  # type: ignore[arg-type]
+        with PythonFileReader(catalog, **options) as reader:
             assert read(reader, np.array([0, 0]), catalog) == [b"right"] * 2
 
 
-def test_an_error_of_the_storage_names_container_and_sample(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_storage_names_container_and_sample(make, monkeypatch):
     """Reads are short besides, and must be continued."""
     catalog = make(3)
 
-    def stunted(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+    def stunted(fds, iovecs, starts, rw_flags):
         short = iovecs.copy()
         short["len"] = np.minimum(short["len"], 1000)
         results = whole(fds, short, starts, rw_flags)
@@ -331,8 +308,8 @@ def test_an_error_of_the_storage_names_container_and_sample(
 @pytest.mark.parametrize("options", [{}, {"direct": True}, {"io": "preadv"}])
 @pytest.mark.parametrize("fails_again", [True, False])
 def test_the_sample_whose_bytes_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], fails_again: bool
-) -> None:
+    tmp_path, monkeypatch, options, fails_again
+):
     """All samples are one span, which is read in pieces of several samples each."""
     size, count, bad = 90_001, 20, 7
     (tmp_path / "0").write_bytes(np.random.default_rng(0).bytes(size * count))
@@ -341,7 +318,7 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
     catalog = replace(files, ranges=Ranges.of_columns(rows * 0, rows * size, rows * 0 + size))
     left = [2 if fails_again else 1]
 
-    def fail(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+    def fail(fds, iovecs, starts, rw_flags):
         results = whole(fds, iovecs, starts, rw_flags)
         ends = starts + iovecs["len"][:, 0].astype(np.int64)
         touches = (starts <= bad * size + 50_000) & (ends > bad * size + 50_000)
@@ -366,7 +343,7 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
         read(reader, rows, catalog)
 
 
-def test_two_readers_read_one_container(make: Make) -> None:
+def test_two_readers_read_one_container(make):
     catalog = make(2)
     with PythonFileReader(catalog) as one:
         with PythonFileReader(catalog, direct=True) as other:
@@ -376,8 +353,8 @@ def test_two_readers_read_one_container(make: Make) -> None:
 
 
 def test_containers_on_a_remote_file_system_are_read_without_the_interpreter_lock(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make, monkeypatch
+):
     monkeypatch.setattr(opening, "_LOCAL", frozenset())
     monkeypatch.setattr(libc, "openat2_with_gil", None)
     monkeypatch.setattr(libc, "statx_with_gil", None)
@@ -387,14 +364,14 @@ def test_containers_on_a_remote_file_system_are_read_without_the_interpreter_loc
         check(reader, catalog, [0, 3, 5])
 
 
-def test_containers_without_direct_io_are_refused_at_opening() -> None:
+def test_containers_without_direct_io_are_refused_at_opening():
     files = Catalog.from_names([b"/proc/version"], [])
     ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([5]))
     with raises_naming(OSError, "/proc/version", "direct=False"):
         PythonFileReader(replace(files, ranges=ranges), direct=True)
 
 
-def test_a_reader_allocates_nothing_for_each_row_of_a_catalog(tmp_path: Path) -> None:
+def test_a_reader_allocates_nothing_for_each_row_of_a_catalog(tmp_path):
     import tracemalloc
 
     (tmp_path / "0").write_bytes(content(0))

@@ -1,20 +1,15 @@
 """File systems that are mounted in a namespace of the test: in user space, and in layers."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.kit import mounts, namespace
-from tests.kit.trees import Tree
 
 FIRST, *OTHERS = mounts.KINDS
 LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS]
 
 
 @pytest.mark.parametrize("kind", [FIRST, *LONG])
-def test_the_samples_of_a_mount_are_those_of_dali(kind: str, tree: Tree, tmp_path: Path) -> None:
+def test_the_samples_of_a_mount_are_those_of_dali(kind, tree, tmp_path):
     root = tree(40, sizes=(700, 0, 4096, 1, 9000))
     arguments = "-m", "tests.kit.mounts", kind, root, tmp_path
     done = namespace.run(namespace.MOUNT, *arguments, capture_output=True)

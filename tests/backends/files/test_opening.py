@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +9,6 @@ import pytest
 from dali_storage.backends.files import opening
 from dali_storage.backends.linux import libc
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
@@ -21,9 +16,7 @@ from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors
 
 
-def test_files_on_a_remote_file_system_are_read_without_the_interpreter_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_on_a_remote_file_system_are_read_without_the_interpreter_lock(tmp_path, monkeypatch):
     assert opening.is_local(os.fsencode(tmp_path))
     assert not opening.is_local(b"/proc")
     assert not opening.is_local(b"/no/such/directory")
@@ -38,16 +31,14 @@ def test_files_on_a_remote_file_system_are_read_without_the_interpreter_lock(
         assert read(reader, np.arange(5)) == contents
 
 
-def test_files_are_opened_by_a_kernel_without_openat2(
-    one_file: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_opened_by_a_kernel_without_openat2(one_file, monkeypatch):
     monkeypatch.setattr(opening, "_OPENAT2", 100_000)  # ENOSYS
     with PythonFileReader(one_file) as reader:
         assert read(reader, np.array([0, 0])) == [b"bytes"] * 2
 
 
 @pytest.fixture
-def fds(file: Path) -> Iterator[list[int]]:
+def fds(file):
     """Descriptors of a file that nothing else opens."""
     opened = [os.open(file, os.O_RDONLY) for _ in range(8)]
     yield opened
@@ -55,11 +46,11 @@ def fds(file: Path) -> Iterator[list[int]]:
         os.close(fd)
 
 
-def numbers(file: Path) -> set[int]:
+def numbers(file):
     return {fd for fd, _ in descriptors(file)}
 
 
-def test_exactly_the_given_descriptors_are_closed(fds: list[int], file: Path) -> None:
+def test_exactly_the_given_descriptors_are_closed(fds, file):
     still_open = set(fds)
     for closed in ([], [-1, -1], [fds[3]], [fds[0], -1, fds[7], fds[1], fds[5]]):
         opening.close_all(closed)
@@ -68,9 +59,7 @@ def test_exactly_the_given_descriptors_are_closed(fds: list[int], file: Path) ->
 
 
 @pytest.mark.parametrize("point", range(1, 20))
-def test_ctrl_c_while_closing_leaves_no_descriptor_open(
-    fds: list[int], file: Path, point: int
-) -> None:
+def test_ctrl_c_while_closing_leaves_no_descriptor_open(fds, file, point):
     with contextlib.suppress(KeyboardInterrupt), interrupted(opening.close_all, point):
         opening.close_all([-1, *fds[:3], *fds[5:]])
     assert numbers(file) == set(fds[3:5])
@@ -78,11 +67,11 @@ def test_ctrl_c_while_closing_leaves_no_descriptor_open(
 
 @pytest.mark.parametrize("point", range(40))
 @pytest.mark.parametrize("opened", [0, 1, 8])
-def test_ctrl_c_leaves_none_of_the_open_files_open(file: Path, opened: int, point: int) -> None:
-    def use() -> None:
+def test_ctrl_c_leaves_none_of_the_open_files_open(file, opened, point):
+    def use():
         pass
 
-    def run() -> None:
+    def run():
         with opening.open_files() as fds:
             fds += opener
             use()
@@ -94,7 +83,7 @@ def test_ctrl_c_leaves_none_of_the_open_files_open(file: Path, opened: int, poin
     assert not descriptors(file)
 
 
-def test_an_open_file_that_cannot_be_sized_is_named() -> None:
+def test_an_open_file_that_cannot_be_sized_is_named():
     with raises_naming(OSError, "the/path") as caught:
         opening.regular_sizes([1_000_000], [b"the/path"], local=True)
     assert caught.value.errno == errno.EBADF

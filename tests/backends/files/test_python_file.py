@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import errno
 import os
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +13,6 @@ from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import SampleSizeChanged
 from dali_storage.contract.ranges import Ranges
-from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory, from_files
 from dali_storage.testing import (
     RangeTests,
@@ -36,20 +32,20 @@ class TestAio(RangeTests, ReaderTests):
     batches = by_tier(300, 5_000)
     openings = by_tier(30, 500)
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return PythonFileReader(catalog)
 
 
 @pytest.mark.long
 @of_reading
 class TestOneLane(RangeTests, ReaderTests):
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return PythonFileReader(catalog, lanes=1)
 
 
 @of_reading
 class TestDirect(RangeTests, ReaderTests):
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return PythonFileReader(catalog, direct=True, lanes=3)
 
 
@@ -57,20 +53,20 @@ class TestDirect(RangeTests, ReaderTests):
 class TestPreadv(RangeTests, ReaderTests):
     batches = by_tier(300, 1_500)
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return PythonFileReader(catalog, io="preadv")
 
 
 @pytest.mark.long
 @of_reading
 class TestPreadvDirect(RangeTests, ReaderTests):
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return PythonFileReader(catalog, io="preadv", direct=True)
 
 
-def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path: Path) -> None:
+def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path):
     class Writing(ReaderTests):
-        def open(self, catalog: Catalog) -> Reader:
+        def open(self, catalog):
             reader = PythonFileReader(catalog)
             reader._files.flags |= os.O_RDWR
             return reader
@@ -93,7 +89,7 @@ class TestFiles(FileTests):
     ways_of_large = ways[:2] + ways[3:]
 
 
-def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path: Path) -> None:
+def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path):
     (tmp_path / "first").write_bytes(b"first")
     catalog = from_files([str(tmp_path / "first"), "/proc/version"])
     with PythonFileReader(catalog, direct=True) as reader:
@@ -102,14 +98,14 @@ def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path: Pat
             read(reader, np.array([0, 1]))
 
 
-def test_a_fifo_is_named_without_blocking(tmp_path: Path) -> None:
+def test_a_fifo_is_named_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     refused = raises_naming(OSError, tmp_path / "fifo", "not a regular file")
     with PythonFileReader(from_files([str(tmp_path / "fifo")])) as reader, refused:
         read(reader, np.array([0]))
 
 
-def test_a_file_replaced_by_a_fifo_does_not_block(one_file: Catalog, tmp_path: Path) -> None:
+def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
     with PythonFileReader(one_file) as reader:
         batch = make_known_batch(reader, np.array([0]))
         os.unlink(tmp_path / "file")
@@ -121,16 +117,14 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file: Catalog, tmp_path: P
 
 
 @pytest.mark.parametrize("copying_lanes", [None, 1, 64])
-def test_copying_lanes_are_for_the_prefetcher(copying_lanes: int | None) -> None:
+def test_copying_lanes_are_for_the_prefetcher(copying_lanes):
     with PythonFileReader(from_files(["x"]), copying_lanes=copying_lanes) as reader:
         assert reader.cooperative
         assert reader.copying_lanes == copying_lanes
 
 
 @pytest.mark.parametrize(("copying_lanes", "expected"), [(None, 3), (1, 1), (64, 64)])
-def test_lanes_copy_ranges_on_all_processors(
-    monkeypatch: pytest.MonkeyPatch, copying_lanes: int | None, expected: int
-) -> None:
+def test_lanes_copy_ranges_on_all_processors(monkeypatch, copying_lanes, expected):
     monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
     ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([1]))
     catalog = replace(Catalog.from_names([b"x"], []), ranges=ranges)
@@ -156,7 +150,7 @@ for io in (None, "aio", "preadv"):
 """
 
 
-def test_without_kernel_aio_preadv_reads_with_one_warning(one_file: Catalog) -> None:
+def test_without_kernel_aio_preadv_reads_with_one_warning(one_file):
     run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
     lines = run.stdout.splitlines()
     assert lines[:2] == ["works: True", "None reads bytes by preadv"], run.stderr
@@ -167,7 +161,7 @@ def test_without_kernel_aio_preadv_reads_with_one_warning(one_file: Catalog) -> 
     assert run.stderr.count("RuntimeWarning: python-file: reading by preadv, which is slower") == 1
 
 
-def test_without_preadv_kernel_aio_reads(one_file: Catalog) -> None:
+def test_without_preadv_kernel_aio_reads(one_file):
     run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
     lines = run.stdout.splitlines()
     assert lines[:3] == ["works: True", "None reads bytes by aio", "aio reads bytes by aio"]
@@ -176,16 +170,14 @@ def test_without_preadv_kernel_aio_reads(one_file: Catalog) -> None:
     assert run.stderr == ""
 
 
-def test_without_either_the_backend_is_unavailable(one_file: Catalog) -> None:
+def test_without_either_the_backend_is_unavailable(one_file):
     run = run_without([IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
     lines = run.stdout.splitlines()
     assert lines[0] == "works: False", run.stderr
     assert [" is refused: " in line for line in lines[1:]] == [True] * 3
 
 
-def test_many_open_readers_share_the_contexts_of_those_that_read(
-    one_file: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_open_readers_share_the_contexts_of_those_that_read(one_file, monkeypatch):
     """To destroy a context takes 30 ms."""
     monkeypatch.setattr(aio, "_idle", defaultdict(list))
     monkeypatch.setattr(aio, "_open", contexts := dict[int, int]())
@@ -199,7 +191,7 @@ def test_many_open_readers_share_the_contexts_of_those_that_read(
     assert [*contexts] == [made]
 
 
-def forget_pages(path: Path, start: int) -> None:
+def forget_pages(path, start):
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, start, 0, os.POSIX_FADV_DONTNEED)
@@ -209,9 +201,7 @@ def forget_pages(path: Path, start: int) -> None:
 @pytest.mark.parametrize(("old", "new"), [(0, 10), (100, 200), (4096, 8192), (65536, 131072)])
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("io", ["aio", "preadv"])
-def test_what_was_appended_and_is_not_cached_is_seen(
-    tmp_path: Path, old: int, new: int, direct: bool, io: Any
-) -> None:
+def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct, io):
     content = np.random.default_rng(old).bytes(new)
     (tmp_path / "file").write_bytes(content[:old])
     with PythonFileReader(from_files([str(tmp_path / "file")]), direct=direct, io=io) as reader:
@@ -226,15 +216,15 @@ def test_what_was_appended_and_is_not_cached_is_seen(
 
 @pytest.mark.parametrize("io", ["aio", "preadv"])
 def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cached(
-    tmp_path: Path, io: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, io, monkeypatch
+):
     (tmp_path / "class").mkdir()
     catalog = write_packed(tmp_path)
     samples, yielded, cached = np.arange(len(catalog)), list[bool](), [True]
     with PythonFileReader(catalog, io=io) as reader:
         whole = reader._read
 
-        def look(fds: Any, iovecs: Any, starts: Any, rw_flags: int) -> Any:
+        def look(fds, iovecs, starts, rw_flags):
             """Whether pages are cached is the test's business, and not the kernel's."""
             results = whole(fds, iovecs, starts, 0)
             if rw_flags & os.RWF_NOWAIT and not cached[0]:
@@ -254,9 +244,7 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
         assert yielded
 
 
-def test_files_are_read_by_a_kernel_without_huge_pages(
-    one_file: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_by_a_kernel_without_huge_pages(one_file, monkeypatch):
     monkeypatch.setattr("mmap.MADV_HUGEPAGE", 1_000_000)  # EINVAL
     with PythonFileReader(one_file) as reader:
         assert read(reader, np.array([0])) == [b"bytes"]
@@ -268,7 +256,7 @@ class Stunted:
     bad = 10**9
 
     @classmethod
-    def read(cls, whole, fds, iovecs, offsets, rw_flags=0):  # type: ignore[no-untyped-def]
+    def read(cls, whole, fds, iovecs, offsets, rw_flags=0):
         results = np.zeros(len(offsets), np.int64)
         for index, fd in enumerate(np.asarray(fds).tolist()):
             if offsets[index] >= cls.bad:
@@ -283,11 +271,11 @@ class Stunted:
 
 
 @pytest.fixture(params=["aio", "preadv"])
-def stunted_io(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+def stunted_io(request, monkeypatch):
     """An `io` whose reads are stunted."""
     by_aio, by_preadv = aio.read, preadv.read
 
-    def read_by_aio(depth: int, *arguments: Any) -> Any:
+    def read_by_aio(depth, *arguments):
         return Stunted.read(partial(by_aio, depth), *arguments)
 
     monkeypatch.setattr(aio, "read", read_by_aio)
@@ -295,7 +283,7 @@ def stunted_io(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return request.param
 
 
-def test_a_short_read_is_continued(tmp_path: Path, stunted_io: Any) -> None:
+def test_a_short_read_is_continued(tmp_path, stunted_io):
     contents = [
         np.random.default_rng(size).bytes(size) for size in (0, 999, 1000, 1001, 4096, 9999)
     ]
@@ -308,8 +296,8 @@ def test_a_short_read_is_continued(tmp_path: Path, stunted_io: Any) -> None:
 
 
 def test_a_bad_sector_in_mid_file_is_an_error_and_not_a_change_of_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stunted_io: Any
-) -> None:
+    tmp_path, monkeypatch, stunted_io
+):
     (tmp_path / "file").write_bytes(bytes(9999))
     monkeypatch.setattr(Stunted, "bad", 3000)
     with PythonFileReader(from_files([str(tmp_path / "file")]), io=stunted_io) as reader:

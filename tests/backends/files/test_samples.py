@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dali_storage.backends.files import opening
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 from tests.kit.paths import ROOT
@@ -85,13 +81,13 @@ print("read")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for index in range(200):
         (tmp_path / str(index)).write_bytes(bytes([index]) * (1000 * (index % 5)))
     return tmp_path
 
 
-def run(folder: Path, scripts: list[str], opened: str) -> None:
+def run(folder, scripts, opened):
     module = "python_file" if "Python" in opened else "xnvme_file"
     program = (
         f"{FEW_FILES}\nfrom dali_storage.backends.{module} import *\nopen_reader = lambda: {opened}"
@@ -108,31 +104,27 @@ def run(folder: Path, scripts: list[str], opened: str) -> None:
         *(pytest.param(it, marks=pytest.mark.long) for it in ("io='aio'", "direct=True")),
     ],
 )
-def test_few_descriptors_are_enough_for_files(folder: Path, options: str) -> None:
+def test_few_descriptors_are_enough_for_files(folder, options):
     run(folder, [ONE_LANE, MANY_LANES], f"PythonFileReader(catalog, {options})")
 
 
 @pytest.mark.parametrize("options", ["io='io_uring'", "io='emu', queue_depth=4"])
-def test_few_descriptors_are_enough_for_libxnvme(
-    xnvme: Library, folder: Path, options: str
-) -> None:
+def test_few_descriptors_are_enough_for_libxnvme(xnvme, folder, options):
     require_io(xnvme, options.split("'")[1])
     run(folder, [ONE_LANE, MANY_LANES], f"XnvmeFileReader(catalog, {options})")
 
 
-def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(folder: Path) -> None:
+def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(folder):
     run(folder, [NO_FILES], "PythonFileReader(catalog, lanes=1)")
 
 
-def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 100)
     with PythonFileReader(from_files([str(tmp_path / "a"), str(tmp_path / "b")])) as reader:
         read(reader, np.array([0]))
 
-        def meanwhile(fds: list[int], paths: list[bytes], local: bool) -> np.ndarray:
+        def meanwhile(fds, paths, local):
             reader._files.forget(np.array([0]))  # as read() in another lane does
             monkeypatch.undo()
             return opening.regular_sizes(fds, paths, local)
@@ -141,7 +133,7 @@ def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(
         assert reader.sizes(np.array([0, 1]), 0).tolist() == [100, 100]
 
 
-def test_files_that_were_sized_and_not_read_do_not_stay_open(tmp_path: Path) -> None:
+def test_files_that_were_sized_and_not_read_do_not_stay_open(tmp_path):
     for index in range(100):
         (tmp_path / str(index)).write_bytes(bytes(100))
     catalog = from_files([f"{tmp_path}/{index}" for index in range(100)])

@@ -1,7 +1,5 @@
 """Bus addresses of GPU memory: the module dmabuf_import, the driver API and sysfs as stand-ins."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -9,10 +7,7 @@ import gc
 import itertools
 import os
 import secrets
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,17 +26,14 @@ from tests.kit.dmabuf_import import (
     DETACH,
     GET_MAP,
     ORDERING,
-    Driver,
-    Module,
-    Segments,
 )
-from tests.kit.gpu_machine import NVME, GpuMachine
+from tests.kit.gpu_machine import NVME
 from tests.kit.interrupts import ends_at
 from tests.kit.process import descriptors
 
 
 @pytest.fixture(autouse=True)
-def no_descriptor_stays_open(tmp_path: Path) -> Iterator[None]:
+def no_descriptor_stays_open(tmp_path):
     """Neither of the module nor of a dma-buf."""
     before = descriptors(below="/memfd:dma-buf")
     yield
@@ -55,9 +47,7 @@ def no_descriptor_stays_open(tmp_path: Path) -> Iterator[None]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_bus_addresses_are_those_of_the_segments_in_their_order(
-    peer_memory: PeerMemory, module: Module, data: st.DataObject
-) -> None:
+def test_bus_addresses_are_those_of_the_segments_in_their_order(peer_memory, module, data):
     pages = ARENA // 4096
     cuts = data.draw(st.lists(st.integers(1, pages - 1), unique=True, max_size=20))
     ends = [0, *sorted(cuts), pages]
@@ -82,9 +72,7 @@ def test_bus_addresses_are_those_of_the_segments_in_their_order(
     assert not module.attached
 
 
-def test_the_whole_memory_is_exported_and_attached_under_the_lock(
-    peer_memory: PeerMemory, module: Module, libcuda: Driver
-) -> None:
+def test_the_whole_memory_is_exported_and_attached_under_the_lock(peer_memory, module, libcuda):
     buffer = peer_memory.allocate(ARENA)
     assert libcuda.exported == [(buffer.address, ARENA, 1)]  # 1: as a dma-buf
     assert module.locks == [True]
@@ -97,9 +85,7 @@ def test_the_whole_memory_is_exported_and_attached_under_the_lock(
     del buffer, other
 
 
-def test_an_attachment_lasts_as_long_as_the_last_slice(
-    peer_memory: PeerMemory, module: Module
-) -> None:
+def test_an_attachment_lasts_as_long_as_the_last_slice(peer_memory, module):
     part = peer_memory.allocate(ARENA)[4096:][:10]
     gc.collect()
     (number,) = module.attached
@@ -110,9 +96,7 @@ def test_an_attachment_lasts_as_long_as_the_last_slice(
 
 
 @pytest.mark.parametrize("ordering", [0, 100, 200])
-def test_writes_are_flushed_only_if_the_gpu_does_not_order_them(
-    module: Module, libcuda: Driver, machine: GpuMachine, ordering: int
-) -> None:
+def test_writes_are_flushed_only_if_the_gpu_does_not_order_them(module, libcuda, machine, ordering):
     libcuda.attributes[ORDERING] = ordering
     peer_memory = PeerMemory(0, NVME, str(machine.base))
     with ThreadPoolExecutor(1) as lane:  # which has not used the GPU before
@@ -140,8 +124,8 @@ def test_writes_are_flushed_only_if_the_gpu_does_not_order_them(
     ],
 )
 def test_addresses_that_cannot_be_those_of_the_memory_are_refused(
-    peer_memory: PeerMemory, module: Module, segments: Segments, message: str
-) -> None:
+    peer_memory, module, segments, message
+):
     module.segments = segments
     with pytest.raises(BackendUnavailable, match=message) as caught:
         peer_memory.allocate(ARENA)
@@ -152,8 +136,8 @@ def test_addresses_that_cannot_be_those_of_the_memory_are_refused(
 
 @pytest.mark.parametrize("verifies", [False, True])
 def test_numbers_with_attachments_of_other_processes_are_not_used(
-    peer_memory: PeerMemory, module: Module, monkeypatch: pytest.MonkeyPatch, verifies: bool
-) -> None:
+    peer_memory, module, monkeypatch, verifies
+):
     module.verifies = verifies
     monkeypatch.setattr(secrets, "randbelow", lambda _: 0)
     first = peer_memory.allocate(ARENA)
@@ -169,9 +153,7 @@ def test_numbers_with_attachments_of_other_processes_are_not_used(
     assert module.attached == others
 
 
-def test_if_all_numbers_have_attachments_the_remedy_is_named(
-    peer_memory: PeerMemory, module: Module
-) -> None:
+def test_if_all_numbers_have_attachments_the_remedy_is_named(peer_memory, module):
     others = {number: [(BAR1, ARENA)] for number in range(100, 40_000)}
     module.attached |= others
     with pytest.raises(BackendUnavailable, match=r"attachments .* 64 numbers.*restart the machine"):
@@ -193,8 +175,8 @@ def test_if_all_numbers_have_attachments_the_remedy_is_named(
     ],
 )
 def test_a_call_that_fails_is_named_and_nothing_stays_attached(
-    peer_memory: PeerMemory, module: Module, request_: int, number: int, message: str
-) -> None:
+    peer_memory, module, request_, number, message
+):
     module.fails[request_] = number
     with pytest.raises(OSError, match=message) as caught:
         peer_memory.allocate(ARENA)
@@ -204,25 +186,21 @@ def test_a_call_that_fails_is_named_and_nothing_stays_attached(
 
 
 @pytest.mark.parametrize("request_", [ATTACH, GET_MAP])
-def test_a_ctrl_c_leaves_nothing_attached(
-    peer_memory: PeerMemory, module: Module, request_: int
-) -> None:
+def test_a_ctrl_c_leaves_nothing_attached(peer_memory, module, request_):
     module.fails[request_] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         peer_memory.allocate(ARENA)
     assert not module.attached
 
 
-def test_a_ctrl_c_while_memory_is_detached_detaches_nothing_of_others(
-    peer_memory: PeerMemory, module: Module
-) -> None:
+def test_a_ctrl_c_while_memory_is_detached_detaches_nothing_of_others(peer_memory, module):
     others = [(BAR1 + ARENA, ARENA)]
     for instruction in itertools.count():
         buffer = peer_memory.allocate(ARENA)
         (number,), (fds,) = module.attached, peer_memory._attached.values()
         opened = {fd: os.fstat(fd).st_ino for fd in fds}
 
-        def detach(fds: list[int] = fds) -> None:
+        def detach(fds=fds):
             dmabuf._close(os.getpid(), fds)
 
         is_interrupted = ends_at(instruction, dmabuf, detach)
@@ -242,12 +220,10 @@ def test_a_ctrl_c_while_memory_is_detached_detaches_nothing_of_others(
     assert instruction > 20
 
 
-def test_buffers_that_two_lanes_make_at_once_are_both_detached(
-    peer_memory: PeerMemory, module: Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_buffers_that_two_lanes_make_at_once_are_both_detached(peer_memory, module, monkeypatch):
     opened = os.open
 
-    def open_slowly(*arguments: Any) -> int:
+    def open_slowly(*arguments):
         monkeypatch.setattr(os, "open", opened)
         peer_memory.allocate(ARENA)  # by the other lane, which lets go of it
         return opened(*arguments)
@@ -260,10 +236,8 @@ def test_buffers_that_two_lanes_make_at_once_are_both_detached(
     del buffer
 
 
-def test_a_device_that_is_not_the_module_is_an_error(
-    peer_memory: PeerMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ioctl(*_: Any) -> int:
+def test_a_device_that_is_not_the_module_is_an_error(peer_memory, monkeypatch):
+    def ioctl(*_):
         raise OSError(errno.ENOTTY, "")
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
@@ -272,9 +246,7 @@ def test_a_device_that_is_not_the_module_is_an_error(
     assert caught.value.errno == errno.ENOTTY
 
 
-def test_memory_that_cannot_be_exported_is_an_error(
-    peer_memory: PeerMemory, module: Module, libcuda: Driver
-) -> None:
+def test_memory_that_cannot_be_exported_is_an_error(peer_memory, module, libcuda):
     libcuda.code = 801
     message = r"GPU 0: cuMemGetHandleForAddressRange: CUDA_ERROR_OF_A_TEST \(801\)"
     with pytest.raises(BackendUnavailable, match=message):
@@ -282,9 +254,7 @@ def test_memory_that_cannot_be_exported_is_an_error(
     assert module.calls == []
 
 
-def test_a_module_that_is_unloaded_meanwhile_is_an_error(
-    peer_memory: PeerMemory, machine: GpuMachine
-) -> None:
+def test_a_module_that_is_unloaded_meanwhile_is_an_error(peer_memory, machine):
     machine.change({gpu_machine.MODULE: None})
     with pytest.raises(FileNotFoundError):
         peer_memory.allocate(ARENA)

@@ -1,10 +1,7 @@
 """GPU memory on the bus: machines that lack something, and whole processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,20 +17,15 @@ from tests.kit.dmabuf_import import (
     FLUSH_OPTIONS,
     GET_MAP,
     ORDERING,
-    Driver,
-    Module,
 )
-from tests.kit.fake_cuda import Cuda
-from tests.kit.gpu_machine import NVME, GpuMachine
+from tests.kit.gpu_machine import NVME
 
 
-def peer(base: Path, gpu: int = 0) -> PeerMemory:
+def peer(base, gpu=0):
     return PeerMemory(gpu, NVME, str(base))
 
 
-def test_a_machine_without_cupy_or_gpus_is_refused(
-    monkeypatch: pytest.MonkeyPatch, machine: GpuMachine, gpus: Cuda
-) -> None:
+def test_a_machine_without_cupy_or_gpus_is_refused(monkeypatch, machine, gpus):
     gpus.count = 1
     with pytest.raises(BackendUnavailable, match="there is no GPU 1"):
         peer(machine.base, 1)
@@ -65,13 +57,7 @@ LOCKED = {gpu_machine.MODULE: None, gpu_machine.LOCKDOWN: "none [integrity] conf
         ({}, {gpu_machine.DRIVER: "vfio-pci"}, "the driver uio_pci_generic.*set-override"),
     ],
 )
-def test_a_machine_that_lacks_something_is_refused(
-    libcuda: Driver,
-    machine: GpuMachine,
-    attributes: dict[int, int | None],
-    files: dict[str, str | None],
-    message: str,
-) -> None:
+def test_a_machine_that_lacks_something_is_refused(libcuda, machine, attributes, files, message):
     given = libcuda.attributes | attributes
     libcuda.attributes = {name: value for name, value in given.items() if value is not None}
     machine.change(files)
@@ -80,8 +66,8 @@ def test_a_machine_that_lacks_something_is_refused(
 
 
 def test_a_bar1_smaller_than_the_memory_is_named_before_anything_is_allocated(
-    peer_memory: PeerMemory, gpus: Cuda, module: Module
-) -> None:
+    peer_memory, gpus, module
+):
     with pytest.raises(MemoryError, match=f"BAR1 of GPU 0 .* has {BAR1_SIZE} bytes, too few for"):
         peer_memory.allocate(BAR1_SIZE + 1)
     assert not gpus.allocated
@@ -141,7 +127,7 @@ for free in (0, 2, 40):  # the first descriptor cannot be opened, the third, or 
 """
 
 
-def run(machine: GpuMachine, module: str, code: str) -> list[str]:
+def run(machine, module, code):
     """The lines that a process prints that has the stand-ins."""
     command = [sys.executable, "-c", START.format(module=module) + code, NVME, str(machine.base)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -149,9 +135,7 @@ def run(machine: GpuMachine, module: str, code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_attachments_end_after_the_readers_of_their_process_and_not_with_its_children(
-    machine: GpuMachine,
-) -> None:
+def test_attachments_end_after_the_readers_of_their_process_and_not_with_its_children(machine):
     made = [f"True {request:#x}" for request in (GET_MAP, ATTACH, GET_MAP)]
     detached = f"True {DETACH:#x}"
     ends = ["closed", "0"]  # of the child
@@ -159,8 +143,6 @@ def test_attachments_end_after_the_readers_of_their_process_and_not_with_its_chi
     assert run(machine, "Watched", CHILD) == expected
 
 
-def test_descriptor_numbers_are_high_and_random_and_a_limit_of_open_files_is_named(
-    machine: GpuMachine,
-) -> None:
+def test_descriptor_numbers_are_high_and_random_and_a_limit_of_open_files_is_named(machine):
     refused = "True True"
     assert run(machine, "Module", NUMBERS) == ["True True", refused, refused, "True"]

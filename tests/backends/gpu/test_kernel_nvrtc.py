@@ -1,7 +1,5 @@
 """The kernel compiled for GPUs by NVRTC, which needs no GPU and no driver."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from functools import cache
@@ -17,7 +15,7 @@ ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100)[:: by_tier(6, 1)]
 
 
 @cache
-def nvrtc() -> ctypes.CDLL:
+def nvrtc():
     """The library of the package nvidia-cuda-nvrtc-cu12."""
     spec = find_spec("nvidia")
     folders = spec.submodule_search_locations if spec else []
@@ -29,11 +27,11 @@ def nvrtc() -> ctypes.CDLL:
     pytest.fail("no NVRTC: pip install nvidia-cuda-nvrtc-cu12")
 
 
-def check(code: int) -> None:
+def check(code):
     assert code == 0, nvrtc().nvrtcGetErrorString(code).decode()
 
 
-def text(program: ctypes.c_void_p, what: str) -> str:
+def text(program, what):
     """The log of a program, or what was made of it."""
     size = ctypes.c_size_t()
     check(getattr(nvrtc(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
@@ -42,7 +40,7 @@ def text(program: ctypes.c_void_p, what: str) -> str:
     return found.raw.decode("latin-1")
 
 
-def compile_kernel(source: str, *options: str) -> tuple[str, str]:
+def compile_kernel(source, *options):
     """The PTX of a source, and the log of the compiler."""
     program, library = ctypes.c_void_p(), nvrtc()
     arguments = source.encode(), b"submit.cu", 0, None, None
@@ -58,13 +56,13 @@ def compile_kernel(source: str, *options: str) -> tuple[str, str]:
 
 
 @cache
-def compiled_for(architecture: int) -> tuple[str, str]:
+def compiled_for(architecture):
     option = f"--gpu-architecture=sm_{architecture}"
     return compile_kernel(layout.source(), option, "--ptxas-options=-v")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_kernel_fits_into_registers(architecture: int) -> None:
+def test_the_kernel_fits_into_registers(architecture):
     _, log = compiled_for(architecture)
     (registers,) = re.findall(r"Used (\d+) registers", log)
     assert int(registers) < 64
@@ -74,7 +72,7 @@ def test_the_kernel_fits_into_registers(architecture: int) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_barriers_fences_and_doorbells_are_in_order(architecture: int) -> None:
+def test_barriers_fences_and_doorbells_are_in_order(architecture):
     """Both doorbells: a barrier, a fence, one store. The submission doorbell: a fence before."""
     ptx, _ = compiled_for(architecture)
     assert re.findall(r"\.visible \.entry (\w+)", ptx) == ["submit_reads"]
@@ -94,12 +92,12 @@ def test_barriers_fences_and_doorbells_are_in_order(architecture: int) -> None:
     ]
 
 
-def test_the_kernel_is_not_compiled_for_an_old_gpu() -> None:
+def test_the_kernel_is_not_compiled_for_an_old_gpu():
     with pytest.raises(AssertionError, match=r"needs a GPU of compute capability 7\.0"):
         compile_kernel(layout.source(), "--gpu-architecture=compute_60")
 
 
-def test_a_source_that_differs_from_the_layout_is_not_compiled() -> None:
+def test_a_source_that_differs_from_the_layout_is_not_compiled():
     source = layout.source()
     assert "STOPPED = 2," in source
     with pytest.raises(AssertionError, match=r"layout\.py"):

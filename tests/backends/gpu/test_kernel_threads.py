@@ -1,13 +1,9 @@
 """The kernel on the host under ThreadSanitizer, and bugs that these tests must find."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +14,11 @@ from tests.kit.tiers import by_tier
 
 
 @pytest.fixture(scope="module")
-def sanitized_controller(sim_folder: Path) -> Path:
+def sanitized_controller(sim_folder):
     return build.build_controller(sim_folder / "controller_tsan", flags=build.SANITIZED)
 
 
-def run_trials(
-    kernels: Sequence[Path], controller: Path, *, patience_s: float, seconds: float
-) -> list[tuple[int, str]]:
+def run_trials(kernels, controller, *, patience_s, seconds):
     """Run all trials of each kernel under ThreadSanitizer, until one fails or the time is over.
 
     Returns the exit status of each and what it has said.
@@ -56,7 +50,7 @@ def run_trials(
     ]
 
 
-def test_the_kernel_has_no_data_race(sim_folder: Path, sanitized_controller: Path) -> None:
+def test_the_kernel_has_no_data_race(sim_folder, sanitized_controller):
     kernels = [
         build.build_kernel(sim_folder / f"tsan{lanes}", lanes, flags=build.SANITIZED)
         for lanes in (4, 1)[: by_tier(1, 2)]
@@ -128,7 +122,7 @@ BUGS = {
 
 
 @pytest.fixture(scope="module")
-def trials(sim_folder: Path, sanitized_controller: Path) -> dict[str, tuple[int, str]]:
+def trials(sim_folder, sanitized_controller):
     """Of each bug: the exit status of its trials, and what they have said."""
     kernels = []
     for bug, (old, new) in (RACES | BUGS).items():
@@ -142,7 +136,7 @@ def trials(sim_folder: Path, sanitized_controller: Path) -> dict[str, tuple[int,
 
 @pytest.mark.long
 @pytest.mark.parametrize("bug", RACES | BUGS)
-def test_a_planted_bug_is_found(bug: str, trials: dict[str, tuple[int, str]]) -> None:
+def test_a_planted_bug_is_found(bug, trials):
     """A race by ThreadSanitizer; others by what is wrong, too, or because the kernel crashes."""
     status, said = trials[bug]
     assert status in (1, 66), said

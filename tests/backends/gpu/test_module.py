@@ -1,23 +1,18 @@
 """Launches of the kernel by CuPy: a CuPy on host memory runs the kernel on the host."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dali_storage.backends.gpu import layout
-from dali_storage.backends.gpu.module import Launcher, Launches
+from dali_storage.backends.gpu.module import Launcher
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.waiting import run_in_lane
-from tests.backends.gpu.conftest import Kernels
 from tests.kit import fake_cuda
 from tests.kit.nvme_sim.reads import Reads, Setup, place
 from tests.kit.nvme_sim.simulation import NEVER, Simulation
@@ -40,12 +35,12 @@ class Gpu(fake_cuda.Cuda):
         super().__init__()
         self.library = ctypes.CDLL(str(library))
         self.capability, self.maps_registers = "90", True
-        self.failure: Exception | None = None
+        self.failure = None
         self.blocks = 0
-        self.in_stream: list[int] = []
+        self.in_stream = []
 
-    def module(self) -> ModuleType:
-        module: Any = super().module()
+    def module(self):
+        module = super().module()
         module.RawModule = self.compile
         module.cuda.Device = partial(Device, self)
         module.cuda.Stream = partial(Stream, self)
@@ -54,15 +49,15 @@ class Gpu(fake_cuda.Cuda):
         )
         return module
 
-    def compile(self, *, code: str, options: tuple[str, ...]) -> SimpleNamespace:
+    def compile(self, *, code, options):
         assert (code, options) == (layout.source(), ("--std=c++17",))
         return SimpleNamespace(compile=self.fail, get_function={"submit_reads": self.launch}.get)
 
-    def fail(self) -> None:
+    def fail(self):
         if self.failure is not None:
             raise self.failure
 
-    def launch(self, grid: tuple[int], block: tuple[int], arguments: tuple[Any, Any]) -> None:
+    def launch(self, grid, block, arguments):
         self.fail()
         batch, pairs = arguments[0].copy(), ctypes.c_void_p(int(arguments[1]))
         assert block == (32,)
@@ -75,13 +70,13 @@ class Gpu(fake_cuda.Cuda):
         assert not (rows.view(layout.QUEUE_PAIR)["prp_list_bus"] % 8).any()
         assert any(start <= batch["stop"] < start + size for start, size in self.registered.items())
 
-        def run() -> None:
+        def run():
             self.fail()
             self.library.submit_reads(ctypes.c_void_p(batch.ctypes.data), pairs, grid[0])
 
         self.queue(self.in_stream[-1], run)
 
-    def hostRegister(self, address: int, nbytes: int, flags: int) -> None:  # noqa: N802
+    def hostRegister(self, address, nbytes, flags):  # noqa: N802
         if flags == _REGISTERS and not self.maps_registers:
             raise fake_cuda.CUDARuntimeError("cudaErrorNotPermitted")
         super().hostRegister(address, nbytes, 3 if flags == _REGISTERS else flags)
@@ -89,20 +84,20 @@ class Gpu(fake_cuda.Cuda):
 
 class Device(fake_cuda.Device):
     @property
-    def compute_capability(self) -> str:
-        return self.machine.capability  # type: ignore[attr-defined, no-any-return]
+    def compute_capability(self):
+        return self.machine.capability
 
 
 class Stream(fake_cuda.Stream):
-    def __enter__(self) -> None:
-        self.machine.in_stream.append(self.ptr)  # type: ignore[attr-defined]
+    def __enter__(self):
+        self.machine.in_stream.append(self.ptr)
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.machine.in_stream.pop()  # type: ignore[attr-defined]
+    def __exit__(self, *exc_info):
+        self.machine.in_stream.pop()
 
 
 @pytest.fixture
-def gpu(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+def gpu(kernels, monkeypatch):
     """It must have nothing allocated and nothing registered in the end."""
     machine = Gpu(kernels(1))
     fake_cuda.install(monkeypatch, machine)
@@ -112,11 +107,11 @@ def gpu(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
 
 
 @pytest.fixture
-def simulation(controller: Path) -> Simulation:
+def simulation(controller):
     return Simulation(controller, Setup(queues=3, depth=9), image=IMAGE, arena_bytes=64 << 20)
 
 
-def launches_of(simulation: Simulation, gpu: int = 0) -> Launches:
+def launches_of(simulation, gpu=0):
     pairs = simulation.queues.copy()
     lists = np.array([columns["prp_list_bus"] for columns in simulation.columns])
     for name in ("prp_list_bus", "commands", "identifiers", "free"):
@@ -124,20 +119,18 @@ def launches_of(simulation: Simulation, gpu: int = 0) -> Launches:
     return Launcher(gpu).launches(pairs, lists)
 
 
-def start(
-    launches: Launches, simulation: Simulation, reads: Reads, patience_s: float = 120.0
-) -> None:
+def start(launches, simulation, reads, patience_s=120.0):
     batch, columns = simulation.batch(reads, 8, patience_s)
     launches.start(batch, **columns)
 
 
-def some_reads(count: int, simulation: Simulation) -> Reads:
+def some_reads(count, simulation):
     random = np.random.default_rng(count)
     return place(random, random.integers(1, 20, count), simulation.setup, IMAGE.size)[0]
 
 
-def test_batches_are_read_right_in_a_lane(gpu: Gpu, simulation: Simulation) -> None:
-    def run() -> None:
+def test_batches_are_read_right_in_a_lane(gpu, simulation):
+    def run():
         launches = launches_of(simulation, 1)
         for count in (1, 500, 3):
             reads = some_reads(count, simulation)
@@ -156,9 +149,7 @@ def test_batches_are_read_right_in_a_lane(gpu: Gpu, simulation: Simulation) -> N
     assert simulation.counters["commands"] == 504
 
 
-def test_a_batch_larger_than_the_memory_for_columns_gets_more(
-    gpu: Gpu, simulation: Simulation
-) -> None:
+def test_a_batch_larger_than_the_memory_for_columns_gets_more(gpu, simulation):
     random, count = np.random.default_rng(2), 90_000
     places = np.arange(count) % 100_000 * 512
     reads = Reads(random.integers(0, IMAGE.size >> 9, count), np.ones(count, int), places)
@@ -177,7 +168,7 @@ def test_a_batch_larger_than_the_memory_for_columns_gets_more(
         assert sum(size for _, size in gpu.allocated.values()) > before
 
 
-def test_a_launch_has_the_statuses_of_its_commands(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_launch_has_the_statuses_of_its_commands(gpu, simulation):
     reads = some_reads(400, simulation)
     bad = np.logical_or.reduce([reads.covers(block) for block in BAD_BLOCKS])
     with simulation:
@@ -192,7 +183,7 @@ def test_a_launch_has_the_statuses_of_its_commands(gpu: Gpu, simulation: Simulat
     assert bad.any()
 
 
-def test_a_launch_says_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_launch_says_which_queue_pair_it_has_given_up(gpu, simulation):
     reads = some_reads(400, simulation)
     with simulation:
         simulation.fault(int(reads.slba[3]), NEVER)
@@ -203,7 +194,7 @@ def test_a_launch_says_which_queue_pair_it_has_given_up(gpu: Gpu, simulation: Si
     assert (launches.pairs["in_flight"] > 0).tolist() == (launches.pairs["fault"] > 0).tolist()
 
 
-def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_stopped_launch_leaves_its_commands_in_flight(gpu, simulation):
     reads = some_reads(400, simulation)
     with simulation:
         simulation.fault(int(reads.slba[3]), NEVER)
@@ -214,7 +205,7 @@ def test_a_stopped_launch_leaves_its_commands_in_flight(gpu: Gpu, simulation: Si
         assert launches.pairs["in_flight"].sum() > 0
 
 
-def test_launches_go_on_after_a_stop_without_a_launch(gpu: Gpu, simulation: Simulation) -> None:
+def test_launches_go_on_after_a_stop_without_a_launch(gpu, simulation):
     launches = launches_of(simulation)
     launches.stop()
     assert not launches.pairs["fault"].any()
@@ -228,7 +219,7 @@ illegal_address = partial(fake_cuda.CUDARuntimeError, "cudaErrorIllegalAddress")
 is_an_error = partial(pytest.raises, OSError, match="GPU 0 has failed .* cudaErrorIllegalAddress")
 
 
-def test_a_gpu_that_fails_during_a_launch_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_gpu_that_fails_during_a_launch_is_an_error(gpu, simulation):
     launches = launches_of(simulation)
     start(launches, simulation, some_reads(3, simulation))
     gpu.failure = illegal_address()
@@ -237,10 +228,8 @@ def test_a_gpu_that_fails_during_a_launch_is_an_error(gpu: Gpu, simulation: Simu
     gpu.failure = None
 
 
-def test_launches_cannot_be_made_on_a_gpu_that_has_failed(
-    gpu: Gpu, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
+def test_launches_cannot_be_made_on_a_gpu_that_has_failed(gpu, simulation, monkeypatch):
+    def fail(*_):
         raise illegal_address()
 
     monkeypatch.setattr(gpu, "memcpyAsync", fail)
@@ -249,7 +238,7 @@ def test_launches_cannot_be_made_on_a_gpu_that_has_failed(
         launches_of(simulation)
 
 
-def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation) -> None:
+def test_a_launch_that_cuda_refuses_is_an_error(gpu, simulation):
     launches = launches_of(simulation)
     gpu.failure = RuntimeError("cudaErrorIllegalAddress")  # of the driver
     with is_an_error():
@@ -260,20 +249,20 @@ def test_a_launch_that_cuda_refuses_is_an_error(gpu: Gpu, simulation: Simulation
 
 
 @pytest.mark.parametrize("capability", ["61", "52"])
-def test_a_gpu_that_is_too_old_is_refused(gpu: Gpu, capability: str) -> None:
+def test_a_gpu_that_is_too_old_is_refused(gpu, capability):
     gpu.capability = capability
     words = f"capability {capability[0]}.{capability[1]}.*7.0"
     with pytest.raises(BackendUnavailable, match=words):
         Launcher(0)
 
 
-def test_a_kernel_that_cannot_be_compiled_is_named(gpu: Gpu) -> None:
+def test_a_kernel_that_cannot_be_compiled_is_named(gpu):
     gpu.capability, gpu.failure = "130", ValueError("invalid value for --gpu-architecture")
     with pytest.raises(BackendUnavailable, match=r"GPU 1 \(sm_130\): invalid value.*NVRTC"):
         Launcher(1)
 
 
-def test_memory_and_registers_are_mapped_until_they_die(gpu: Gpu) -> None:
+def test_memory_and_registers_are_mapped_until_they_die(gpu):
     launcher = Launcher(0)
     memory, registers = (np.frombuffer(bytearray(n), np.uint8) for n in (5000, 4096))
     assert launcher.map_memory(memory) == memory.ctypes.data
@@ -284,7 +273,7 @@ def test_memory_and_registers_are_mapped_until_they_die(gpu: Gpu) -> None:
     assert [*gpu.registered] == [part.ctypes.data]
 
 
-def test_registers_that_cuda_does_not_map_are_refused(gpu: Gpu) -> None:
+def test_registers_that_cuda_does_not_map_are_refused(gpu):
     gpu.maps_registers = False
     launcher, registers = Launcher(0), np.zeros(4096, np.uint8)
     words = "registers .* cudaErrorNotPermitted; run as root"

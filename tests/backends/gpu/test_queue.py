@@ -1,10 +1,7 @@
 """A queue whose commands a GPU submits: what it does when a launch fails."""
 
-from __future__ import annotations
-
 import errno
 import os
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,31 +10,31 @@ from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu import queue as gpu_queue
 from dali_storage.backends.gpu.queue import GpuQueue
 from dali_storage.backends.xnvme.bus import BusMemory
-from tests.kit.gpu_controller import MOVED, Controller, Launcher, Memory, Registers
+from tests.kit.gpu_controller import MOVED, Controller, Launcher, Registers
 
 BLOCK = 512
 
 
 @pytest.fixture
-def admin(memory: Memory) -> Controller:
+def admin(memory):
     return Controller()
 
 
 @pytest.fixture
-def launcher() -> Launcher:
+def launcher():
     return Launcher()
 
 
 @pytest.fixture
-def kept_buffers(kept: list[object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def kept_buffers(kept, monkeypatch):
     """Memory of readers that is leaked on purpose."""
-    buffers: list[object] = []
+    buffers = []
     monkeypatch.setattr(gpu_queue, "_leaked_on_purpose", buffers)
     return buffers
 
 
 @pytest.fixture
-def queue(admin: Controller, launcher: Launcher) -> Iterator[GpuQueue]:
+def queue(admin, launcher):
     admin.nsid = 7
     controller = gpu_queue.Controller(
         device=admin,
@@ -59,15 +56,13 @@ def queue(admin: Controller, launcher: Launcher) -> Iterator[GpuQueue]:
 ARENA = BusMemory(1 << 20, 1 << 20, np.arange(1, 257, dtype=np.uint64) << np.uint64(12), 12)
 
 
-def read(queue: GpuQueue, count: int = 3, owner: object = "owner") -> dict[int, tuple[int, str]]:
+def read(queue, count=3, owner="owner"):
     numbers = np.arange(count)
     lengths = np.full(count, 2 * BLOCK)
     return queue.read(numbers * 8 * BLOCK, ARENA.address + numbers * 4096, lengths, ARENA, owner)
 
 
-def test_a_batch_and_the_queue_pairs_are_as_the_kernel_wants_them(
-    queue: GpuQueue, launcher: Launcher, admin: Controller, memory: Memory
-) -> None:
+def test_a_batch_and_the_queue_pairs_are_as_the_kernel_wants_them(queue, launcher, admin, memory):
     assert read(queue) == {}
     (launches,) = launcher.made
     ((batch, columns),) = launches.batches
@@ -90,15 +85,13 @@ def test_a_batch_and_the_queue_pairs_are_as_the_kernel_wants_them(
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 1), (15, 1), (80, 10), (255, 31), (999, 32)])
-def test_a_queue_pair_takes_its_part_in_four_turns_or_more(
-    queue: GpuQueue, launcher: Launcher, count: int, share: int
-) -> None:
+def test_a_queue_pair_takes_its_part_in_four_turns_or_more(queue, launcher, count, share):
     numbers, lengths = np.arange(count), np.full(count, BLOCK)
     assert queue.read(numbers, ARENA.address + numbers * BLOCK, lengths, ARENA, "owner") == {}
     assert launcher.made[0].batches[0][0]["share"] == share
 
 
-def test_an_arena_may_begin_in_the_middle_of_a_page(queue: GpuQueue, launcher: Launcher) -> None:
+def test_an_arena_may_begin_in_the_middle_of_a_page(queue, launcher):
     start, nbytes = ARENA.address + 4096, 8192
     arena = BusMemory(start, nbytes, np.array([3 << 21], np.uint64), 21)
     there = np.array([start, start + nbytes - BLOCK])
@@ -109,16 +102,14 @@ def test_an_arena_may_begin_in_the_middle_of_a_page(queue: GpuQueue, launcher: L
         queue.read(zeros, there + BLOCK, lengths, arena, "owner")
 
 
-def test_failed_commands_are_described(queue: GpuQueue, launcher: Launcher) -> None:
+def test_failed_commands_are_described(queue, launcher):
     launcher.made[0].outcome = [0, layout.DNR | 0x281, 0x080]
     statuses = ("Unrecovered Read Error (SCT 2h, SC 81h)", "LBA Out of Range (SCT 0h, SC 80h)")
     words = [f"NVMe status {status}: cannot read 1024 bytes" for status in statuses]
     assert read(queue) == {1: (errno.EIO, words[0]), 2: (errno.EIO, words[1])}
 
 
-def test_nothing_is_launched_for_no_commands_or_one_outside_of_the_arena(
-    queue: GpuQueue, launcher: Launcher
-) -> None:
+def test_nothing_is_launched_for_no_commands_or_one_outside_of_the_arena(queue, launcher):
     assert read(queue, 0) == {}
     with pytest.raises(ValueError, match="command 256"):
         read(queue, 257)
@@ -133,8 +124,8 @@ def test_nothing_is_launched_for_no_commands_or_one_outside_of_the_arena(
     ],
 )
 def test_a_fault_deletes_the_queue_pairs_and_the_next_read_makes_new_ones(
-    queue: GpuQueue, launcher: Launcher, admin: Controller, fault: int, number: int, what: str
-) -> None:
+    queue, launcher, admin, fault, number, what
+):
     first = launcher.made[0]
     first.pairs["fault"][1], first.pairs["in_flight"][1] = fault, 5
     with pytest.raises(OSError, match=what) as caught:
@@ -148,8 +139,8 @@ def test_a_fault_deletes_the_queue_pairs_and_the_next_read_makes_new_ones(
 
 @pytest.mark.parametrize("in_flight", [0, 1])
 def test_an_error_keeps_the_queue_pairs_only_if_nothing_is_in_flight(
-    queue: GpuQueue, launcher: Launcher, admin: Controller, in_flight: int
-) -> None:
+    queue, launcher, admin, in_flight
+):
     (launches,) = launcher.made
     launches.outcome = MemoryError("no room")
     launches.pairs["fault"], launches.pairs["in_flight"] = layout.STOPPED * in_flight, in_flight
@@ -163,9 +154,7 @@ def test_an_error_keeps_the_queue_pairs_only_if_nothing_is_in_flight(
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_queue_pairs_that_cannot_be_made_again_leave_none(
-    queue: GpuQueue, launcher: Launcher, admin: Controller, number: int
-) -> None:
+def test_queue_pairs_that_cannot_be_made_again_leave_none(queue, launcher, admin, number):
     launcher.made[0].pairs["fault"] = layout.TIMED_OUT
     with pytest.raises(OSError, match="stopped answering"):
         read(queue)
@@ -176,9 +165,7 @@ def test_queue_pairs_that_cannot_be_made_again_leave_none(
     assert read(queue) == {}
 
 
-def test_a_gpu_that_fails_deletes_the_queue_pairs(
-    queue: GpuQueue, launcher: Launcher, admin: Controller
-) -> None:
+def test_a_gpu_that_fails_deletes_the_queue_pairs(queue, launcher, admin):
     launches = launcher.made[0]
     launches.outcome, launches.stopping = OSError(errno.EIO, "GPU 0"), [RuntimeError("CUDA")]
     with pytest.raises(OSError, match="GPU 0"):
@@ -186,9 +173,7 @@ def test_a_gpu_that_fails_deletes_the_queue_pairs(
     assert admin.queues == {}
 
 
-def test_memory_is_kept_if_the_queue_pairs_cannot_be_deleted(
-    queue: GpuQueue, launcher: Launcher, admin: Controller, kept_buffers: list[object]
-) -> None:
+def test_memory_is_kept_if_the_queue_pairs_cannot_be_deleted(queue, launcher, admin, kept_buffers):
     launcher.made[0].pairs["fault"] = layout.TIMED_OUT
     admin.fails[4] = 0x006
     owner = object()
@@ -209,14 +194,7 @@ def test_memory_is_kept_if_the_queue_pairs_cannot_be_deleted(
     ],
     ids=["closed", "forked", "taken over"],
 )
-def test_a_queue_that_cannot_be_used_is_refused(
-    queue: GpuQueue,
-    admin: Controller,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[..., None],
-    error: type[Exception],
-    what: str,
-) -> None:
+def test_a_queue_that_cannot_be_used_is_refused(queue, admin, monkeypatch, change, error, what):
     with monkeypatch.context() as patch:
         change(queue, admin, patch)
         with pytest.raises(error, match=what) as caught:

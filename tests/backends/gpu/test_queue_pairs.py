@@ -1,12 +1,8 @@
 """Queue pairs of our own, on a stand-in for a controller that checks the admin commands."""
 
-from __future__ import annotations
-
 import errno
 import os
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +19,8 @@ from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.gpu_controller import PAGE, Controller, Memory
 
 
-def make(controller: Controller, count: int = 2, depth: int = 16, **options: Any) -> QueuePairs:
-    device: Any = controller
+def make(controller, count=2, depth=16, **options):
+    device = controller
     pairs = QueuePairs(device, count, depth, granted=controller.granted, **options)
     try:
         pairs.create()
@@ -40,9 +36,7 @@ def make(controller: Controller, count: int = 2, depth: int = 16, **options: Any
     run=st.sampled_from([16, 17, 100, 512]),
     data=st.data(),
 )
-def test_queues_are_where_the_controller_was_told(
-    count: int, depth: int, run: int, data: st.DataObject
-) -> None:
+def test_queues_are_where_the_controller_was_told(count, depth, run, data):
     with pytest.MonkeyPatch.context() as patch:
         memory = Memory(patch, run, data.draw(st.integers(1, run)))
         controller = Controller()
@@ -75,7 +69,7 @@ def test_queues_are_where_the_controller_was_told(
         assert controller.queues == {}
 
 
-def test_completion_queues_may_be_elsewhere(memory: Memory) -> None:
+def test_completion_queues_may_be_elsewhere(memory):
     controller = Controller()
     buffer = np.full(2 * queue_pairs.COMPLETION_BYTES, 0xEE, np.uint8)
     pages = ((7 << 40) + np.arange(8) * 9 * PAGE).astype(np.uint64)
@@ -87,7 +81,7 @@ def test_completion_queues_may_be_elsewhere(memory: Memory) -> None:
     assert pairs.close()
 
 
-def test_queue_pairs_leave_out_identifiers_of_others(memory: Memory) -> None:
+def test_queue_pairs_leave_out_identifiers_of_others(memory):
     controller = Controller()
     controller.taken |= {8, 6}
     pairs = make(controller, 3)
@@ -104,8 +98,8 @@ def test_queue_pairs_leave_out_identifiers_of_others(memory: Memory) -> None:
     ],
 )
 def test_queue_pairs_that_are_refused_are_named_and_none_is_left(
-    memory: Memory, count: int, depth: int, error: type[Exception], words: str
-) -> None:
+    memory, count, depth, error, words
+):
     controller = Controller(max_depth=64)
     with pytest.raises(error, match=words):
         make(controller, count, depth)
@@ -113,7 +107,7 @@ def test_queue_pairs_that_are_refused_are_named_and_none_is_left(
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_failure_or_ctrl_c_while_they_are_made_leaves_none(memory: Memory, number: int) -> None:
+def test_a_failure_or_ctrl_c_while_they_are_made_leaves_none(memory, number):
     for failure in (0x006, KeyboardInterrupt()):
         controller = Controller()
         controller.fails[number] = failure
@@ -123,7 +117,7 @@ def test_a_failure_or_ctrl_c_while_they_are_made_leaves_none(memory: Memory, num
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_deleting_goes_on_after_ctrl_c(memory: Memory, number: int) -> None:
+def test_deleting_goes_on_after_ctrl_c(memory, number):
     controller = Controller()
     pairs = make(controller)
     controller.fails[4 + number] = KeyboardInterrupt()
@@ -135,9 +129,7 @@ def test_deleting_goes_on_after_ctrl_c(memory: Memory, number: int) -> None:
 
 
 @pytest.mark.parametrize("failure", [0x00C, None])
-def test_memory_of_queues_that_cannot_be_deleted_is_kept(
-    memory: Memory, kept: list[object], failure: Any
-) -> None:
+def test_memory_of_queues_that_cannot_be_deleted_is_kept(memory, kept, failure):
     controller = Controller()
     pairs = make(controller)
     controller.fails[5] = failure
@@ -148,7 +140,7 @@ def test_memory_of_queues_that_cannot_be_deleted_is_kept(
     assert len(controller.log) == 6  # it is not touched again
 
 
-def test_a_controller_that_does_not_answer_is_given_up(memory: Memory, kept: list[object]) -> None:
+def test_a_controller_that_does_not_answer_is_given_up(memory, kept):
     controller = Controller()
     controller.fails[1] = None
     with pytest.raises(OSError, match="does not answer") as caught:
@@ -159,7 +151,7 @@ def test_a_controller_that_does_not_answer_is_given_up(memory: Memory, kept: lis
     assert len(kept) == 1
 
 
-def test_a_controller_that_is_gone_is_not_touched(memory: Memory, kept: list[object]) -> None:
+def test_a_controller_that_is_gone_is_not_touched(memory, kept):
     controller = Controller()
     pairs = make(controller)
     controller.gone = True
@@ -168,7 +160,7 @@ def test_a_controller_that_is_gone_is_not_touched(memory: Memory, kept: list[obj
     assert len(controller.log) == 4
 
 
-def test_a_forked_process_deletes_nothing(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_deletes_nothing(memory, monkeypatch):
     controller = Controller()
     pairs = make(controller)
     with monkeypatch.context() as patch:
@@ -179,8 +171,8 @@ def test_a_forked_process_deletes_nothing(memory: Memory, monkeypatch: pytest.Mo
     assert controller.queues == {}
 
 
-def test_the_granted_number_is_that_of_the_fewer_queues() -> None:
-    device: Any = Controller(granted=5)
+def test_the_granted_number_is_that_of_the_fewer_queues():
+    device = Controller(granted=5)
     assert count_granted(device) == 5
     device.fails[1] = 0x002
     with pytest.raises(OSError, match="number of queues: NVMe status Invalid Field"):
@@ -194,7 +186,7 @@ def test_the_granted_number_is_that_of_the_fewer_queues() -> None:
 # --- registers ---
 
 
-def bar(directory: Path, low: int, high: int) -> str:
+def bar(directory, low, high):
     function = directory / "sys/bus/pci/devices/0000:00:04.0"
     function.mkdir(parents=True)
     content = low.to_bytes(4, "little") + high.to_bytes(4, "little")
@@ -203,7 +195,7 @@ def bar(directory: Path, low: int, high: int) -> str:
 
 
 @pytest.fixture
-def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def at(tmp_path, monkeypatch):
     """The directory in which `Registers` looks for sysfs."""
     original = registers.map_registers
     monkeypatch.setattr(
@@ -212,7 +204,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_registers_say_how_deep_queues_are_and_where_doorbells_are(at: Path) -> None:
+def test_registers_say_how_deep_queues_are_and_where_doorbells_are(at):
     found = Registers(bar(at, 0x0F0107FF, 0x00000002), 64)
     assert found.max_depth == 2048
     assert found.offsets(3) == (6 * 16, 7 * 16)
@@ -223,17 +215,15 @@ def test_registers_say_how_deep_queues_are_and_where_doorbells_are(at: Path) -> 
     assert (at / "sys/bus/pci/devices/0000:00:04.0/resource0").read_bytes()[0x1000] == 7
 
 
-def test_registers_that_cannot_be_read_are_an_error(at: Path) -> None:
+def test_registers_that_cannot_be_read_are_an_error(at):
     with pytest.raises(OSError) as caught:
         Registers(bar(at, 0xFFFFFFFF, 0xFFFFFFFF), 64)
     assert caught.value.errno == errno.ENODEV
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS])
-def test_registers_that_may_not_be_mapped_are_refused(
-    at: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refuse(*_: object) -> int:
+def test_registers_that_may_not_be_mapped_are_refused(at, monkeypatch, number):
+    def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     address = bar(at, 0, 0)

@@ -1,11 +1,8 @@
 """What the doctor says about GPUs: on trees of dev, proc and sys that the tests make."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -49,12 +46,12 @@ BOTH = (P2P, SUBMITS)
 
 
 class Machine(GpuMachine):
-    def rows(self) -> dict[str, BackendUnavailable | None]:
+    def rows(self):
         statuses = [it for each in (True, False) for it in list_gpus(str(self.base), submits=each)]
         assert {each.name for each in statuses} == {GPU, "cuFile"}
         return {each.kind: each.problem for each in statuses}
 
-    def broken(self) -> dict[str, tuple[str, str]]:
+    def broken(self):
         """The rows that do not work: reason and remedy."""
         rows = self.rows()
         assert all(MODEL in kind or "for DALI's own" in kind for kind in rows)
@@ -62,17 +59,17 @@ class Machine(GpuMachine):
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(cuda, "require", lambda gpu=0: None)
     return Machine(tmp_path)
 
 
-def test_every_row_works_on_a_machine_that_has_everything(machine: Machine) -> None:
+def test_every_row_works_on_a_machine_that_has_everything(machine):
     assert machine.rows() == dict.fromkeys((LOCKED, P2P, SUBMITS, NVIDIA_FS, P2PDMA))
 
 
-def test_a_machine_without_an_nvidia_gpu_has_one_row(machine: Machine) -> None:
+def test_a_machine_without_an_nvidia_gpu_has_one_row(machine):
     machine.change({VERSION: None, f"{FUNCTIONS}/{GPU}/vendor": "0x8086\n"})
     (status,) = list_gpus(str(machine.base))
     assert (status.name, status.kind) == ("GPU", "NVIDIA GPU")
@@ -91,7 +88,7 @@ ACS = {
 }
 
 
-def group(address: str) -> str:
+def group(address):
     return f"{FUNCTIONS}/{address}/iommu_group/type"
 
 
@@ -169,9 +166,7 @@ def group(address: str) -> str:
         ),
     ],
 )
-def test_a_row_names_what_the_machine_lacks_and_its_remedy(
-    machine: Machine, files: dict[str, str | None], reasons: dict[str, str], remedy: str
-) -> None:
+def test_a_row_names_what_the_machine_lacks_and_its_remedy(machine, files, reasons, remedy):
     machine.change(files)
     broken = machine.broken()
     assert broken.keys() == reasons.keys()
@@ -181,7 +176,7 @@ def test_a_row_names_what_the_machine_lacks_and_its_remedy(
             assert part in broken[row][1]
 
 
-def test_a_row_names_all_that_is_missing_at_once(machine: Machine) -> None:
+def test_a_row_names_all_that_is_missing_at_once(machine):
     lockdown = "none [integrity] confidentiality\n"
     machine.change({known.DRIVER: "nvme", known.MODULE: None, known.LOCKDOWN: lockdown})
     reason, remedy = machine.broken()[P2P]
@@ -190,16 +185,16 @@ def test_a_row_names_all_that_is_missing_at_once(machine: Machine) -> None:
     assert remedy.count(";") >= 2
 
 
-def test_without_root_the_rows_say_root(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_rows_say_root(machine, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     machine.change({f"{FUNCTIONS}/{ABOVE_GPU}/config": bytes(64)})  # all that the kernel shows
     assert machine.broken() == dict.fromkeys(BOTH, ("needs root", "run as root"))
 
 
-def test_a_read_only_sysfs_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_sysfs_is_named(machine, monkeypatch):
     really = os.statvfs
 
-    def statvfs(path: Path) -> os.statvfs_result:
+    def statvfs(path):
         assert "sys" in path.parts
         values = [*really(path)]
         values[8] |= os.ST_RDONLY
@@ -210,7 +205,7 @@ def test_a_read_only_sysfs_is_named(machine: Machine, monkeypatch: pytest.Monkey
     assert machine.broken() == dict.fromkeys(BOTH, expected)
 
 
-def test_without_the_driver_every_row_says_so(machine: Machine) -> None:
+def test_without_the_driver_every_row_says_so(machine):
     machine.change({VERSION: None})
     broken = machine.broken()
     assert broken[LOCKED][0] == "NVIDIA's driver is not loaded"
@@ -219,10 +214,8 @@ def test_without_the_driver_every_row_says_so(machine: Machine) -> None:
     assert broken[P2P][0].startswith("needs CUDA by CuPy, ")
 
 
-def test_without_cupy_every_row_says_what_to_install(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(gpu: int = 0) -> None:
+def test_without_cupy_every_row_says_what_to_install(machine, monkeypatch):
+    def refuse(gpu=0):
         raise BackendUnavailable("no cupy", "pip install it")
 
     monkeypatch.setattr(cuda, "require", refuse)
@@ -230,7 +223,7 @@ def test_without_cupy_every_row_says_what_to_install(
     assert machine.broken() == {LOCKED: ("no cupy", "pip install it")} | rows
 
 
-def test_a_gpu_that_has_another_driver_is_named(machine: Machine) -> None:
+def test_a_gpu_that_has_another_driver_is_named(machine):
     machine.change({known.INFORMATION: None})
     rows = {kind.replace("NVIDIA GPU", MODEL): problem for kind, problem in machine.rows().items()}
     assert rows.keys() == {LOCKED, P2P, SUBMITS, NVIDIA_FS, P2PDMA}
@@ -239,7 +232,7 @@ def test_a_gpu_that_has_another_driver_is_named(machine: Machine) -> None:
     assert f"bind {GPU} to the driver nvidia" in rows[LOCKED].remedy
 
 
-def test_a_driver_without_a_gpu_in_sysfs_has_rows(machine: Machine) -> None:
+def test_a_driver_without_a_gpu_in_sysfs_has_rows(machine):
     machine.change({f"{FUNCTIONS}/{GPU}/vendor": "0x8086\n"})
     locked, p2p, *cufile = list_gpus(str(machine.base))
     assert locked == DeviceStatus("GPU", "NVIDIA GPU, page-locked memory")
@@ -256,7 +249,7 @@ def test_a_driver_without_a_gpu_in_sysfs_has_rows(machine: Machine) -> None:
         f"{ROOT_COMPLEX}/0000:16:00.5/pci10000:00/10000:00:02.0",
     ],
 )
-def test_a_gpu_without_a_controller_nearby_lacks_one(machine: Machine, elsewhere: str) -> None:
+def test_a_gpu_without_a_controller_nearby_lacks_one(machine, elsewhere):
     machine.move(NVME, elsewhere)
     machine.change({known.MODULE: None})
     broken = machine.broken()
@@ -268,7 +261,7 @@ def test_a_gpu_without_a_controller_nearby_lacks_one(machine: Machine, elsewhere
     assert P2P not in machine.rows()
 
 
-def test_a_controller_at_another_port_of_the_root_complex_is_near(machine: Machine) -> None:
+def test_a_controller_at_another_port_of_the_root_complex_is_near(machine):
     ports = ("0000:16:01.0", "0000:16:03.0", "0000:17:00.0")
     machine.move(NVME, f"{ROOT_COMPLEX}/{ports[1]}")
     config = capabilities((0x000D, 0b10011, 0))
@@ -289,29 +282,25 @@ def test_a_controller_at_another_port_of_the_root_complex_is_near(machine: Machi
     ],
     ids=["Ampere", "Hopper", "none"],
 )
-def test_bar1_is_the_largest_bar(machine: Machine, resource: str, expected: range) -> None:
+def test_bar1_is_the_largest_bar(machine, resource, expected):
     machine.change({known.RESOURCE: resource})
     assert pci.bar1(machine.functions / GPU) == expected
 
 
 @given(start=st.binary(max_size=0x140), place=st.integers(0, 0x100))
-def test_any_configuration_space_is_read_to_an_end(
-    tmp_path_factory: pytest.TempPathFactory, start: bytes, place: int
-) -> None:
+def test_any_configuration_space_is_read_to_an_end(tmp_path_factory, start, place):
     machine = Machine(tmp_path_factory.mktemp("machine"))
     config = (bytes(place) + start).ljust(4096, b"\0")
     machine.change({VERSION: None, f"{FUNCTIONS}/{ABOVE_GPU}/config": config})  # CUDA is not asked
     assert P2P in machine.rows()
 
 
-def test_a_circle_of_capabilities_is_read_to_an_end(machine: Machine) -> None:
+def test_a_circle_of_capabilities_is_read_to_an_end(machine):
     machine.change({f"{FUNCTIONS}/{ABOVE_GPU}/config": capabilities((1, 0, 0x100))})
     assert machine.broken() == {}
 
 
-def test_the_doctor_prints_every_row_with_its_reason(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_doctor_prints_every_row_with_its_reason(machine, monkeypatch, capsys):
     machine.change({known.MODULE: None})
     monkeypatch.setattr(
         XnvmeBlockReader, "devices", classmethod(lambda cls: list_gpus(str(machine.base)))
@@ -343,7 +332,7 @@ ANY = [
 
 
 @pytest.mark.parametrize("file", ANY)
-def test_files_that_are_broken_or_cannot_be_read_are_no_error(machine: Machine, file: str) -> None:
+def test_files_that_are_broken_or_cannot_be_read_are_no_error(machine, file):
     for content in (b"", b"\xff\0 nonsense\n" * 40, None):
         path = machine.base / file
         path.unlink(missing_ok=True)

@@ -1,28 +1,24 @@
 """`make test-gpu` without a GPU: it does not look like a success, and what it would do is right."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.backends.gpu.conftest import Kernels
 from tests.gpu.test_dali import benchmark_of, compare_batches, make_files, share_of_our_memory
 from tests.kit.paths import ROOT
 
 SUITE = ["-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(*command):
     return subprocess.run(
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
 
 
-def test_without_a_gpu_make_test_gpu_says_that_nothing_could_run() -> None:
+def test_without_a_gpu_make_test_gpu_says_that_nothing_could_run():
     code = "import sys, pytest; sys.modules['cupy'] = None; sys.exit(pytest.main(sys.argv[1:]))"
     done = run("-c", code, *SUITE)
     assert done.returncode == 2
@@ -31,7 +27,7 @@ def test_without_a_gpu_make_test_gpu_says_that_nothing_could_run() -> None:
     assert "passed" not in done.stdout
 
 
-def test_if_all_tests_were_left_out_it_is_no_success(kernels: Kernels) -> None:
+def test_if_all_tests_were_left_out_it_is_no_success(kernels):
     tests = [*SUITE[:-1], "tests/gpu/test_memory.py", "-k", "exported"]
     done = run("-m", "tests.kit.gpu_on_host", str(kernels(1)), *tests)
     assert done.returncode == 2
@@ -39,7 +35,7 @@ def test_if_all_tests_were_left_out_it_is_no_success(kernels: Kernels) -> None:
 
 
 @pytest.mark.long
-def test_all_but_dali_runs_on_the_host(kernels: Kernels, tmp_path: Path) -> None:
+def test_all_but_dali_runs_on_the_host(kernels, tmp_path):
     figures = tmp_path / "figures.json"
     options = ["--figures", str(figures), "--ignore=tests/gpu/test_dali.py"]
     done = run("-m", "tests.kit.gpu_on_host", str(kernels(1)), *SUITE, *options)
@@ -59,14 +55,12 @@ def test_all_but_dali_runs_on_the_host(kernels: Kernels, tmp_path: Path) -> None
     assert why in done.stdout
 
 
-def test_a_sample_of_ours_is_recognised_in_a_pipeline(
-    jpegs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_of_ours_is_recognised_in_a_pipeline(jpegs, monkeypatch):
     assert share_of_our_memory(jpegs, None, monkeypatch) == 1
 
 
 @pytest.mark.long
-def test_the_figures_of_the_benchmark_are_found(jpegs: Path, tmp_path: Path) -> None:
+def test_the_figures_of_the_benchmark_are_found(jpegs, tmp_path):
     found = benchmark_of(jpegs, tmp_path, ("python-file", "memory"), "--batchsize", 8)
     for leg in ("python-file", "memory"):
         assert found[leg]["memory"] == "cpu"
@@ -74,12 +68,10 @@ def test_the_figures_of_the_benchmark_are_found(jpegs: Path, tmp_path: Path) -> 
         assert found[leg]["summary"]["cpu_s_per_gb"] > 0
 
 
-def test_batches_of_overwritten_buffers_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_overwritten_buffers_are_compared(tmp_path, monkeypatch):
     assert compare_batches(make_files(tmp_path, 30), None, 50, monkeypatch) > 0
 
 
-def test_make_runs_what_is_tested_here() -> None:
+def test_make_runs_what_is_tested_here():
     makefile = (ROOT / "Makefile").read_text()
     assert f"pytest -q {' '.join(SUITE[2:])}" in makefile

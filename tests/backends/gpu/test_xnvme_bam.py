@@ -1,12 +1,8 @@
 """The backend xnvme-bam without a GPU: its refusals. What it reads is in tests/nvme_vm."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,7 +15,7 @@ from tests.kit.gpu_machine import DRIVER, FILES, NVME, VERSION, GpuMachine
 
 
 @pytest.fixture
-def catalog() -> Catalog:
+def catalog():
     return Catalog.from_names([], [])
 
 
@@ -44,17 +40,13 @@ def catalog() -> Catalog:
         ({"uri": b"0000:00:04.0"}, "uri must be the PCI address"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(
-    catalog: Catalog, options: dict[str, Any], reason: str
-) -> None:
+def test_a_wrong_option_is_refused_by_name(catalog, options, reason):
     arguments = {"uri": NVME} | options
     with pytest.raises((ValueError, TypeError), match=f"xnvme-bam: {reason}"):
         XnvmeBamReader(catalog, bmap="/no/map", **arguments)
 
 
-def test_without_a_driver_or_cupy_it_is_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_driver_or_cupy_it_is_unavailable(tmp_path, monkeypatch):
     monkeypatch.setattr(xnvme_bam.library, "load", lambda: SimpleNamespace(version="main"))
     monkeypatch.setattr(xnvme_bam, "cuda_problem", lambda: requirements.cuda_problem(str(tmp_path)))
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -67,14 +59,12 @@ def test_without_a_driver_or_cupy_it_is_unavailable(
     assert "pip install 'dali-storage[cuda12]'" in str(XnvmeBamReader.unavailable())
 
 
-def test_a_libxnvme_without_upcie_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_libxnvme_without_upcie_is_unavailable(monkeypatch):
     monkeypatch.setattr(xnvme_bam.library, "load", lambda: SimpleNamespace(version="0.7.5"))
     assert "use a libxnvme of the main branch" in str(XnvmeBamReader.unavailable())
 
 
-def test_a_controller_that_lacks_something_is_refused_before_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_lacks_something_is_refused_before_it_is_opened(tmp_path, monkeypatch):
     machine, needs = GpuMachine(tmp_path / "machine"), requirements.submission_needs
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(xnvme_bam.pci, "require_controller", lambda address: None)
@@ -85,6 +75,6 @@ def test_a_controller_that_lacks_something_is_refused_before_it_is_opened(
         xnvme_bam.require_access(NVME)
 
 
-def test_an_address_without_a_controller_is_an_error() -> None:
+def test_an_address_without_a_controller_is_an_error():
     with pytest.raises(FileNotFoundError, match="lspci -D"):
         xnvme_bam.require_access("ffff:ff:1f.7")

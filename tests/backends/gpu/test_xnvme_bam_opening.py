@@ -1,14 +1,10 @@
 """Opening and closing an xnvme-bam reader, with stand-ins for the controller and the GPU."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import weakref
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +15,7 @@ from dali_storage.backends.xnvme.bus import BusMemory
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
-from tests.kit.gpu_controller import Controller, Launcher, Memory, Registers
+from tests.kit.gpu_controller import Controller, Launcher, Registers
 from tests.kit.gpu_machine import NVME
 
 GET_FEATURES, CREATE, DELETE = [10], [5, 1], [0, 4]
@@ -42,13 +38,13 @@ class Machine:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.admin: Any = Controller()
+        self.admin = Controller()
         self.mapped = self.is_open = False
-        self.failing: dict[str, BaseException] = {}
-        self.options: dict[str, Any] = {}
-        self.where: Callable[[Any], int] = address_of
+        self.failing = {}
+        self.options = {}
+        self.where = address_of
         self.max_depth = 1024
-        launcher: Any = Launcher()
+        launcher = Launcher()
         self.made, self.page_locked = launcher.made, []
         map_memory = launcher.map_memory
         launcher.map_memory = lambda memory: self.page_locked.append(memory) or map_memory(memory)
@@ -64,18 +60,18 @@ class Machine:
         monkeypatch.setattr(extents_reader, "open_mapped", self.open)
         monkeypatch.setattr(extents_reader, "MappedSamples", self.samples)
 
-    def fail(self, step: str) -> None:
+    def fail(self, step):
         if step in self.failing:
             raise self.failing[step]
 
-    def launcher(self, launcher: Any, gpu: int) -> Any:
+    def launcher(self, launcher, gpu):
         self.options["gpu"] = gpu
         return launcher
 
-    def transfer(self, backend: str, wanted: int | None, default: int) -> int:
+    def transfer(self, backend, wanted, default):
         return wanted or default
 
-    def open(self, uri: str, loaded: None, root: bytes, opener: Any) -> tuple[Any, int]:
+    def open(self, uri, loaded, root, opener):
         self.options |= {"uri": uri, "nsid": opener.keywords["nsid"]}
         self.is_open = True
         return (
@@ -89,47 +85,47 @@ class Machine:
             0,
         )
 
-    def close(self) -> None:
+    def close(self):
         assert self.admin.queues == {}
         self.is_open = False
 
-    def registers(self, address: str, granted: int) -> Any:
+    def registers(self, address, granted):
         self.fail("Registers")
         found = Registers()
         found.max_depth, self.mapped = self.max_depth, True
         weakref.finalize(found, self.unmap)
         return found
 
-    def unmap(self) -> None:
+    def unmap(self):
         assert self.admin.queues == {}  # a GPU may write to their doorbells
         self.mapped = False
 
-    def samples(self, *_: object, **options: object) -> Any:
+    def samples(self, *_, **options):
         self.fail("MappedSamples")
         self.options |= options
         return SimpleNamespace(alignment=4096, read=self.read_one, close=lambda: None)
 
-    def read_one(self, batch: Any, lane: int, submit: Any) -> None:
+    def read_one(self, batch, lane, submit):
         """Read a block by a command."""
         columns = ("offsets", 0), ("memory", self.where(batch.buffer)), ("lengths", 512)
         submit(SimpleNamespace(**{name: np.array([value]) for name, value in columns}))
 
-    def reader(self, queues: int = 3, **options: Any) -> XnvmeBamReader:
-        catalog: Any = SimpleNamespace(root=b"/")
+    def reader(self, queues=3, **options):
+        catalog = SimpleNamespace(root=b"/")
         return XnvmeBamReader(catalog, bmap="map", uri=NVME, queues=queues, **options)
 
-    def require_nothing_left(self) -> None:
+    def require_nothing_left(self):
         gc.collect()
         assert self.admin.queues == {}
         assert (self.mapped, self.is_open) == (False, False)
 
 
 @pytest.fixture
-def machine(memory: Memory, kept: list[object], monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(memory, kept, monkeypatch):
     return Machine(monkeypatch)
 
 
-def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machine: Machine) -> None:
+def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machine):
     reader = machine.reader()
     assert (machine.mapped, machine.is_open, reader.lanes) == (True, True, 2)
     assert {qid for _, qid in machine.admin.queues} == {8, 7, 6}
@@ -139,7 +135,7 @@ def test_closing_deletes_the_queues_then_unmaps_the_registers_then_closes(machin
     reader.close()
 
 
-def test_options_of_a_reader_go_to_its_parts(machine: Machine) -> None:
+def test_options_of_a_reader_go_to_its_parts(machine):
     options = {"gpu": 3, "nsid": 2, "retries": 7, "check": False, "max_transfer": 8192}
     with machine.reader(1, **options) as reader:
         assert (reader.lanes, reader.device, reader.pinned, reader.gpu) == (1, "cpu", True, None)
@@ -157,23 +153,21 @@ class Peer:
 
     def __init__(self, gpu: int, address: str) -> None:
         assert (gpu, address) == (1, NVME)
-        self.allocated: list[np.ndarray] = []
+        self.allocated = []
 
-    def allocate(self, nbytes: int) -> np.ndarray:
+    def allocate(self, nbytes):
         self.allocated.append(np.zeros(nbytes, np.uint8))
         return self.allocated[-1]
 
-    def find(self, memory: np.ndarray) -> BusMemory:
+    def find(self, memory):
         pages = np.arange(memory.nbytes // 4096, dtype=np.uint64) << np.uint64(12)
         return BusMemory(1 << 30, memory.nbytes, pages + np.uint64(7 << 40), 12)
 
-    def flush(self) -> None:
+    def flush(self):
         self.flushes += 1
 
 
-def test_completion_queues_are_in_the_memory_of_the_gpu_and_that_is_flushed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_queues_are_in_the_memory_of_the_gpu_and_that_is_flushed(machine, monkeypatch):
     monkeypatch.setattr(xnvme_bam, "PeerMemory", Peer)
     machine.where = lambda buffer: 1 << 30
     with machine.reader(1, mem="gpu", gpu=1) as reader:
@@ -182,15 +176,15 @@ def test_completion_queues_are_in_the_memory_of_the_gpu_and_that_is_flushed(
         assert machine.admin.queues[there][0] == 7 << 40
         (launches,) = machine.made
         assert launches.pairs["completion_queue"].tolist() == [1 << 30]
-        peer: Any = reader._peer
-        reader.read(SimpleNamespace(buffer=reader.allocate(4096)), 0)  # type: ignore[arg-type]
+        peer = reader._peer
+        reader.read(SimpleNamespace(buffer=reader.allocate(4096)), 0)
         assert peer.flushes == 1
 
 
-def test_each_lane_has_a_queue_of_its_own(machine: Machine) -> None:
+def test_each_lane_has_a_queue_of_its_own(machine):
     with machine.reader(3) as reader:
         for lane in (1, 0, 1):
-            batch: Any = SimpleNamespace(buffer=reader.allocate(4096))
+            batch = SimpleNamespace(buffer=reader.allocate(4096))
             reader.read(batch, lane)
         assert [len(launches.batches) for launches in machine.made] == [1, 2]
         assert machine.made[0].batches[0][0]["patience_ns"] == 10_000_000_000
@@ -198,9 +192,7 @@ def test_each_lane_has_a_queue_of_its_own(machine: Machine) -> None:
 
 @pytest.mark.parametrize("step", ["map_registers", "Registers", "MappedSamples"])
 @pytest.mark.parametrize("failure", [OSError(errno.EIO, "it fails"), KeyboardInterrupt()])
-def test_nothing_is_left_of_a_reader_that_cannot_be_opened(
-    machine: Machine, step: str, failure: BaseException
-) -> None:
+def test_nothing_is_left_of_a_reader_that_cannot_be_opened(machine, step, failure):
     machine.failing[step] = failure
     with pytest.raises(type(failure)):
         machine.reader()
@@ -210,9 +202,7 @@ def test_nothing_is_left_of_a_reader_that_cannot_be_opened(
 
 @pytest.mark.parametrize("number", range(len(COMMANDS)))
 @pytest.mark.parametrize("failure", [0x006, KeyboardInterrupt()])
-def test_nothing_is_left_if_an_admin_command_fails_or_is_interrupted(
-    machine: Machine, number: int, failure: Any
-) -> None:
+def test_nothing_is_left_if_an_admin_command_fails_or_is_interrupted(machine, number, failure):
     machine.admin.fails[number] = failure
     with pytest.raises((OSError, KeyboardInterrupt)) as caught:
         machine.reader()
@@ -223,7 +213,7 @@ def test_nothing_is_left_if_an_admin_command_fails_or_is_interrupted(
 
 
 @pytest.mark.parametrize("number", range(len(3 * DELETE)))
-def test_closing_goes_on_after_ctrl_c(machine: Machine, number: int) -> None:
+def test_closing_goes_on_after_ctrl_c(machine, number):
     reader = machine.reader()
     machine.admin.fails[len(COMMANDS) + number] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -231,7 +221,7 @@ def test_closing_goes_on_after_ctrl_c(machine: Machine, number: int) -> None:
     machine.require_nothing_left()
 
 
-def test_a_reader_is_cleaned_up_in_spite_of_a_second_ctrl_c(machine: Machine) -> None:
+def test_a_reader_is_cleaned_up_in_spite_of_a_second_ctrl_c(machine):
     machine.failing["MappedSamples"] = first = KeyboardInterrupt()
     machine.admin.fails[len(COMMANDS) + 1] = second = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -240,7 +230,7 @@ def test_a_reader_is_cleaned_up_in_spite_of_a_second_ctrl_c(machine: Machine) ->
     machine.require_nothing_left()
 
 
-def test_deeper_queues_than_the_controller_has_are_refused(machine: Machine) -> None:
+def test_deeper_queues_than_the_controller_has_are_refused(machine):
     machine.max_depth = 64
     with pytest.raises(ValueError, match=f"at most 64, the entries of a queue of {NVME}, not 6"):
         machine.reader(queue_depth=65)
@@ -249,7 +239,7 @@ def test_deeper_queues_than_the_controller_has_are_refused(machine: Machine) -> 
 
 
 @pytest.mark.parametrize("granted", [1, 2, 3])
-def test_more_queues_than_the_controller_grants_are_refused(machine: Machine, granted: int) -> None:
+def test_more_queues_than_the_controller_grants_are_refused(machine, granted):
     machine.admin.granted = granted
     most = f"{NVME} grants {granted} queue pairs, of which libxnvme uses 2"
     with pytest.raises((ValueError, BackendUnavailable)) as caught:
@@ -262,14 +252,14 @@ def test_more_queues_than_the_controller_grants_are_refused(machine: Machine, gr
     assert machine.admin.log == GET_FEATURES
 
 
-def test_an_error_of_opening_that_names_a_file_keeps_its_name(machine: Machine) -> None:
+def test_an_error_of_opening_that_names_a_file_keeps_its_name(machine):
     machine.failing["Registers"] = OSError(errno.EMFILE, "Too many open files", "/dev/module")
     with pytest.raises(OSError) as caught:
         machine.reader()
     assert caught.value.filename == "/dev/module"
 
 
-def test_a_closed_reader_cannot_make_queues(machine: Machine) -> None:
+def test_a_closed_reader_cannot_make_queues(machine):
     reader = machine.reader()
     reader.close()
     with pytest.raises(ValueError, match="closed"):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ctypes
 import errno
 import gc
@@ -10,11 +8,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeAlias
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,18 +22,15 @@ from dali_storage.backends.linux.libc import IOVEC
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.paths import ROOT
 
-File: TypeAlias = tuple[int, bytes]
 """A descriptor and the bytes that it reads."""
 
-Limit: TypeAlias = Callable[[int], None]
 """Sets how many contexts there may be."""
 
-Contexts: TypeAlias = Callable[[int], int]
 """How many contexts of a depth are open."""
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[File]:
+def file(tmp_path):
     content = np.random.default_rng(1).bytes(100_000)
     (tmp_path / "file").write_bytes(content)
     fd = os.open(tmp_path / "file", os.O_RDONLY)
@@ -45,14 +38,14 @@ def file(tmp_path: Path) -> Iterator[File]:
     os.close(fd)
 
 
-def pieces(buffer: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+def pieces(buffer, starts, length):
     iovecs = np.zeros((len(starts), 1), IOVEC)
     iovecs["base"][:, 0] = buffer.ctypes.data + starts
     iovecs["len"][:, 0] = length
     return iovecs
 
 
-def test_the_structures_are_laid_out_as_in_the_kernel() -> None:
+def test_the_structures_are_laid_out_as_in_the_kernel():
     # struct iocb: u64 data, u32 key, u32 rw_flags, u16 opcode, s16 prio, u32 fd, u64 buf,
     # u64 nbytes, s64 offset, u64 reserved, u32 flags, u32 resfd
     assert IOCB.itemsize == struct.calcsize("=QIIHhIQQqQII") == 64
@@ -64,7 +57,7 @@ def test_the_structures_are_laid_out_as_in_the_kernel() -> None:
 
 @pytest.mark.parametrize("rw_flags", [0, os.RWF_NOWAIT])
 @pytest.mark.parametrize("depth", [1, 7, 64, 300])
-def test_any_number_of_reads_goes_through_any_depth(file: File, depth: int, rw_flags: int) -> None:
+def test_any_number_of_reads_goes_through_any_depth(file, depth, rw_flags):
     fd, content = file
     offsets = np.random.default_rng(depth).integers(0, 99_000, 200)
     buffer = np.zeros(200 * 1000, np.uint8)
@@ -78,11 +71,11 @@ def test_any_number_of_reads_goes_through_any_depth(file: File, depth: int, rw_f
 
 
 def test_reads_that_are_not_complete_at_once_are_waited_for_without_the_interpreter_lock(
-    file: File, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+    file, monkeypatch
+):
+    asked = []
 
-    def nothing_yet(*arguments: Any) -> int:
+    def nothing_yet(*arguments):
         asked.append(1)
         assert len(asked) == 1, "it polls"
         return 0
@@ -96,7 +89,7 @@ def test_reads_that_are_not_complete_at_once_are_waited_for_without_the_interpre
     assert buffer.tobytes() == file[1][500:1500]
 
 
-def test_a_refused_read_does_not_harm_its_neighbours(file: File, tmp_path: Path) -> None:
+def test_a_refused_read_does_not_harm_its_neighbours(file, tmp_path):
     fd, content = file
     folder = os.open(tmp_path, os.O_RDONLY)
     buffer = np.zeros(500, np.uint8)
@@ -109,7 +102,7 @@ def test_a_refused_read_does_not_harm_its_neighbours(file: File, tmp_path: Path)
         assert buffer[start : start + 100].tobytes() == content[start : start + 100]
 
 
-def test_a_read_at_the_end_of_a_file_gives_fewer_bytes(file: File) -> None:
+def test_a_read_at_the_end_of_a_file_gives_fewer_bytes(file):
     fd, content = file
     buffer = np.zeros(2000, np.uint8)
     with closing(AioContext(2)) as context:
@@ -120,36 +113,34 @@ def test_a_read_at_the_end_of_a_file_gives_fewer_bytes(file: File) -> None:
     assert buffer[:100].tobytes() == content[-100:]
 
 
-def test_a_context_can_be_closed_twice() -> None:
+def test_a_context_can_be_closed_twice():
     context = AioContext(1)
     context.close()
     context.close()
 
 
-def test_a_machine_without_contexts_is_refused_with_the_limit() -> None:
+def test_a_machine_without_contexts_is_refused_with_the_limit():
     limit = int(Path("/proc/sys/fs/aio-max-nr").read_text())
     with pytest.raises(BackendUnavailable, match=r"fs\.aio-max-nr"):
         AioContext(limit + 1)
 
 
-def test_an_unknown_machine_is_refused_with_the_sandbox_as_a_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_machine_is_refused_with_the_sandbox_as_a_reason(monkeypatch):
     monkeypatch.setattr(aio, "_SETUP", -1)
     with pytest.raises(BackendUnavailable, match="seccomp"):
         AioContext(1)
 
 
-def read_one(fd: int, depth: int) -> bytes:
+def read_one(fd, depth):
     memory = np.zeros(100, np.uint8)
     assert aio.read(depth, [fd], pieces(memory, np.array([0]), 100), [0]).tolist() == [100]
     return memory.tobytes()
 
 
 @pytest.fixture
-def contexts(monkeypatch: pytest.MonkeyPatch) -> Contexts:
+def contexts(monkeypatch):
     """Counts the open contexts of a depth that no other code of this process uses."""
-    opened: dict[int, int] = {}
+    opened = {}
     monkeypatch.setattr(aio, "_idle", defaultdict(list))
     monkeypatch.setattr(aio, "_open", opened)
     return lambda depth: gc.collect() * 0 + list(opened.values()).count(depth)
@@ -158,16 +149,14 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> Contexts:
 OURS = 61  # a depth
 
 
-def test_reads_in_sequence_use_one_context(file: File, contexts: Contexts) -> None:
+def test_reads_in_sequence_use_one_context(file, contexts):
     for _ in range(100):
         assert read_one(file[0], OURS) == file[1][:100]
     assert contexts(OURS) == 1
 
 
-def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(
-    file: File, contexts: Contexts
-) -> None:
-    def run(_: int) -> bool:
+def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(file, contexts):
+    def run(_):
         return all(read_one(file[0], OURS) == file[1][:100] for _ in range(300))
 
     with ThreadPoolExecutor(8) as threads:
@@ -175,9 +164,7 @@ def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(
     assert 1 <= contexts(OURS) <= 8
 
 
-def test_an_error_leaves_no_read_under_way_and_no_context_behind(
-    file: File, contexts: Contexts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_leaves_no_read_under_way_and_no_context_behind(file, contexts, monkeypatch):
     memory = np.zeros(100_000, np.uint8)
     iovecs = pieces(memory, np.array([0]), memory.size)
     read_one(file[0], OURS)
@@ -212,11 +199,11 @@ print("closed")
 """
 
 
-def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind() -> None:
+def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind():
     assert run_script(CTRL_C) == "closed\n"
 
 
-def run_script(script: str, *arguments: object) -> str:
+def run_script(script, *arguments):
     """What a script prints, in a process of its own, where the kernel's contexts can be counted."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
@@ -225,17 +212,17 @@ def run_script(script: str, *arguments: object) -> str:
 
 
 @pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limit]:
+def limit(monkeypatch):
     """Sets how many contexts the kernel allows, beside those that there are already."""
     real, ids, most = libc.syscall, set[int](), [0]
 
-    def limited(number: int, *arguments: Any) -> int:
+    def limited(number, *arguments):
         if number == aio._SETUP and len(ids) >= most[0]:
             ctypes.set_errno(errno.EAGAIN)
             return -1
         if number == aio._DESTROY:
             ids.discard(arguments[0].value)
-        result: int = real(number, *arguments)
+        result = real(number, *arguments)
         if number == aio._SETUP and result == 0:
             ids.add(arguments[1]._obj.value)
         return result
@@ -248,13 +235,13 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limit]:
         pass
 
 
-def test_an_idle_context_of_another_depth_makes_room(file: File, limit: Limit) -> None:
+def test_an_idle_context_of_another_depth_makes_room(file, limit):
     limit(1)
     for depth in (4, 8, 8, 4):
         assert read_one(file[0], depth) == file[1][:100]
 
 
-def test_a_lane_waits_for_the_context_of_another_one(file: File, limit: Limit) -> None:
+def test_a_lane_waits_for_the_context_of_another_one(file, limit):
     limit(1)
     ours, theirs = os.pipe()
     until = time.monotonic() + 60
@@ -273,8 +260,8 @@ def test_a_lane_waits_for_the_context_of_another_one(file: File, limit: Limit) -
 
 
 @pytest.mark.parametrize("allowed", [1, 3])
-def test_many_threads_share_few_contexts(file: File, limit: Limit, allowed: int) -> None:
-    def run(number: int) -> bool:
+def test_many_threads_share_few_contexts(file, limit, allowed):
+    def run(number):
         return all(read_one(file[0], 4 << number % 2) == file[1][:100] for _ in range(5))
 
     limit(allowed)
@@ -282,7 +269,7 @@ def test_many_threads_share_few_contexts(file: File, limit: Limit, allowed: int)
         assert all(threads.map(run, range(8)))
 
 
-def test_no_context_at_all_is_refused_and_later_works(file: File, limit: Limit) -> None:
+def test_no_context_at_all_is_refused_and_later_works(file, limit):
     limit(0)
     with pytest.raises(BackendUnavailable, match=r"in use; raise the limit .*fs\.aio-max-nr"):
         read_one(file[0], 4)
@@ -322,18 +309,16 @@ print("read")
 """
 
 
-def test_a_forked_process_has_contexts_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_has_contexts_of_its_own(tmp_path):
     (tmp_path / "file").write_bytes(b"bytes")
     assert run_script(FORK, tmp_path / "file") == "read\n"
 
 
-def test_reads_that_the_kernel_refuses_for_now_are_submitted_again(
-    file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_that_the_kernel_refuses_for_now_are_submitted_again(file, monkeypatch):
     """It takes two, and no third one while one of them is under way."""
     real, taken = libc.syscall, iter([2, 0])
 
-    def syscall(number: int, context: Any, *arguments: Any) -> int:
+    def syscall(number, context, *arguments):
         if number == aio._SUBMIT and (count := next(taken, None)) is not None:
             ctypes.set_errno(errno.EAGAIN)
             return int(real(number, context, ctypes.c_long(count), arguments[1])) if count else -1

@@ -1,11 +1,8 @@
 """Which disks and device nodes can be read, on trees that the tests make and on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +11,19 @@ from dali_storage.backends.xnvme.nodes import list_nodes
 from dali_storage.contract.devices import DeviceStatus
 
 
-def block(base: Path, name: str, **attributes: str) -> None:
+def block(base, name, **attributes):
     """A block device of sysfs with its node."""
     for attribute, value in {"size": "2048", **attributes}.items():
         write(base / "sys/class/block" / name / attribute, value)
     write(base / "dev" / name, "")
 
 
-def write(path: Path, text: str) -> None:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text}\n")
 
 
-def test_whole_disks_are_listed_and_nothing_else(tmp_path: Path) -> None:
+def test_whole_disks_are_listed_and_nothing_else(tmp_path):
     disks = ("nvme0n1", "sdb", "vda", "loop0", "ram1", "mmcblk0", "xvdc")
     for name in (*disks, "nvme0n1p1", "sdb1", "sr0", "zram0", "dm-0"):
         block(tmp_path, name)
@@ -43,17 +40,17 @@ def test_whole_disks_are_listed_and_nothing_else(tmp_path: Path) -> None:
     ]
 
 
-def test_a_machine_without_sysfs_has_no_disks(tmp_path: Path) -> None:
+def test_a_machine_without_sysfs_has_no_disks(tmp_path):
     assert [*list_disks(str(tmp_path))] == []
 
 
-def test_character_devices_of_namespaces_are_listed(tmp_path: Path) -> None:
+def test_character_devices_of_namespaces_are_listed(tmp_path):
     for name in ("ng0n1", "ngx", "nvme0"):
         write(tmp_path / "dev" / name, "")
     assert [*list_nodes(str(tmp_path))] == [DeviceStatus("/dev/ng0n1", "NVMe character device")]
 
 
-def test_a_missing_node_is_reported(tmp_path: Path) -> None:
+def test_a_missing_node_is_reported(tmp_path):
     block(tmp_path, "sda")
     (tmp_path / "dev/sda").unlink()
     (status,) = list_disks(str(tmp_path))
@@ -69,14 +66,9 @@ def test_a_missing_node_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_a_node_that_cannot_be_opened_is_reported_with_the_reason(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    permitted: bool,
-    number: int,
-    reason: str,
-    remedy: str,
-) -> None:
-    def refuse(path: Path, flags: int) -> int:
+    tmp_path, monkeypatch, permitted, number, reason, remedy
+):
+    def refuse(path, flags):
         assert flags & os.O_ACCMODE == os.O_RDONLY
         assert flags & os.O_NONBLOCK
         raise OSError(number, os.strerror(number))
@@ -90,7 +82,7 @@ def test_a_node_that_cannot_be_opened_is_reported_with_the_reason(
     assert bool(remedy) == bool(problem.remedy)
 
 
-def test_devices_of_this_machine_are_opened_for_reading_only_and_closed() -> None:
+def test_devices_of_this_machine_are_opened_for_reading_only_and_closed():
     script = (
         "import os, sys; from dali_storage.backends.xnvme_block import XnvmeBlockReader as R\n"
         "flags = {}; sys.addaudithook(lambda event, about: event == 'open' and\n"

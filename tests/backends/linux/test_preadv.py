@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import errno
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from dali_storage.backends.linux import preadv
 from dali_storage.backends.linux.libc import IOVEC
 
 
-def pieces(memory: np.ndarray, length: int) -> np.ndarray:
+def pieces(memory, length):
     """Two pieces of memory per read, each `length` bytes long, one after the other."""
     starts = memory.ctypes.data + np.arange(0, memory.size, length)
     iovecs = np.zeros((starts.size // 2, 2), IOVEC)
@@ -20,7 +17,7 @@ def pieces(memory: np.ndarray, length: int) -> np.ndarray:
     return iovecs
 
 
-def test_ranges_are_read_whole_and_short(tmp_path: Path) -> None:
+def test_ranges_are_read_whole_and_short(tmp_path):
     content = np.random.default_rng(1).bytes(1000)
     (tmp_path / "file").write_bytes(content)
     fd = os.open(tmp_path / "file", os.O_RDONLY)
@@ -33,7 +30,7 @@ def test_ranges_are_read_whole_and_short(tmp_path: Path) -> None:
     assert not memory[300:].any()
 
 
-def test_a_read_that_fails_does_not_harm_its_neighbours(tmp_path: Path) -> None:
+def test_a_read_that_fails_does_not_harm_its_neighbours(tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(200)))
     fd, folder = os.open(tmp_path / "file", os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
     memory = np.zeros(800, np.uint8)
@@ -44,7 +41,7 @@ def test_a_read_that_fails_does_not_harm_its_neighbours(tmp_path: Path) -> None:
     assert memory[:200].tobytes() == memory[600:].tobytes() == bytes(range(200))
 
 
-def test_a_read_that_must_not_block_gives_what_is_cached(tmp_path: Path) -> None:
+def test_a_read_that_must_not_block_gives_what_is_cached(tmp_path):
     (tmp_path / "file").write_bytes(bytes(200))
     fd = os.open(tmp_path / "file", os.O_RDONLY)
     until = time.monotonic() + 60

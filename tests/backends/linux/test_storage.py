@@ -1,10 +1,7 @@
 """Devices and images opened with O_DIRECT, on loop devices."""
 
-from __future__ import annotations
-
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
@@ -19,14 +16,14 @@ SIZE = 1 << 20
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path):
     path = tmp_path / "image"
     path.write_bytes(os.urandom(SIZE))
     return path
 
 
 @pytest.mark.parametrize("sector", [512, 4096])
-def test_a_block_device_is_described_and_read(image: Path, sector: int) -> None:
+def test_a_block_device_is_described_and_read(image, sector):
     with loop_device(image, sector=sector) as node:
         device = open_direct(node)
         storage = device.storage
@@ -40,7 +37,7 @@ def test_a_block_device_is_described_and_read(image: Path, sector: int) -> None:
         assert not descriptors(node)
 
 
-def test_an_image_is_described_and_read(image: Path) -> None:
+def test_an_image_is_described_and_read(image):
     opened = open_direct(str(image))
     storage = opened.storage
     assert (storage.path, storage.aliases, storage.size) == (str(image), (str(image),), SIZE)
@@ -50,7 +47,7 @@ def test_an_image_is_described_and_read(image: Path) -> None:
     opened.close()
 
 
-def test_a_read_that_fails_names_the_device(image: Path) -> None:
+def test_a_read_that_fails_names_the_device(image):
     opened = open_direct(str(image))
     with raises_naming(OSError, image) as caught:
         opened.read(1, 4096)
@@ -58,7 +55,7 @@ def test_a_read_that_fails_names_the_device(image: Path) -> None:
     opened.close()
 
 
-def test_a_file_system_without_direct_io_is_unavailable() -> None:
+def test_a_file_system_without_direct_io_is_unavailable():
     with pytest.raises(BackendUnavailable, match="without O_DIRECT") as caught:
         open_direct("/proc/version")
     assert "losetup --find --show --read-only /proc/version" in caught.value.remedy
@@ -73,8 +70,6 @@ def test_a_file_system_without_direct_io_is_unavailable() -> None:
         ("/dev/\0", ValueError, "uri '/dev/"),
     ],
 )
-def test_a_path_that_is_not_a_device_or_an_image_is_refused(
-    path: str, error: type[Exception], message: str
-) -> None:
+def test_a_path_that_is_not_a_device_or_an_image_is_refused(path, error, message):
     with nothing_stays_open("/dev/null"), pytest.raises(error, match=message):
         open_direct(path)

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
-import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,11 +6,11 @@ from tests.kit.process import lanes
 
 
 @pytest.fixture
-def request_threads() -> Callable[[], set[threading.Thread]]:
+def request_threads():
     """The threads for requests that the test has started and that still run."""
     before = lanes()
 
-    def ours() -> set[threading.Thread]:
+    def ours():
         new = lanes() - before
         return {thread for thread in new if thread.name.startswith("dali_storage-get")}
 
@@ -22,7 +18,7 @@ def request_threads() -> Callable[[], set[threading.Thread]]:
 
 
 @pytest.fixture
-def threads_end(request_threads: Callable[[], set[threading.Thread]]) -> Iterator[None]:
+def threads_end(request_threads):
     """Asserts that the threads for requests end with the test, or soon afterwards."""
     yield
     until = time.monotonic() + 120

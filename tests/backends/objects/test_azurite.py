@@ -3,18 +3,14 @@
 It is run with `npm install azurite` where Node is, and node_modules/.bin in PATH.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import re
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
 import obstore
 import pytest
@@ -39,7 +35,7 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def azurite(tmp_path_factory):
     """The endpoint of the account."""
     if not (command := shutil.which("azurite-blob")):
         pytest.skip("no Azurite: npm install azurite, and add node_modules/.bin to PATH")
@@ -57,7 +53,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.terminate()
 
 
-def make_container(endpoint: str, name: str) -> None:
+def make_container(endpoint, name):
     """Create a container, signed with the key: learn.microsoft.com, "Authorize with Shared Key"."""
     date = formatdate(usegmt=True)
     headers = {"x-ms-date": date, "x-ms-version": "2021-12-02"}
@@ -72,11 +68,11 @@ def make_container(endpoint: str, name: str) -> None:
 
 
 @pytest.fixture
-def store(azurite: str, monkeypatch: pytest.MonkeyPatch) -> AzureStore:
+def store(azurite, monkeypatch):
     """The container "data" with FILES; the environment names the account."""
     for name, value in (("ACCOUNT_NAME", ACCOUNT), ("ACCOUNT_KEY", KEY), ("ENDPOINT", azurite)):
         monkeypatch.setenv(f"AZURE_STORAGE_{name}", value)
-    options: Any = {"allow_http": True}
+    options = {"allow_http": True}
     store = AzureStore(
         "data", account_name=ACCOUNT, account_key=KEY, endpoint=azurite, client_options=options
     )
@@ -85,7 +81,7 @@ def store(azurite: str, monkeypatch: pytest.MonkeyPatch) -> AzureStore:
     return store
 
 
-def test_samples_labels_and_bytes_are_by_the_rules_of_s3(store: AzureStore) -> None:
+def test_samples_labels_and_bytes_are_by_the_rules_of_s3(store):
     pipeline = build(readers.file, 3, {}, name="R", file_root="az://data/train")
     ((data, labels),) = take(pipeline, 1)
     assert [content for _, _, content in data] == [b"", b"one", b"two" * 1000]
@@ -98,7 +94,7 @@ def test_samples_labels_and_bytes_are_by_the_rules_of_s3(store: AzureStore) -> N
     ]
 
 
-def test_an_object_that_is_replaced_is_refused(store: AzureStore) -> None:
+def test_an_object_that_is_replaced_is_refused(store):
     pipeline = build(readers.file, 1, {}, file_root="az://data/a", file_filters="*")
     assert take(pipeline, 1)[0][0][0][2] == b"x"
     pipeline = build(readers.file, 1, {}, file_root="az://data/a", file_filters="*")
@@ -108,7 +104,7 @@ def test_an_object_that_is_replaced_is_refused(store: AzureStore) -> None:
     assert info.value.filename == "az://data/a/1.jpg"
 
 
-def test_containers_are_read(store: AzureStore, tmp_path: Path) -> None:
+def test_containers_are_read(store, tmp_path):
     (tar,), (index,) = write_numbered_tars(tmp_path, (7,))
     obstore.put(store, "0.tar", Path(tar).read_bytes())
     obstore.put(store, "0.idx", Path(index).read_bytes())
@@ -120,16 +116,14 @@ def test_containers_are_read(store: AzureStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "url"), [("key", "az://data/none"), ("container", "az://none/x")])
-def test_what_is_missing_is_named(store: AzureStore, name: str, url: str) -> None:
+def test_what_is_missing_is_named(store, name, url):
     pipeline = build(readers.file, 1, {}, files=url)
     with pytest.raises(FileNotFoundError) as info:
         take(pipeline, 1)
     assert info.value.filename == url
 
 
-def test_a_wrong_key_is_refused_and_not_shown(
-    store: AzureStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_refused_and_not_shown(store, monkeypatch):
     wrong = base64.b64encode(b"canary" * 8).decode()
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", wrong)
     with pytest.raises(PermissionError) as info:

@@ -1,7 +1,5 @@
 """What goes wrong with objects, seen from a pipeline: a clear error, nothing lost, nothing left."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -10,10 +8,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,21 +30,20 @@ CONTENTS = [b"%02d" % number * 50 for number in range(COUNT)]
 NAMES = [f"train/{'ab'[number * 2 // COUNT]}/{number:02d}.jpg" for number in range(COUNT)]
 URLS = [f"s3://data/{name}" for name in NAMES]
 ROOT = {"file_root": "s3://data/train"}
-EXPIRED = "the credentials have expired; renew them"
 Server = FaultServer
 
 GIVEN = pytest.mark.parametrize("given", [ROOT, {"files": URLS}], ids=["root", "files"])
 
 
 @pytest.fixture
-def store(server: FaultServer) -> FaultServer:
+def store(server):
     for name, content in zip(NAMES, CONTENTS, strict=True):
         server.put(f"data/{name}", content)
     return server
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(fault_server: FaultServer) -> Iterator[None]:
+def _nothing_is_left(fault_server):
     """No thread of ours is left, and no connection to the server."""
     threads, connections = lanes(), fault_server.connections()
     yield
@@ -62,16 +58,16 @@ def _nothing_is_left(fault_server: FaultServer) -> Iterator[None]:
     raise AssertionError(left)
 
 
-def run(batches: int = 1, **arguments: Any) -> list[tuple[bytes, int]]:
+def run(batches=1, **arguments):
     return take(build(readers.file, **arguments), batches)
 
 
-def refuse(server: Server) -> dict[str, Any]:
+def refuse(server):
     return {"endpoint": "http://127.0.0.1:1"}
 
 
-def fail(mode: str) -> Callable[[Server], dict[str, Any]]:
-    def make(server: Server) -> dict[str, Any]:
+def fail(mode):
+    def make(server):
         for method in ("GET", "HEAD", "LIST"):
             server.fail(mode, n=FOR_EVER, on=method)
         return {}
@@ -90,9 +86,7 @@ BAD: dict[str, tuple[Make, type[OSError], str]] = {
 
 @GIVEN
 @pytest.mark.parametrize(("make", "kind", "says"), BAD.values(), ids=[*BAD])
-def test_a_store_that_refuses_is_an_error_that_says_what_to_do(
-    store: Server, given: dict[str, Any], make: Make, kind: type[OSError], says: str
-) -> None:
+def test_a_store_that_refuses_is_an_error_that_says_what_to_do(store, given, make, kind, says):
     with pytest.raises(kind) as caught:
         run(**given, backend_options=make(store))
     assert says in str(caught.value)
@@ -101,16 +95,14 @@ def test_a_store_that_refuses_is_an_error_that_says_what_to_do(
 
 
 @pytest.mark.parametrize("given", [{"files": "s3://none/x"}, {"file_root": "s3://none/x"}])
-def test_a_bucket_that_is_missing_is_named(store: Server, given: dict[str, Any]) -> None:
+def test_a_bucket_that_is_missing_is_named(store, given):
     with pytest.raises(FileNotFoundError, match="no such bucket; check its name") as caught:
         run(**given)
     assert str(caught.value.filename) == "s3://none/x"
 
 
 @GIVEN
-def test_without_credentials_only_anonymous_readers_work(
-    store: Server, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_credentials_only_anonymous_readers_work(store, given, monkeypatch):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ValueError, match="only AWS_ACCESS_KEY_ID is set"):
         run(**given)
@@ -122,7 +114,7 @@ def test_without_credentials_only_anonymous_readers_work(
     assert not any("authorization" in request.headers for request in store.log())
 
 
-def test_a_root_without_objects_is_refused(store: Server) -> None:
+def test_a_root_without_objects_is_refused(store):
     store.put("data/flat", b"x")
     for root in ("none", "trai", "flat", "train/a/00.jpg"):
         with pytest.raises(ValueError, match="no files") as caught:
@@ -131,7 +123,7 @@ def test_a_root_without_objects_is_refused(store: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["s3://data/none.jpg", "s3://data/a//b", "s3:///x"])
-def test_a_name_that_cannot_be_read_is_named(store: Server, name: str) -> None:
+def test_a_name_that_cannot_be_read_is_named(store, name):
     with pytest.raises((FileNotFoundError, ValueError)) as caught:
         run(files=[URLS[0], name])
     assert repr(name) in str(caught.value)
@@ -139,9 +131,7 @@ def test_a_name_that_cannot_be_read_is_named(store: Server, name: str) -> None:
 
 @GIVEN
 @pytest.mark.parametrize("change", ["deleted", "replaced"])
-def test_an_object_that_changes_in_mid_epoch_is_named(
-    store: Server, given: dict[str, Any], change: str
-) -> None:
+def test_an_object_that_changes_in_mid_epoch_is_named(store, given, change):
     pipeline = build(readers.file, 2, **given, prefetch_queue_depth=1, pipeline={"seed": 1})
     got = take(pipeline, 6)  # now all are known
     last = f"data/{NAMES[-1]}"
@@ -156,7 +146,7 @@ def test_an_object_that_changes_in_mid_epoch_is_named(
     assert {content for content, _ in got} == set(CONTENTS)
 
 
-def test_no_sample_is_lost_by_an_error_that_passes(store: Server) -> None:
+def test_no_sample_is_lost_by_an_error_that_passes(store):
     pipeline = build(readers.file, 4, files=URLS)
     got = take(pipeline, 3)  # now all are known
     store.fail("403", n=FOR_EVER)
@@ -173,14 +163,14 @@ def test_no_sample_is_lost_by_an_error_that_passes(store: Server) -> None:
 
 
 @pytest.mark.parametrize("mode", ["503", "cut"])
-def test_a_failure_that_passes_is_not_seen_by_the_user(store: Server, mode: str) -> None:
+def test_a_failure_that_passes_is_not_seen_by_the_user(store, mode):
     for method in ("GET", "HEAD", "LIST"):
         store.fail(mode, n=2, on=method)
     assert [content for content, _ in run(3, **ROOT)] == CONTENTS
     assert sum(request.fault == mode for request in store.log()) >= 3
 
 
-def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
+def test_ctrl_c_does_not_wait_for_answers(store):
     store.set(latency=1000)
     program = (
         "from tests.kit.dali import build\nfrom dali_storage import readers\n"
@@ -188,7 +178,7 @@ def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
         "try: pipeline.run()\nexcept KeyboardInterrupt: print('interrupted', flush=True); raise"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with started(command, **pipes, cwd=paths.ROOT) as process:
         store.until(lambda log: log)
         process.send_signal(signal.SIGINT)
@@ -198,12 +188,10 @@ def test_ctrl_c_does_not_wait_for_answers(store: Server) -> None:
     assert SECRET not in errors
 
 
-def test_without_obstore_the_error_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_obstore_the_error_says_how_to_install_it(monkeypatch):
     class Missing:
         @staticmethod
-        def find_spec(name: str, *_: object) -> None:
+        def find_spec(name, *_):
             if name == "obstore":
                 raise ModuleNotFoundError("No module named 'obstore'", name=name)
 
@@ -216,7 +204,7 @@ def test_without_obstore_the_error_says_how_to_install_it(
     assert caught.value.remedy == "pip install 'dali-storage[object-store]'"
 
 
-def test_a_wrong_option_is_named_without_its_value() -> None:
+def test_a_wrong_option_is_named_without_its_value():
     for options, says in (
         ({"secret_access_key": SECRET}, "has no option secret_access_key"),
         ({"client_options": {"timeout": SECRET}}, "client_options['timeout']"),
@@ -234,7 +222,7 @@ def test_a_wrong_option_is_named_without_its_value() -> None:
 CANARIES = (SECRET, KEY_ID, "canary-token", "canary-header", "canary-sas")
 
 
-def written(error: BaseException | None) -> str:
+def written(error):
     """All that an exception says, and those that it hides behind it."""
     texts = []
     while error is not None:
@@ -243,12 +231,7 @@ def written(error: BaseException | None) -> str:
     return "".join(texts)
 
 
-def test_no_secret_is_in_an_error_a_log_or_a_local_variable(
-    store: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_no_secret_is_in_an_error_a_log_or_a_local_variable(store, monkeypatch, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
     monkeypatch.setenv("RUST_LOG", "trace")
@@ -313,9 +296,7 @@ PLACES: dict[str, Callable[[str, str], Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_secret_in_a_url_is_refused_and_not_shown(
-    server: FaultServer, tmp_path: Path, place: str
-) -> None:
+def test_a_secret_in_a_url_is_refused_and_not_shown(server, tmp_path, place):
     lists = ("{} 0\n", "{} x\n", "s3://b/x 0\n{} x\n") if "list" in place else ("",)
     for url, text in product(SECRET_URLS, lists):
         (tmp_path / "list").write_bytes(os.fsencode(text.format(url)))
@@ -328,7 +309,7 @@ def test_a_secret_in_a_url_is_refused_and_not_shown(
     assert server.log() == []
 
 
-def test_a_signed_url_of_azure_is_not_shown(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signed_url_of_azure_is_not_shown(store, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
     monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=1&sig=canary-sas")
     opened, key = Stores(endpoint=store.url).locate(b"az://data/x")

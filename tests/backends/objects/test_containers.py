@@ -3,15 +3,13 @@
 A catalog is compared with that of the same files on disk, made without objects.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import tarfile
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -25,7 +23,6 @@ from nvidia.dali import fn, tfrecord
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
-from dali_storage.contract.objects import Part, Versions
 from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
 from dali_storage.formats.tar import webdataset
@@ -51,14 +48,14 @@ class HttpRemote:
 
     def __init__(self, server: FaultServer | None) -> None:
         self._url = server.url if server else ""
-        self.asked: list[int] = []  # how many objects by each heads()
-        self.read: list[int] = []  # and how many parts by each contents()
+        self.asked = []  # how many objects by each heads()
+        self.read = []  # and how many parts by each contents()
 
-    def _open(self, url: bytes, method: str = "GET", **headers: str) -> Any:
+    def _open(self, url, method="GET", **headers):
         target = f"{self._url}/{urllib.parse.quote(url.removeprefix(b's3://'))}"
         return urllib.request.urlopen(urllib.request.Request(target, None, headers, method=method))
 
-    def heads(self, urls: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], Versions]:
+    def heads(self, urls):
         self.asked.append(len(urls))
         found = []
         for url in urls:
@@ -67,45 +64,45 @@ class HttpRemote:
         sizes, versions = zip(*found, strict=True)
         return np.array(sizes, np.int64), np.array(versions, np.bytes_)
 
-    def contents(self, parts: Sequence[Part]) -> list[bytes]:
+    def contents(self, parts):
         self.read.append(len(parts))
-        found: list[bytes] = []
+        found = []
         for url, start, size in parts:
             end = "" if size is None else str(start + size - 1)
             with self._open(url, Range=f"bytes={start}-{end}") as response:
                 found.append(response.read())
         return found
 
-    def listing(self, root: bytes, choose: Any) -> Any:
+    def listing(self, root, choose):
         raise NotImplementedError
 
 
-def put(server: FaultServer, paths: Sequence[str]) -> list[str]:
+def put(server, paths):
     """Put files where URLs name them, which are returned."""
     for path in paths:
         server.put(f"data/c/{Path(path).name}", Path(path).read_bytes())
     return [f"s3://data/c/{Path(path).name}" for path in paths]
 
 
-def encoded(paths: Sequence[str]) -> list[bytes]:
+def encoded(paths):
     return [path.encode() for path in paths]
 
 
-def find_tars(paths: Sequence[str], indexes: Sequence[str] | None, files: Files) -> Catalog:
+def find_tars(paths, indexes, files):
     selection = Selection([b"n"], [np.dtype(np.int64)])
     given = None if indexes is None else encoded(indexes)
     return webdataset.find(encoded(paths), given, selection, may_be_missing=False, files=files)
 
 
-def find_tfrecords(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+def find_tfrecords(paths, indexes, files):
     return tfrecord_index.find(encoded(paths), encoded(indexes), files)
 
 
-def find_recordios(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+def find_recordios(paths, indexes, files):
     return recordio.find(encoded(paths), encoded(indexes)[0], files)
 
 
-def find_records(paths: Sequence[str], indexes: Sequence[str], files: Files) -> Catalog:
+def find_records(paths, indexes, files):
     return plain.find(encoded(paths), [0, 8, 3, 1], [1, 2, 3, 4], [0, 1, 2, 2], None, files)
 
 
@@ -120,8 +117,8 @@ FORMATS: list[tuple[Find, Any]] = [
 @pytest.mark.parametrize("remote_indexes", [False, True])
 @pytest.mark.parametrize(("find", "write"), FORMATS)
 def test_a_catalog_of_containers_has_the_sizes_and_versions_of_the_objects(
-    find: Find, write: Any, server: FaultServer, tmp_path: Path, remote_indexes: bool
-) -> None:
+    find, write, server, tmp_path, remote_indexes
+):
     paths, indexes = write(tmp_path, COUNTS)
     expected = find(paths, indexes, Files())
     urls = put(server, paths)
@@ -147,9 +144,7 @@ def test_a_catalog_of_containers_has_the_sizes_and_versions_of_the_objects(
     assert remote.asked == [3]  # all at once
 
 
-def test_only_the_first_and_the_last_header_of_a_tar_are_read(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_only_the_first_and_the_last_header_of_a_tar_are_read(server, tmp_path):
     members = [(f"{n}.{e}", b"x" * 5000) for n in range(5) for e in ("j", "n")]
     tar = write_tar(tmp_path / "a.tar", members)
     index = write_wds_index(tar, tmp_path / "a.idx")
@@ -174,9 +169,7 @@ TARS: dict[str, tuple[list[str], Callable[[bytes], bytes], list[str], str]] = {
 
 
 @pytest.mark.parametrize(("indexed", "change", "put_there", "says"), TARS.values(), ids=[*TARS])
-def test_an_index_of_another_tar_is_refused(
-    server: FaultServer, tmp_path: Path, indexed: Any, change: Any, put_there: Any, says: str
-) -> None:
+def test_an_index_of_another_tar_is_refused(server, tmp_path, indexed, change, put_there, says):
     members = [(name, EIGHT) for name in indexed]
     tar, index = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT), tmp_path / "a.idx"
     if LONG in indexed[1]:  # wds2idx has the place of the header of the name
@@ -193,7 +186,7 @@ def test_an_index_of_another_tar_is_refused(
     assert info.value.filename == url
 
 
-def test_a_range_beyond_its_object_is_refused(server: FaultServer, tmp_path: Path) -> None:
+def test_a_range_beyond_its_object_is_refused(server, tmp_path):
     server.put("data/a", b"12345")
     files = Files(HttpRemote(server))
     with pytest.raises(ValueError, match="'s3://data/a' has 5 bytes"):
@@ -206,7 +199,7 @@ def test_a_range_beyond_its_object_is_refused(server: FaultServer, tmp_path: Pat
         find_recordios(["s3://data/a"], [str(tmp_path / "a.idx")], files)
 
 
-def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path: Path) -> None:
+def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path):
     paths, _ = write_numbered_tars(tmp_path, COUNTS)
     with pytest.raises(ValueError, match=r"'s3://data/0.idx' is an object, and this backend asks"):
         find_tars(paths, ["s3://data/0.idx"] * 3, Files())
@@ -219,13 +212,13 @@ def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path: Path) ->
         (lambda: readers.tfrecord(path="s3://data/a.tfrecord", features={}), "index_path"),
     ],
 )
-def test_an_object_needs_an_index(read: Callable[[], object], argument: str) -> None:
+def test_an_object_needs_an_index(read, argument):
     words = f"{argument} must be given for 's3://data/a.*python -m dali_storage index"
     with pytest.raises(ValueError, match=words):
         read()
 
 
-def test_of_several_wrong_indexes_the_first_is_named(server: FaultServer, tmp_path: Path) -> None:
+def test_of_several_wrong_indexes_the_first_is_named(server, tmp_path):
     paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
     for number in (39, 3, 4):
         Path(indexes[number]).write_text("damaged\n")
@@ -235,7 +228,7 @@ def test_of_several_wrong_indexes_the_first_is_named(server: FaultServer, tmp_pa
             find_tars(urls, indexes, Files(HttpRemote(server)))
 
 
-def test_indexes_and_headers_are_asked_for_at_once(server: FaultServer, tmp_path: Path) -> None:
+def test_indexes_and_headers_are_asked_for_at_once(server, tmp_path):
     paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
     urls, remote = put(server, paths), HttpRemote(server)
     find_tars(urls, put(server, indexes), Files(remote))
@@ -247,7 +240,7 @@ def test_indexes_and_headers_are_asked_for_at_once(server: FaultServer, tmp_path
 FEATURES = {"n": tfrecord.FixedLenFeature([1], tfrecord.int64, -1)}
 
 
-def in_order(outputs: Any) -> list[Any]:
+def in_order(outputs):
     """The nodes of a reader of TFRecord, whose names are not compared."""
     nodes, index = outputs if isinstance(outputs, tuple) else (outputs, None)
     return [*nodes.values(), *([] if index is None else [index])]
@@ -265,9 +258,7 @@ OPERATORS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_containers_in_a_store_are_delivered_as_dali_does(
-    name: str, server: FaultServer, tmp_path: Path
-) -> None:
+def test_containers_in_a_store_are_delivered_as_dali_does(name, server, tmp_path):
     write, operator, argument = OPERATORS[name]
     random, found = Random(name), Counter[str]()
     for _ in seeds(by_tier(5, 30)):
@@ -287,7 +278,7 @@ def test_containers_in_a_store_are_delivered_as_dali_does(
     assert found["equal"] + found["restored"] > 1, found
 
 
-def test_arrays_in_a_store_are_delivered_as_dali_does(server: FaultServer, tmp_path: Path) -> None:
+def test_arrays_in_a_store_are_delivered_as_dali_does(server, tmp_path):
     random, found = Random(8), Counter[str]()
     for name in ("9", "b/1", "a-b/1", "a-b/2", "a/2", "a/1", "a/deep/1", "!/1", "10"):
         np.save(tmp_path / "array.npy", np.full((random.randint(1, 3), 2), random.random()))
@@ -306,7 +297,7 @@ def test_arrays_in_a_store_are_delivered_as_dali_does(server: FaultServer, tmp_p
     assert found["equal"] + found["restored"] > 3, found
 
 
-def test_near_samples_of_a_container_are_one_request(server: FaultServer, tmp_path: Path) -> None:
+def test_near_samples_of_a_container_are_one_request(server, tmp_path):
     paths, indexes = write_numbered_tars(tmp_path, (20, 20))
     pipeline = build(
         readers.webdataset, 10, {}, paths=put(server, paths), index_paths=indexes, ext="n"
@@ -319,9 +310,7 @@ def test_near_samples_of_a_container_are_one_request(server: FaultServer, tmp_pa
     assert len(gets) < 16  # read ahead: up to seven batches of 10
 
 
-def test_a_container_that_is_replaced_is_refused_by_name(
-    server: FaultServer, tmp_path: Path
-) -> None:
+def test_a_container_that_is_replaced_is_refused_by_name(server, tmp_path):
     paths, indexes = write_numbered_tars(tmp_path, (20,))
     (url,) = put(server, paths)
     pipeline = build(
@@ -334,7 +323,7 @@ def test_a_container_that_is_replaced_is_refused_by_name(
     assert info.value.filename == url
 
 
-def test_a_container_that_is_missing_is_named(server: FaultServer, tmp_path: Path) -> None:
+def test_a_container_that_is_missing_is_named(server, tmp_path):
     _, indexes = write_numbered_tars(tmp_path, (20,))
     server.put("data/other", b"")
     for read, argument, backend in (

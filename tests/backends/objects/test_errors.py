@@ -1,13 +1,10 @@
 """Every answer of a store, and every failure on the way, as an error that says what to do."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,13 +25,13 @@ ASK: dict[str, Callable[[Any, str], object]] = {
 
 
 @pytest.fixture
-def store(server: FaultServer) -> FaultServer:
+def store(server):
     """The server with one object, whose key looks like an answer."""
     server.put(URL.removeprefix(b"s3://"), DATA)
     return server
 
 
-def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[BaseException, OSError]:
+def failure(method="GET", url=URL, **options):
     """The error of obstore, and ours."""
     store, key = Stores(**options).locate(url)
     try:
@@ -72,9 +69,7 @@ def failure(method: str = "GET", url: bytes = URL, **options: Any) -> tuple[Base
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "LIST"])
-def test_an_answer_of_the_store_is_an_error_that_says_what_to_do(
-    store: FaultServer, mode: str, kind: type[OSError], says: str, method: str
-) -> None:
+def test_an_answer_of_the_store_is_an_error_that_says_what_to_do(store, mode, kind, says, method):
     store.fail(mode, on=method)
     _, error = failure(method)
     assert type(error) is kind
@@ -85,9 +80,7 @@ def test_an_answer_of_the_store_is_an_error_that_says_what_to_do(
 
 @pytest.mark.parametrize("mode", ERRORS)
 @pytest.mark.parametrize("method", ASK)
-def test_only_errors_that_may_pass_are_worth_another_try(
-    store: FaultServer, mode: str, method: str
-) -> None:
+def test_only_errors_that_may_pass_are_worth_another_try(store, mode, method):
     store.fail(mode, on=method)
     error, _ = failure(method)
     passing = mode in ("408", "425", "429", "500", "502", "503", "504")
@@ -103,9 +96,7 @@ def test_only_errors_that_may_pass_are_worth_another_try(
         ("region", OSError, "in another region"),
     ],
 )
-def test_an_answer_without_a_body_is_understood_by_its_status(
-    store: FaultServer, mode: str, kind: type[OSError], says: str
-) -> None:
+def test_an_answer_without_a_body_is_understood_by_its_status(store, mode, kind, says):
     store.fail(mode, on="HEAD")
     _, error = failure("HEAD")
     assert type(error) is kind
@@ -116,9 +107,7 @@ def test_an_answer_without_a_body_is_understood_by_its_status(
     ("mode", "says"),
     [("expired", "have expired"), ("no-bucket", "no such bucket"), ("region-400", "eu-central-1")],
 )
-def test_the_reason_of_a_refused_head_is_asked_for(
-    store: FaultServer, mode: str, says: str
-) -> None:
+def test_the_reason_of_a_refused_head_is_asked_for(store, mode, says):
     store.fail(mode, on="HEAD")
     store.fail(mode, on="GET")
     opened, key = Stores().locate(URL)
@@ -147,15 +136,15 @@ def test_the_reason_of_a_refused_head_is_asked_for(
     ],
 )
 def test_a_broken_connection_is_an_error_with_a_number(
-    store: FaultServer, mode: str, arg: Any, number: int, reached: bool, unreached: bool
-) -> None:
+    store, mode, arg, number, reached, unreached
+):
     store.fail(mode, arg=arg)
     error, ours = failure(timeout=0.5 if mode in ("slow", "stall") else 60)
     assert ours.errno == number
     assert (retryable(error), retryable(error, reached=False)) == (reached, unreached)
 
 
-def test_a_redirect_in_a_circle_is_an_error(store: FaultServer) -> None:
+def test_a_redirect_in_a_circle_is_an_error(store):
     store.fail("redirect", n=FOR_EVER)
     error, ours = failure()
     assert ours.errno == errno.ELOOP
@@ -163,13 +152,13 @@ def test_a_redirect_in_a_circle_is_an_error(store: FaultServer) -> None:
     assert len(store.log()) < 20
 
 
-def test_a_redirect_is_followed(store: FaultServer) -> None:
+def test_a_redirect_is_followed(store):
     store.fail("redirect")
     opened, key = Stores().locate(URL)
     assert ASK["GET"](opened, key) == DATA
 
 
-def test_an_endpoint_that_refuses_or_has_no_address_is_named(store: FaultServer) -> None:
+def test_an_endpoint_that_refuses_or_has_no_address_is_named(store):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # does not listen
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -183,13 +172,13 @@ def test_an_endpoint_that_refuses_or_has_no_address_is_named(store: FaultServer)
 
 
 @pytest.mark.parametrize("mode", ["503", "cut"])
-def test_obstore_makes_no_tries_of_its_own(store: FaultServer, mode: str) -> None:
+def test_obstore_makes_no_tries_of_its_own(store, mode):
     store.fail(mode, n=FOR_EVER)
     failure()
     assert len(store.log()) == 1
 
 
-def test_another_version_or_size_is_a_replaced_object() -> None:
+def test_another_version_or_size_is_a_replaced_object():
     compare(URL, (3, b'"a"'), (3, b'"a"'))
     for now in ((4, b'"a"'), (3, b'"b"')):
         with pytest.raises(ObjectReplacedError) as caught:
@@ -201,7 +190,7 @@ def test_another_version_or_size_is_a_replaced_object() -> None:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def certificate(tmp_path_factory):
     if not shutil.which("openssl"):
         pytest.skip("no openssl: apt-get install openssl")
     folder = tmp_path_factory.mktemp("certificate")
@@ -215,15 +204,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def tls(certificate: tuple[Path, Path], store: FaultServer) -> Iterator[str]:
+def tls(certificate, store):
     """The URL of a server with a certificate that nobody knows; it has no buckets."""
     with FaultServer(certificate) as secure:
         yield secure.url
 
 
-def test_a_certificate_that_cannot_be_verified_is_refused(
-    tls: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_that_cannot_be_verified_is_refused(tls, certificate, monkeypatch):
     error, ours = failure(endpoint=tls)
     assert ours.errno == errno.EPROTO
     assert f"certificate of the endpoint {tls} cannot be verified" in str(ours)

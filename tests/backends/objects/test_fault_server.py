@@ -1,24 +1,20 @@
 """The server with faults does what it says: asked without a client of S3."""
 
-from __future__ import annotations
-
 import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.kit.objects.client import FaultServer
 from tests.kit.objects.fault_server import ERRORS
 
 ODD = [b"a/%s/1" % name for name in (b" ?#%&+", "é日".encode(), b"..", b".", b"", b"\t\n", b"<&>")]
 _S3 = {"s3": "http://s3.amazonaws.com/doc/2006-03-01/"}
 
 
-def get(server: FaultServer, key: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def get(server, key, **headers):
     url = f"{server.url}/{urllib.parse.quote(key)}"
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
@@ -29,7 +25,7 @@ def get(server: FaultServer, key: bytes, **headers: str) -> tuple[int, dict[str,
             return error.code, dict(error.headers), error.read()
 
 
-def keys(server: FaultServer, bucket: str, **query: str) -> tuple[list[bytes], list[bytes], str]:
+def keys(server, bucket, **query):
     """Keys, common prefixes and continuation token of one page."""
     names = {name.replace("_", "-"): value for name, value in query.items()}
     text = urllib.parse.urlencode({"list-type": "2", "encoding-type": "url"} | names)
@@ -42,16 +38,14 @@ def keys(server: FaultServer, bucket: str, **query: str) -> tuple[list[bytes], l
     return found, prefixes, page.findtext("s3:NextContinuationToken", "", _S3)
 
 
-def test_objects_with_odd_keys_are_kept_and_listed_in_the_order_of_bytes(
-    server: FaultServer,
-) -> None:
+def test_objects_with_odd_keys_are_kept_and_listed_in_the_order_of_bytes(server):
     for key in ODD:
         server.put(b"data/" + key, key)
     assert [get(server, b"data/" + key)[2] for key in ODD] == ODD
     assert keys(server, "data")[0] == sorted(ODD)
 
 
-def test_a_list_is_cut_into_pages(server: FaultServer) -> None:
+def test_a_list_is_cut_into_pages(server):
     names = [b"a-b/1", b"a/1", b"a/2", b"b/1", b"c"]
     for name in names:
         server.put(b"data/t/" + name, b"")
@@ -77,7 +71,7 @@ def test_a_list_is_cut_into_pages(server: FaultServer) -> None:
     assert rest == ([b"t/c"], [b"t/b/"], "")
 
 
-def test_ranges_and_conditions(server: FaultServer) -> None:
+def test_ranges_and_conditions(server):
     server.put("data/x", b"0123456789")
     _, headers, _ = get(server, b"data/x")
     assert get(server, b"data/x", Range="bytes=2-4")[::2] == (206, b"234")
@@ -92,7 +86,7 @@ def test_ranges_and_conditions(server: FaultServer) -> None:
     assert get(server, b"none/x")[0] == 404
 
 
-def test_a_directory_is_served_as_it_is(server: FaultServer, tmp_path: Path) -> None:
+def test_a_directory_is_served_as_it_is(server, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1").write_bytes(b"one")
     server.serve("files", tmp_path)
@@ -106,7 +100,7 @@ def test_a_directory_is_served_as_it_is(server: FaultServer, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", ERRORS)
-def test_errors_come_as_often_as_asked_and_are_logged(server: FaultServer, mode: str) -> None:
+def test_errors_come_as_often_as_asked_and_are_logged(server, mode):
     server.put("data/x", b"0123456789")
     server.fail(mode, n=1, skip=1, arg=7, key="data/x")
     status, code = ERRORS[mode]
@@ -117,7 +111,7 @@ def test_errors_come_as_often_as_asked_and_are_logged(server: FaultServer, mode:
     assert [request.fault for request in server.log()] == ["", mode, ""]
 
 
-def test_a_body_is_cut_and_the_object_replaced(server: FaultServer) -> None:
+def test_a_body_is_cut_and_the_object_replaced(server):
     server.put("data/x", b"0123456789")
     server.fail("cut-swap")
     with pytest.raises(http.client.IncompleteRead) as caught:

@@ -1,58 +1,50 @@
 """Listing objects in many requests at a time; the server's own keys and log are the oracle."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import obstore
 import pytest
 from PIL import Image
 
-from dali_storage import Catalog, ObjectReplacedError, Reader, readers
+from dali_storage import Catalog, ObjectReplacedError, readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import listing as listing_module
 from dali_storage.backends.objects import pool, store
 from dali_storage.cli import index
-from dali_storage.contract.objects import Listing
 from dali_storage.loaders import image_folder
-from tests.kit.objects.client import FOR_EVER, FaultServer
+from tests.kit.objects.client import FOR_EVER
 from tests.kit.parity import build, take
 from tests.kit.tiers import by_tier
 
-Choose = Callable[[list[bytes]], list[bytes]]
 
-
-def listing(root: str, choose: Choose = list, **options: Any) -> Listing:
+def listing(root, choose=list, **options):
     remote = ObjectStoreReader.remote(**options)
     assert remote is not None
     return remote.listing(root.encode(), choose)
 
 
-def names_of(found: Listing) -> list[str]:
+def names_of(found):
     bounds = zip(found.offsets.tolist(), found.offsets[1:].tolist(), strict=False)
     return [found.names[start:stop].decode() for start, stop in bounds]
 
 
-def fill(server: FaultServer, keys: Iterable[str]) -> None:
+def fill(server, keys):
     for key in keys:
         empty = key.endswith(("/", ".empty"))
         server.put(f"data/train/{key}", b"" if empty else key.encode() * 2)
 
 
-def assert_lists(found: Listing, keys: Sequence[str]) -> None:
+def assert_lists(found, keys):
     """Exactly these objects, in the order of their keys' bytes."""
     assert names_of(found) == sorted(keys, key=str.encode)
     contents = [b"" if name.endswith(".empty") else name.encode() * 2 for name in names_of(found)]
@@ -62,9 +54,7 @@ def assert_lists(found: Listing, keys: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("root", ["s3://data/train", "s3://data/train/"])
-def test_objects_below_a_root_and_its_classes_are_listed(
-    server: FaultServer, threads_end: None, root: str
-) -> None:
+def test_objects_below_a_root_and_its_classes_are_listed(server, threads_end, root):
     wanted = ["a/1", "a/2.empty", "a-b/1", "a.b/x?y#z %41.jpg", "top", "b/é\U0001f600", "a/deep"]
     others = ["", "a/", "c/", "a/deep/", "a/deep/1", "d/deep/1", "b/deep-/1", "b/deep/"]
     fill(server, [*wanted, *others])
@@ -80,12 +70,12 @@ def test_objects_below_a_root_and_its_classes_are_listed(
     assert (len(nothing.sizes), len(nothing.versions)) == (0, 0)
 
 
-def test_classes_that_are_not_chosen_are_not_listed(server: FaultServer) -> None:
+def test_classes_that_are_not_chosen_are_not_listed(server):
     keys = [f"{name}/{number}" for name in ("a", "a-b", "b", "c") for number in range(3)]
     fill(server, [*keys, "top"])
     asked = []
 
-    def choose(names: list[bytes]) -> list[bytes]:
+    def choose(names):
         asked.extend(names)
         return [name for name in names if name in (b"a", b"c")]
 
@@ -97,7 +87,7 @@ def test_classes_that_are_not_chosen_are_not_listed(server: FaultServer) -> None
     assert names_of(listing("s3://data/train", lambda names: [])) == ["top"]
 
 
-def some_tree(random: Random) -> list[str]:
+def some_tree(random):
     """Classes of which one name starts with another, empty objects, deeper ones and markers."""
     letters = "ab-.!0~é"
     classes = ["".join(random.choices(letters, k=random.randint(1, 3))) for _ in range(200)]
@@ -113,9 +103,7 @@ def some_tree(random: Random) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(by_tier(3, 20)))
-def test_random_trees_are_listed(
-    server: FaultServer, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_trees_are_listed(server, seed, monkeypatch):
     """Ranges are divided as soon as they have more than a page of a few keys."""
     random = Random(seed)
     page = random.choice([1, 2, 10])
@@ -128,7 +116,7 @@ def test_random_trees_are_listed(
     assert_lists(listing("s3://data/train"), wanted)
 
 
-def held(server: FaultServer, count: int, ask: Callable[[], Any], **options: Any) -> Any:
+def held(server, count, ask, **options):
     """What `ask` returns. Some of its requests are answered when as many are under way."""
     server.log(clear=True)
     server.fail("slow", count, 600, **options)
@@ -140,9 +128,7 @@ def held(server: FaultServer, count: int, ask: Callable[[], Any], **options: Any
 
 
 @pytest.mark.parametrize(("classes", "files"), [(100, 20), (20, 100), (1, 2000)])
-def test_2000_objects_are_listed_in_few_requests_at_once(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, classes: int, files: int
-) -> None:
+def test_2000_objects_are_listed_in_few_requests_at_once(server, monkeypatch, classes, files):
     """In pages of 20, of which a single chain of requests would need 100."""
     monkeypatch.setattr(listing_module, "_PAGE", 20)
     keys = [f"n{label:03}/IMG_{n:05}.jpg" for label in range(classes) for n in range(files)]
@@ -158,7 +144,7 @@ def test_2000_objects_are_listed_in_few_requests_at_once(
     assert max(request.under_way for request in log) <= 32
 
 
-def test_a_listing_goes_on_at_the_page_that_failed(server: FaultServer) -> None:
+def test_a_listing_goes_on_at_the_page_that_failed(server):
     keys = [f"a/{number:04}" for number in range(2100)]
     for key in keys:
         server.put(f"data/train/{key}", b"x")
@@ -175,20 +161,18 @@ def test_a_listing_goes_on_at_the_page_that_failed(server: FaultServer) -> None:
 
 
 @pytest.mark.parametrize("mode", ["500", "cut", "slow"])
-def test_a_list_that_fails_is_asked_for_again(server: FaultServer, mode: str) -> None:
+def test_a_list_that_fails_is_asked_for_again(server, mode):
     fill(server, ["a/1", "b/1"])
     server.fail(mode, 3, on="LIST", skip=1, arg=600 if mode == "slow" else None)
     assert_lists(listing("s3://data/train", timeout=0.5 if mode == "slow" else 60), ["a/1", "b/1"])
 
 
 @pytest.mark.parametrize("how", ["backwards", "pages backwards", "last key again"])
-def test_a_store_without_an_order_is_listed_class_by_class(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_store_without_an_order_is_listed_class_by_class(server, monkeypatch, how):
     """As S3 Express One Zone; then every class is listed as a whole."""
     real = obstore.list
 
-    def backwards(*arguments: Any, **options: Any) -> Any:
+    def backwards(*arguments, **options):
         pages = [*real(*arguments, **options)]
         if how == "last key again":
             return iter([[*before[-1:], *page] for before, page in pairwise([[], *pages])])
@@ -205,9 +189,7 @@ def test_a_store_without_an_order_is_listed_class_by_class(
     assert all(request.query["delimiter"] == "/" for request in server.log())
 
 
-def test_ranges_are_divided_at_names_that_a_client_takes(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_are_divided_at_names_that_a_client_takes(server, monkeypatch):
     """Past "-" come "." and "/", which are no names."""
     monkeypatch.setattr(listing_module, "_PAGE", 2)
     keys = [f"{name}/{mark}{n}.jpg" for name in "ab" for mark in "-,.+" for n in range(1, 8)]
@@ -216,13 +198,11 @@ def test_ranges_are_divided_at_names_that_a_client_takes(
     assert_lists(listing("s3://data/train"), keys)
 
 
-def test_a_key_that_a_store_repeats_is_listed_once(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_a_store_repeats_is_listed_once(server, monkeypatch):
     """As one without an order may that changes meanwhile; no object is a sample twice."""
     real = obstore.list_with_delimiter
 
-    def twice(*arguments: Any) -> Any:
+    def twice(*arguments):
         found = real(*arguments)
         return {name: [*each, *reversed(each)] for name, each in found.items()}
 
@@ -232,9 +212,7 @@ def test_a_key_that_a_store_repeats_is_listed_once(
     assert names_of(listing("s3://data--x-s3")) == ["a/1", "a/2", "b/1", "top"]
 
 
-def test_objects_that_stay_are_listed_once_while_others_come(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_that_stay_are_listed_once_while_others_come(server, monkeypatch):
     """Those that are there all the time are listed once each."""
     monkeypatch.setattr(listing_module, "_PAGE", 3)
     keys = [f"{name}/{n:02}" for name in ("a", "a-b", "b") for n in range(40)]
@@ -243,7 +221,7 @@ def test_objects_that_stay_are_listed_once_while_others_come(
     server.set(page=3)
     real, random = obstore.list, Random(0)
 
-    def changing(*arguments: Any, **options: Any) -> Any:
+    def changing(*arguments, **options):
         for page in real(*arguments, **options):
             name = f"data/train/{random.choice(['a', 'a-b', 'b', 'new'])}/{random.randrange(40):02}"
             server.put(f"{name}.new", b"x")
@@ -267,7 +245,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("key", ODD)
-def test_keys_that_obstore_cannot_read_are_named(server: FaultServer, key: str) -> None:
+def test_keys_that_obstore_cannot_read_are_named(server, key):
     fill(server, ["a/1", key])
     with pytest.raises(
         ValueError, match=r"has an empty, .* or control characters; rename"
@@ -277,7 +255,7 @@ def test_keys_that_obstore_cannot_read_are_named(server: FaultServer, key: str) 
 
 
 @pytest.mark.parametrize("key", ["a/deep//x", "a/deep/../x", "b/deep/./x"])
-def test_odd_keys_that_lie_deeper_do_no_harm(server: FaultServer, key: str) -> None:
+def test_odd_keys_that_lie_deeper_do_no_harm(server, key):
     fill(server, ["a/1", "a/2", "b/1", key])
     assert names_of(listing("s3://data/train")) == ["a/1", "a/2", "b/1"]
     many = [f"c{number:03}/1" for number in range(100)]
@@ -286,15 +264,13 @@ def test_odd_keys_that_lie_deeper_do_no_harm(server: FaultServer, key: str) -> N
 
 
 @pytest.mark.parametrize("root", ["s3://data/train//", "s3://data//train", "s3://data/a/../b"])
-def test_odd_roots_are_refused(server: FaultServer, root: str) -> None:
+def test_odd_roots_are_refused(server, root):
     with pytest.raises(ValueError, match=r"s3://data/.* has an empty, '.' or '..' part"):
         listing(root)
     assert server.log() == []
 
 
-def test_a_class_that_is_a_deep_tree_is_passed_by(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_that_is_a_deep_tree_is_passed_by(server, monkeypatch):
     """DALI lists all of it."""
     monkeypatch.setattr(listing_module, "_PAGE", 10)
     server.set(page=10)
@@ -304,7 +280,7 @@ def test_a_class_that_is_a_deep_tree_is_passed_by(
     assert len(server.log()) < 10
 
 
-def test_only_the_classes_with_odd_objects_are_listed_with_a_delimiter(server: FaultServer) -> None:
+def test_only_the_classes_with_odd_objects_are_listed_with_a_delimiter(server):
     """A marker, which looks like an empty object; and deeper objects, among many classes."""
     keys = [f"c{number:03}/1" for number in range(100)]
     fill(server, [*keys, "c020/marker/", "c050/deep/1", "c050/deep/2"])
@@ -314,9 +290,7 @@ def test_only_the_classes_with_odd_objects_are_listed_with_a_delimiter(server: F
 
 
 @pytest.mark.parametrize("mode", ["no-bucket", "region", "refuses"])
-def test_an_error_of_a_listing_names_the_root(
-    server: FaultServer, threads_end: None, mode: str
-) -> None:
+def test_an_error_of_a_listing_names_the_root(server, threads_end, mode):
     fill(server, ["a/1", "b/1"])
     server.fail("region" if mode == "refuses" else mode, FOR_EVER, on="LIST")
     options = {"endpoint": "http://127.0.0.1:1"} if mode == "refuses" else {}
@@ -326,7 +300,7 @@ def test_an_error_of_a_listing_names_the_root(
     assert len(server.log()) < 2  # a mistake is not asked again
 
 
-def contents(*keys: str) -> list[bytes]:
+def contents(*keys):
     remote = ObjectStoreReader.remote()
     assert remote is not None
     return remote.contents([(f"s3://data/train/{key}".encode(), 0, None) for key in keys])
@@ -335,15 +309,13 @@ def contents(*keys: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "ask", [partial(listing, "s3://data/train"), partial(contents, *["a/1", "b/1"] * 20)]
 )
-def test_an_interrupt_ends_a_wait_for_answers(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, ask: Callable[[], object]
-) -> None:
+def test_an_interrupt_ends_a_wait_for_answers(server, monkeypatch, ask):
     monkeypatch.setattr(pool, "_CLOSING", 0.1)
     fill(server, ["a/1", "b/1"])
     for kind in ("LIST", "GET"):
         server.fail("slow", FOR_EVER, 600, on=kind, skip=1)
 
-    def interrupt() -> None:
+    def interrupt():
         server.until(lambda log: any(request.fault for request in log))
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -359,7 +331,7 @@ def test_an_interrupt_ends_a_wait_for_answers(
         server.heal()
 
 
-def test_an_error_of_a_request_is_freed_without_the_garbage_collector(server: FaultServer) -> None:
+def test_an_error_of_a_request_is_freed_without_the_garbage_collector(server):
     gc.collect()
     gc.disable()
     try:
@@ -370,7 +342,7 @@ def test_an_error_of_a_request_is_freed_without_the_garbage_collector(server: Fa
         gc.enable()
 
 
-def test_an_object_that_was_replaced_after_the_listing_is_refused(server: FaultServer) -> None:
+def test_an_object_that_was_replaced_after_the_listing_is_refused(server):
     fill(server, ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
     pipeline = build(readers.file, 1, {}, name="R", file_root="s3://data/train", num_shards=3)
     server.put("data/train/a/1.jpg", b"a/1.jpgA/1.JPG")
@@ -386,27 +358,22 @@ class OneLane(ObjectStoreReader):
         super().__init__(catalog, lanes=1)
 
     @classmethod
-    def remote(cls, **options: Any) -> Any:
+    def remote(cls, **options):
         return ObjectStoreReader.remote()
 
 
 @pytest.mark.parametrize("files", [None, ["s3://data/train/a/1.jpg"]])
 @pytest.mark.parametrize("backend", ["object-store", OneLane])
-def test_credentials_are_looked_up_once_for_a_reader(
-    server: FaultServer,
-    monkeypatch: pytest.MonkeyPatch,
-    files: list[str] | None,
-    backend: str | type[Reader],
-) -> None:
+def test_credentials_are_looked_up_once_for_a_reader(server, monkeypatch, files, backend):
     fill(server, ["a/1.jpg", "b/1.jpg"])
     made, looked_up = Counter[type](), Counter[str]()
     make, signing = store.Stores.__init__, store.signing
 
-    def counted(self: store.Stores, *options: Any, **more: Any) -> None:
+    def counted(self, *options, **more):
         made[type(self)] += 1
         make(self, *options, **more)
 
-    def counted_signing(profile: Any, anonymous: bool) -> dict[str, Any]:
+    def counted_signing(profile, anonymous):
         looked_up[profile.name] += 1
         return signing(profile, anonymous)
 
@@ -421,9 +388,7 @@ def test_credentials_are_looked_up_once_for_a_reader(
     assert (made.total(), looked_up.total()) == (1, 1)
 
 
-def test_sizes_and_parts_of_many_objects_are_asked_for_at_once(
-    server: FaultServer,
-) -> None:
+def test_sizes_and_parts_of_many_objects_are_asked_for_at_once(server):
     remote = ObjectStoreReader.remote()
     assert remote is not None
     urls = []
@@ -439,7 +404,7 @@ def test_sizes_and_parts_of_many_objects_are_asked_for_at_once(
     assert found == [b"x" * n for n in range(100)]
     assert max(request.under_way for request in server.log()) <= 32
     server.put("data/index", b"0123456789")
-    parts: list[tuple[int, int | None]] = [(0, None), (3, None), (3, 4), (0, 4), (8, 40)]
+    parts = [(0, None), (3, None), (3, 4), (0, 4), (8, 40)]
     assert remote.contents([(b"s3://data/index", *part) for part in parts]) == [
         *(b"0123456789", b"3456789", b"3456", b"0123", b"89")
     ]
@@ -452,12 +417,12 @@ def test_sizes_and_parts_of_many_objects_are_asked_for_at_once(
         assert caught.value.filename == "s3://data/no"
 
 
-def test_an_image_folder_may_be_a_url_or_its_index(server: FaultServer, tmp_path: Path) -> None:
+def test_an_image_folder_may_be_a_url_or_its_index(server, tmp_path):
     server.serve("data", tmp_path)
     for name in ("train/cat/1.png", "train/cat-b/2.png", "train/dog/3.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8, 3), len(name), np.uint8)).save(tmp_path / name)
-    options: dict[str, Any] = {"train": False, "batch_size": 3, "device": "cpu", "num_threads": 1}
+    options = {"train": False, "batch_size": 3, "device": "cpu", "num_threads": 1}
     options["backend_options"] = {"requests": 8}
     with image_folder("s3://data/train", **options) as loader:
         assert next(iter(loader))[1].tolist() == [0, 1, 2]

@@ -1,7 +1,5 @@
 """The backend of objects, over a server that fails on demand. Containers: test_containers.py."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import os
@@ -10,13 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,20 +21,16 @@ import pytest
 from dali_storage import readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import pool as requests
-from dali_storage.contract._types import IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ObjectReplacedError
 from dali_storage.contract.ranges import Ranges
-from dali_storage.contract.reader import Reader
 from dali_storage.testing import ObjectTests, RangeTests, read
 from tests.kit.dali import build
 from tests.kit.interrupts import is_interrupted
-from tests.kit.objects.client import FOR_EVER, FaultServer
-from tests.kit.objects.fault_server import ERRORS, FAULTS, Request
+from tests.kit.objects.client import FOR_EVER
+from tests.kit.objects.fault_server import ERRORS, FAULTS
 from tests.kit.paths import ROOT
 from tests.kit.tiers import by_tier
-
-Threads = Callable[[], set[threading.Thread]]
 
 
 class TestObjects(RangeTests, ObjectTests):
@@ -47,17 +39,17 @@ class TestObjects(RangeTests, ObjectTests):
     batches = 300
 
     @pytest.fixture(autouse=True)
-    def bucket(self, server: FaultServer, directory: Path) -> None:
+    def bucket(self, server, directory):
         self.server, self.directory_served = server, directory
         server.serve("data", directory)
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return ObjectStoreReader(catalog)
 
-    def published(self, catalog: Catalog) -> Catalog:
+    def published(self, catalog):
         return replace(catalog, root=b"s3://data")
 
-    def file(self, catalog: Catalog, sample: int) -> Path:
+    def file(self, catalog, sample):
         return self.directory_served / os.fsdecode(catalog.name(sample))
 
 
@@ -69,7 +61,7 @@ BAD = 3  # the sample that fails in these tests
 ALL = np.arange(len(CONTENTS))
 
 
-def put_all(server: FaultServer, contents: list[bytes] = CONTENTS) -> Catalog:
+def put_all(server, contents=CONTENTS):
     """Objects, and the catalog that a listing would give."""
     for number, content in enumerate(contents):
         put(server, number, content)
@@ -80,26 +72,26 @@ def put_all(server: FaultServer, contents: list[bytes] = CONTENTS) -> Catalog:
     return replace(catalog, sizes=sizes, versions=np.array(etags))
 
 
-def put(server: FaultServer, number: int, content: bytes) -> None:
+def put(server, number, content):
     server.put(f"data/{number:02d}.jpg", content)
 
 
-def asked(server: FaultServer, number: int = BAD) -> list[Request]:
+def asked(server, number=BAD):
     """The requests for an object since the last call of `server.log(True)`."""
     return [entry for entry in server.log() if entry.key == f"data/{number:02d}.jpg"]
 
 
-def url(number: int = BAD) -> str:
+def url(number=BAD):
     return f"s3://data/{number:02d}.jpg"
 
 
 @pytest.fixture
-def catalog(server: FaultServer) -> Catalog:
+def catalog(server):
     """Of CONTENTS, which the server has, with sizes and versions."""
     return put_all(server)
 
 
-def unlisted(catalog: Catalog) -> Catalog:
+def unlisted(catalog):
     return replace(catalog, sizes=None, versions=None)
 
 
@@ -107,9 +99,7 @@ def unlisted(catalog: Catalog) -> Catalog:
     ("mode", "arg"),
     [("503", None), ("cut", None), ("short", None), ("longer", None), ("stall", 60), ("slow", 60)],
 )
-def test_a_request_whose_failure_may_pass_is_made_again(
-    server: FaultServer, catalog: Catalog, mode: str, arg: Any
-) -> None:
+def test_a_request_whose_failure_may_pass_is_made_again(server, catalog, mode, arg):
     with ObjectStoreReader(catalog, timeout=0.5 if arg else 60) as reader:
         server.fail(mode, 2, arg, key="data/00.jpg")
         assert read(reader, ALL, catalog) == CONTENTS
@@ -129,8 +119,8 @@ def test_a_request_whose_failure_may_pass_is_made_again(
     ],
 )
 def test_an_error_that_stays_names_the_object_and_the_others_can_be_read(
-    server: FaultServer, catalog: Catalog, mode: str, error: type[OSError], says: str, tries: int
-) -> None:
+    server, catalog, mode, error, says, tries
+):
     with ObjectStoreReader(catalog) as reader:
         server.fail(mode, key=f"data/{BAD:02d}.jpg")
         with pytest.raises(error, match=says) as caught:
@@ -141,7 +131,7 @@ def test_an_error_that_stays_names_the_object_and_the_others_can_be_read(
         assert read(reader, ALL, catalog) == CONTENTS
 
 
-def test_the_option_retry_ends_the_tries(server: FaultServer, catalog: Catalog) -> None:
+def test_the_option_retry_ends_the_tries(server, catalog):
     server.fail("500", FOR_EVER, key=f"data/{BAD:02d}.jpg")
     with ObjectStoreReader(catalog, retry=0) as reader, pytest.raises(OSError, match="500") as it:
         read(reader, ALL, catalog)
@@ -149,7 +139,7 @@ def test_the_option_retry_ends_the_tries(server: FaultServer, catalog: Catalog) 
     assert len(asked(server)) == 1
 
 
-def put_container(server: FaultServer, contents: list[bytes], gap: int) -> Catalog:
+def put_container(server, contents, gap):
     """A catalog of ranges of one object, `gap` bytes apart."""
     catalog = unlisted(put_all(server, [b"".join(bytes(gap) + each for each in contents)]))
     sizes = np.array([len(content) for content in contents], np.int64)
@@ -168,9 +158,7 @@ def put_container(server: FaultServer, contents: list[bytes], gap: int) -> Catal
         ("cut", None, ""),
     ],
 )
-def test_an_answer_to_a_range_is_checked(
-    server: FaultServer, mode: str, error: type[OSError] | None, says: str
-) -> None:
+def test_an_answer_to_a_range_is_checked(server, mode, error, says):
     contents = [content for content in CONTENTS if content]
     catalog = put_container(server, contents, 100_000)
     with ObjectStoreReader(catalog) as reader:
@@ -188,9 +176,7 @@ def test_an_answer_to_a_range_is_checked(
 
 
 @pytest.mark.parametrize(("gap", "requests"), [(32 << 10, 1), ((32 << 10) + 1, 3)])
-def test_ranges_that_lie_close_together_are_one_request(
-    server: FaultServer, gap: int, requests: int
-) -> None:
+def test_ranges_that_lie_close_together_are_one_request(server, gap, requests):
     contents = [b"first" * 1000, b"second", b"third" * 100]
     catalog = put_container(server, contents, gap)
     with ObjectStoreReader(catalog) as reader:
@@ -198,7 +184,7 @@ def test_ranges_that_lie_close_together_are_one_request(
     assert [entry.kind for entry in server.log()] == ["HEAD"] + ["GET"] * requests
 
 
-def test_a_long_object_is_asked_for_in_parts_at_once(server: FaultServer) -> None:
+def test_a_long_object_is_asked_for_in_parts_at_once(server):
     contents = [np.random.default_rng(0).bytes((6 << 20) + 5), b"small"]
     catalog = put_all(server, contents)
     with ObjectStoreReader(catalog, requests=3, lanes=1) as reader:
@@ -216,9 +202,7 @@ def test_a_long_object_is_asked_for_in_parts_at_once(server: FaultServer) -> Non
 
 
 @pytest.mark.parametrize("requests", [1, 64])
-def test_the_parts_of_an_object_that_is_replaced_meanwhile_are_never_mixed(
-    server: FaultServer, requests: int
-) -> None:
+def test_the_parts_of_an_object_that_is_replaced_meanwhile_are_never_mixed(server, requests):
     catalog = put_all(server, [bytes(9 << 20)])
     with ObjectStoreReader(catalog, lanes=1, requests=requests) as reader:
         server.fail("replace")  # after the first part
@@ -229,22 +213,20 @@ def test_the_parts_of_an_object_that_is_replaced_meanwhile_are_never_mixed(
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_random_faults_lead_to_no_wrong_byte(
-    server: FaultServer, tmp_path: Path, cached: bool
-) -> None:
+def test_random_faults_lead_to_no_wrong_byte(server, tmp_path, cached):
     """Random faults, three lanes, hedging; then all is read again."""
     chance = random.Random(13)
     catalog = put_all(server, CONTENTS * 5)
     modes = [*ERRORS, *(mode for mode in FAULTS if mode not in ("cut-swap", "replace"))]
-    options: dict[str, Any] = {"hedge": 0.03, "timeout": 0.3, "retry": 0.5}
+    options = {"hedge": 0.03, "timeout": 0.3, "retry": 0.5}
     options |= {"cache": tmp_path / "cache"} if cached else {}
     right, failed = [], []
 
-    def check(samples: IntArray, lane: int) -> None:
+    def check(samples, lane):
         assert read(reader, samples, catalog, lane=lane) == [CONTENTS[i % 20] for i in samples]
         right.append(lane)
 
-    def run(lane: int) -> None:
+    def run(lane):
         numbers = np.random.default_rng(lane)
         for _ in range(by_tier(30, 300)):
             try:
@@ -274,9 +256,7 @@ def test_random_faults_lead_to_no_wrong_byte(
     assert all(str(error.filename).startswith("s3://data/") for error in failed)
 
 
-def test_the_version_that_one_lane_has_seen_first_counts_for_all(
-    server: FaultServer, catalog: Catalog
-) -> None:
+def test_the_version_that_one_lane_has_seen_first_counts_for_all(server, catalog):
     known, sample = unlisted(catalog), np.array([BAD])
     with ObjectStoreReader(known) as reader, ThreadPoolExecutor(1) as threads:
         server.fail("slow", 1, 600, on="HEAD")
@@ -291,9 +271,7 @@ def test_the_version_that_one_lane_has_seen_first_counts_for_all(
             read(reader, sample, known)
 
 
-def test_listed_objects_are_asked_for_once_and_others_twice(
-    server: FaultServer, catalog: Catalog
-) -> None:
+def test_listed_objects_are_asked_for_once_and_others_twice(server, catalog):
     for each, heads in ((catalog, 2), (unlisted(catalog), len(CONTENTS) + 2)):  # two are empty
         server.log(True)
         with ObjectStoreReader(each) as reader:
@@ -305,8 +283,8 @@ def test_listed_objects_are_asked_for_once_and_others_twice(
 
 @pytest.mark.parametrize(("requests", "lanes"), [(1, 3), (5, 1), (5, 3), (40, 3)])
 def test_as_many_requests_are_under_way_as_allowed_and_no_more(
-    server: FaultServer, catalog: Catalog, request_threads: Threads, requests: int, lanes: int
-) -> None:
+    server, catalog, request_threads, requests, lanes
+):
     server.set(latency=0.02)  # a slow store gets more than 16
     with (
         ObjectStoreReader(catalog, requests=requests, lanes=lanes) as reader,
@@ -318,7 +296,7 @@ def test_as_many_requests_are_under_way_as_allowed_and_no_more(
     assert max(entry.under_way for entry in server.log()) <= requests
 
 
-def test_the_lane_that_came_first_is_served_first(server: FaultServer, catalog: Catalog) -> None:
+def test_the_lane_that_came_first_is_served_first(server, catalog):
     with ObjectStoreReader(catalog, requests=2) as reader, ThreadPoolExecutor(2) as pool:
         server.fail("slow", 2, 600)
         first = pool.submit(read, reader, ALL[:10], catalog, lane=0)
@@ -330,9 +308,7 @@ def test_the_lane_that_came_first_is_served_first(server: FaultServer, catalog: 
         assert max(order[:9]) < 10  # of two requests under way, the later one may be logged first
 
 
-def test_the_option_hedge_makes_a_slow_request_once_more(
-    server: FaultServer, catalog: Catalog
-) -> None:
+def test_the_option_hedge_makes_a_slow_request_once_more(server, catalog):
     server.fail("slow", 1, 600, key=f"data/{BAD:02d}.jpg")
     with ObjectStoreReader(catalog, hedge=0.05) as reader:
         assert read(reader, ALL[BAD : BAD + 1], catalog) == [CONTENTS[BAD]]
@@ -340,9 +316,7 @@ def test_the_option_hedge_makes_a_slow_request_once_more(
         server.heal()
 
 
-def test_closing_gives_up_a_request_that_hangs(
-    server: FaultServer, catalog: Catalog, threads_end: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_gives_up_a_request_that_hangs(server, catalog, threads_end, monkeypatch):
     monkeypatch.setattr(requests, "_CLOSING", 0.1)
     reader = ObjectStoreReader(catalog, hedge=0.05, timeout=600)
     server.fail("slow", 1, 600, key=f"data/{BAD:02d}.jpg")
@@ -352,9 +326,7 @@ def test_closing_gives_up_a_request_that_hangs(
     server.heal()  # the last thread ends with its request
 
 
-def test_a_pipeline_does_not_wait_for_a_store_that_hangs(
-    server: FaultServer, catalog: Catalog, threads_end: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipeline_does_not_wait_for_a_store_that_hangs(server, catalog, threads_end, monkeypatch):
     monkeypatch.setattr(requests, "_CLOSING", 0.1)
     pipeline = build(
         readers.file,
@@ -368,9 +340,7 @@ def test_a_pipeline_does_not_wait_for_a_store_that_hangs(
     server.heal()
 
 
-def test_a_reader_that_is_closed_while_it_reads_says_so(
-    server: FaultServer, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_is_closed_while_it_reads_says_so(server, catalog, monkeypatch):
     monkeypatch.setattr(requests, "_CLOSING", 0.1)
     with ObjectStoreReader(catalog, retry=600) as reader, ThreadPoolExecutor(2) as threads:
         server.fail("503", FOR_EVER, key="data/00.jpg")  # it pauses
@@ -401,9 +371,7 @@ print(len(data))
 """
 
 
-def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(
-    server: FaultServer, catalog: Catalog
-) -> None:
+def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(server, catalog):
     server.set(latency=0.01)
     command = [sys.executable, "-c", PROGRAM, *(url(number) for number in range(len(CONTENTS)))]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -431,7 +399,7 @@ with ObjectStoreReader(catalog, hedge=0.05) as reader:
 """
 
 
-def test_the_memory_of_a_reader_does_not_grow(server: FaultServer, catalog: Catalog) -> None:
+def test_the_memory_of_a_reader_does_not_grow(server, catalog):
     command = [sys.executable, "-c", MEMORY, str(by_tier(100, 400))]
     grown = int(subprocess.check_output(command, cwd=ROOT))
     assert grown < 8 << 20  # a batch has 0.8 MB
@@ -444,7 +412,7 @@ class WebServer(BaseHTTPRequestHandler):
     asked: Any = None
     body, modified, tag = b"a body", "Thu, 01 Jan 2026 00:00:00 GMT", ""
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         time.sleep(0.01 * int(self.path[1:]) if self.path[1:].isdigit() else 0)
         type(self).asked = self.headers
         self.send_response(200)
@@ -455,16 +423,16 @@ class WebServer(BaseHTTPRequestHandler):
             self.send_header("ETag", self.tag)
         self.end_headers()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.do_HEAD()
         self.wfile.write(self.body)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def web() -> Iterator[tuple[type[WebServer], Catalog]]:
+def web():
     handler = type("Handler", (WebServer,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listener:
         listener.daemon_threads = True
@@ -484,9 +452,7 @@ def web() -> Iterator[tuple[type[WebServer], Catalog]]:
         ("tag", 'W/"1"', 'W/"2"'),
     ],
 )
-def test_without_a_strong_etag_time_size_and_weak_etag_are_compared(
-    web: tuple[type[WebServer], Catalog], name: str, before: Any, after: Any
-) -> None:
+def test_without_a_strong_etag_time_size_and_weak_etag_are_compared(web, name, before, after):
     handler, catalog = web
     setattr(handler, name, before)
     with ObjectStoreReader(catalog) as reader:
@@ -497,9 +463,7 @@ def test_without_a_strong_etag_time_size_and_weak_etag_are_compared(
             read(reader, np.array([0]))
 
 
-def test_the_first_object_of_a_batch_that_has_no_version_is_named(
-    web: tuple[type[WebServer], Catalog],
-) -> None:
+def test_the_first_object_of_a_batch_that_has_no_version_is_named(web):
     handler, catalog = web
     handler.modified = ""
     names = [b"%02d" % number for number in range(10)]  # the last one takes longest
@@ -509,9 +473,7 @@ def test_the_first_object_of_a_batch_that_has_no_version_is_named(
     assert it.value.filename == os.fsdecode(catalog.path(9))
 
 
-def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(
-    web: tuple[type[WebServer], Catalog],
-) -> None:
+def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(web):
     handler, catalog = web
     handler.modified = ""
     with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match="check=False") as it:
@@ -535,7 +497,7 @@ def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(
         *(("client_options", "proxy_url"), ("client_options", [1]), ("region", "a b\n")),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(option: str, wrong: Any) -> None:
+def test_a_wrong_option_is_refused_by_name(option, wrong):
     opens = [partial(ObjectStoreReader, Catalog.from_names([b"x"], [0], b"s3://data"))]
     if option not in ("requests", "lanes", "hedge"):  # before anything is listed
         opens.append(ObjectStoreReader.remote)

@@ -3,10 +3,7 @@
 DALI makes its client of S3 once in a process: it knows one server. PARITY=1000 compares as many.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,24 +15,21 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.dynamic.readers import File
 from tests.kit import parity
-from tests.kit.objects.client import FaultServer
 from tests.kit.tiers import by_tier
 
-Put = Callable[[str, bytes], Any]
-Sample = tuple[bytes, bytes, int]
 """Name, bytes and label."""
 
 LETTERS = [*"aAbz019_ !\"$%&'()*+,-.:;<=>@[]^`{|}~é€\U0001f600", "a-", "a", "a."]
 ENDINGS = ["", ".jpg", ".jpg", ".jpg", ".JPG", ".jpeg", ".txt", ".jpgx", ".WAV"]
 
 
-def some_name(random: Random) -> str:
+def some_name(random):
     """No part of a key that a client takes for another one; see `ODD`."""
     name = "".join(random.choices(LETTERS, k=random.randint(1, 3)))
     return name if name.strip(".") else f"{name}a"
 
 
-def some_keys(random: Random, prefix: str) -> set[str]:
+def some_keys(random, prefix):
     """Keys around `prefix`, which ends with a slash: at all depths, and beside it."""
     classes = [some_name(random) for _ in range(random.randint(1, 5))]
     classes += [f"{name}{random.choice(LETTERS)}" for name in classes[:2]]
@@ -48,8 +42,8 @@ def some_keys(random: Random, prefix: str) -> set[str]:
     return keys
 
 
-def some_filters(random: Random) -> dict[str, Any]:
-    filters: dict[str, Any] = {}
+def some_filters(random):
+    filters = {}
     if random.random() < 0.5:
         filters["file_filters"] = random.choice(
             ["*", ["*.jpg"], ["*.JP*", "a*"], ["[!a]*", "*.txt"], "?.jpg", "*[-.]*"]
@@ -61,7 +55,7 @@ def some_filters(random: Random) -> dict[str, Any]:
     return filters
 
 
-def some_markers(random: Random, keys: set[str], prefix: str) -> set[str]:
+def some_markers(random, keys, prefix):
     """Some of the directories of the keys as objects, as consoles make them; and empty ones."""
     folders = {
         key[: at + 1] for key in keys for at in range(len(prefix) - 1, len(key)) if key[at] == "/"
@@ -70,7 +64,7 @@ def some_markers(random: Random, keys: set[str], prefix: str) -> set[str]:
     return set(random.sample(sorted(folders), random.randint(0, len(folders))))
 
 
-def fill(random: Random, put: Put, bucket: str) -> tuple[str, dict[str, Any]]:
+def fill(random, put, bucket):
     """Objects in a bucket. Returns a root, and filters for it."""
     prefix = "/".join(some_name(random) for _ in range(random.randint(1, 3))) + "/"
     keys, filters = some_keys(random, prefix), some_filters(random)
@@ -83,7 +77,7 @@ def fill(random: Random, put: Put, bucket: str) -> tuple[str, dict[str, Any]]:
     return f"s3://{bucket}/{prefix[: random.choice([-1, len(prefix)])]}", filters
 
 
-def dali_samples(**arguments: Any) -> list[Sample] | None:
+def dali_samples(**arguments):
     """What DALI delivers in an epoch; None if it finds nothing."""
     try:
         pipeline = parity.build(fn.readers.file, 1, {}, name="R", **arguments)
@@ -99,7 +93,7 @@ def dali_samples(**arguments: Any) -> list[Sample] | None:
     return found
 
 
-def our_samples(*, listed: bool = True, **arguments: Any) -> list[Sample] | None:
+def our_samples(*, listed=True, **arguments):
     try:
         pipeline = parity.build(readers.file, 1, {}, name="R", **arguments)
     except ValueError as error:
@@ -118,7 +112,7 @@ def our_samples(*, listed: bool = True, **arguments: Any) -> list[Sample] | None
     return found
 
 
-def compare(put: Put, seed: int) -> str:
+def compare(put, seed):
     """Compare one configuration; returns what was compared."""
     random = Random(seed)
     root, filters = fill(random, put, f"bucket-{seed}")
@@ -134,9 +128,7 @@ def compare(put: Put, seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", parity.seeds(by_tier(6, 20)))
-def test_random_objects_are_delivered_as_dali_does(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_random_objects_are_delivered_as_dali_does(server, tmp_path, monkeypatch, seed):
     monkeypatch.chdir(tmp_path)  # DALI looks for the names of objects in the current directory
     server.set(page=Random(seed).choice([1, 2, 7, 1000]))
     compare(server.put, seed)
@@ -154,9 +146,7 @@ NAMES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("given", NAMES.values(), ids=[*NAMES])
-def test_names_of_objects_are_read_as_dali_does(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
-) -> None:
+def test_names_of_objects_are_read_as_dali_does(server, tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     for key in ("data/k.jpg", "other/o.jpg", "data/train/a/x.jpg"):
         server.put(key, key.encode())
@@ -168,7 +158,7 @@ def test_names_of_objects_are_read_as_dali_does(
     assert our_samples(**given, listed=False) == expected
 
 
-def test_the_dynamic_reader_lists_objects(server: FaultServer) -> None:
+def test_the_dynamic_reader_lists_objects(server):
     for key in ("train/a/x.jpg", "train/a-b/y.jpg"):
         server.put(f"data/{key}", key.encode())
     with File(file_root="s3://data/train") as reader:

@@ -1,11 +1,8 @@
 """Requests under way at once: threads, retries, hedging, closing."""
 
-from __future__ import annotations
-
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from queue import Empty
 
@@ -14,8 +11,6 @@ import pytest
 from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
 
-Threads = Callable[[], set[threading.Thread]]
-
 
 class Clock:
     """A clock that only pauses between two tries move; they take no time."""
@@ -23,59 +18,57 @@ class Clock:
     def __init__(self) -> None:
         self.now, self.pauses = 0.0, list[float]()
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
-    def get(self, timeout: float) -> None:
+    def get(self, timeout):
         self.now += timeout
         self.pauses.append(timeout)
         raise Empty
 
-    def put(self, _: None) -> None:
+    def put(self, _):
         pass
 
 
-def answers(pool: requests.RequestPool, ask: Callable[[int], int], count: int = 1) -> list[int]:
+def answers(pool, ask, count=1):
     """What `ask` returns for the numbers below `count`; of an error, the position is noted."""
-    got: dict[int, int] = {}
+    got = {}
 
-    def explain(position: int, error: BaseException) -> Exception:
+    def explain(position, error):
         return RuntimeError(position, repr(error))
 
     pool.run(ask, range(count), got.__setitem__, explain)
     return [got[position] for position in range(count)]
 
 
-def slow(number: int) -> int:
+def slow(number):
     time.sleep(0.02)
     return number
 
 
 @pytest.fixture
-def hedge() -> float | None:
+def hedge():
     return None
 
 
 @pytest.fixture
-def pool(hedge: float | None, threads_end: object) -> Iterator[requests.RequestPool]:
+def pool(hedge, threads_end):
     with closing(requests.RequestPool(40, retry=30, hedge=hedge)) as pool:
         yield pool
 
 
 @pytest.fixture
-def clock(pool: requests.RequestPool, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(pool, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(requests, "time", clock)
     monkeypatch.setattr(pool, "_closing", clock)
     return clock
 
 
-def test_few_threads_are_enough_if_the_machine_has_no_more(
-    pool: requests.RequestPool, request_threads: Threads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_threads_are_enough_if_the_machine_has_no_more(pool, request_threads, monkeypatch):
     start, left = threading.Thread.start, 0
 
-    def start_some(thread: threading.Thread) -> None:
+    def start_some(thread):
         nonlocal left
         if left == 0:
             raise RuntimeError("can't start new thread")
@@ -92,9 +85,7 @@ def test_few_threads_are_enough_if_the_machine_has_no_more(
     assert len(request_threads()) > 18
 
 
-def test_a_store_that_answers_at_once_gets_few_requests(
-    pool: requests.RequestPool, clock: Clock, request_threads: Threads
-) -> None:
+def test_a_store_that_answers_at_once_gets_few_requests(pool, clock, request_threads):
     for _ in range(10):
         assert answers(pool, abs, 60) == [*range(60)]
     assert len(request_threads()) <= 16
@@ -103,13 +94,13 @@ def test_a_store_that_answers_at_once_gets_few_requests(
 # --- errors ---
 
 
-def test_a_panic_in_a_thread_leaves_no_lane_waiting(pool: requests.RequestPool) -> None:
+def test_a_panic_in_a_thread_leaves_no_lane_waiting(pool):
     class Panic(BaseException):
         """As Rust's panics are: no Exception."""
 
     failed = threading.Semaphore(0)
 
-    def ask(number: int) -> int:
+    def ask(number):
         if number == 3:
             failed.acquire(timeout=60)  # those behind it fail before
             raise Panic("of Rust")
@@ -125,12 +116,10 @@ def test_a_panic_in_a_thread_leaves_no_lane_waiting(pool: requests.RequestPool) 
 
 
 @pytest.mark.parametrize("failing", ["ask", "take"])
-def test_after_an_error_nothing_more_is_asked_for(
-    pool: requests.RequestPool, request_threads: Threads, failing: str
-) -> None:
+def test_after_an_error_nothing_more_is_asked_for(pool, request_threads, failing):
     asked, failed = list[int](), threading.Event()
 
-    def ask(number: int) -> int:
+    def ask(number):
         asked.append(number)
         if number == 5 and failing == "ask":
             raise MemoryError
@@ -138,7 +127,7 @@ def test_after_an_error_nothing_more_is_asked_for(
             failed.wait(60)
         return number
 
-    def take(position: int, answer: int) -> None:
+    def take(position, answer):
         if failing == "take":
             raise MemoryError
 
@@ -151,13 +140,11 @@ def test_after_an_error_nothing_more_is_asked_for(
     assert len(asked) <= 3 * (16 + len(request_threads()))
 
 
-def test_pauses_between_tries_double_up_to_15_seconds(
-    pool: requests.RequestPool, clock: Clock
-) -> None:
+def test_pauses_between_tries_double_up_to_15_seconds(pool, clock):
     """After 1,024 doublings a number is none any more."""
     pool._retry = 1e6
 
-    def ask(number: int) -> int:
+    def ask(number):
         if len(clock.pauses) < 1100:
             raise ShortBodyError
         return number
@@ -168,10 +155,8 @@ def test_pauses_between_tries_double_up_to_15_seconds(
         assert most / 2 <= pause <= most
 
 
-def test_the_last_error_is_raised_when_the_time_for_retries_is_over(
-    pool: requests.RequestPool, clock: Clock
-) -> None:
-    def ask(number: int) -> int:
+def test_the_last_error_is_raised_when_the_time_for_retries_is_over(pool, clock):
+    def ask(number):
         assert clock.now < 1000, "it is asked for ever"
         raise ShortBodyError(f"error {len(clock.pauses)}")
 
@@ -181,12 +166,10 @@ def test_the_last_error_is_raised_when_the_time_for_retries_is_over(
     assert f"error {len(clock.pauses)}" in str(caught.value)
 
 
-def test_an_endpoint_that_never_answered_is_a_mistake_and_not_asked_again(
-    pool: requests.RequestPool,
-) -> None:
+def test_an_endpoint_that_never_answered_is_a_mistake_and_not_asked_again(pool):
     tries = 0
 
-    def ask(number: int) -> int:
+    def ask(number):
         nonlocal tries
         if (tries := tries + 1) % 2:
             raise RuntimeError("HttpError {\n    kind: Connect")
@@ -205,12 +188,10 @@ def test_an_endpoint_that_never_answered_is_a_mistake_and_not_asked_again(
 
 
 @pytest.mark.parametrize("hedge", [0.001])
-def test_a_late_request_is_made_once_more_and_the_faster_answer_is_taken(
-    pool: requests.RequestPool,
-) -> None:
+def test_a_late_request_is_made_once_more_and_the_faster_answer_is_taken(pool):
     again, calls = threading.Event(), list[int]()
 
-    def ask(number: int) -> int:
+    def ask(number):
         calls.append(number)
         if len(calls) == 1:
             return -1 if again.wait(60) else -2
@@ -223,17 +204,17 @@ def test_a_late_request_is_made_once_more_and_the_faster_answer_is_taken(
         again.set()
 
 
-def test_without_hedging_a_late_request_is_waited_for(pool: requests.RequestPool) -> None:
+def test_without_hedging_a_late_request_is_waited_for(pool):
     calls = list[int]()
     assert answers(pool, lambda i: calls.append(i) or slow(i), 20) == [*range(20)]
     assert (sorted(calls), pool.hedged) == ([*range(20)], 0)
 
 
 @pytest.mark.parametrize("hedge", [0.001])
-def test_hedging_adds_a_twentieth_at_most(pool: requests.RequestPool) -> None:
+def test_hedging_adds_a_twentieth_at_most(pool):
     calls = list[int]()
 
-    def ask(number: int) -> int:
+    def ask(number):
         calls.append(number)
         while not pool.hedged:  # everything is late
             time.sleep(0.001)
@@ -246,19 +227,17 @@ def test_hedging_adds_a_twentieth_at_most(pool: requests.RequestPool) -> None:
 
 
 @pytest.mark.parametrize("hedge", [0.001])
-def test_no_request_is_hedged_while_another_is_retried(
-    pool: requests.RequestPool, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_request_is_hedged_while_another_is_retried(pool, clock, monkeypatch):
     ended, hedged = threading.Event(), list[int]()
     began = threading.Event()
 
-    def get(timeout: float) -> None:
+    def get(timeout):
         clock.now += 1
         time.sleep(0.05)  # ten looks for what is late
         hedged.append(pool.hedged)
         raise Empty
 
-    def ask(number: int) -> int:
+    def ask(number):
         if number == 0 and began.wait(60) and len(hedged) < 3:
             raise ShortBodyError
         if number == 1 and not began.is_set():
@@ -273,7 +252,7 @@ def test_no_request_is_hedged_while_another_is_retried(
     assert (hedged, pool.hedged) == ([0, 0, 0], 1)
 
 
-def test_a_pool_may_be_closed_in_any_thread_and_at_once(pool: requests.RequestPool) -> None:
+def test_a_pool_may_be_closed_in_any_thread_and_at_once(pool):
     """By the garbage collector in one of its own threads, for example."""
     with pytest.raises(OSError, match="the reader was closed") as caught:
         answers(pool, lambda _: pool.close() or time.sleep(0.5) or 1, 30)

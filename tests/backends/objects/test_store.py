@@ -1,7 +1,5 @@
 """URLs, keys, endpoints and credentials: what arrives at the server."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle
@@ -9,9 +7,7 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
-from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,12 +17,11 @@ from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
 from dali_storage.contract.errors import BackendUnavailable
-from tests.kit.objects.client import KEY_ID, SECRET, FaultServer
-from tests.kit.objects.fault_server import Request
+from tests.kit.objects.client import KEY_ID, SECRET
 from tests.kit.paths import ROOT
 
 
-def get(url: str | bytes, stores: Stores | None = None) -> bytes:
+def get(url, stores=None):
     url = os.fsencode(url)
     store, key = (stores or Stores()).locate(url)
     try:
@@ -35,7 +30,7 @@ def get(url: str | bytes, stores: Stores | None = None) -> bytes:
         raise mapped(error, url) from None
 
 
-def only(server: FaultServer) -> Request:
+def only(server):
     """The one request since the last call."""
     (request,) = server.log(clear=True)
     return request
@@ -44,7 +39,7 @@ def only(server: FaultServer) -> Request:
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 @given(key=st.text(st.characters(codec="utf-8"), min_size=1, max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_keys_arrive_as_they_are_written(server: FaultServer, scheme: str, key: str) -> None:
+def test_keys_arrive_as_they_are_written(server, scheme, key):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DALI_GCS_ENDPOINT_URL", server.url)
         patch.setenv("DALI_GCS_ANONYMOUS", "1")
@@ -64,12 +59,12 @@ def test_keys_arrive_as_they_are_written(server: FaultServer, scheme: str, key: 
 @pytest.mark.parametrize(
     "key", ["a%2Fb", "%41", "a?b#c", "a+b &=c", "~'()*!@:$,;[]{}|\\^`\"<>", "é"]
 )
-def test_special_characters_are_nothing_special(server: FaultServer, key: str) -> None:
+def test_special_characters_are_nothing_special(server, key):
     server.put(f"data/{key}", b"yes")
     assert get(f"s3://data/{key}") == b"yes"
 
 
-def test_a_url_of_the_web_is_quoted(server: FaultServer) -> None:
+def test_a_url_of_the_web_is_quoted(server):
     server.put("data/a b%é.jpg", b"yes")
     for name in ("a%20b%25%C3%A9.jpg", "a b%é.jpg"):
         assert get(f"{server.url}/data/{name}") == b"yes"
@@ -99,7 +94,7 @@ def test_a_url_of_the_web_is_quoted(server: FaultServer) -> None:
         (b"http://h/a%2e./%2e%2e/b", "'..' part"),
     ],
 )
-def test_urls_that_cannot_be_read(server: FaultServer, url: bytes, says: str) -> None:
+def test_urls_that_cannot_be_read(server, url, says):
     with pytest.raises(ValueError) as caught:
         Stores().locate(url)
     assert says in str(caught.value)
@@ -107,7 +102,7 @@ def test_urls_that_cannot_be_read(server: FaultServer, url: bytes, says: str) ->
     assert server.log() == []
 
 
-def test_a_password_in_a_url_is_refused_and_not_shown(server: FaultServer) -> None:
+def test_a_password_in_a_url_is_refused_and_not_shown(server):
     for locate in (
         lambda: Stores().locate(b"http://me:canary@host/x"),
         lambda: Stores(endpoint="http://me:canary@host"),
@@ -120,17 +115,17 @@ def test_a_password_in_a_url_is_refused_and_not_shown(server: FaultServer) -> No
         assert caught.value.__suppress_context__ or not caught.value.__context__
 
 
-def test_a_bucket_is_opened_once(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_opened_once(server, monkeypatch):
     opened, start = [], Barrier(8)
 
-    def count(bucket: str, **options: object) -> stores.Store:
+    def count(bucket, **options):
         opened.append(bucket)
         return stores.HTTPStore(server.url, client_options={"allow_http": True})
 
     monkeypatch.setattr(stores, "S3Store", count)
     made = Stores()
 
-    def locate(number: int) -> int:
+    def locate(number):
         start.wait()
         return id(made.locate(b"s3://b%d/x" % (number % 2))[0])
 
@@ -157,13 +152,13 @@ def test_a_bucket_is_opened_once(server: FaultServer, monkeypatch: pytest.Monkey
         ({"client_options": {"root_certificate": "no"}}, "client_options['root_certificate']"),
     ],
 )
-def test_options(options: dict[str, object], says: str) -> None:
+def test_options(options, says):
     with pytest.raises(ValueError) as caught:
-        Stores(**options)  # type: ignore[arg-type]
+        Stores(**options)
     assert says in str(caught.value)
 
 
-def test_client_options_reach_obstore(server: FaultServer) -> None:
+def test_client_options_reach_obstore(server):
     server.put("data/x", b"yes")
     proxied = Stores(
         endpoint="http://store.invalid",
@@ -175,17 +170,17 @@ def test_client_options_reach_obstore(server: FaultServer) -> None:
     assert request.headers["user-agent"] == "us"
 
 
-def key_id(request: Request) -> str:
+def key_id(request):
     """Whose key signed a request."""
     return request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
 
 
-def region_of(request: Request) -> str:
+def region_of(request):
     return request.headers["authorization"].split("/")[2]
 
 
 @pytest.fixture
-def home(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(server, tmp_path, monkeypatch):
     """A home directory with an empty .aws, and nothing in the environment."""
     for name in server.environment:
         monkeypatch.delenv(name, raising=False)
@@ -196,9 +191,7 @@ def home(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path / ".aws"
 
 
-def test_endpoints_by_the_environment(
-    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endpoints_by_the_environment(server, home, monkeypatch):
     (home / "config").write_text("[default]\nendpoint_url = http://config.invalid\n")
     stores = {
         "config.invalid": None,
@@ -226,12 +219,12 @@ def test_endpoints_by_the_environment(
         get("s3://data/x")
 
 
-def test_the_region_signs(server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_region_signs(server, home, monkeypatch):
     text = "[default]\nregion = of-profile\naws_access_key_id = ME\naws_secret_access_key = S\n"
     (home / "config").write_text(text)
 
-    def region(**options: str) -> str:
-        get("s3://data/x", Stores(endpoint=server.url, **options))  # type: ignore[arg-type]
+    def region(**options):
+        get("s3://data/x", Stores(endpoint=server.url, **options))
         return region_of(only(server))
 
     assert region() == "of-profile"
@@ -242,9 +235,7 @@ def test_the_region_signs(server: FaultServer, home: Path, monkeypatch: pytest.M
     assert region(region="of-option") == "of-option"
 
 
-def test_keys_of_the_environment_come_before_those_of_a_profile(
-    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_the_environment_come_before_those_of_a_profile(server, home, monkeypatch):
     (home / "credentials").write_text(
         "[default]\naws_access_key_id = FILE\naws_secret_access_key = S\naws_session_token = T\n"
         "[other]\naws_access_key_id=OTHER\naws_secret_access_key=S\n"
@@ -284,9 +275,7 @@ pipeline().run()
 """
 
 
-def test_dali_asks_the_same_server_with_the_same_key_and_region(
-    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dali_asks_the_same_server_with_the_same_key_and_region(server, home, monkeypatch):
     keys = "aws_access_key_id = {0}\naws_secret_access_key = S\nregion = {0}\n"
     (home / "credentials").write_text("[a]\n" + keys.format("A") + "[b]\n" + keys.format("B"))
     (home / "config").write_text("[profile a]\nendpoint_url = http://127.0.0.1:1\n")
@@ -301,9 +290,7 @@ def test_dali_asks_the_same_server_with_the_same_key_and_region(
     assert theirs == {(key_id(request := only(server)), region_of(request))} == {("A", "a")}
 
 
-def test_dali_reads_without_a_signature_where_this_is_an_error_here(
-    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dali_reads_without_a_signature_where_this_is_an_error_here(server, home, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half a pair")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
@@ -319,7 +306,7 @@ def test_dali_reads_without_a_signature_where_this_is_an_error_here(
     assert server.log() == []
 
 
-def test_no_credentials(server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_credentials(server, home, monkeypatch):
     with pytest.raises(PermissionError, match="no credentials were found") as caught:
         get("s3://data/x")
     assert caught.value.filename == "s3://data/x"
@@ -341,9 +328,7 @@ def test_no_credentials(server: FaultServer, home: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_REGION"])
-def test_a_line_break_in_a_variable(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_line_break_in_a_variable(server, monkeypatch, name):
     """obstore would panic."""
     monkeypatch.setenv(name, "canary\r")
     with pytest.raises(ValueError, match=f"^{name} has a line break") as caught:
@@ -359,9 +344,7 @@ def test_a_line_break_in_a_variable(
         ("az://b/x", "AZURE_STORAGE_ACCOUNT_KEY", "canary!"),
     ],
 )
-def test_settings_that_obstore_does_not_take(
-    monkeypatch: pytest.MonkeyPatch, url: str, name: str, value: str
-) -> None:
+def test_settings_that_obstore_does_not_take(monkeypatch, url, name, value):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"^'{url}' cannot be opened: check the var") as caught:
@@ -370,8 +353,8 @@ def test_settings_that_obstore_does_not_take(
     assert caught.value.__suppress_context__
 
 
-def test_a_provider_that_fails_later(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def expired() -> NoReturn:
+def test_a_provider_that_fails_later(server, monkeypatch):
+    def expired():
         raise RuntimeError("canary")
 
     monkeypatch.setattr(stores, "signing", lambda *_: {"credential_provider": expired})
@@ -385,9 +368,7 @@ def test_a_provider_that_fails_later(server: FaultServer, monkeypatch: pytest.Mo
     assert not retryable(caught.value, reached=False)
 
 
-def test_half_a_pair_in_a_profile_is_in_no_traceback(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_pair_in_a_profile_is_in_no_traceback(home, monkeypatch):
     (home / "credentials").write_text(
         f"[default]\naws_secret_access_key = {SECRET}\ncredential_process = false\n"
     )
@@ -398,13 +379,13 @@ def test_half_a_pair_in_a_profile_is_in_no_traceback(
     assert SECRET not in "".join(shown.format())
 
 
-def test_a_profile_that_is_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_is_not_there(home, monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(ValueError, match=r"no profile 'nobody' .*; correct AWS_PROFILE"):
         Stores().locate(b"s3://data/x")
 
 
-def test_a_broken_file_of_profiles_is_named_but_not_shown(home: Path) -> None:
+def test_a_broken_file_of_profiles_is_named_but_not_shown(home):
     (home / "credentials").write_text(f"aws_secret_access_key = {SECRET}\n")
     with pytest.raises(ValueError, match="credentials' is not a configuration of AWS") as caught:
         Stores().locate(b"s3://data/x")
@@ -412,9 +393,7 @@ def test_a_broken_file_of_profiles_is_named_but_not_shown(home: Path) -> None:
     assert caught.value.__suppress_context__
 
 
-def test_boto3_gets_what_a_process_prints(
-    server: FaultServer, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boto3_gets_what_a_process_prints(server, home, monkeypatch):
     keys = '{"Version": 1, "AccessKeyId": "PROCESS", "SecretAccessKey": "S", "SessionToken": "T"}'
     (home / "keys.json").write_text(keys)
     text = f"[profile work]\ncredential_process = cat {home / 'keys.json'}\nregion = r\n"
@@ -435,7 +414,7 @@ def test_boto3_gets_what_a_process_prints(
         get("s3://data/x")
 
 
-def test_stores_show_and_keep_no_secret(server: FaultServer) -> None:
+def test_stores_show_and_keep_no_secret(server):
     made = Stores()
     made.locate(b"s3://data/x")
     assert SECRET not in repr(made) + str(made)
@@ -460,7 +439,7 @@ os._exit(0)
 """
 
 
-def test_a_fork_of_a_process_that_has_asked_is_refused_before_it_hangs(server: FaultServer) -> None:
+def test_a_fork_of_a_process_that_has_asked_is_refused_before_it_hangs(server):
     server.put("data/x", b"yes")
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], cwd=ROOT)
     assert done.returncode == 17

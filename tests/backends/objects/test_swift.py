@@ -1,7 +1,5 @@
 """The backend of objects on OpenStack Swift, a real implementation of S3."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import urllib.error
@@ -23,7 +21,7 @@ from tests.backends.objects.test_parity import compare
 from tests.backends.objects.test_store import get
 from tests.kit import parity
 from tests.kit.dali import build, take
-from tests.kit.objects.swift_client import Swift, SwiftClient
+from tests.kit.objects.swift_client import SwiftClient
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +33,7 @@ ALL = np.arange(len(CONTENTS))
 BAD = 3  # the sample that is replaced
 
 
-def put_all(swift: Swift) -> Catalog:
+def put_all(swift):
     """CONTENTS, and the catalog that a listing gives."""
     keys = [b"%02d.jpg" % number for number in range(len(CONTENTS))]
     swift.fill("data", dict(zip(keys, CONTENTS, strict=True)))
@@ -46,7 +44,7 @@ def put_all(swift: Swift) -> Catalog:
     return replace(catalog, sizes=found.sizes, versions=found.versions)
 
 
-def test_the_test_server_checks_signatures(swift: Swift) -> None:
+def test_the_test_server_checks_signatures(swift):
     swift.fill("server", {b"a/1": b"one", b"a/ ?#%&+": b"odd"})
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"{swift.url}/server/a/1")
@@ -58,7 +56,7 @@ def test_the_test_server_checks_signatures(swift: Swift) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_an_object_that_was_replaced_is_refused(swift: Swift, listed: bool) -> None:
+def test_an_object_that_was_replaced_is_refused(swift, listed):
     catalog = put_all(swift)
     known = catalog if listed else replace(catalog, sizes=None, versions=None)
     with ObjectStoreReader(known) as reader:
@@ -73,10 +71,10 @@ def test_an_object_that_was_replaced_is_refused(swift: Swift, listed: bool) -> N
         assert read(reader, others, known) == [CONTENTS[sample] for sample in others]
 
 
-def test_an_object_that_is_missing_is_named(swift: Swift) -> None:
+def test_an_object_that_is_missing_is_named(swift):
     catalog = put_all(swift)
     names = Catalog.from_names([b"00.jpg", b"none.jpg", b"01.jpg"], range(3), b"s3://data")
-    missing = replace(names, sizes=catalog.sizes[:3], versions=catalog.versions[:3])  # type: ignore[index]
+    missing = replace(names, sizes=catalog.sizes[:3], versions=catalog.versions[:3])
     for each in (names, missing):
         with ObjectStoreReader(each) as reader:
             with pytest.raises(FileNotFoundError) as caught:
@@ -85,7 +83,7 @@ def test_an_object_that_is_missing_is_named(swift: Swift) -> None:
             assert read(reader, ALL[:1], each) == CONTENTS[:1]
 
 
-def test_ranges_and_long_objects_are_read_in_parts(swift: Swift) -> None:
+def test_ranges_and_long_objects_are_read_in_parts(swift):
     long = np.random.default_rng(0).bytes((2 << 20) + 5)
     starts, sizes = np.array([0, 100, 1 << 20, 0]), np.array([5, 100_000, 70_000, len(long)])
     ranges = Ranges.of_columns(np.zeros(4, np.int64), starts, sizes)
@@ -99,7 +97,7 @@ def test_ranges_and_long_objects_are_read_in_parts(swift: Swift) -> None:
             read(reader, ALL[:4], catalog)
 
 
-def test_an_error_says_what_to_do(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_says_what_to_do(swift, monkeypatch):
     key = "a b/é ?#%41.jpg"
     swift.fill("bad", {key.encode(): b"yes", b"train/a/1.jpg": b"one", b"train/b/2.jpg": b"two"})
     assert get(f"s3://bad/{key}") == b"yes"
@@ -122,19 +120,19 @@ def test_an_error_says_what_to_do(swift: Swift, monkeypatch: pytest.MonkeyPatch)
         get(f"s3://bad/{key}")
 
 
-def _compare(url: str, seeds: range, directory: str) -> list[str]:
+def _compare(url, seeds, directory):
     """Compare configurations in this process, where DALI makes another client of S3."""
     os.chdir(directory)
     swift = SwiftClient(url)
 
-    def put(path: str, data: bytes) -> None:
+    def put(path, data):
         bucket, _, key = path.partition("/")
         swift.fill(bucket, {key.encode(): data})
 
     return [compare(put, seed) for seed in seeds]
 
 
-def test_random_objects_are_delivered_as_dali_does(swift: Swift, tmp_path: object) -> None:
+def test_random_objects_are_delivered_as_dali_does(swift, tmp_path):
     seeds = range(1000, 1002 + parity.RUNS // 10)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         done = pool.submit(_compare, swift.url, seeds, str(tmp_path)).result()

@@ -1,18 +1,13 @@
 """The layouts of libxnvme's structures, against the bindings on PyPI, which are generated."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from typing import Any
 
-import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.abi import COMMAND, CONTEXT, GEOMETRY, OPTS, OPTS_READ
-from dali_storage.backends.xnvme.library import Library
 
 LAYOUTS = """
 import ctypes, json
@@ -32,7 +27,7 @@ print(json.dumps({name: {
 """
 
 
-def test_the_layouts_are_those_of_the_bindings_on_pypi(xnvme: Library) -> None:
+def test_the_layouts_are_those_of_the_bindings_on_pypi(xnvme):
     pytest.importorskip("xnvme", reason="the package xnvme: pip install xnvme==0.7.5")
     if xnvme.version != "0.7.5":
         pytest.skip("the package xnvme works with libxnvme 0.7.5 only; this one is main")
@@ -67,5 +62,5 @@ def test_the_layouts_are_those_of_the_bindings_on_pypi(xnvme: Library) -> None:
     assert sum(field[0].itemsize for field in (COMMAND.fields or {}).values()) == COMMAND.itemsize
 
 
-def offsets(dtype: np.dtype[Any]) -> dict[str, int]:
+def offsets(dtype):
     return {name: field[1] for name, field in (dtype.fields or {}).items()}

@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 import errno
 import gc
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.abi import GEOMETRY, OPTS
-from dali_storage.backends.xnvme.device import XnvmeDevice
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.testing.probes import raises_naming
 from tests.kit.mapped import nothing_stays_open
@@ -26,14 +20,14 @@ from tests.kit.paths import ROOT
 from tests.kit.xnvme import access_mode, open_file, open_ramdisk
 
 
-def test_files_are_opened_read_only(xnvme: Library, io: str, file: Path) -> None:
+def test_files_are_opened_read_only(xnvme, io, file):
     with closing(open_file(xnvme, file, io=io)) as device:
         assert device.io == io
         assert os.path.samefile(f"/proc/self/fd/{device.descriptor}", file)
         assert access_mode(device.descriptor) == os.O_RDONLY
 
 
-def test_a_path_that_cannot_be_opened_is_named(xnvme: Library, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_opened_is_named(xnvme, tmp_path):
     with raises_naming(FileNotFoundError, tmp_path / "missing"):
         open_file(xnvme, tmp_path / "missing")
     with pytest.raises(OSError) as caught:
@@ -41,12 +35,12 @@ def test_a_path_that_cannot_be_opened_is_named(xnvme: Library, tmp_path: Path) -
     assert caught.value.errno == errno.EINVAL
 
 
-def test_an_implementation_that_is_not_there_is_an_error(xnvme: Library, file: Path) -> None:
+def test_an_implementation_that_is_not_there_is_an_error(xnvme, file):
     with pytest.raises(OSError, match="libxnvme cannot open it"):
         open_file(xnvme, file, io="no_such_io")
 
 
-def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
+def test_direct_is_never_dropped(xnvme, file):
     with closing(open_file(xnvme, file, direct=True)) as device:
         flags = Path(f"/proc/self/fdinfo/{device.descriptor}").read_text().split()[3]
         assert int(flags, 8) & os.O_DIRECT
@@ -56,7 +50,7 @@ def test_direct_is_never_dropped(xnvme: Library, file: Path) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None:
+def test_an_implementation_is_never_replaced(xnvme, file):
     with closing(open_file(xnvme, file, io="emu")) as device:
         wanted = np.zeros((), OPTS)
         wanted["rdonly"] = 1
@@ -65,7 +59,7 @@ def test_an_implementation_is_never_replaced(xnvme: Library, file: Path) -> None
             device._check(b"uri", wanted, "io_uring")
 
 
-def test_the_geometry_of_a_device(ramdisk: XnvmeDevice) -> None:
+def test_the_geometry_of_a_device(ramdisk):
     geometry = ramdisk.geometry()
     assert (geometry.kind, geometry.size, geometry.lba_bytes) == ("conventional", 1 << 30, 512)
     assert geometry.max_transfer == 1 << 20  # libxnvme's word for no limit
@@ -73,9 +67,7 @@ def test_the_geometry_of_a_device(ramdisk: XnvmeDevice) -> None:
     assert ramdisk.nsid == 1
 
 
-def test_a_device_without_a_geometry_is_refused(
-    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_without_a_geometry_is_refused(ramdisk, monkeypatch):
     zeros = np.zeros((), GEOMETRY)
     monkeypatch.setattr(
         ramdisk.library, "xnvme_dev_get_geo", lambda _: zeros.ctypes.data, raising=False
@@ -90,8 +82,8 @@ def test_a_device_without_a_geometry_is_refused(
 
 
 def test_memory_is_freed_when_the_last_slice_is_gone_and_the_device_after_it(
-    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    xnvme, file, monkeypatch
+):
     gc.collect()  # what other tests have left
     free, close = Mock(wraps=xnvme.xnvme_buf_free), Mock(wraps=xnvme.xnvme_file_close)
     monkeypatch.setattr(xnvme, "xnvme_buf_free", free, raising=False)
@@ -115,13 +107,11 @@ def test_memory_is_freed_when_the_last_slice_is_gone_and_the_device_after_it(
         device.allocate(1)
 
 
-def test_libxnvme_makes_or_ends_one_thing_at_a_time(
-    xnvme: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libxnvme_makes_or_ends_one_thing_at_a_time(xnvme, monkeypatch):
     at_once, called = [0], []
 
-    def watch(name: str, function: Callable[..., Any]) -> None:
-        def call(*arguments: Any) -> Any:
+    def watch(name, function):
+        def call(*arguments):
             at_once[0] += 1
             called.append((name, at_once[0]))
             time.sleep(0.001)
@@ -131,7 +121,7 @@ def test_libxnvme_makes_or_ends_one_thing_at_a_time(
 
         monkeypatch.setattr(xnvme, name, call, raising=False)
 
-    def make_and_end(_: int) -> None:
+    def make_and_end(_):
         for _ in range(4):
             with closing(open_ramdisk(xnvme, "emu")) as device, closing(Queue(device, 1)):
                 device.geometry()
@@ -197,7 +187,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def run_script(script: str, xnvme: Library) -> subprocess.CompletedProcess[str]:
+def run_script(script, xnvme):
     return subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
@@ -208,12 +198,12 @@ def run_script(script: str, xnvme: Library) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_forked_process_can_open_its_own(xnvme: Library) -> None:
+def test_a_forked_process_can_open_its_own(xnvme):
     done = run_script(FORKING_MEANWHILE, xnvme)
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
-def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
+def test_a_forked_process_ends_nothing(xnvme):
     done = run_script(FORKING, xnvme)
     assert done.stderr == ""
     refused = "a libxnvme reader cannot be used in a forked process: open one"
@@ -222,6 +212,6 @@ def test_a_forked_process_ends_nothing(xnvme: Library) -> None:
     assert done.stdout.splitlines() == [refused, "[]", usable, everything]
 
 
-def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk: XnvmeDevice) -> None:
+def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk):
     with pytest.raises(MemoryError, match=r"vm\.nr_hugepages"):
         ramdisk.allocate(1 << 60)

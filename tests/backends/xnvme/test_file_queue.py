@@ -1,24 +1,19 @@
-from __future__ import annotations
-
 import errno
 import os
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import FileQueue
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.process import descriptors
 from tests.kit.xnvme import Descriptors, require_io
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[list[int]]:
+def files(tmp_path):
     """A hundred of 3000 bytes each, its number."""
     fds = []
     for number in range(100):
@@ -30,7 +25,7 @@ def files(tmp_path: Path) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 64])
-def test_one_queue_reads_many_files(xnvme: Library, io: str, files: list[int], depth: int) -> None:
+def test_one_queue_reads_many_files(xnvme, io, files, depth):
     memory = np.zeros((100, 3000), np.uint8)
     with closing(FileQueue(xnvme, io, depth)) as queue:
         for _ in range(3):
@@ -43,9 +38,7 @@ def test_one_queue_reads_many_files(xnvme: Library, io: str, files: list[int], d
             assert (memory == np.arange(100)[:, np.newaxis]).all()
 
 
-def test_a_long_file_is_read_in_pieces(
-    xnvme: Library, file: Path, io: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_file_is_read_in_pieces(xnvme, file, io, monkeypatch):
     monkeypatch.setattr("dali_storage.backends.xnvme.file_queue._MOST", 7000)
     memory = np.zeros((5, 100_000), np.uint8)
     with closing(FileQueue(xnvme, io, 2)) as queue, open(file, "rb") as opened:
@@ -57,8 +50,8 @@ def test_a_long_file_is_read_in_pieces(
 
 @pytest.mark.parametrize(("release", "cleared"), [("5.14.0-70.el9", True), ("6.1", False)])
 def test_o_nonblock_is_cleared_before_linux_5_15_for_io_uring(
-    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch, release: str, cleared: bool
-) -> None:
+    xnvme, file, monkeypatch, release, cleared
+):
     monkeypatch.setattr("platform.release", lambda: release)
     memory = np.zeros((1, 4096), np.uint8)
     require_io(xnvme, "io_uring")
@@ -70,7 +63,7 @@ def test_o_nonblock_is_cleared_before_linux_5_15_for_io_uring(
     assert memory.tobytes() == file.read_bytes()[:4096]
 
 
-def test_no_file_stays_open_in_a_queue(xnvme: Library, file: Path, io: str) -> None:
+def test_no_file_stays_open_in_a_queue(xnvme, file, io):
     memory = np.zeros((3, 100), np.uint8)
     with closing(FileQueue(xnvme, io, 2)) as queue:
         fd = os.open(file, os.O_RDONLY)
@@ -79,9 +72,7 @@ def test_no_file_stays_open_in_a_queue(xnvme: Library, file: Path, io: str) -> N
         assert not descriptors(file)
 
 
-def test_a_failed_read_has_its_errno_and_affects_no_other(
-    xnvme: Library, files: list[int], io: str
-) -> None:
+def test_a_failed_read_has_its_errno_and_affects_no_other(xnvme, files, io):
     memory = np.zeros((3, 3000), np.uint8)
     with closing(FileQueue(xnvme, io, 4)) as queue:
         work = Descriptors(queue, [files[1], files[2], files[3]], memory)
@@ -92,7 +83,7 @@ def test_a_failed_read_has_its_errno_and_affects_no_other(
         assert (memory[2] == 3).all()
 
 
-def test_a_closed_queue_is_refused(xnvme: Library) -> None:
+def test_a_closed_queue_is_refused(xnvme):
     queue = FileQueue(xnvme, "emu", 1)
     queue.close()
     queue.close()
@@ -100,17 +91,13 @@ def test_a_closed_queue_is_refused(xnvme: Library) -> None:
         queue.run(Descriptors(queue, [], np.zeros((0, 1), np.uint8)), None)
 
 
-def test_a_library_that_does_not_read_where_the_descriptor_is_moved_is_refused(
-    xnvme: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_does_not_read_where_the_descriptor_is_moved_is_refused(xnvme, monkeypatch):
     monkeypatch.setattr("dali_storage.backends.linux.libc.dup3_with_gil", lambda *_: 0)
     with pytest.raises(BackendUnavailable, match="descriptors"):
         FileQueue(xnvme, "emu", 4)
 
 
-def test_a_library_that_keeps_its_descriptors_elsewhere_is_refused(
-    xnvme: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_keeps_its_descriptors_elsewhere_is_refused(xnvme, monkeypatch):
     for wrong in (0, 1 << 20):
         monkeypatch.setattr(XnvmeDevice, "descriptor", wrong)
         with pytest.raises(BackendUnavailable, match="descriptors"):

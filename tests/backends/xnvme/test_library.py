@@ -1,7 +1,5 @@
 """Finding and loading libxnvme."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
@@ -11,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.paths import ROOT
 
 
-def test_a_wrong_path_is_named_with_how_to_get_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_path_is_named_with_how_to_get_the_library(monkeypatch):
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
     with pytest.raises(BackendUnavailable) as caught:
         _xnvme.load()
@@ -24,12 +21,10 @@ def test_a_wrong_path_is_named_with_how_to_get_the_library(monkeypatch: pytest.M
         assert words in str(caught.value)
 
 
-def test_the_search_goes_from_the_loader_to_pkg_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_search_goes_from_the_loader_to_pkg_config(tmp_path, monkeypatch):
     tried = []
 
-    def find_nothing(path: str) -> None:
+    def find_nothing(path):
         tried.append(path)
         raise OSError(f"{path}: cannot open shared object file: No such file or directory")
 
@@ -54,9 +49,7 @@ def test_the_search_goes_from_the_loader_to_pkg_config(
     assert tried[3:] == ["libnot-there.so"]
 
 
-def test_a_library_that_cannot_be_loaded_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_cannot_be_loaded_is_named(tmp_path, monkeypatch):
     (tmp_path / "libxnvme.so").write_bytes(b"no ELF header here" * 100)
     monkeypatch.setattr(_xnvme, "_NAMES", ("libnot-there.so", str(tmp_path / "libxnvme.so")))
     monkeypatch.delenv("XNVME_LIBRARY_PATH", raising=False)
@@ -66,7 +59,7 @@ def test_a_library_that_cannot_be_loaded_is_named(
     assert caught.value.reason == f"{tmp_path}/libxnvme.so: invalid ELF header"
 
 
-def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_library_is_refused(monkeypatch):
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "libc.so.6")
     with pytest.raises(
         BackendUnavailable, match=r"libc.* is not a supported libxnvme.*xnvme_dev_op"
@@ -81,13 +74,7 @@ def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ([b"xnvme_be_attr_get", b"xnvme_be_attr_list_bundled"], "neither 0.7.5 nor main"),
     ],
 )
-def test_a_library_that_lacks_a_symbol_is_refused(
-    xnvme: Library,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    symbols: list[bytes],
-    message: str,
-) -> None:
+def test_a_library_that_lacks_a_symbol_is_refused(xnvme, tmp_path, monkeypatch, symbols, message):
     content = Path(_loaded_file(xnvme)).read_bytes()
     for symbol in symbols:
         content = content.replace(b"\0" + symbol + b"\0", b"\0" + symbol[:-1] + b"?\0")
@@ -97,14 +84,14 @@ def test_a_library_that_lacks_a_symbol_is_refused(
         _xnvme.load()
 
 
-def test_the_version_is_recognised_by_a_symbol_that_only_one_has(xnvme: Library) -> None:
+def test_the_version_is_recognised_by_a_symbol_that_only_one_has(xnvme):
     content = Path(_loaded_file(xnvme)).read_bytes()
     is_main = b"\0xnvme_be_attr_get\0" in content
     assert is_main != (b"\0xnvme_be_attr_list_bundled\0" in content)
     assert xnvme.version == ("main" if is_main else "0.7.5")
 
 
-def test_nothing_is_loaded_before_it_is_used() -> None:
+def test_nothing_is_loaded_before_it_is_used():
     script = (
         "from dali_storage.backends import xnvme_file\n"
         "assert 'xnvme.so' not in open('/proc/self/maps').read()"
@@ -112,7 +99,7 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
-def _loaded_file(library: Library) -> str:
+def _loaded_file(library):
     """The file that the dynamic loader has taken for a library."""
     address = ctypes.cast(library.xnvme_dev_open, ctypes.c_void_p)
     info = (ctypes.c_char_p * 4)()  # Dl_info; the name comes first

@@ -1,14 +1,10 @@
 """Opening devices by libxnvme, on loop devices and images; real NVMe is for tests/nvme_vm."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,25 +13,20 @@ from bmap_tools.file_system import SUPERBLOCK_BYTES
 from dali_storage.backends.linux import pci
 from dali_storage.backends.xnvme import namespace as _namespace
 from dali_storage.backends.xnvme.device import Geometry, XnvmeDevice
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.namespace import Namespace
-from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.errors import BackendUnavailable, StaleMapError
 from dali_storage.testing import read
 from dali_storage.testing.probes import require_no_leak
-from tests.kit.devices import Disk
-from tests.kit.mapped import NEEDS_ROOT, Mapped, nothing_stays_open
+from tests.kit.mapped import NEEDS_ROOT, nothing_stays_open
 from tests.kit.process import descriptors, room_for
 
 pytestmark = NEEDS_ROOT
 
 
 @contextmanager
-def refused(
-    mapped: Mapped, error: type[Exception], message: str
-) -> Iterator[pytest.ExceptionInfo[Exception]]:
+def refused(mapped, error, message):
     """An error is raised, and neither device nor map stay open."""
     with nothing_stays_open("/dev/loop", mapped.bmap.parent):
         with pytest.raises(error, match=message) as caught:
@@ -57,17 +48,13 @@ def refused(
         ({"nsid": 2}, ValueError, "nsid 2 is for PCI addresses; the device .* is a namespace"),
     ],
 )
-def test_options_that_do_not_fit_the_device_are_refused(
-    xnvme: Library, mapped: Mapped, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_options_that_do_not_fit_the_device_are_refused(xnvme, mapped, options, error, message):
     assert XnvmeBlockReader.unavailable() is None
     with refused(mapped, error, message):
         mapped.open(XnvmeBlockReader, **options)
 
 
-def test_the_superblock_read_by_a_command_is_compared_with_the_map(
-    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_superblock_read_by_a_command_is_compared_with_the_map(xnvme, mapped, monkeypatch):
     """libxnvme might have opened another device than the kernel knows by this path."""
     head = bytes(SUPERBLOCK_BYTES)
     monkeypatch.setattr(Namespace, "read", lambda *_: head)
@@ -85,13 +72,8 @@ def test_the_superblock_read_by_a_command_is_compared_with_the_map(
     ],
 )
 def test_a_namespace_that_cannot_be_read_is_refused(
-    xnvme: Library,
-    mapped: Mapped,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-    error: type[Exception],
-    message: str,
-) -> None:
+    xnvme, mapped, monkeypatch, changes, error, message
+):
     found = {
         "kind": "conventional",
         "size": 320 << 20,
@@ -104,9 +86,7 @@ def test_a_namespace_that_cannot_be_read_is_refused(
         mapped.open(XnvmeBlockReader)
 
 
-def test_separate_metadata_is_no_matter_of_block_devices(
-    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_separate_metadata_is_no_matter_of_block_devices(xnvme, mapped, monkeypatch):
     found = Geometry("conventional", 320 << 20, 512, 1 << 20, False, metadata_bytes=8)
     monkeypatch.setattr(XnvmeDevice, "geometry", lambda _: found)
     mapped.open(XnvmeBlockReader).close()
@@ -115,10 +95,8 @@ def test_separate_metadata_is_no_matter_of_block_devices(
         mapped.open(XnvmeBlockReader)
 
 
-def test_an_implementation_that_is_forbidden_is_named(
-    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_: Any, **__: Any) -> Queue:
+def test_an_implementation_that_is_forbidden_is_named(xnvme, mapped, monkeypatch):
+    def forbidden(*_, **__):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(_namespace, "Queue", forbidden)
@@ -130,9 +108,7 @@ def test_an_implementation_that_is_forbidden_is_named(
         mapped.open(XnvmeBlockReader)
 
 
-def test_an_image_of_too_long_a_name_is_refused(
-    xnvme: Library, mapped: Mapped, ext4: Disk, tmp_path: Path
-) -> None:
+def test_an_image_of_too_long_a_name_is_refused(xnvme, mapped, ext4, tmp_path):
     link = tmp_path / ("d" * 200) / ("e" * 200) / "disk.img"
     link.parent.mkdir(parents=True)
     link.symlink_to(ext4.image)
@@ -141,7 +117,7 @@ def test_an_image_of_too_long_a_name_is_refused(
 
 
 @pytest.mark.parametrize("left", [1, 2, 3, 4, 5, 8])
-def test_a_limit_of_open_files_is_named(xnvme: Library, mapped: Mapped, left: int) -> None:
+def test_a_limit_of_open_files_is_named(xnvme, mapped, left):
     with refused(mapped, OSError, "ulimit -n") as caught, room_for(left):
         mapped.open(XnvmeBlockReader, queues=64)
     assert caught.value.errno == errno.EMFILE
@@ -155,14 +131,8 @@ def test_a_limit_of_open_files_is_named(xnvme: Library, mapped: Mapped, left: in
         ({"max_transfer": 1 << 29}, ValueError),  # and the file system is located
     ],
 )
-def test_a_failed_opening_leaves_nothing_behind(
-    xnvme: Library,
-    mapped: Mapped,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    error: type[Exception],
-) -> None:
-    def fail(openings: int) -> None:
+def test_a_failed_opening_leaves_nothing_behind(xnvme, mapped, monkeypatch, options, error):
+    def fail(openings):
         for _ in range(openings):
             with pytest.raises(error):
                 mapped.open(XnvmeBlockReader, queue_depth=8, **options)
@@ -173,13 +143,11 @@ def test_a_failed_opening_leaves_nothing_behind(
     require_no_leak(lambda: fail(100))
 
 
-def test_everything_is_open_for_reading_only(
-    io: str, mapped: Mapped, ext4: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags: dict[str, set[int]] = {}
+def test_everything_is_open_for_reading_only(io, mapped, ext4, monkeypatch):
+    flags = {}
     submit = ReadCommands.submit
 
-    def watch(reads: ReadCommands, indices: list[int], contexts: list[int]) -> list[int]:
+    def watch(reads, indices, contexts):
         codes = submit(reads, indices, contexts)
         for fd, path in descriptors():
             if path == os.path.realpath(uri) or path.startswith(f"{ext4.mount}/"):
@@ -200,7 +168,7 @@ def test_everything_is_open_for_reading_only(
 # PCI addresses, as far as there is none
 
 
-def test_a_pci_address_needs_the_main_branch(xnvme: Library, mapped: Mapped) -> None:
+def test_a_pci_address_needs_the_main_branch(xnvme, mapped):
     kind, message = OSError, "lspci -D"  # there is no such controller
     if xnvme.version != "main":
         kind, message = BackendUnavailable, r"0\.7\.5 .* cannot read from a PCI address; use a libx"
@@ -208,13 +176,11 @@ def test_a_pci_address_needs_the_main_branch(xnvme: Library, mapped: Mapped) -> 
         mapped.open(XnvmeBlockReader, uri="0000:ff:1f.7")
 
 
-def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
-    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(xnvme, mapped, monkeypatch):
     if xnvme.version != "main":
         pytest.skip("only libxnvme's main branch reads from PCI addresses")
 
-    def refuse(*_: Any, **__: Any) -> XnvmeDevice:
+    def refuse(*_, **__):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(_namespace, "XnvmeDevice", refuse)
@@ -225,7 +191,7 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(
             mapped.open(XnvmeBlockReader, uri="0000:ff:1f.7")
 
 
-def test_a_pci_address_has_no_choice_of_io(xnvme: Library, mapped: Mapped) -> None:
+def test_a_pci_address_has_no_choice_of_io(xnvme, mapped):
     if xnvme.version != "main":
         pytest.skip("only libxnvme's main branch reads from PCI addresses")
     with pytest.raises(ValueError, match="io must be left out for a PCI address, not 'libaio'"):

@@ -1,34 +1,29 @@
 """Devices are given to libxnvme by the names that the kernel has for them."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import bmap_tools
 from dali_storage.backends.xnvme import nodes as _xnvme_nodes
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
-from tests.kit.devices import Disk, disk, loop_device
-from tests.kit.mapped import NEEDS_ROOT, Mapped, map_files, unmounted
+from tests.kit.devices import disk, loop_device
+from tests.kit.mapped import NEEDS_ROOT, map_files, unmounted
 
 pytestmark = NEEDS_ROOT
 
 
-def is_read_right(mapped: Mapped, uri: object) -> bool:
+def is_read_right(mapped, uri):
     return mapped.read(XnvmeBlockReader, uri=uri) == mapped.contents
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[str]:
+def other(tmp_path):
     """The name of a disk of other blocks than the mapped one."""
     (tmp_path / "other").write_bytes(bytes(1 << 20))
     with loop_device(tmp_path / "other", sector=4096) as node:
@@ -36,8 +31,8 @@ def other(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_disk_is_read_by_links_and_by_nodes_with_other_names(
-    xnvme: Library, mapped: Mapped, ext4: Disk, other: str, tmp_path: Path
-) -> None:
+    xnvme, mapped, ext4, other, tmp_path
+):
     (tmp_path / "dev").mkdir()
     for name in ("my-disk", other):
         link = tmp_path / "dev" / name
@@ -49,9 +44,7 @@ def test_a_disk_is_read_by_links_and_by_nodes_with_other_names(
         link.unlink()
 
 
-def test_a_disk_that_the_map_names_by_a_link_is_read(
-    xnvme: Library, mapped: Mapped, ext4: Disk, tmp_path: Path
-) -> None:
+def test_a_disk_that_the_map_names_by_a_link_is_read(xnvme, mapped, ext4, tmp_path):
     link = tmp_path / "0f0e-by-uuid"
     link.symlink_to(ext4.device)
     there, contents = bmap_tools.load(mapped.bmap), mapped.contents
@@ -61,13 +54,11 @@ def test_a_disk_that_the_map_names_by_a_link_is_read(
         assert mapped.read(XnvmeBlockReader) == contents
 
 
-def test_a_disk_that_has_no_node_of_its_name_is_refused(
-    xnvme: Library, mapped: Mapped, ext4: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_has_no_node_of_its_name_is_refused(xnvme, mapped, ext4, monkeypatch):
     number = _xnvme_nodes._number
     for there in (None, "7:99"):
 
-        def moved(node: str, there: str | None = there) -> str:
+        def moved(node, there=there):
             if node != ext4.device:
                 return number(node)
             if there is None:
@@ -79,9 +70,7 @@ def test_a_disk_that_has_no_node_of_its_name_is_refused(
             mapped.open(XnvmeBlockReader)
 
 
-def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(
-    xnvme: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(xnvme, tmp_path, monkeypatch):
     with disk(tmp_path, partition=True) as made:
         (made.mount / "class").mkdir()
         (made.mount / "class/a").write_bytes(b"a")
@@ -105,9 +94,9 @@ def test_a_partition_of_a_disk_that_may_not_be_read_is_refused(
     ],
 )
 def test_a_command_reads_as_much_as_the_driver_supports(
-    xnvme: Library, root: Path, ext4: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    kib: str, usual: int, most: int
-) -> None:  # fmt: skip
+    xnvme, root, ext4, tmp_path, monkeypatch,
+    kib, usual, most
+):  # fmt: skip
     (root / "class").mkdir()
     (root / "class" / "a").write_bytes(np.random.default_rng(0).bytes(3 << 20))
     mapped = map_files(root, tmp_path / "bmap.json")
@@ -117,16 +106,16 @@ def test_a_command_reads_as_much_as_the_driver_supports(
     (described / "dev").write_text(Path(f"/sys/class/block/{name}/dev").read_text())
     (described / "queue/max_hw_sectors_kb").write_text(f"{kib}\n")
     monkeypatch.setattr(_xnvme_nodes, "_BLOCK_DEVICES", tmp_path / "sys")
-    lengths: list[int] = []
+    lengths = []
     submit = Namespace.submit
 
-    def watch(namespace: Namespace, queue: int, *columns: Any) -> Any:
+    def watch(namespace, queue, *columns):
         lengths.extend(columns[2].tolist())
         return submit(namespace, queue, *columns)
 
     monkeypatch.setattr(Namespace, "submit", watch)
 
-    def longest(**options: Any) -> int:
+    def longest(**options):
         lengths.clear()
         assert mapped.read(XnvmeBlockReader, **options) == mapped.contents
         return max(lengths)
@@ -138,9 +127,7 @@ def test_a_command_reads_as_much_as_the_driver_supports(
         longest(max_transfer=most + 4096)
 
 
-def test_a_device_whose_commands_are_shorter_than_a_block_is_refused(
-    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_whose_commands_are_shorter_than_a_block_is_refused(xnvme, mapped, monkeypatch):
     monkeypatch.setattr(_xnvme_nodes, "max_transfer", lambda disk: 256)
     with pytest.raises(BackendUnavailable, match="one command reads only 256 bytes") as caught:
         mapped.open(XnvmeBlockReader)

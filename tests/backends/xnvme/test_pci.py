@@ -1,13 +1,9 @@
 """NVMe controllers by PCI address: on sysfs trees and structures that the tests make."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +17,7 @@ ADDRESS = "0000:00:04.0"
 ENOUGH = "MemTotal:  8000000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB\n"
 
 
-def controller(base: Path, driver: str | None, *, iommu: str | None = None) -> None:
+def controller(base, driver, *, iommu=None):
     """An NVMe function of sysfs, and a network card."""
     functions = base / "sys/bus/pci/devices"
     write(functions / ADDRESS / "class", "0x010802")
@@ -32,7 +28,7 @@ def controller(base: Path, driver: str | None, *, iommu: str | None = None) -> N
         write(functions / ADDRESS / "iommu_group/type", iommu)
 
 
-def write(path: Path, text: str) -> None:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text}\n")
 
@@ -51,11 +47,11 @@ def write(path: Path, text: str) -> None:
         ("x3b:00.0", None),
     ],
 )
-def test_an_address_is_recognised_in_all_its_spellings(text: str, address: str | None) -> None:
+def test_an_address_is_recognised_in_all_its_spellings(text, address):
     assert pci.address_of(text) == address
 
 
-def test_a_machine_without_sysfs_has_no_controllers(tmp_path: Path) -> None:
+def test_a_machine_without_sysfs_has_no_controllers(tmp_path):
     assert [*pci.list_controllers(str(tmp_path))] == []
 
 
@@ -93,12 +89,8 @@ NOT_ROOT = {"user": 1000}
     ],
 )
 def test_a_controller_is_listed_with_all_that_it_needs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    machine: dict[str, Any],
-    reason: str | None,
-    remedy: str,
-) -> None:
+    tmp_path, monkeypatch, machine, reason, remedy
+):
     monkeypatch.setattr(os, "geteuid", lambda: machine.get("user", 0))
     controller(tmp_path, driver := machine.get("driver"), iommu=machine.get("iommu"))
     write(tmp_path / "proc/meminfo", machine.get("meminfo", ENOUGH))
@@ -114,9 +106,7 @@ def test_a_controller_is_listed_with_all_that_it_needs(
 
 
 @pytest.mark.parametrize("driver", ["nvme", None])
-def test_a_controller_without_a_user_space_driver_is_refused(
-    tmp_path: Path, driver: str | None
-) -> None:
+def test_a_controller_without_a_user_space_driver_is_refused(tmp_path, driver):
     controller(tmp_path, driver)
     bound = f"it is bound to the driver '{driver}'" if driver else "it has no driver"
     with pytest.raises(BackendUnavailable, match=bound) as caught:
@@ -126,13 +116,13 @@ def test_a_controller_without_a_user_space_driver_is_refused(
 
 
 @pytest.mark.parametrize("driver", ["uio_pci_generic", "vfio-pci"])
-def test_a_controller_with_a_user_space_driver_is_accepted(tmp_path: Path, driver: str) -> None:
+def test_a_controller_with_a_user_space_driver_is_accepted(tmp_path, driver):
     controller(tmp_path, driver)
     pci.require_user_space_driver(ADDRESS, str(tmp_path))
     assert pci.driver_of(ADDRESS, str(tmp_path)) == driver
 
 
-def test_a_device_that_is_not_a_controller_is_refused(tmp_path: Path) -> None:
+def test_a_device_that_is_not_a_controller_is_refused(tmp_path):
     controller(tmp_path, None)
     with pytest.raises(ValueError, match="not an NVMe controller: its PCI class is 0x020000"):
         pci.require_user_space_driver("0000:00:05.0", str(tmp_path))
@@ -141,7 +131,7 @@ def test_a_device_that_is_not_a_controller_is_refused(tmp_path: Path) -> None:
     assert caught.value.filename == "0000:00:06.0"
 
 
-def test_a_controller_stays_ours_until_it_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_stays_ours_until_it_is_bound_anew(monkeypatch):
     monkeypatch.setattr(controllers, "driver_of", lambda _: "vfio-pci")
     inode = iter([1, 1, 2, 2, 2])
     monkeypatch.setattr(os, "lstat", lambda _: SimpleNamespace(st_ino=next(inode)))
@@ -162,7 +152,7 @@ SERIAL = "S4EWNX0R"
 NAMED_BY_MODEL = "nvme.144d-533445574e583052-53616d73756e672053534420393730-00000001"
 
 
-def open_controller(nguid: bytes = bytes(16), eui64: bytes = bytes(8)) -> Any:
+def open_controller(nguid=bytes(16), eui64=bytes(8)):
     """A stub of an open device, with the structures as the specification has them."""
     says = np.zeros((2, 4096), np.uint8)
     says[0, :2] = 0x4D, 0x14
@@ -176,19 +166,19 @@ def open_controller(nguid: bytes = bytes(16), eui64: bytes = bytes(8)) -> Any:
     return SimpleNamespace(library=library, pointer=0, nsid=1)
 
 
-def test_a_namespace_without_a_name_of_its_own_is_named_by_its_controller() -> None:
+def test_a_namespace_without_a_name_of_its_own_is_named_by_its_controller():
     assert identify(open_controller()) == (SERIAL, (NAMED_BY_MODEL,))
 
 
 @pytest.mark.parametrize(("serial", "known"), [(b"A\0B", "A"), (b"  A ", "A"), (b"\xe4", "\udce4")])
-def test_a_serial_number_is_read_as_the_kernel_writes_it(serial: bytes, known: str) -> None:
+def test_a_serial_number_is_read_as_the_kernel_writes_it(serial, known):
     device = open_controller()
     says = ctypes.c_char_p(device.library.xnvme_dev_get_ctrlr(None))
     ctypes.memmove(ctypes.cast(says, ctypes.c_void_p).value + 4, serial.ljust(20), 20)
     assert identify(device)[0] == known
 
 
-def test_unique_names_come_first() -> None:
+def test_unique_names_come_first():
     serial, wwids = identify(open_controller(bytes(range(16)), bytes(range(1, 9))))
     assert serial == SERIAL
     assert wwids == (

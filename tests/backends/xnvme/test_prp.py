@@ -1,7 +1,5 @@
 """PRPs, against an oracle that follows the specification command by command, and bus addresses."""
 
-from __future__ import annotations
-
 import gc
 import struct
 from contextlib import closing
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from dali_storage.backends.xnvme import bus as _bus
 from dali_storage.backends.xnvme import prp as _prp
 from dali_storage.backends.xnvme.bus import BusMap, BusMemory, paged
-from dali_storage.backends.xnvme.device import Geometry, XnvmeDevice
+from dali_storage.backends.xnvme.device import Geometry
 from dali_storage.backends.xnvme.device_kinds import PCI_ADDRESS
 from dali_storage.backends.xnvme.namespace import Namespace
 from dali_storage.backends.xnvme.prp import PrpLists, prps
@@ -39,16 +37,16 @@ class Arena:
     address: int
     bus: list[int]
 
-    def memory(self) -> BusMemory:
+    def memory(self):
         return paged(self.address, len(self.bus) * PAGE, np.array(self.bus, np.uint64))
 
-    def bus_address(self, address: int) -> int:
+    def bus_address(self, address):
         page, within = divmod(address - self.address, PAGE)
         return self.bus[page] + within
 
 
 @st.composite
-def arenas(draw: st.DrawFn, page_shift: int) -> Arena:
+def arenas(draw, page_shift):
     """The memory may begin and end in the middle of a page."""
     size = (1 << page_shift) // PAGE
     places = draw(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=9, unique=True))
@@ -62,7 +60,7 @@ shifts = st.sampled_from([12, 16, 21])
 
 
 @given(st.data(), shifts)
-def test_an_address_has_the_bus_address_of_its_page(data: st.DataObject, shift: int) -> None:
+def test_an_address_has_the_bus_address_of_its_page(data, shift):
     arena = data.draw(arenas(shift))
     memory = arena.memory()
     offsets = st.integers(0, len(arena.bus) * PAGE - 1)
@@ -75,7 +73,7 @@ def test_an_address_has_the_bus_address_of_its_page(data: st.DataObject, shift: 
     assert memory.pages.size == (last >> memory.page_shift) - (first >> memory.page_shift) + 1
 
 
-def expected(arena: Arena, address: int, nbytes: int) -> tuple[int, list[int]]:
+def expected(arena, address, nbytes):
     """PRP1, and the addresses of all pages after the first."""
     first = arena.bus_address(address)
     following, at = [], address - address % PAGE + PAGE
@@ -86,9 +84,7 @@ def expected(arena: Arena, address: int, nbytes: int) -> tuple[int, list[int]]:
 
 
 @given(st.data(), shifts, st.sampled_from([512, 4096]), st.integers(1, 9))
-def test_prps_and_lists_are_those_of_each_command(
-    data: st.DataObject, shift: int, block: int, depth: int
-) -> None:
+def test_prps_and_lists_are_those_of_each_command(data, shift, block, depth):
     arena = data.draw(arenas(shift))
     room = len(arena.bus) * PAGE
     reads = []
@@ -120,7 +116,7 @@ def test_prps_and_lists_are_those_of_each_command(
         assert (pages == before).all()  # no other list, and nothing beyond
 
 
-def test_a_command_may_have_513_pages() -> None:
+def test_a_command_may_have_513_pages():
     arena = Arena(1 << 40, [(3 * page + 1) * PAGE for page in range(513)])
     found = prps(arena.memory(), np.array([arena.address + 512]), np.array([MOST]))
     lists, pages = lists_at(1)
@@ -131,7 +127,7 @@ def test_a_command_may_have_513_pages() -> None:
     assert PCI_ADDRESS.max_transfer(geometry, None) == MOST  # whatever the controller supports
 
 
-def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: XnvmeDevice) -> None:
+def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk):
     arena = Arena(1 << 40, [(page * 7 % 64 + 1) * PAGE for page in range(64)])
     ramdisk.geometry()
     passed = []
@@ -155,11 +151,11 @@ def test_a_command_is_submitted_with_its_prps_at_their_places(ramdisk: XnvmeDevi
     assert pages[3, :9].tolist() == arena.bus[21:30]
 
 
-def bus_of_list(context: int) -> int:
+def bus_of_list(context):
     return (5 + 2 * context) * PAGE
 
 
-def lists_at(depth: int) -> tuple[PrpLists, np.ndarray]:
+def lists_at(depth):
     """Lists in memory of this process, uint64[depth, 512], with bus addresses of our choice."""
     memory = np.zeros((depth + 1) * PAGE, np.uint8)
     skip = -address_of(memory) % PAGE
@@ -174,7 +170,7 @@ def lists_at(depth: int) -> tuple[PrpLists, np.ndarray]:
 # Memory that has bus addresses
 
 
-def test_memory_is_known_until_its_last_slice_is_gone() -> None:
+def test_memory_is_known_until_its_last_slice_is_gone():
     known, memory = BusMap(), np.frombuffer(bytearray(8 * PAGE), np.uint8)
     owner = Foreign(memory)
     memory = np.asarray(owner)
@@ -206,7 +202,7 @@ class Foreign:
         self.__array_interface__ = {"data": data, "shape": shape, "typestr": "|u1", "version": 3}
 
 
-def test_memory_that_reaches_beyond_what_is_known_is_refused() -> None:
+def test_memory_that_reaches_beyond_what_is_known_is_refused():
     known, memory = BusMap(), np.zeros(4 * PAGE, np.uint8)
     known.add(memory[PAGE:], BusMemory(address_of(memory) + PAGE, PAGE, np.zeros(1, np.uint64), 12))
     assert known.find(memory[PAGE : 2 * PAGE])
@@ -215,15 +211,13 @@ def test_memory_that_reaches_beyond_what_is_known_is_refused() -> None:
             known.find(part)
 
 
-def test_a_device_without_bus_addresses_is_an_error(ramdisk: XnvmeDevice) -> None:
+def test_a_device_without_bus_addresses_is_an_error(ramdisk):
     with pytest.raises(OSError, match="libxnvme has no bus addresses of memory"):
         _bus.allocate(ramdisk, 3 * PAGE)
 
 
-def test_bus_addresses_of_dma_memory_are_asked_for_page_by_page(
-    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def translate(device: int, address: int, result: int) -> int:
+def test_bus_addresses_of_dma_memory_are_asked_for_page_by_page(ramdisk, monkeypatch):
+    def translate(device, address, result):
         assert device == ramdisk.pointer
         page = (address - start) // PAGE
         np.asarray(Foreign(np.zeros(8, np.uint8), result)).view(np.uint64)[0] = (
@@ -242,9 +236,7 @@ def test_bus_addresses_of_dma_memory_are_asked_for_page_by_page(
     assert found.pages.tolist() == [7 * PAGE, 9 * PAGE, 11 * PAGE, 13 * PAGE]
 
 
-def test_the_lists_are_kept_with_the_memory_while_commands_are_under_way(
-    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lists_are_kept_with_the_memory_while_commands_are_under_way(ramdisk, monkeypatch):
     arena = Arena(1 << 40, [page * PAGE for page in range(9)])
     lists, owner, kept = lists_at(1)[0], object(), []
     monkeypatch.setattr(Queue, "run", lambda queue, commands, memory: kept.append(memory))

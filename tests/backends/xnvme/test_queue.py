@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import errno
 import gc
 import itertools
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +15,6 @@ from dali_storage.backends.xnvme import queue as _xnvme_queue
 from dali_storage.backends.xnvme.abi import COMMAND, MAX_BLOCKS
 from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import FileQueue
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.contract.errors import BackendUnavailable
@@ -29,7 +24,7 @@ from tests.kit.xnvme import Descriptors, Reads, access_mode, open_file, open_ram
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 256, 2048])
 @pytest.mark.parametrize("io", ["emu", "thrpool"])
-def test_nvme_reads_get_the_right_blocks(xnvme: Library, io: str, depth: int) -> None:
+def test_nvme_reads_get_the_right_blocks(xnvme, io, depth):
     device = open_ramdisk(xnvme, io)
     assert device.geometry().lba_bytes == 512  # asking for it is what makes libxnvme know it
     random = np.random.default_rng(depth)
@@ -49,7 +44,7 @@ def test_nvme_reads_get_the_right_blocks(xnvme: Library, io: str, depth: int) ->
         assert (memory.reshape(500, 5 * 512) == expected).all()
 
 
-def test_blocks_far_out_are_not_wrapped(xnvme: Library) -> None:
+def test_blocks_far_out_are_not_wrapped(xnvme):
     with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, 1)) as queue:
         slba = np.array([(1 << 40) + 5])  # nil reads nothing
         queue.run(Reads(queue, slba, MAX_BLOCKS, slba), slba)
@@ -59,7 +54,7 @@ def test_blocks_far_out_are_not_wrapped(xnvme: Library) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 16])
-def test_an_implementation_that_writes_no_results_completes(xnvme: Library, depth: int) -> None:
+def test_an_implementation_that_writes_no_results_completes(xnvme, depth):
     with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, depth)) as queue:
         work = Reads(queue, np.arange(100), 8, np.zeros(1))
         work.statuses[:] = 9
@@ -68,7 +63,7 @@ def test_an_implementation_that_writes_no_results_completes(xnvme: Library, dept
         assert not work.statuses.any()
 
 
-def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Path) -> None:
+def test_a_refused_command_does_not_harm_its_neighbours(xnvme, file):
     require_io(xnvme, "io_uring")
     with closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((10, 512), np.uint8)
@@ -85,9 +80,7 @@ def test_a_refused_command_does_not_harm_its_neighbours(xnvme: Library, file: Pa
 
 
 @pytest.mark.parametrize("sector", [512, 4096])
-def test_blocks_of_a_block_device_are_read(
-    xnvme: Library, io: str, tmp_path: Path, sector: int
-) -> None:
+def test_blocks_of_a_block_device_are_read(xnvme, io, tmp_path, sector):
     content = np.random.default_rng(sector).integers(0, 256, (1000, sector), np.uint8)
     (tmp_path / "image").write_bytes(content.tobytes())
     with loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
@@ -112,9 +105,7 @@ def test_blocks_of_a_block_device_are_read(
             assert (memory == np.stack(expected)).all()
 
 
-def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
-    xnvme: Library, tmp_path: Path
-) -> None:
+def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(xnvme, tmp_path):
     if xnvme.version != "main":
         pytest.skip("libxnvme 0.7.5 finds it out by itself")
     (tmp_path / "image").write_bytes(bytes(1 << 20))
@@ -125,7 +116,7 @@ def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(
                 device.geometry()
 
 
-def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) -> None:
+def test_a_failed_command_has_a_status_and_a_reason(xnvme, file):
     require_io(xnvme, "io_uring")
     with closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((6, 512), np.uint8)
@@ -140,13 +131,13 @@ def test_a_failed_command_has_a_status_and_a_reason(xnvme: Library, file: Path) 
         assert memory[5].tobytes() == file.read_bytes()[5 * 512 : 6 * 512]
 
 
-def test_a_command_that_is_refused_for_now_is_submitted_again(xnvme: Library) -> None:
+def test_a_command_that_is_refused_for_now_is_submitted_again(xnvme):
     class Stubborn(Reads):
         """Refuses each command once, but for the first of a submission."""
 
         seen: ClassVar[set[int]] = set()
 
-        def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
+        def submit(self, numbers, contexts):
             codes = super().submit(numbers[:1], contexts[:1])
             for number, context in zip(numbers[1:], contexts[1:], strict=True):
                 again = number in self.seen
@@ -162,9 +153,9 @@ def test_a_command_that_is_refused_for_now_is_submitted_again(xnvme: Library) ->
         assert len(work.seen) > 20
 
 
-def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme: Library) -> None:
+def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme):
     class Never(Reads):
-        def submit(self, numbers: list[int], contexts: list[int]) -> list[int]:
+        def submit(self, numbers, contexts):
             return [-errno.EAGAIN if number % 2 else NOTHING_TO_DO for number in numbers]
 
     with closing(open_ramdisk(xnvme, "nil")) as device, closing(Queue(device, 8)) as queue:
@@ -175,17 +166,13 @@ def test_a_command_that_an_idle_queue_refuses_is_refused(xnvme: Library) -> None
 
 
 @pytest.mark.parametrize("depth", [0, 3, 4096])
-def test_a_depth_that_libxnvme_does_not_support_is_an_error(
-    ramdisk: XnvmeDevice, depth: int
-) -> None:
+def test_a_depth_that_libxnvme_does_not_support_is_an_error(ramdisk, depth):
     with pytest.raises(OSError) as caught:
         Queue(ramdisk, depth)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_contexts_that_are_not_one_array_are_refused(
-    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contexts_that_are_not_one_array_are_refused(ramdisk, monkeypatch):
     taken = iter([1 << 20, (1 << 20) + 256])
     monkeypatch.setattr(
         ramdisk.library, "xnvme_queue_get_cmd_ctx", lambda _: next(taken), raising=False
@@ -197,11 +184,8 @@ def test_contexts_that_are_not_one_array_are_refused(
 # Waiting, and being interrupted
 
 
-Pipe: TypeAlias = tuple[int, int]
-
-
 @pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
+def pipe():
     """What is read from its end takes as long as the test wants."""
     ends = os.pipe()
     yield ends
@@ -210,23 +194,21 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @pytest.fixture
-def files(xnvme: Library) -> Iterator[FileQueue]:
+def files(xnvme):
     """A queue that reads files, and pipes, by io_uring."""
     require_io(xnvme, "io_uring")
     with closing(FileQueue(xnvme, "io_uring", 8)) as queue:
         yield queue
 
 
-def count_polls(
-    queue: Queue, fd: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[int], list[float]]:
+def count_polls(queue, fd, most, monkeypatch):
     """Write to a pipe after so many polls; returns lists that grow by each poll and each sleep.
 
     The clock of the queue advances one second a poll.
     """
     polls, pauses, poke, sleep = list[int](), list[float](), queue.poke, time.sleep
 
-    def poll(*arguments: Any) -> int:
+    def poll(*arguments):
         polls.append(1)
         if len(polls) == most:
             os.write(fd, b"12345678")
@@ -241,9 +223,7 @@ def count_polls(
 
 
 @pytest.mark.parametrize("spin", [False, True])
-def test_a_queue_pauses_between_polls_unless_it_spins(
-    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, spin: bool
-) -> None:
+def test_a_queue_pauses_between_polls_unless_it_spins(files, pipe, monkeypatch, spin):
     memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
     queue._backoff._spin = spin
     work = Descriptors(files, [pipe[0]], memory)
@@ -261,10 +241,8 @@ def test_a_queue_pauses_between_polls_unless_it_spins(
 
 
 @pytest.mark.parametrize("method", ["submit", "complete", "will_wait"])
-def test_an_error_waits_for_commands_under_way(
-    files: FileQueue, pipe: Pipe, file: Path, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: Any) -> None:
+def test_an_error_waits_for_commands_under_way(files, pipe, file, method, monkeypatch):
+    def fail(*arguments):
         original(*arguments)
         raise RuntimeError("tired")
 
@@ -282,10 +260,8 @@ def test_an_error_waits_for_commands_under_way(
         assert memory[0].tobytes() == b"abcdefgh"
 
 
-def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
-    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    abandoned: list[Any] = []
+def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(files, pipe, monkeypatch):
+    abandoned = []
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned)
     memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
     queue._timeout_s = 0.2
@@ -308,9 +284,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(
     queue.device.lost = False
 
 
-def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
-    files: FileQueue, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(files, pipe, monkeypatch):
     memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
     polls, _ = count_polls(queue, pipe[1], 30, monkeypatch)
     poke = queue.poke
@@ -319,7 +293,7 @@ def test_one_failed_poll_after_a_long_wait_does_not_give_the_device_up(
     assert memory.tobytes() == b"12345678"
 
 
-def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: XnvmeDevice) -> None:
+def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk):
     memory, turns = np.zeros((4, 512), np.uint8), itertools.cycle([True, False])
     with closing(Queue(ramdisk, 128)) as queue:
         poke = queue.poke
@@ -330,12 +304,10 @@ def test_pauses_get_shorter_with_few_commands_in_a_deep_queue(ramdisk: XnvmeDevi
         assert queue._backoff._pause == _xnvme_queue._SHORTEST_PAUSE
 
 
-def test_ctrl_c_does_not_end_a_queue_twice(
-    xnvme: Library, ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_does_not_end_a_queue_twice(xnvme, ramdisk, monkeypatch):
     ended, end = [], xnvme.xnvme_queue_term
 
-    def interrupt(pointer: Any) -> None:
+    def interrupt(pointer):
         ended.append(pointer.value)
         end(pointer)
         raise KeyboardInterrupt
@@ -349,9 +321,7 @@ def test_ctrl_c_does_not_end_a_queue_twice(
     assert ended == [pointer]
 
 
-def test_a_device_that_another_driver_has_taken_over_is_not_touched(
-    xnvme: Library, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_another_driver_has_taken_over_is_not_touched(xnvme, file, monkeypatch):
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned := [])
     monkeypatch.setattr(_xnvme_devices, "_leaked_on_purpose", left_open := [])
     ours = [True]
@@ -374,7 +344,7 @@ def test_a_device_that_another_driver_has_taken_over_is_not_touched(
     assert len(left_open) == 1
 
 
-def test_a_queue_that_is_closed_runs_nothing(ramdisk: XnvmeDevice) -> None:
+def test_a_queue_that_is_closed_runs_nothing(ramdisk):
     memory = np.zeros((1, 512), np.uint8)
     queue = Queue(ramdisk, 4)
     work = Reads(queue, np.arange(1), 1, memory)
@@ -384,9 +354,7 @@ def test_a_queue_that_is_closed_runs_nothing(ramdisk: XnvmeDevice) -> None:
         queue.run(work, memory)
 
 
-def test_a_queue_that_cannot_be_polled_is_given_up(
-    ramdisk: XnvmeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_that_cannot_be_polled_is_given_up(ramdisk, monkeypatch):
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", [])
     monkeypatch.setattr(_xnvme_queue, "_FAILING_LIMIT", 0.1)
     with closing(Queue(ramdisk, 4)) as queue, closing(Queue(ramdisk, 4)) as other:

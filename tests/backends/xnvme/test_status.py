@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 
 import pytest
@@ -24,7 +22,7 @@ from dali_storage.backends.xnvme.status import describe_status
         (0x705, "io_uring_cmd", errno.EIO, "Vendor Specific (SCT 7h, SC 05h)"),
     ],
 )
-def test_a_status_is_described_by_its_name(status: int, io: str, number: int, text: str) -> None:
+def test_a_status_is_described_by_its_name(status, io, number, text):
     found, words = describe_status(status, io)
     assert found == number
     assert words == (f"NVMe status {text}" if text else "")

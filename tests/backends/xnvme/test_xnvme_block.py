@@ -1,14 +1,10 @@
 """The xnvme-block backend, on loop devices and their images; real NVMe is tests/nvme_vm's."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,21 +16,17 @@ from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme.abi import COMMAND
 from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.contract._types import IntArray, address_of
+from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
-from dali_storage.contract.reader import Reader
 from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming, require_no_leak
-from tests.kit.devices import Disk, disk
-from tests.kit.fake_cuda import Cuda
+from tests.kit.devices import disk
 from tests.kit.file_reading import of_reading
 from tests.kit.mapped import (
     NEEDS_ROOT,
-    Mapped,
     OnDisk,
     RawDiskTests,
     from_map,
@@ -50,7 +42,7 @@ class OfXnvmeBlock(OnDisk):
     backend = XnvmeBlockReader
 
     @pytest.fixture(autouse=True)
-    def library(self, xnvme: Library) -> None:
+    def library(self, xnvme):
         require_io(xnvme, self.options.get("io", IOS[0]))
 
 
@@ -63,7 +55,7 @@ class TestIoUringOnXfsOf4096ByteSectorsByItsDisk(OfXnvmeBlock):
     file_system, sector, partition = "xfs", 4096, True
     options: ClassVar[dict[str, Any]] = {"queue_depth": 2, "queues": 3, "max_transfer": 4096}
 
-    def uri(self) -> str:
+    def uri(self):
         return self.disk_used.disk
 
 
@@ -78,7 +70,7 @@ class TestIoUringOnXfsPartitionSpinning(OfXnvmeBlock):
 class TestIoUringOnTheImageOfExt4Of4096ByteSectors(OfXnvmeBlock):
     sector, partition = 4096, True
 
-    def uri(self) -> Path:
+    def uri(self):
         return self.disk_used.image
 
 
@@ -107,7 +99,7 @@ class TestEmuToPageLockedMemory(OfXnvmeBlock):
     options: ClassVar[dict[str, Any]] = {"io": "emu", "mem": "pinned", "gpu": 1}
 
     @pytest.fixture(autouse=True)
-    def cuda(self, gpus: Cuda) -> Iterator[None]:
+    def cuda(self, gpus):
         yield
         gc.collect()
         assert not gpus.registered
@@ -130,21 +122,17 @@ class TestOnDisks(RawDiskTests):
     }
 
     @pytest.fixture(autouse=True)
-    def library(self, xnvme: Library) -> None:
+    def library(self, xnvme):
         offered = [io for io in IOS if offers(xnvme, io)]
         self.ways = [{"io": io, "queue_depth": 16, "queues": 1} for io in offered]
 
-    def break_sector(
-        self, patch: pytest.MonkeyPatch, position: int, outcome: str = "error", times: int = 10**9
-    ) -> list[int]:
+    def break_sector(self, patch, position, outcome="error", times=10**9):
         codes = {"error": (0, 7 << 8 | errno.EIO), "status": (0, 0x281), "short": (512, 0)}
         original, tries = ReadCommands.complete, list[int]()
         if outcome == "status":  # it is NVMe's own; a loop device cannot have it
             patch.setattr(XnvmeDevice, "io", "io_uring_cmd", raising=False)
 
-        def complete(
-            reads: ReadCommands, indices: IntArray, results: IntArray, statuses: Any
-        ) -> list[int]:
+        def complete(reads, indices, results, statuses):
             commands = reads._heads[indices].view(COMMAND)
             starts = commands["slba"].astype(np.int64) * 512
             ends = starts + (commands["nlb"].astype(np.int64) + 1) * 512
@@ -162,7 +150,7 @@ class TestOnDisks(RawDiskTests):
 # Page-locked memory
 
 
-def test_page_locked_memory_is_that_of_libxnvme(io: str, mapped: Mapped, gpus: Cuda) -> None:
+def test_page_locked_memory_is_that_of_libxnvme(io, mapped, gpus):
     with mapped.open(XnvmeBlockReader, io=io, mem="pinned") as reader:
         assert (reader.device, reader.gpu, reader.pinned) == ("cpu", 0, True)
         assert not gpus.registered
@@ -175,13 +163,11 @@ def test_page_locked_memory_is_that_of_libxnvme(io: str, mapped: Mapped, gpus: C
     assert not gpus.registered
 
 
-def test_memory_that_cannot_be_page_locked_is_freed(
-    xnvme: Library, mapped: Mapped, gpus: Cuda
-) -> None:
+def test_memory_that_cannot_be_page_locked_is_freed(xnvme, mapped, gpus):
     with mapped.open(XnvmeBlockReader, mem="pinned") as reader:
         gpus.capacity = 1 << 20
 
-        def allocate() -> None:
+        def allocate():
             with pytest.raises(MemoryError, match="CUDA cannot page-lock 67108864 bytes"):
                 reader.allocate(64 << 20)
 
@@ -199,9 +185,9 @@ def test_memory_that_cannot_be_page_locked_is_freed(
     ],
 )
 def test_without_cupy_or_the_gpu_nothing_is_opened(
-    mapped: Mapped, monkeypatch: pytest.MonkeyPatch, gpus: Cuda,
-    options: dict[str, Any], missing: str, message: str
-) -> None:  # fmt: skip
+    mapped, monkeypatch, gpus,
+    options, missing, message
+):  # fmt: skip
     monkeypatch.setenv("XNVME_LIBRARY_PATH", "/no/such/libxnvme.so")
     monkeypatch.setattr(xnvme_block, "require_controller", lambda _: None)
     gpus.count = None if missing == "GPUs" else 2
@@ -211,9 +197,7 @@ def test_without_cupy_or_the_gpu_nothing_is_opened(
         mapped.open(XnvmeBlockReader, **{"mem": "pinned", **options})
 
 
-def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(
-    xnvme: Library, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(xnvme, mapped, monkeypatch):
     calls = []
     run = Queue.run
     with mapped.open(XnvmeBlockReader) as reader:
@@ -238,9 +222,7 @@ def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(
         ({"gpu": 0}, ValueError, "gpu 0 is for mem='pinned' or 'gpu', not for 'cpu'"),
     ],
 )
-def test_options_that_do_not_fit_the_memory_are_refused(
-    mapped: Mapped, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_options_that_do_not_fit_the_memory_are_refused(mapped, options, error, message):
     with pytest.raises(error, match=message):
         mapped.open(XnvmeBlockReader, **options)
 
@@ -249,14 +231,12 @@ def test_options_that_do_not_fit_the_memory_are_refused(
 
 
 @pytest.fixture
-def reader(xnvme: Library, mapped: Mapped) -> Iterator[Reader]:
+def reader(xnvme, mapped):
     with mapped.open(XnvmeBlockReader) as reader:
         yield reader
 
 
-def test_a_read_that_cannot_be_submitted_names_the_sample(
-    reader: Reader, mapped: Mapped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_cannot_be_submitted_names_the_sample(reader, mapped, monkeypatch):
     monkeypatch.setattr(
         ReadCommands, "submit", lambda _, indices, __: [-errno.EINVAL] * len(indices)
     )
@@ -265,10 +245,8 @@ def test_a_read_that_cannot_be_submitted_names_the_sample(
     assert caught.value.errno == errno.EINVAL
 
 
-def test_a_device_that_does_not_answer_is_named(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch, ext4: Disk
-) -> None:
-    def silent(*_: Any) -> None:
+def test_a_device_that_does_not_answer_is_named(reader, monkeypatch, ext4):
+    def silent(*_):
         raise OSError(errno.ETIMEDOUT, "libxnvme: the device does not answer")
 
     monkeypatch.setattr(Queue, "run", silent)
@@ -276,9 +254,7 @@ def test_a_device_that_does_not_answer_is_named(
         read(reader, np.array([1]))
 
 
-def test_a_device_that_loses_its_end_fails_and_nothing_is_under_way(
-    xnvme: Library, tmp_path: Path
-) -> None:
+def test_a_device_that_loses_its_end_fails_and_nothing_is_under_way(xnvme, tmp_path):
     with disk(tmp_path, size=32 << 20) as made:
         (made.mount / "class").mkdir()
         for number in range(60):
@@ -295,11 +271,11 @@ def test_a_device_that_loses_its_end_fails_and_nothing_is_under_way(
                         image.write(whole)
 
 
-def fail_at_the_end(made: Disk, mapped: Mapped, contents: list[bytes], io: str) -> None:
+def fail_at_the_end(made, mapped, contents, io):
     starts, lengths = bmap_tools.load(mapped.bmap).extents[:, 1:].T
     cut = int(np.sort(starts)[30])
     left = np.flatnonzero(starts + lengths <= cut)
-    options: dict[str, Any] = {"io": io, "queue_depth": 8, "max_transfer": 16384}
+    options = {"io": io, "queue_depth": 8, "max_transfer": 16384}
     with pytest.warns(MapNotChecked):
         opened = mapped.open(XnvmeBlockReader, uri=made.device, **options)
     with opened as reader:
@@ -318,7 +294,7 @@ def fail_at_the_end(made: Disk, mapped: Mapped, contents: list[bytes], io: str) 
 # Resources
 
 
-def test_buffers_outlive_the_reader(xnvme: Library, mapped: Mapped) -> None:
+def test_buffers_outlive_the_reader(xnvme, mapped):
     with mapped.open(XnvmeBlockReader) as reader:
         buffer = reader.allocate(1 << 20)
         content = read(reader, np.array([0]), buffer=buffer)[0]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -9,14 +7,10 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme import file_queue
-from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import IOS, FileQueue
-from dali_storage.backends.xnvme.library import Library
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_file import XnvmeFileReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, SampleSizeChanged
-from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import (
     RangeTests,
@@ -36,10 +30,10 @@ class XnvmeFileTests(RangeTests, ReaderTests):
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture(autouse=True)
-    def library(self, xnvme: Library) -> None:
+    def library(self, xnvme):
         require_io(xnvme, self.options["io"])
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return XnvmeFileReader(catalog, **self.options)
 
 
@@ -88,19 +82,17 @@ class TestThrpool(XnvmeFileTests):
 
 
 @pytest.mark.parametrize("io", ["emu", "thrpool"])
-def test_an_io_without_direct_io_is_refused(io: str) -> None:
+def test_an_io_without_direct_io_is_refused(io):
     with pytest.raises(ValueError, match="direct needs the io io_uring or libaio"):
         XnvmeFileReader(from_files(["x"]), direct=True, io=io)
 
 
-def test_an_io_that_is_not_offered_is_unavailable_and_never_replaced(
-    xnvme: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_io_that_is_not_offered_is_unavailable_and_never_replaced(xnvme, monkeypatch):
     offered = [io for io in IOS if offers(xnvme, io)]
     assert XnvmeFileReader.unavailable() is None or "io_uring" not in offered
     others = [io for io in offered if io != "io_uring"]
 
-    def forbidden(device: XnvmeDevice, depth: int) -> Queue:
+    def forbidden(device, depth):
         if device.io == "io_uring":
             raise PermissionError(errno.EPERM, "Operation not permitted")
         return Queue(device, depth)
@@ -119,20 +111,18 @@ def test_an_io_that_is_not_offered_is_unavailable_and_never_replaced(
     require_no_leak(XnvmeFileReader.unavailable)
 
 
-def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme: Library) -> None:
+def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme):
     with pytest.raises(OSError, match="ulimit -n") as caught, room_for(20):
         XnvmeFileReader(from_files(["x"]), io="emu", queue_depth=2048)
     assert caught.value.errno == errno.EMFILE
 
 
-def test_files_and_queues_are_open_for_reading_only(
-    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_and_queues_are_open_for_reading_only(io, tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(bytes(5000))
     modes = set()
     submit = FileQueue.submit
 
-    def watch(queue: FileQueue, contexts: list[int], fds: list[int], *rest: Any) -> list[int]:
+    def watch(queue, contexts, fds, *rest):
         codes = submit(queue, contexts, fds, *rest)
         for fd in [*fds, *(queue._targets[context] for context in contexts)]:
             assert os.path.sameopenfile(fd, fds[0])
@@ -155,15 +145,15 @@ class TestFiles(FileTests):
     ways_of_large = ways[-2:-1]
 
     @pytest.fixture(autouse=True)
-    def library(self, xnvme: Library) -> None:
+    def library(self, xnvme):
         self.xnvme = xnvme
 
-    def open(self, catalog: Catalog, **options: Any) -> Reader:
+    def open(self, catalog, **options):
         require_io(self.xnvme, options.get("io", IOS[0]))
         return super().open(catalog, **options)
 
 
-def test_a_fifo_is_named_and_not_waited_for(io: str, tmp_path: Path) -> None:
+def test_a_fifo_is_named_and_not_waited_for(io, tmp_path):
     (tmp_path / "file").write_bytes(b"bytes")
     with XnvmeFileReader(from_files([str(tmp_path / "file")]), io=io) as reader:
         batch = make_known_batch(reader, np.array([0]))
@@ -175,8 +165,8 @@ def test_a_fifo_is_named_and_not_waited_for(io: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 1, 4096, 5000])
 def test_a_file_that_shrinks_under_the_read_is_no_error_and_no_sample(
-    io: str, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    io, tmp_path, left, monkeypatch
+):
     (tmp_path / "file").write_bytes(bytes(9999))
     (tmp_path / "other").write_bytes(b"other")
     catalog = from_files([str(tmp_path / "file"), str(tmp_path / "other")])
@@ -194,9 +184,7 @@ def test_a_file_that_shrinks_under_the_read_is_no_error_and_no_sample(
         assert read(reader, np.array([0, 1])) == [bytes(left), b"other"]
 
 
-def test_an_error_of_the_storage_names_the_file_and_affects_no_other(
-    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_storage_names_the_file_and_affects_no_other(io, tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"bytes")
     bad = "/proc/self/mem"  # to read its beginning is an I/O error
     catalog = from_files([str(tmp_path / "file"), bad, bad, str(tmp_path / "file")])
@@ -210,7 +198,7 @@ def test_an_error_of_the_storage_names_the_file_and_affects_no_other(
         assert read(reader, np.array([0, 3])) == [b"bytes"] * 2
 
 
-def test_buffers_outlive_the_reader(xnvme: Library, tmp_path: Path) -> None:
+def test_buffers_outlive_the_reader(xnvme, tmp_path):
     (tmp_path / "file").write_bytes(b"bytes")
     with XnvmeFileReader(from_files([str(tmp_path / "file")]), io="emu") as reader:
         batch = make_batch(reader, np.array([0]))
@@ -224,7 +212,7 @@ def test_buffers_outlive_the_reader(xnvme: Library, tmp_path: Path) -> None:
         reader.allocate(1)
 
 
-def test_a_failed_opening_leaves_nothing(xnvme: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_opening_leaves_nothing(xnvme, monkeypatch):
     class Third(FileQueue):
         """Of three lanes, the last has none."""
 
@@ -235,12 +223,12 @@ def test_a_failed_opening_leaves_nothing(xnvme: Library, monkeypatch: pytest.Mon
                 self.close()
                 raise MemoryError
 
-    def fail(openings: int) -> None:
+    def fail(openings):
         for _ in range(openings):
             with pytest.raises(MemoryError):
                 XnvmeFileReader(from_files(["x"]), io="emu", queue_depth=8)
             made.clear()
 
-    made: list[FileQueue] = []
+    made = []
     monkeypatch.setattr("dali_storage.backends.xnvme_file.FileQueue", Third)
     require_no_leak(lambda: fail(100))

@@ -1,7 +1,5 @@
 """What the tests of the commands share: running them, and reading the map as plain JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

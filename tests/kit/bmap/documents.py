@@ -1,7 +1,5 @@
 """Maps as plain JSON: by hand and at random, their digests, and what they must load as."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Files and their extents, seen and made with other tools."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

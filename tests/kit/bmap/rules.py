@@ -1,7 +1,5 @@
 """The rules of docs/bmap.md in plain Python, an oracle for load()."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from typing import Any

@@ -5,8 +5,6 @@
 The kernel, the controller and its copies share the processors of this machine.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory

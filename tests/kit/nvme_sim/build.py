@@ -1,7 +1,5 @@
 """Builds the kernel for the host, and the simulated controller, with g++."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The kernel on the host, with numpy."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Launches of the kernel on the host, as of that on a GPU."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a simulation reads, and how."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +41,7 @@ class Reads:
     blocks: IntArray
     offset: IntArray
 
-    def __getitem__(self, which: npt.NDArray[np.intp]) -> Reads:
+    def __getitem__(self, which: npt.NDArray[np.intp]) -> "Reads":
         return Reads(self.slba[which], self.blocks[which], self.offset[which])
 
     def covers(self, block: int) -> npt.NDArray[np.bool_]:

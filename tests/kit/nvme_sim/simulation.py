@@ -1,7 +1,5 @@
 """The simulated controller, with numpy."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
@@ -155,7 +153,7 @@ class Simulation:
             expected[offset : offset + (blocks << shift)] = source[: blocks << shift]
         return int(np.count_nonzero(found != expected))
 
-    def __enter__(self) -> Simulation:
+    def __enter__(self) -> "Simulation":
         self._call("start")
         return self
 

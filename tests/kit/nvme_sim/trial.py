@@ -7,8 +7,6 @@ As a program it checks them under ThreadSanitizer, where it is preloaded:
 It prints the exit status for each kernel. What it says of a kernel is in a file beside it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What the server serves: objects in memory, or the files below a directory as they are now."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

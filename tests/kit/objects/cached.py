@@ -1,7 +1,5 @@
 """Objects without a server, a reader that caches them, and what its directory holds."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

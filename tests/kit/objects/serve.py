@@ -8,8 +8,6 @@ lists. The second sends all of it, each answer after `--latency` seconds; a part
 takes half a second longer. Signatures are not checked. Files must not change meanwhile.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Starts Swift and fills it, with signed requests of our own: no client library is trusted."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import http.client
@@ -93,7 +91,7 @@ class Swift(SwiftClient):
         super().__init__(f"http://127.0.0.1:{int(self._process.stdout.readline())}")
         self.environment = environment(self.url, "test:tester", "testing")
 
-    def __enter__(self) -> Swift:
+    def __enter__(self) -> "Swift":
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -1,7 +1,5 @@
 """The backend xnvme-bam, with its queue pairs driven by the kernel on the processor."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

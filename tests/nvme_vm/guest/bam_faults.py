@@ -1,7 +1,5 @@
 """The backend xnvme-bam on a disk with bad sectors, and pipelines that read by it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

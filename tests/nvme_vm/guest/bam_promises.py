@@ -1,7 +1,5 @@
 """The promises of a reader, by xnvme-bam; and a controller that is removed while it is read."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The backend block on /dev/nvmeXn1: hostile layouts, compared with the files."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

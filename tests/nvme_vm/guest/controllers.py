@@ -1,7 +1,5 @@
 """The NVMe controllers of this guest, by serial number."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The backend block on a disk with bad sectors, and on a copy of the mapped disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -1,7 +1,5 @@
 """Fixtures of the guest's tests: a plugin, because pytest on the host would load a conftest.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

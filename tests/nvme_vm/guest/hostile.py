@@ -1,7 +1,5 @@
 """Hostile files on a disk and their map, for the readers that use libxnvme."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

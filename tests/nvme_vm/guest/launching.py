@@ -1,7 +1,5 @@
 """xnvme-bam without a GPU: its kernel runs on the processor, on the queues of a controller."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

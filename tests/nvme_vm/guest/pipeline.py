@@ -1,7 +1,5 @@
 """Pipelines that decode JPEGs read from an NVMe disk that is not mounted."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

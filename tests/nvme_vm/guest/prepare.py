@@ -1,7 +1,5 @@
 """Copies files to a disk and maps them: `python -m tests.nvme_vm.guest.prepare`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What readers promise, on a disk whose controller another driver has meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

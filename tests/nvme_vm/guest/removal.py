@@ -1,7 +1,5 @@
 """A controller is removed while it is read: the host removes it when the file `reading` appears."""
 
-from __future__ import annotations
-
 import os
 import time
 

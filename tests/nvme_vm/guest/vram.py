@@ -4,8 +4,6 @@ Only what makes GPU memory is replaced: CuPy, and the import of dma-bufs. As on 
 cannot read the memory by its address, and its pages are anywhere on the bus: in a random order.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import weakref

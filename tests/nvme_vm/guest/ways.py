@@ -1,7 +1,5 @@
 """The ways to name a namespace in the option `uri` of xnvme-block."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """The backends xnvme-block and xnvme-file on NVMe disks with the kernel's driver."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The backends of libxnvme on a disk with bad sectors; some fail once, for one way each."""
 
-from __future__ import annotations
-
 import errno
 from typing import Any
 

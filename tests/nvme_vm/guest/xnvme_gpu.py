@@ -1,7 +1,5 @@
 """The promises of a reader, by xnvme-block on GPU memory; xnvme_pci.py has its commands."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """A controller is bound to the kernel's driver while memory of its reader is still alive."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

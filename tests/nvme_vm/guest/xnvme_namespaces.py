@@ -1,7 +1,5 @@
 """Several namespaces on a controller, and namespaces with metadata or zones."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

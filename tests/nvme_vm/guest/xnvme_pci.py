@@ -1,7 +1,5 @@
 """The backend xnvme-block on NVMe controllers by PCI address, with libxnvme's own driver."""
 
-from __future__ import annotations
-
 import mmap
 import os
 

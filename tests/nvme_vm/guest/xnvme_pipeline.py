@@ -1,7 +1,5 @@
 """Pipelines that decode JPEGs from raw NVMe reads by the backend xnvme-block."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

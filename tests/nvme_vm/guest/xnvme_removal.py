@@ -1,7 +1,5 @@
 """Controllers are removed while xnvme-block reads them, one for each way."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

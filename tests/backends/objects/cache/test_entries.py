@@ -1,18 +1,15 @@
 """The cache of objects on a local disk. The oracle is what the store has, and what it was asked."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage import Catalog, IntArray
+from dali_storage import Catalog
 from dali_storage.backends.linux import preadv
 from dali_storage.backends.objects.cache import entries as entries_module
 from dali_storage.backends.objects.cache import samples as cache_module
@@ -21,7 +18,6 @@ from tests.kit.objects.cached import (
     ALL,
     SIZES,
     TRAILER,
-    Folder,
     Shards,
     Store,
     StoreReader,
@@ -36,7 +32,7 @@ from tests.kit.process import descriptors
 NINE = np.arange(9)  # samples of Shards
 
 
-def test_the_store_is_asked_once_for_every_sample(reader: StoreReader, folder: Folder) -> None:
+def test_the_store_is_asked_once_for_every_sample(reader, folder):
     assert reader.use() == [*ALL]
     assert reader.turns  # whoever looks for files may block
     assert reader.use() == reader.use(ALL[::-1]) == []
@@ -44,14 +40,14 @@ def test_the_store_is_asked_once_for_every_sample(reader: StoreReader, folder: F
         assert later.use() == []
 
 
-def test_readers_share_a_directory(store: Store, folder: Folder) -> None:
+def test_readers_share_a_directory(store, folder):
     with StoreReader(store, folder) as one, StoreReader(store, folder) as other:
         assert one.use(ALL[:6]) == [*range(6)]
         assert other.use() == [*range(6, len(SIZES))]
         assert one.use() == []
 
 
-def test_ranges_of_containers_are_entries_by_their_place(folder: Folder) -> None:
+def test_ranges_of_containers_are_entries_by_their_place(folder):
     store = Shards()
     with StoreReader(store, folder) as reader:
         assert reader.use(NINE[3:]) == [3, 4, 6, 7, 8]  # 5 is empty
@@ -61,7 +57,7 @@ def test_ranges_of_containers_are_entries_by_their_place(folder: Folder) -> None
         assert other.use(NINE) == []
 
 
-def test_a_damaged_range_does_not_harm_those_that_overlap_it(folder: Folder) -> None:
+def test_a_damaged_range_does_not_harm_those_that_overlap_it(folder):
     with StoreReader(Shards(), folder) as reader:
         reader.use(NINE)
         tick()
@@ -71,23 +67,21 @@ def test_a_damaged_range_does_not_harm_those_that_overlap_it(folder: Folder) -> 
             assert reader.use(order) in ([2], [])
 
 
-def test_a_sample_may_be_in_a_batch_more_than_once(reader: StoreReader, folder: Folder) -> None:
+def test_a_sample_may_be_in_a_batch_more_than_once(reader, folder):
     samples = [8, 8, 1, 8, 1]
     assert reader.use(samples) == [1, 1, 8, 8, 8]
     assert len(folder.entries()) == 2
     assert reader.use(samples) == []
 
 
-def test_a_batch_may_have_more_samples_than_files_are_open_at_once(folder: Folder) -> None:
+def test_a_batch_may_have_more_samples_than_files_are_open_at_once(folder):
     with StoreReader(Store((100,) * 200), folder) as reader:
         assert reader.use(np.arange(0, 200, 2)) == [*range(0, 200, 2)]
         assert reader.use(np.arange(200)) == [*range(1, 200, 2)]
         assert reader.use(np.arange(200)) == []
 
 
-def test_another_version_is_another_entry_and_the_old_one_stays(
-    store: Store, folder: Folder
-) -> None:
+def test_another_version_is_another_entry_and_the_old_one_stays(store, folder):
     old = store.contents[8], store.versions[8]
     for content, version, asked in ((*old, [*ALL]), (bytes(100_000), b'"new"', [8]), (*old, [])):
         store.contents[8], store.versions[8] = content, version
@@ -105,9 +99,7 @@ def test_another_version_is_another_entry_and_the_old_one_stays(
         ((b"s3://b/k", b"v"), (b"s3://b/k", b"w")),
     ],
 )
-def test_no_two_objects_have_one_entry(
-    folder: Folder, one: tuple[bytes, bytes], other: tuple[bytes, bytes]
-) -> None:
+def test_no_two_objects_have_one_entry(folder, one, other):
     store = Store((3, 3))
     store.catalog = Catalog.from_names([one[0], other[0]], [0, 0])
     store.versions = [one[1], other[1]]
@@ -116,15 +108,13 @@ def test_no_two_objects_have_one_entry(
         assert reader.use([0, 1]) == [1]
 
 
-def test_stores_with_the_same_urls_have_entries_of_their_own(
-    reader: StoreReader, folder: Folder
-) -> None:
+def test_stores_with_the_same_urls_have_entries_of_their_own(reader, folder):
     reader.use()
     with StoreReader(reader.store, folder, place=b"elsewhere") as other:
         assert other.use() == [*ALL]
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path, content):
     Path(f"{path}-new").write_bytes(content)
     os.rename(f"{path}-new", path)
 
@@ -150,9 +140,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
-def test_a_damaged_entry_is_fetched_again(
-    reader: StoreReader, folder: Folder, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_entry_is_fetched_again(reader, folder, damage):
     reader.use()
     reader.use()
     before = folder.counted()
@@ -167,9 +155,9 @@ def test_a_damaged_entry_is_fetched_again(
 
 @pytest.mark.parametrize("samples", [[8], [8, 8]])  # the second time, it is in the page cache
 def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_disk(
-    store: Store, folder: Folder, samples: list[int]
-) -> None:
-    def first_from_disk(*arguments: Any) -> IntArray:
+    store, folder, samples
+):
+    def first_from_disk(*arguments):
         results = preadv.read(*arguments)
         results[:1] *= not arguments[3]  # it is not in the page cache
         return results
@@ -185,7 +173,7 @@ def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_dis
         assert reader.turns > 0
 
 
-def test_entries_that_changed_places_are_fetched_again(store: Store, folder: Folder) -> None:
+def test_entries_that_changed_places_are_fetched_again(store, folder):
     with StoreReader(store, folder) as reader:
         reader.use()
         one, other = reader.entry(8), reader.entry(9)
@@ -197,9 +185,7 @@ def test_entries_that_changed_places_are_fetched_again(store: Store, folder: Fol
         assert reader.use() == []
 
 
-def test_a_damaged_entry_that_cannot_be_removed_is_never_used(
-    reader: StoreReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_entry_that_cannot_be_removed_is_never_used(reader, monkeypatch):
     reader.use()
     tick()
     flip(-1)(reader.entry(8))
@@ -209,7 +195,7 @@ def test_a_damaged_entry_that_cannot_be_removed_is_never_used(
     assert reader.use() == [8]
 
 
-def test_a_closed_cache_leaves_no_file_open_and_no_thread(store: Store, folder: Folder) -> None:
+def test_a_closed_cache_leaves_no_file_open_and_no_thread(store, folder):
     with nothing_is_left(folder):
         for _ in range(3):
             with StoreReader(store, folder) as reader:
@@ -218,10 +204,10 @@ def test_a_closed_cache_leaves_no_file_open_and_no_thread(store: Store, folder: 
     assert not folder.temporary()
 
 
-def test_threads_use_a_cache_together(reader: StoreReader) -> None:
+def test_threads_use_a_cache_together(reader):
     faults, store = [], reader.store
 
-    def work(seed: int) -> None:
+    def work(seed):
         random = np.random.default_rng(seed)
         for _ in range(30):
             samples = random.integers(0, len(SIZES), 5)
@@ -243,7 +229,7 @@ class TestHangingDisk:
     """Entries are written while batches are read."""
 
     @pytest.fixture
-    def go_on(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    def go_on(self, monkeypatch):
         """Nothing is written until it is set. Only close() waits for it."""
         go_on, write = threading.Event(), os.write
         monkeypatch.setattr(os, "write", lambda *a: go_on.wait() and write(*a))
@@ -252,7 +238,7 @@ class TestHangingDisk:
         yield go_on
         go_on.set()
 
-    def test_a_slow_disk_delays_no_batch(self, folder: Folder, go_on: threading.Event) -> None:
+    def test_a_slow_disk_delays_no_batch(self, folder, go_on):
         store = Store((100,) * 40)
         with StoreReader(store, folder) as reader:
             for sample in range(40):
@@ -262,9 +248,7 @@ class TestHangingDisk:
         with StoreReader(store, folder) as reader:
             assert 30 < len(reader.use(np.arange(40))) < 40
 
-    def test_the_buffer_of_a_batch_may_be_used_before_it_is_written(
-        self, store: Store, folder: Folder, go_on: threading.Event
-    ) -> None:
+    def test_the_buffer_of_a_batch_may_be_used_before_it_is_written(self, store, folder, go_on):
         with StoreReader(store, folder) as reader:
             buffer = reader.allocate(1 << 20)
             read(reader, ALL, buffer=buffer)
@@ -274,17 +258,15 @@ class TestHangingDisk:
             assert reader.use() == []
 
     def test_closing_waits_for_entries_that_are_not_written(
-        self, store: Store, folder: Folder, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, store, folder, go_on, monkeypatch
+    ):
         join = threading.Thread.join
         monkeypatch.setattr(threading.Thread, "join", lambda *a: go_on.set() or join(*a))
         with StoreReader(store, folder) as reader:
             reader.use()
         assert len(folder.entries()) == len(SIZES)
 
-    def test_closing_does_not_wait_for_ever(
-        self, store: Store, folder: Folder, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_closing_does_not_wait_for_ever(self, store, folder, go_on, monkeypatch):
         monkeypatch.setattr(cache_module, "_CLOSING_S", 0.05)
         with StoreReader(store, folder) as reader:
             for sample in (7, 8, 9):
@@ -299,9 +281,7 @@ class TestHangingDisk:
         assert folder.counted() == folder.occupied()
 
 
-def test_two_layouts_share_a_directory(
-    reader: StoreReader, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_layouts_share_a_directory(reader, folder, monkeypatch):
     reader.use()
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr(entries_module, "_LAYOUT", b"objects-2")

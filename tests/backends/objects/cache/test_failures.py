@@ -1,7 +1,5 @@
 """A directory or a disk that fails costs a cache no byte and no error, but one warning."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -12,16 +10,13 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage import IntArray
 from tests.kit.devices import run
 from tests.kit.objects.cached import (
     ALL,
-    Folder,
     Store,
     StoreReader,
     failing,
@@ -34,15 +29,13 @@ from tests.kit.paths import ROOT
 # --- opening ---
 
 
-def test_a_directory_is_created_for_its_user_alone(reader: StoreReader, folder: Folder) -> None:
+def test_a_directory_is_created_for_its_user_alone(reader, folder):
     reader.use()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.entries()} == {0o600}
 
 
-def test_a_relative_path_of_a_directory_stays_where_it_was(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_of_a_directory_stays_where_it_was(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with StoreReader(store, Path("cache")) as reader:
         monkeypatch.chdir("/")
@@ -53,23 +46,21 @@ def test_a_relative_path_of_a_directory_stays_where_it_was(
 @pytest.mark.parametrize(
     ("path", "number"), [("file", errno.ENOTDIR), ("missing/cache", errno.ENOENT)]
 )
-def test_a_path_that_is_no_directory_is_refused(
-    store: Store, tmp_path: Path, path: str, number: int
-) -> None:
+def test_a_path_that_is_no_directory_is_refused(store, tmp_path, path, number):
     (tmp_path / "file").touch()
     with nothing_is_left(tmp_path), pytest.raises(OSError, match="the option cache") as caught:
         StoreReader(store, tmp_path / path)
     assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / path))
 
 
-def test_a_directory_that_cannot_be_written_is_refused(store: Store, small_disk: Folder) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(store, small_disk):
     run("mount", "-o", "remount,ro", str(small_disk))
     with nothing_is_left(small_disk), pytest.raises(OSError, match="this user can write") as caught:
         StoreReader(store, small_disk)
     assert caught.value.errno == errno.EROFS
 
 
-def test_the_cache_of_another_user_is_refused(folder: Folder) -> None:
+def test_the_cache_of_another_user_is_refused(folder):
     if os.geteuid():
         pytest.skip("to be two users needs root: run the tests as root")
     with StoreReader(Store(), folder):
@@ -95,7 +86,7 @@ def test_the_cache_of_another_user_is_refused(folder: Folder) -> None:
 # --- writers ---
 
 
-def test_the_file_of_a_writer_that_was_killed_is_removed_after_an_hour(folder: Folder) -> None:
+def test_the_file_of_a_writer_that_was_killed_is_removed_after_an_hour(folder):
     with fill(folder, 1 << 30, 0, "dies") as writer:
         assert writer.wait(600) == -signal.SIGKILL
     (left,) = folder.temporary()
@@ -109,7 +100,7 @@ def test_the_file_of_a_writer_that_was_killed_is_removed_after_an_hour(folder: F
     assert not left.exists()
 
 
-def test_writers_that_are_killed_at_any_moment_leave_no_wrong_entry(folder: Folder) -> None:
+def test_writers_that_are_killed_at_any_moment_leave_no_wrong_entry(folder):
     limit = 3_000_000
     for round_ in range(3):
         with fill(folder, limit, 0) as writer:
@@ -123,10 +114,8 @@ def test_writers_that_are_killed_at_any_moment_leave_no_wrong_entry(folder: Fold
         assert limit >= folder.counted() >= folder.occupied()
 
 
-def test_without_a_thread_for_writing_nothing_is_added(
-    store: Store, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(thread: threading.Thread) -> None:
+def test_without_a_thread_for_writing_nothing_is_added(store, folder, monkeypatch):
+    def start(thread):
         raise RuntimeError("can't start new thread")
 
     with StoreReader(store, folder) as reader:
@@ -139,7 +128,7 @@ def test_without_a_thread_for_writing_nothing_is_added(
 # --- disks ---
 
 
-def test_a_full_disk_ends_the_adding(small_disk: Folder) -> None:
+def test_a_full_disk_ends_the_adding(small_disk):
     with StoreReader(Store((100_000,) * 20), small_disk, 1 << 30) as reader:
         with one_warning(f"cache='{small_disk}'.*No space left"):
             reader.use(np.arange(20))
@@ -150,9 +139,7 @@ def test_a_full_disk_ends_the_adding(small_disk: Folder) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "write", "rename", "pwrite", "pread", "statvfs"])
-def test_a_system_call_that_fails_ends_the_adding(
-    store: Store, folder: Folder, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_system_call_that_fails_ends_the_adding(store, folder, monkeypatch, call):
     with StoreReader(store, folder) as reader:
         reader.use(ALL[:5])
         with monkeypatch.context() as patch:
@@ -164,8 +151,8 @@ def test_a_system_call_that_fails_ends_the_adding(
     assert not folder.temporary()
 
 
-def test_entries_that_cannot_be_read_end_the_adding(store: Store, folder: Folder) -> None:
-    def fail(fds: Any, iovecs: Any, offsets: Any, flags: int = 0) -> IntArray:
+def test_entries_that_cannot_be_read_end_the_adding(store, folder):
+    def fail(fds, iovecs, offsets, flags=0):
         return np.full(len(iovecs), -errno.EIO, np.int64)
 
     with StoreReader(store, folder) as reader:
@@ -177,9 +164,7 @@ def test_entries_that_cannot_be_read_end_the_adding(store: Store, folder: Folder
         assert reader.use() == [*ALL]  # nothing was added
 
 
-def test_a_deleted_directory_ends_the_adding_until_the_next_reader(
-    store: Store, folder: Folder
-) -> None:
+def test_a_deleted_directory_ends_the_adding_until_the_next_reader(store, folder):
     with StoreReader(store, folder) as reader:
         reader.use(ALL[:5])
         shutil.rmtree(folder)
@@ -192,7 +177,7 @@ def test_a_deleted_directory_ends_the_adding_until_the_next_reader(
         assert reader.use() == []
 
 
-def test_too_many_open_files_are_no_error(folder: Folder) -> None:
+def test_too_many_open_files_are_no_error(folder):
     script = """if 1:
         import os, resource, sys
         from pathlib import Path

@@ -1,14 +1,9 @@
 """How much is written to the directory of a cache, and what is removed from it."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +13,6 @@ from tests.kit.objects.cached import (
     ALL,
     BLOCK,
     DAY,
-    Folder,
     Store,
     StoreReader,
     fill,
@@ -27,7 +21,7 @@ from tests.kit.objects.cached import (
 )
 
 
-def test_nothing_is_added_to_a_full_directory(store: Store, folder: Folder) -> None:
+def test_nothing_is_added_to_a_full_directory(store, folder):
     limit = 2 * BLOCK + occupied_by(100_000)
     with StoreReader(store, folder, limit) as reader:
         assert reader.use([8, 4, 0, 1]) == [0, 1, 4, 8]
@@ -40,7 +34,7 @@ def test_nothing_is_added_to_a_full_directory(store: Store, folder: Folder) -> N
         assert reader.use([8, 4, 0, 1]) == [1]
 
 
-def test_a_damaged_entry_makes_room(store: Store, folder: Folder) -> None:
+def test_a_damaged_entry_makes_room(store, folder):
     with StoreReader(store, folder, occupied_by(100_000)) as reader:
         reader.use([8])
         tick()
@@ -49,7 +43,7 @@ def test_a_damaged_entry_makes_room(store: Store, folder: Folder) -> None:
         assert reader.use([8]) == []
 
 
-def test_four_processes_keep_to_one_limit(folder: Folder) -> None:
+def test_four_processes_keep_to_one_limit(folder):
     limit = 3_000_000
     with ExitStack() as stack:  # two write the same entries
         processes = [stack.enter_context(fill(folder, limit, seed)) for seed in (0, 0, 1, 2)]
@@ -59,10 +53,8 @@ def test_four_processes_keep_to_one_limit(folder: Folder) -> None:
     assert not folder.temporary()
 
 
-def test_threads_count_together(
-    reader: StoreReader, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(*arguments: Any, pread: Any = os.pread) -> Any:
+def test_threads_count_together(reader, folder, monkeypatch):
+    def slow(*arguments, pread=os.pread):
         found = pread(*arguments)
         time.sleep(0.001)
         return found
@@ -81,7 +73,7 @@ def test_threads_count_together(
     room.give_back(40 * BLOCK)
 
 
-def test_a_tenth_of_the_disk_stays_free_without_a_limit(small_disk: Folder) -> None:
+def test_a_tenth_of_the_disk_stays_free_without_a_limit(small_disk):
     with StoreReader(Store((4000,) * 300), small_disk) as reader:
         for start in range(0, 300, 20):
             reader.use(np.arange(start, start + 20))
@@ -90,9 +82,7 @@ def test_a_tenth_of_the_disk_stays_free_without_a_limit(small_disk: Folder) -> N
     assert not small_disk.temporary()
 
 
-def test_a_process_that_was_stopped_while_it_counted_stops_nobody_else(
-    reader: StoreReader, store: Store, folder: Folder
-) -> None:
+def test_a_process_that_was_stopped_while_it_counted_stops_nobody_else(reader, store, folder):
     with StoreReader(store, folder) as other:
         with other.cache._entries._room._locked() as locked:
             assert locked
@@ -102,7 +92,7 @@ def test_a_process_that_was_stopped_while_it_counted_stops_nobody_else(
 
 
 @pytest.mark.parametrize("record", [b"", bytes(20), b"\xff" * 20, b"torn"])
-def test_a_count_that_was_lost_is_made_again(store: Store, folder: Folder, record: bytes) -> None:
+def test_a_count_that_was_lost_is_made_again(store, folder, record):
     limit = 3 * occupied_by(100_000)
     with StoreReader(store, folder, limit) as reader:
         reader.use([8, 9])
@@ -119,27 +109,25 @@ class TestSweeping:
     LIMIT = 2 * 102_400
 
     @pytest.fixture
-    def full(self, store: Store, folder: Folder) -> Iterator[StoreReader]:
+    def full(self, store, folder):
         with StoreReader(store, folder, self.LIMIT) as reader:
             reader.use([8, 9])
             yield reader
 
     @pytest.fixture
-    def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def later(self, monkeypatch):
         """Pretend that the last time was two days ago."""
 
-        def pretend() -> None:
+        def pretend():
             monkeypatch.setattr(quota.time, "time", lambda now=time.time: now() + 2 * DAY)
 
         return pretend
 
-    def age(self, path: Path, days: float, unread: float | None = None) -> None:
+    def age(self, path, days, unread=None):
         now = time.time()
         os.utime(path, (now - (days if unread is None else unread) * DAY, now - days * DAY))
 
-    def test_old_entries_make_room_for_new_ones_once_a_day(
-        self, full: StoreReader, folder: Folder, later: Callable[[], None]
-    ) -> None:
+    def test_old_entries_make_room_for_new_ones_once_a_day(self, full, folder, later):
         self.age(full.entry(8), 31)
         assert full.use([7]) == full.use([7]) == [7]  # swept today
         later()
@@ -148,18 +136,14 @@ class TestSweeping:
         assert full.use([8]) == [8]
         assert folder.counted() == folder.occupied() <= self.LIMIT
 
-    def test_entries_that_were_read_of_late_stay(
-        self, full: StoreReader, later: Callable[[], None]
-    ) -> None:
+    def test_entries_that_were_read_of_late_stay(self, full, later):
         self.age(full.entry(8), 40, unread=20)
         self.age(full.entry(9), 40, unread=27)
         later()
         assert full.use([7]) == [7]
         assert full.use([8, 9]) == []
 
-    def test_a_full_directory_is_swept_once_a_day(
-        self, full: StoreReader, later: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_full_directory_is_swept_once_a_day(self, full, later, monkeypatch):
         sweep, sweeps = quota.Quota._sweep, []
         count = lambda room: sweeps.append(1) or sweep(room)  # noqa: E731
         monkeypatch.setattr(quota.Quota, "_sweep", count)
@@ -168,9 +152,7 @@ class TestSweeping:
             full.use([7, 6])
         assert sweeps == [1]
 
-    def test_bytes_that_were_counted_but_never_written_are_free_again(
-        self, store: Store, folder: Folder, later: Callable[[], None]
-    ) -> None:
+    def test_bytes_that_were_counted_but_never_written_are_free_again(self, store, folder, later):
         with StoreReader(store, folder, self.LIMIT) as reader:
             reader.cache._entries._room.take(self.LIMIT)  # and killed
             assert reader.use([8]) == reader.use([8]) == [8]
@@ -179,8 +161,8 @@ class TestSweeping:
             assert reader.use([8]) == []
 
     def test_temporary_files_of_crashed_writers_are_removed_and_no_others(
-        self, full: StoreReader, folder: Folder, later: Callable[[], None]
-    ) -> None:
+        self, full, folder, later
+    ):
         entry = folder.entries()[0]
         old, new = (entry.with_name(f"{name}.tmp") for name in ("old", "new"))
         others = folder / "mine", folder / "objects-1/count", folder / "objects-2/a"

@@ -1,20 +1,14 @@
 """The backend with a cache."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import md5
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_storage import Catalog, IntArray, Reader
 from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
@@ -23,18 +17,14 @@ from dali_storage.testing.reading import read
 from tests.kit.objects.cached import (
     ALL,
     SIZES,
-    Folder,
     Shards,
-    Store,
     flip,
     nothing_is_left,
     one_warning,
     settle,
     tick,
 )
-from tests.kit.objects.client import FOR_EVER, FaultServer
-
-Read = Callable[..., list[bytes]]
+from tests.kit.objects.client import FOR_EVER
 
 
 @pytest.mark.long
@@ -45,22 +35,22 @@ class TestPromises(SnapshotRangeTests, SnapshotReaderTests):
     openings = 2
 
     @pytest.fixture(autouse=True)
-    def bucket(self, server: FaultServer, directory: Path, tmp_path: Path) -> None:
+    def bucket(self, server, directory, tmp_path):
         self.served, self.cache = directory, tmp_path / "cache"
         server.serve("data", directory)
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return ObjectStoreReader(catalog, cache=self.cache)
 
-    def published(self, catalog: Catalog) -> Catalog:
+    def published(self, catalog):
         return replace(catalog, root=b"s3://data")
 
-    def file(self, catalog: Catalog, sample: int) -> Path:
+    def file(self, catalog, sample):
         return self.served / os.fsdecode(catalog.name(sample))
 
 
 @pytest.fixture
-def listed(server: FaultServer, store: Store) -> Catalog:
+def listed(server, store):
     """The objects of the store on the server, as a listing has them."""
     for number, content in enumerate(store.contents):
         server.put(f"bucket/{number}.jpg", content)
@@ -69,29 +59,27 @@ def listed(server: FaultServer, store: Store) -> Catalog:
 
 
 @pytest.fixture
-def unlisted(listed: Catalog) -> Catalog:
+def unlisted(listed):
     return replace(listed, sizes=None, versions=None)
 
 
 @pytest.fixture
-def epoch(folder: Folder) -> Read:
+def epoch(folder):
     """Reads samples with a reader of its own."""
 
-    def run(catalog: Catalog, samples: IntArray = ALL, **options: Any) -> list[bytes]:
+    def run(catalog, samples=ALL, **options):
         with ObjectStoreReader(catalog, cache=folder, **options) as reader:
             return read(reader, samples, catalog)
 
     return run
 
 
-def asked(server: FaultServer) -> list[str]:
+def asked(server):
     """The objects that were asked for since the last call."""
     return sorted(request.key for request in server.log(clear=True))
 
 
-def test_only_samples_that_are_missing_are_asked_for(
-    listed: Catalog, store: Store, server: FaultServer, epoch: Read
-) -> None:
+def test_only_samples_that_are_missing_are_asked_for(listed, store, server, epoch):
     epoch(listed, ALL[:6])
     assert len(asked(server)) == 6
     assert epoch(listed, ALL[::-1]) == store.contents[::-1]
@@ -102,18 +90,14 @@ def test_only_samples_that_are_missing_are_asked_for(
     assert len(asked(server)) == len(SIZES)
 
 
-def test_a_batch_in_the_cache_starts_no_thread(
-    listed: Catalog, folder: Folder, epoch: Read, request_threads: Callable[[], set[Any]]
-) -> None:
+def test_a_batch_in_the_cache_starts_no_thread(listed, folder, epoch, request_threads):
     epoch(listed)
     with ObjectStoreReader(listed, cache=folder) as reader:
         read(reader, ALL, listed)
         assert not request_threads()
 
 
-def test_versions_that_nobody_listed_are_asked_for_once(
-    unlisted: Catalog, store: Store, server: FaultServer, folder: Folder, epoch: Read
-) -> None:
+def test_versions_that_nobody_listed_are_asked_for_once(unlisted, store, server, folder, epoch):
     epoch(unlisted)
     server.log(clear=True)
     with ObjectStoreReader(unlisted, cache=folder) as reader:
@@ -122,9 +106,7 @@ def test_versions_that_nobody_listed_are_asked_for_once(
     assert [request.kind for request in server.log()] == ["HEAD"] * len(SIZES)
 
 
-def test_a_new_version_is_read_from_the_store(
-    unlisted: Catalog, store: Store, server: FaultServer, epoch: Read
-) -> None:
+def test_a_new_version_is_read_from_the_store(unlisted, store, server, epoch):
     epoch(unlisted)
     changed = bytes(100_000)
     server.put("bucket/8.jpg", changed)
@@ -133,8 +115,8 @@ def test_a_new_version_is_read_from_the_store(
 
 
 def test_an_object_that_was_replaced_is_refused_unless_it_is_in_the_cache(
-    listed: Catalog, store: Store, server: FaultServer, epoch: Read
-) -> None:
+    listed, store, server, epoch
+):
     server.put("bucket/8.jpg", bytes(100_000))
     with pytest.raises(ObjectReplacedError):
         epoch(listed)
@@ -145,9 +127,7 @@ def test_an_object_that_was_replaced_is_refused_unless_it_is_in_the_cache(
 
 
 @pytest.mark.parametrize("mode", ["cut", "short", "foreign-etag", "403", "cut-swap"])
-def test_a_wrong_answer_is_not_kept(
-    listed: Catalog, store: Store, server: FaultServer, epoch: Read, mode: str
-) -> None:
+def test_a_wrong_answer_is_not_kept(listed, store, server, epoch, mode):
     server.fail(mode, 1, key="bucket/9.jpg")
     with suppress(OSError):
         epoch(listed, retry=1)
@@ -156,7 +136,7 @@ def test_a_wrong_answer_is_not_kept(
     assert epoch(listed) == epoch(listed) == store.contents
 
 
-def test_ranges_of_containers_are_kept(server: FaultServer, epoch: Read) -> None:
+def test_ranges_of_containers_are_kept(server, epoch):
     shards = Shards()
     for number, content in enumerate(shards.contents):
         server.put(f"bucket/{number}.jpg", content)
@@ -168,9 +148,7 @@ def test_ranges_of_containers_are_kept(server: FaultServer, epoch: Read) -> None
     assert {request.kind for request in server.log()} == {"HEAD"}
 
 
-def test_objects_without_strong_versions_are_not_kept(
-    unlisted: Catalog, store: Store, server: FaultServer, folder: Folder, epoch: Read
-) -> None:
+def test_objects_without_strong_versions_are_not_kept(unlisted, store, server, folder, epoch):
     for kind in ("HEAD", "GET"):
         server.fail("no-etag", FOR_EVER, on=kind)
     with one_warning("no strong ETag of 's3://bucket/0.jpg'"):
@@ -178,8 +156,8 @@ def test_objects_without_strong_versions_are_not_kept(
     assert not folder.entries()
 
 
-def test_a_reader_gives_its_turn_away_before_it_asks(listed: Catalog, folder: Folder) -> None:
-    turns: list[int] = []
+def test_a_reader_gives_its_turn_away_before_it_asks(listed, folder):
+    turns = []
     with ObjectStoreReader(listed, cache=folder) as reader:
         assert reader.cooperative
         assert reader._cache
@@ -206,9 +184,7 @@ def test_a_reader_gives_its_turn_away_before_it_asks(listed: Catalog, folder: Fo
         assert not reader.cooperative
 
 
-def test_without_google_crc32c_only_the_cache_is_refused(
-    listed: Catalog, store: Store, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_google_crc32c_only_the_cache_is_refused(listed, store, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     for name in ("samples", "entries"):
         monkeypatch.delitem(sys.modules, f"dali_storage.backends.objects.cache.{name}")
@@ -235,9 +211,7 @@ def test_without_google_crc32c_only_the_cache_is_refused(
         ({"cache": 17}, "cache must be the path of a directory, not 17"),
     ],
 )
-def test_wrong_options_of_a_cache_are_refused(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, message: str
-) -> None:
+def test_wrong_options_of_a_cache_are_refused(store, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     with nothing_is_left(tmp_path), pytest.raises(ValueError, match=message):
         ObjectStoreReader(store.catalog, **options)
