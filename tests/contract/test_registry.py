@@ -221,7 +221,7 @@ def test_a_class_is_a_backend_without_a_name():
         (b"block", {}, TypeError, "backend b'block' is not a subclass of dali_storage.Reader"),
         (Reader, {}, TypeError, "backend Reader does not implement __init__, close, read, sizes"),
         (Sizeless, {}, TypeError, "backend Sizeless does not implement sizes"),
-        (Loose, {}, TypeError, "backend Loose must take its options as .* lanes: 'int' = 1"),
+        (Loose, {}, TypeError, "backend Loose must take its options as .* lanes: int = 1"),
         (Open, {}, TypeError, "must take its options as keyword-only arguments: \\*\\*options"),
         (Alone, {}, TypeError, "backend Alone does not take a catalog as its first argument"),
         (BlockReader, {}, TypeError, "backend BlockReader needs the option bmap; its options are "),
