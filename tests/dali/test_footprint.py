@@ -37,9 +37,9 @@ def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree):
     for _ in range(20):
         pipeline.run()
     before = resident()
-    for _ in range(200):
+    for _ in range(70):
         pipeline.run()
-    assert resident() - before < 100 << 20  # 200 batches are 640 MB
+    assert resident() - before < 100 << 20  # 70 batches are 224 MB
 
 
 @pytest.mark.long

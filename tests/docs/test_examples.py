@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from tests.kit import tiers
 from tests.kit.cifar_archive import write_cifar10
 from tests.kit.launch import LOCAL
 from tests.kit.paths import ROOT
@@ -39,7 +38,6 @@ COMMANDS = {
         "--threads 1 --max-steps 1"
     ],
 }
-IN_TEST = {"dynamic"}  # of `make test`; the others run with test-all
 STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
 CHANCE = 0.25
 RESUMED = 5  # of torchrun_resume: steps of 24 pictures in an epoch
@@ -72,7 +70,6 @@ def sets(pictures, tmp_path_factory):
 def printed(results, pictures, sets):
     """What the commands of an example print; two run at a time, as they import for seconds."""
     path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
-    chosen = [name for name in COMMANDS if tiers.TIER != "test" or name in IN_TEST]
 
     def run(name):
         (results / name).mkdir()
@@ -94,7 +91,7 @@ def printed(results, pictures, sets):
         return output
 
     with ThreadPoolExecutor(2) as pool:
-        runs = {name: pool.submit(run, name) for name in chosen}
+        runs = {name: pool.submit(run, name) for name in COMMANDS}
         yield lambda name: runs[name].result()
         pool.shutdown(cancel_futures=True)
 
@@ -155,6 +152,7 @@ def test_jax_learns(printed):
     assert accuracies(printed("jax"))[-1] > CHANCE
 
 
+@pytest.mark.long
 def test_dynamic_mode_learns(printed):
     losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed("dynamic"))]
     assert len(losses) == 6
