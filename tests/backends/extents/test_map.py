@@ -1,13 +1,9 @@
 """Which file of a map is which sample."""
 
-import json
 import os
 from dataclasses import replace
 
-import pytest
-
 import bmap_tools
-from bmap_tools import MapFormatError
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents import map as _maps
 from dali_storage.contract.errors import StaleMapError
@@ -77,12 +73,3 @@ def test_a_map_that_was_made_through_a_link_is_read(root, tmp_path):
     bmap = make_map(tmp_path / "link", tmp_path / "bmap.json")
     for directory in (root / "sub", tmp_path / "link" / "sub"):
         assert Mapped(from_directory(directory, file_filters="*"), bmap).read() == [b"bytes"]
-
-
-def test_a_map_that_was_edited_is_refused(mapped):
-    document = json.loads(mapped.bmap.read_text())
-    first, second = document["files"][0], document["files"][1]
-    first[5], second[5] = second[5], first[5]
-    mapped.bmap.write_text(json.dumps(document))
-    with pytest.raises(MapFormatError, match="edited"):
-        mapped.open()

@@ -10,7 +10,6 @@ import pytest
 
 import bmap_tools
 from bmap_tools import create, fiemap
-from dali_storage import readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.catalog import Catalog
@@ -26,7 +25,6 @@ from dali_storage.testing import read as read_samples
 from dali_storage.testing.probes import raises_naming
 from dali_storage.testing.ranges import append, rewrite
 from tests.kit.bmap.files import fragment
-from tests.kit.dali import build, take
 from tests.kit.devices import disk, require, run
 from tests.kit.layouts import (
     defragment,
@@ -295,24 +293,6 @@ def test_extents_that_cannot_be_compared_are_refused(opened, monkeypatch):
             read(reader, catalog, [30, 60])
     assert failed.value.errno == errno.EIO
     assert read(reader, catalog, [30, 60]) == [contents[30], contents[60]]
-
-
-@pytest.mark.usefixtures("pipelines_end")
-def test_a_container_that_is_defragmented_during_an_epoch_reaches_the_user(opened, tmp_path):
-    _, catalog, paths, contents = opened
-    assert catalog.ranges is not None
-    options = {"bmap": str(tmp_path / "bmap.json")}
-    columns = {
-        "files": paths,
-        "offsets": catalog.ranges.starts,
-        "sizes": 30_000,
-        "file_ids": catalog.files(np.arange(len(catalog))),
-    }
-    ours = build(readers.records, **columns, backend="block", backend_options=options)
-    assert [data for data, _ in take(ours, 20)] == (contents * 2)[:80]
-    defragment(paths[2])
-    with raises_naming(StaleMapError, paths[2], "has been moved"):
-        take(ours, 40)
 
 
 def test_few_descriptors_are_enough_for_mapped_containers(tmp_path):

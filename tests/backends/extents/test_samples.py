@@ -15,8 +15,7 @@ from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.devices import Disk, disk
 from tests.kit.fake_cuda import put_on_gpu
-from tests.kit.mapped import NEEDS_ROOT, from_map, map_files, unmounted
-from tests.kit.process import room_for
+from tests.kit.mapped import NEEDS_ROOT, from_map, unmounted
 
 pytestmark = NEEDS_ROOT
 
@@ -78,11 +77,3 @@ def test_a_fifo_behind_a_link_does_not_block(root, tmp_path):
         assert read(reader, np.array([0])) == [b"bytes"]
         with raises_naming(OSError, root / "class" / "b", "not a regular file"):
             read(reader, np.arange(2))
-
-
-def test_a_batch_may_have_more_files_than_a_process_may_open(root, tmp_path):
-    (root / "class").mkdir()
-    for index in range(300):
-        (root / "class" / f"{index:03d}").write_bytes(b"%d" % index)
-    with map_files(root, tmp_path / "bmap").open() as reader, room_for(100):
-        assert read(reader, np.arange(300)) == [b"%d" % index for index in range(300)]

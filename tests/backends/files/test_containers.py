@@ -3,8 +3,6 @@
 import errno
 import os
 import resource
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,7 +17,6 @@ from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import make_batch, read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.paths import ROOT
 from tests.kit.process import descriptors, room_for
 from tests.kit.tiers import by_tier
 
@@ -41,9 +38,6 @@ def catalog_of(directory, count):
     starts = np.tile(np.array([0, 3000], np.int64), count)
     sizes = np.tile(np.array([4000, 3000], np.int64), count)
     return replace(files, ranges=Ranges.of_columns(np.repeat(np.arange(count), 2), starts, sizes))
-
-
-"""Writes so many containers."""
 
 
 @pytest.fixture
@@ -121,37 +115,6 @@ def test_a_lane_that_has_read_lets_others_close_its_containers(make, monkeypatch
         check(reader, catalog, [0])
         check(reader, catalog, list(range(2, 16)), lane=1)
         assert set(paths_open(catalog)) == {os.fsdecode(catalog.path(row)) for row in (10, 12, 14)}
-
-
-MANY = """
-import os, resource, sys
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-import numpy as np
-from dali_storage.reading.prefetch import Prefetcher
-from dali_storage.order import Order, OrderOptions
-from tests.backends.files.test_containers import catalog_of, content, expected
-from dali_storage.backends.files import opening
-from dali_storage.backends.python_file import PythonFileReader
-opening._PATIENCE_S = 600  # lanes wait for each other
-catalog = catalog_of(Path(sys.argv[1]), 1000)
-reader = PythonFileReader(catalog, lanes=8, copying_lanes=8)
-prefetcher = Prefetcher(catalog, reader, Order(2000, 200, OrderOptions(random_shuffle=True)), 8)
-for index in range(20):
-    batch = prefetcher.get(index)
-    for sample, got in zip(batch.samples.tolist(), batch.contents):
-        assert bytes(got) == expected(sample), sample
-    assert len(os.listdir("/proc/self/fd")) < 64 + 64 + 30  # open, being opened, others
-prefetcher.close()
-print("read all")
-"""
-
-
-@pytest.mark.long
-def test_a_thousand_containers_are_read_at_a_limit_of_256_files(make):
-    command = [sys.executable, "-c", MANY, os.fsdecode(make(1000).root)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert run.stdout == "read all\n", run.stderr
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])
@@ -281,30 +244,6 @@ def test_a_range_behind_8_gib_is_read(tmp_path):
             assert read(reader, np.array([0, 0]), catalog) == [b"right"] * 2
 
 
-def test_an_error_of_the_storage_names_container_and_sample(make, monkeypatch):
-    """Reads are short besides, and must be continued."""
-    catalog = make(3)
-
-    def stunted(fds, iovecs, starts, rw_flags):
-        short = iovecs.copy()
-        short["len"] = np.minimum(short["len"], 1000)
-        results = whole(fds, short, starts, rw_flags)
-        bad = (os.fstat(int(fds[i])).st_ino == inode and starts[i] >= 3000 for i in range(len(fds)))
-        results[np.fromiter(bad, bool)] = -errno.EIO
-        return results
-
-    inode = os.stat(catalog.path(2)).st_ino
-    with PythonFileReader(catalog) as reader:
-        whole = reader._read
-        monkeypatch.setattr(reader, "_read", stunted)
-        check(reader, catalog, [0, 1, 4, 5])
-        where = "sample 3: 3,000 bytes at 3,000"
-        with raises_naming(OSError, catalog.path(3), where) as caught:
-            read(reader, np.array([5, 3, 0]), catalog)
-        assert caught.value.errno == errno.EIO
-        check(reader, catalog, [0, 1, 4, 5])
-
-
 @pytest.mark.parametrize("options", [{}, {"direct": True}, {"io": "preadv"}])
 @pytest.mark.parametrize("fails_again", [True, False])
 def test_the_sample_whose_bytes_cannot_be_read_is_named(
@@ -332,7 +271,7 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
     with PythonFileReader(catalog, **options) as reader:
         whole = reader._read
         monkeypatch.setattr(reader, "_read", fail)
-        with pytest.raises(OSError, match=f"sample {bad}: 90,001 bytes") as caught:
+        with raises_naming(OSError, catalog.path(bad), f"sample {bad}: 90,001 bytes") as caught:
             read(reader, np.array([*range(bad, count), *range(bad)]), catalog)
         assert caught.value.errno == errno.EIO
         left[0] = 2 if fails_again else 1

@@ -1,6 +1,5 @@
 import errno
 import os
-from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -10,7 +9,6 @@ import pytest
 
 from dali_storage.backends.linux import aio, preadv
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import SampleSizeChanged
 from dali_storage.contract.ranges import Ranges
 from dali_storage.samples.discovery import from_directory, from_files
@@ -98,13 +96,6 @@ def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path):
             read(reader, np.array([0, 1]))
 
 
-def test_a_fifo_is_named_without_blocking(tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    refused = raises_naming(OSError, tmp_path / "fifo", "not a regular file")
-    with PythonFileReader(from_files([str(tmp_path / "fifo")])) as reader, refused:
-        read(reader, np.array([0]))
-
-
 def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
     with PythonFileReader(one_file) as reader:
         batch = make_known_batch(reader, np.array([0]))
@@ -112,24 +103,18 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
         os.mkfifo(tmp_path / "file")
         with pytest.raises(SampleSizeChanged):
             fill(reader, batch)
-        with pytest.raises(OSError, match="not a regular file"):
+        with raises_naming(OSError, tmp_path / "file", "not a regular file"):
             reader.sizes(np.array([0]), 0)
 
 
-@pytest.mark.parametrize("copying_lanes", [None, 1, 64])
-def test_copying_lanes_are_for_the_prefetcher(copying_lanes):
-    with PythonFileReader(from_files(["x"]), copying_lanes=copying_lanes) as reader:
-        assert reader.cooperative
-        assert reader.copying_lanes == copying_lanes
-
-
-@pytest.mark.parametrize(("copying_lanes", "expected"), [(None, 3), (1, 1), (64, 64)])
-def test_lanes_copy_ranges_on_all_processors(monkeypatch, copying_lanes, expected):
+@pytest.mark.parametrize(("given", "of_ranges"), [(None, 3), (1, 1), (64, 64)])
+def test_lanes_copy_ranges_on_all_processors(monkeypatch, given, of_ranges):
     monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
+    files = from_files(["x"])
     ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([1]))
-    catalog = replace(Catalog.from_names([b"x"], []), ranges=ranges)
-    with PythonFileReader(catalog, copying_lanes=copying_lanes) as reader:
-        assert reader.copying_lanes == expected
+    for catalog, lanes in ((files, given), (replace(files, ranges=ranges), of_ranges)):
+        with PythonFileReader(catalog, copying_lanes=given) as reader:
+            assert (reader.cooperative, reader.copying_lanes) == (True, lanes)
 
 
 READ = """
@@ -175,20 +160,6 @@ def test_without_either_the_backend_is_unavailable(one_file):
     lines = run.stdout.splitlines()
     assert lines[0] == "works: False", run.stderr
     assert [" is refused: " in line for line in lines[1:]] == [True] * 3
-
-
-def test_many_open_readers_share_the_contexts_of_those_that_read(one_file, monkeypatch):
-    """To destroy a context takes 30 ms."""
-    monkeypatch.setattr(aio, "_idle", defaultdict(list))
-    monkeypatch.setattr(aio, "_open", contexts := dict[int, int]())
-    readers = [PythonFileReader(one_file, io="aio", lanes=3) for _ in range(by_tier(100, 1000))]
-    for reader in readers:
-        for lane in range(3):
-            assert read(reader, np.array([0]), lane=lane) == [b"bytes"]
-    (made,) = contexts
-    for reader in readers:
-        reader.close()
-    assert [*contexts] == [made]
 
 
 def forget_pages(path, start):

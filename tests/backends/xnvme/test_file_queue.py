@@ -1,41 +1,13 @@
-import errno
 import os
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import FileQueue
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.process import descriptors
 from tests.kit.xnvme import Descriptors, require_io
-
-
-@pytest.fixture
-def files(tmp_path):
-    """A hundred of 3000 bytes each, its number."""
-    fds = []
-    for number in range(100):
-        (tmp_path / str(number)).write_bytes(bytes([number]) * 3000)
-        fds.append(os.open(tmp_path / str(number), os.O_RDONLY))
-    yield fds
-    for fd in fds:
-        os.close(fd)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 64])
-def test_one_queue_reads_many_files(xnvme, io, files, depth):
-    memory = np.zeros((100, 3000), np.uint8)
-    with closing(FileQueue(xnvme, io, depth)) as queue:
-        for _ in range(3):
-            memory[:] = 255
-            work = Descriptors(queue, files, memory)
-            queue.run(work, memory)
-            assert not work.errors.any()
-            assert (work.got == 3000).all()
-            assert sorted(work.ended) == list(range(100))
-            assert (memory == np.arange(100)[:, np.newaxis]).all()
 
 
 def test_a_long_file_is_read_in_pieces(xnvme, file, io, monkeypatch):
@@ -70,35 +42,18 @@ def test_no_file_stays_open_in_a_queue(xnvme, file, io):
         queue.run(Descriptors(queue, [fd, -1, fd], memory), memory)
         os.close(fd)
         assert not descriptors(file)
-
-
-def test_a_failed_read_has_its_errno_and_affects_no_other(xnvme, files, io):
-    memory = np.zeros((3, 3000), np.uint8)
-    with closing(FileQueue(xnvme, io, 4)) as queue:
-        work = Descriptors(queue, [files[1], files[2], files[3]], memory)
-        work._memory[1] = 4096  # no memory is there
-        queue.run(work, memory)
-        assert work.errors.tolist() == [0, errno.EFAULT, 0]
-        assert (memory[0] == 1).all()
-        assert (memory[2] == 3).all()
-
-
-def test_a_closed_queue_is_refused(xnvme):
-    queue = FileQueue(xnvme, "emu", 1)
-    queue.close()
-    queue.close()
     with pytest.raises(ValueError, match="closed"):
-        queue.run(Descriptors(queue, [], np.zeros((0, 1), np.uint8)), None)
+        queue.run(Descriptors(queue, [], memory[:0]), None)
 
 
-def test_a_library_that_does_not_read_where_the_descriptor_is_moved_is_refused(xnvme, monkeypatch):
-    monkeypatch.setattr("dali_storage.backends.linux.libc.dup3_with_gil", lambda *_: 0)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("linux.libc.dup3_with_gil", lambda *_: 0),
+        *(("xnvme.device.XnvmeDevice.descriptor", wrong) for wrong in (0, 1 << 20)),
+    ],
+)
+def test_a_library_that_keeps_its_descriptors_elsewhere_is_refused(xnvme, monkeypatch, name, wrong):
+    monkeypatch.setattr(f"dali_storage.backends.{name}", wrong)
     with pytest.raises(BackendUnavailable, match="descriptors"):
         FileQueue(xnvme, "emu", 4)
-
-
-def test_a_library_that_keeps_its_descriptors_elsewhere_is_refused(xnvme, monkeypatch):
-    for wrong in (0, 1 << 20):
-        monkeypatch.setattr(XnvmeDevice, "descriptor", wrong)
-        with pytest.raises(BackendUnavailable, match="descriptors"):
-            FileQueue(xnvme, "emu", 4)

@@ -2,16 +2,13 @@
 
 import errno
 import gc
-import os
 import sys
-import time
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-import bmap_tools
 from dali_storage.backends import xnvme_block
 from dali_storage.backends.xnvme.abi import COMMAND
 from dali_storage.backends.xnvme.device import XnvmeDevice
@@ -20,18 +17,14 @@ from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract._types import address_of
-from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
+from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming, require_no_leak
-from tests.kit.devices import disk
 from tests.kit.file_reading import of_reading
 from tests.kit.mapped import (
     NEEDS_ROOT,
     OnDisk,
     RawDiskTests,
-    from_map,
-    map_files,
-    unmounted,
 )
 from tests.kit.xnvme import offers, require_io
 
@@ -254,50 +247,4 @@ def test_a_device_that_does_not_answer_is_named(reader, monkeypatch, ext4):
         read(reader, np.array([1]))
 
 
-def test_a_device_that_loses_its_end_fails_and_nothing_is_under_way(xnvme, tmp_path):
-    with disk(tmp_path, size=32 << 20) as made:
-        (made.mount / "class").mkdir()
-        for number in range(60):
-            content = np.random.default_rng(number).bytes(200_000)
-            (made.mount / "class" / f"{number:02d}").write_bytes(content)
-        contents = map_files(made.mount, tmp_path / "bmap.json").contents
-        with unmounted(made):
-            whole = made.image.read_bytes()
-            for io in (io for io in IOS if offers(xnvme, io)):
-                try:
-                    fail_at_the_end(made, from_map(tmp_path / "bmap.json"), contents, io)
-                finally:
-                    with open(made.image, "r+b") as image:
-                        image.write(whole)
-
-
-def fail_at_the_end(made, mapped, contents, io):
-    starts, lengths = bmap_tools.load(mapped.bmap).extents[:, 1:].T
-    cut = int(np.sort(starts)[30])
-    left = np.flatnonzero(starts + lengths <= cut)
-    options = {"io": io, "queue_depth": 8, "max_transfer": 16384}
-    with pytest.warns(MapNotChecked):
-        opened = mapped.open(XnvmeBlockReader, uri=made.device, **options)
-    with opened as reader:
-        assert read(reader, np.arange(60)) == contents
-        batch = make_batch(reader, np.arange(60))
-        os.truncate(made.image, cut)
-        with pytest.raises(OSError, match="cannot read"):
-            fill(reader, batch)
-        batch.buffer[:] = 0x5A
-        time.sleep(0.01)
-        assert (batch.buffer == 0x5A).all()
-        assert left.size
-        assert read(reader, left) == [contents[sample] for sample in left]
-
-
 # Resources
-
-
-def test_buffers_outlive_the_reader(xnvme, mapped):
-    with mapped.open(XnvmeBlockReader) as reader:
-        buffer = reader.allocate(1 << 20)
-        content = read(reader, np.array([0]), buffer=buffer)[0]
-    assert buffer[: len(content)].tobytes() == content
-    with pytest.raises(ValueError, match="closed"):
-        reader.allocate(1)

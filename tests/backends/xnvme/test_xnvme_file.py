@@ -1,6 +1,5 @@
 import errno
 import os
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from dali_storage.testing import (
     RangeTests,
     ReaderTests,
     fill,
-    make_batch,
     make_known_batch,
     read,
 )
@@ -117,25 +115,6 @@ def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme):
     assert caught.value.errno == errno.EMFILE
 
 
-def test_files_and_queues_are_open_for_reading_only(io, tmp_path, monkeypatch):
-    (tmp_path / "file").write_bytes(bytes(5000))
-    modes = set()
-    submit = FileQueue.submit
-
-    def watch(queue, contexts, fds, *rest):
-        codes = submit(queue, contexts, fds, *rest)
-        for fd in [*fds, *(queue._targets[context] for context in contexts)]:
-            assert os.path.sameopenfile(fd, fds[0])
-            flags = Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
-            modes.add(int(flags, 8) & os.O_ACCMODE)
-        return codes
-
-    with XnvmeFileReader(from_files([str(tmp_path / "file")]), io=io, lanes=1) as reader:
-        monkeypatch.setattr(FileQueue, "submit", watch)
-        assert read(reader, np.array([0])) == [bytes(5000)]
-    assert modes == {os.O_RDONLY}
-
-
 class TestFiles(FileTests):
     backend, name = XnvmeFileReader, "xnvme-file"
     ways: ClassVar[list[dict[str, Any]]] = [
@@ -196,20 +175,6 @@ def test_an_error_of_the_storage_names_the_file_and_affects_no_other(io, tmp_pat
         # libaio cannot read it at all
         assert caught.value.errno == (errno.EINVAL if io == "libaio" else errno.EIO)
         assert read(reader, np.array([0, 3])) == [b"bytes"] * 2
-
-
-def test_buffers_outlive_the_reader(xnvme, tmp_path):
-    (tmp_path / "file").write_bytes(b"bytes")
-    with XnvmeFileReader(from_files([str(tmp_path / "file")]), io="emu") as reader:
-        batch = make_batch(reader, np.array([0]))
-        fill(reader, batch)
-    piece = batch.buffer[1:4]
-    del batch
-    assert piece.tobytes() == b"yte"
-    piece[:] = 7
-    assert (piece == 7).all()
-    with pytest.raises(ValueError, match="closed"):
-        reader.allocate(1)
 
 
 def test_a_failed_opening_leaves_nothing(xnvme, monkeypatch):

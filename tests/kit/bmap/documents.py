@@ -281,6 +281,7 @@ def drop(*keys: Any) -> Edit:
 LAYOUTS: dict[str, Callable[[Json], str]] = {
     "a row a line": lambda plain: re.sub(r'\], \["', '],\n["', json.dumps(plain)),
     "one line": json.dumps,
+    "no escapes": lambda plain: json.dumps(plain, ensure_ascii=False).replace("\udcff", "\\udcff"),
     "no white space": functools.partial(json.dumps, separators=(",", ":")),
     "indented": functools.partial(json.dumps, indent=2),
     "indented by nothing": functools.partial(json.dumps, indent=0),
