@@ -6,7 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,8 +21,9 @@ from dali_storage.backends.block import BlockReader
 from dali_storage.backends.linux import aio
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import MapNotChecked, StaleMapError
+from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
-from dali_storage.samples.discovery import from_directory, from_tree
+from dali_storage.samples.discovery import from_directory, from_files, from_tree
 from dali_storage.testing import (
     MappedReaderTests,
     SnapshotRangeTests,
@@ -68,6 +69,47 @@ def map_files(directory: Path, bmap: Path) -> Mapped:
 def from_map(bmap: Path, filters: str = "*") -> Mapped:
     """The files that a map names, whose file system need not be mounted."""
     return Mapped(from_tree(BlockReader.tree(bmap=bmap), file_filters=filters), bmap)
+
+
+Row = tuple[int, int, int]
+"""A range: file, start, size."""
+
+
+def catalog_of(paths: Sequence[Path], rows: Sequence[Row]) -> Catalog:
+    named = from_files(paths)
+    files, starts, sizes = np.array(rows, np.int64).reshape(-1, 3).T
+    ranges = Ranges.of_columns(files, starts, sizes)
+    return Catalog(named.root, named.names, named.offsets, np.empty(0, np.int32), ranges)
+
+
+def random_rows(paths: Sequence[Path], count: int) -> list[Row]:
+    """Ranges of any alignment: most of them short, some of the whole file or empty."""
+    random = np.random.default_rng(1)
+    rows: list[Row] = []
+    for _ in range(count):
+        file = int(random.integers(len(paths)))
+        nbytes = paths[file].stat().st_size
+        start = int(random.integers(nbytes + 1))
+        most = [0, 100, 9000, 200_000, nbytes][random.integers(5)]
+        rows.append((file, start, int(min(random.integers(most + 1), nbytes - start))))
+        if random.random() < 0.3:  # a neighbour, behind what a header takes
+            start = sum(rows[-1][1:]) + 512
+            rows.append((file, start, min(700, nbytes - start)) if start < nbytes else rows[-1])
+    return rows
+
+
+def expected(paths: Sequence[Path], rows: Sequence[Row]) -> list[bytes]:
+    contents = [path.read_bytes() for path in paths]
+    return [contents[file][start : start + size] for file, start, size in rows]
+
+
+def require_right(reader: Reader, catalog: Catalog, contents: Sequence[bytes]) -> None:
+    """In random batches of all sizes."""
+    random = np.random.default_rng(2)
+    for count in (1, 7, 64, 300):
+        samples = random.integers(0, len(contents), count)
+        assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
+    assert read(reader, np.arange(len(contents)), catalog) == contents
 
 
 @contextmanager
@@ -212,14 +254,19 @@ class RawDiskTests:
             mapped = map_files(made.mount, tmp_path / "bmap.json")
             assert len(bmap_tools.load(mapped.bmap).extents) > 400
             contents = mapped.contents
+            paths = sorted((made.mount / "class").iterdir())
+            rows = random_rows(paths, 400)
+            ranges, parts = Mapped(catalog_of(paths, rows), mapped.bmap), expected(paths, rows)
             for way in self.ways:
                 for uri in (None, made.device, made.disk, made.image):
                     assert mapped.read(self.backend, uri=uri, **way) == contents
-        with (
-            loop_device(made.image, sector=sector) as uri,
-            pytest.warns(MapNotChecked, match="cannot check whether"),
-        ):
+                    with ranges.open(self.backend, uri=uri, **way) as reader:
+                        require_right(reader, ranges.catalog, parts)
+        unchecked = pytest.warns(MapNotChecked, match="cannot check whether")
+        with loop_device(made.image, sector=sector) as uri, unchecked:
             assert from_map(mapped.bmap).read(self.backend, uri=uri, **way) == contents
+            with ranges.open(self.backend, uri=uri, **way) as reader:
+                require_right(reader, ranges.catalog, parts)
 
     def test_a_file_beyond_2_tib_is_read_right(self, tmp_path: Path) -> None:
         with disk(tmp_path, "xfs", size=5 << 40, mkfs=("-l", "size=64m")) as made:

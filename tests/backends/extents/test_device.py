@@ -4,12 +4,12 @@ import gc
 import os
 import uuid
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
 
-from bmap_tools.extent_map import Device, ExtentMap, FileSystem
+from bmap_tools.extent_map import Device
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.extents.device import locate, open_mapped
 from dali_storage.backends.extents.map import LoadedMap
@@ -18,12 +18,12 @@ from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, Stal
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
+from tests.kit.bmap.documents import UUID, document, map_of
 from tests.kit.devices import disk, loop_device, mounted, run
 from tests.kit.layouts import make_map
 from tests.kit.mapped import Mapped, from_map, unmounted
 
 DISK_SIZE, SIZE, START = 100 << 20, 90 << 20, 1 << 20
-UUID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 PARTITION = Device(
     path="/dev/nvme0n1p1",
     size=SIZE,
@@ -38,26 +38,11 @@ PARTITION = Device(
 
 
 def loaded(device=PARTITION, physical=(8192,)):
-    """The map of a file of one block, in a file system on `device`."""
-    n, zeros = len(physical), np.zeros(1, np.int64)
-    rows = [[4096 * row, offset, 4096] for row, offset in enumerate(physical)]
-    mapped = ExtentMap(
-        root=b"/root",
-        created="",
-        file_system=FileSystem("ext4", UUID, 4096),
-        device=device,
-        directories=(),
-        names=b"a",
-        name_offsets=np.array([0, 1]),
-        sizes=np.array([4096 * n]),
-        inodes=zeros,
-        mtimes_ns=zeros,
-        ctimes_ns=zeros,
-        extent_offsets=np.array([0, n]),
-        extents=np.array(rows, np.int64),
-        unmapped={},
-    )
-    return LoadedMap(mapped, "renew the map: create it again")
+    """The map of a file whose extents are blocks, in a file system on `device`."""
+    extents = [[4096 * row, None if at < 0 else at, 4096] for row, at in enumerate(physical)]
+    plain = document() | {"device": asdict(device), "root": "/root", "directories": []}
+    plain |= {"files": [["a", 4096 * len(physical), 0, 0, 0, extents]]}
+    return LoadedMap(map_of(plain), "renew the map: create it again")
 
 
 @dataclass
@@ -261,8 +246,10 @@ def test_an_image_by_a_relative_path_is_read(mapped, ext4):
 
 
 def test_a_file_system_that_is_mounted_elsewhere_is_read(mapped, ext4, root, tmp_path):
+    whole = make_map(ext4.mount, tmp_path / "all.json")
     with mounted(ext4.device, tmp_path / "elsewhere"):
         catalog = from_directory(tmp_path / "elsewhere" / root.name, file_filters="*")
+        assert Mapped(catalog, whole).read() == mapped.contents
         with Mapped(catalog, mapped.bmap).open() as reader:
             assert read(reader, np.arange(3)) == mapped.contents
             os.utime(catalog.path(1))
