@@ -16,10 +16,9 @@ from dali_storage.backends.xnvme.abi import COMMAND, MAX_BLOCKS
 from dali_storage.backends.xnvme.device import XnvmeDevice
 from dali_storage.backends.xnvme.file_queue import FileQueue
 from dali_storage.backends.xnvme.queue import NOTHING_TO_DO, Queue
-from dali_storage.backends.xnvme.read_commands import ReadCommands
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.devices import loop_device
-from tests.kit.xnvme import Descriptors, Reads, access_mode, open_file, open_ramdisk, require_io
+from tests.kit.xnvme import Descriptors, Reads, open_file, open_ramdisk, require_io
 
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 256, 2048])
@@ -63,7 +62,7 @@ def test_an_implementation_that_writes_no_results_completes(xnvme, depth):
         assert not work.statuses.any()
 
 
-def test_a_refused_command_does_not_harm_its_neighbours(xnvme, file):
+def test_a_refused_and_a_failed_command_have_reasons_and_do_not_harm_their_neighbours(xnvme, file):
     require_io(xnvme, "io_uring")
     with closing(open_file(xnvme, file, io="io_uring")) as device:
         memory = np.zeros((10, 512), np.uint8)
@@ -71,38 +70,18 @@ def test_a_refused_command_does_not_harm_its_neighbours(xnvme, file):
             work = Reads(queue, np.arange(10) * 512, 1, memory)
             work.commands["opcode"] = 0xDC  # the read of a file, by bytes
             work.commands["opcode"][3] = 0x55
+            work._buffers[0][6] = 4096  # no memory is there
             queue.run(work, memory)
-        assert work.errors.tolist() == [0, 0, 0, errno.ENOSYS, 0, 0, 0, 0, 0, 0]
+        assert work.errors.tolist() == [0, 0, 0, errno.ENOSYS, *[0] * 6]
         assert sorted(work.ended) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-        assert work.results.tolist() == [512, 512, 512, 0, *[512] * 6]
-        memory[3] = np.frombuffer(file.read_bytes(), np.uint8)[3 * 512 : 4 * 512]
-        assert memory.tobytes() == file.read_bytes()[:5120]
-
-
-@pytest.mark.parametrize("sector", [512, 4096])
-def test_blocks_of_a_block_device_are_read(xnvme, io, tmp_path, sector):
-    content = np.random.default_rng(sector).integers(0, 256, (1000, sector), np.uint8)
-    (tmp_path / "image").write_bytes(content.tobytes())
-    with loop_device(tmp_path / "image", sector=sector) as path:  # noqa: SIM117
-        with closing(XnvmeDevice(xnvme, path.encode(), io=io, sync="block", direct=True)) as device:
-            assert access_mode(device.descriptor) == os.O_RDONLY
-            geometry = device.geometry()
-            assert (geometry.kind, geometry.lba_bytes) == ("conventional", sector)
-            assert geometry.size == content.size
-            slba = np.random.default_rng(0).integers(0, 990, 300)
-            memory = device.allocate(300 * 10 * sector).reshape(300, -1)
-            addresses = memory.ctypes.data + np.arange(300) * memory.strides[0]
-            with closing(Queue(device, 32)) as queue:
-                lengths, options = np.full(300, 10 * sector), {"reports_length": True}
-                offsets = slba * sector
-                reads = ReadCommands(
-                    queue, offsets, addresses, lengths, lba_bytes=sector, **options
-                )
-                queue.run(reads, memory)
-            assert reads.failures() == {}
-            assert (reads.results == 10 * sector).all()
-            expected = [content[first : first + 10].reshape(-1) for first in slba.tolist()]
-            assert (memory == np.stack(expected)).all()
+        assert work.statuses.tolist() == [*[0] * 6, 0x700 | errno.EFAULT, 0, 0, 0]
+        assert work.failures() == {
+            3: (errno.ENOSYS, "cannot submit a read of 512 bytes"),
+            6: (errno.EFAULT, "cannot read 512 bytes"),
+        }
+        assert work.results.tolist() == [512, 512, 512, 0, 512, 512, 0, 512, 512, 512]
+        right = np.frombuffer(file.read_bytes(), np.uint8)[:5120].reshape(10, 512)
+        assert (np.delete(memory, (3, 6), 0) == np.delete(right, (3, 6), 0)).all()
 
 
 def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(xnvme, tmp_path):
@@ -114,21 +93,6 @@ def test_a_block_device_whose_geometry_libxnvme_gets_wrong_is_refused(xnvme, tmp
         with closing(XnvmeDevice(xnvme, path.encode(), io="io_uring")) as device:  # no sync="block"
             with pytest.raises(OSError, match="geometry"):
                 device.geometry()
-
-
-def test_a_failed_command_has_a_status_and_a_reason(xnvme, file):
-    require_io(xnvme, "io_uring")
-    with closing(open_file(xnvme, file, io="io_uring")) as device:
-        memory = np.zeros((6, 512), np.uint8)
-        with closing(Queue(device, 2)) as queue:
-            work = Reads(queue, np.arange(6) * 512, 1, memory)
-            work.commands["opcode"] = 0xDC
-            work._buffers[0][4] = 4096  # no memory is there
-            queue.run(work, memory)
-        assert sorted(work.ended) == list(range(6))
-        assert work.statuses.tolist() == [0, 0, 0, 0, 0x700 | errno.EFAULT, 0]
-        assert work.failures() == {4: (errno.EFAULT, "cannot read 512 bytes")}
-        assert memory[5].tobytes() == file.read_bytes()[5 * 512 : 6 * 512]
 
 
 def test_a_command_that_is_refused_for_now_is_submitted_again(xnvme):
