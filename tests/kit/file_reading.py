@@ -2,22 +2,20 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from nvidia.dali import fn
 
-from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory, from_files
 from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.dali import build, take
 from tests.kit.devices import drop_caches
-from tests.kit.trees import Tree
 
 _OF_READING = (
     *("bytes_are_those_of_the_files", "nothing_else_is_written", "all_lanes_read_at_once"),
@@ -43,13 +41,11 @@ class FileTests:
 
     Attributes:
         backend: the class.
-        name: its name.
         ways: options to read with.
         ways_of_large: options to read a large file with.
     """
 
     backend: ClassVar[type[Reader]]
-    name: ClassVar[str]
     ways: ClassVar[list[dict[str, Any]]]
     ways_of_large: ClassVar[list[dict[str, Any]]]
 
@@ -80,9 +76,11 @@ class FileTests:
             assert read(reader, np.arange(40)) == contents
 
     def test_a_file_system_without_direct_io_is_refused_at_opening(self) -> None:
-        with raises_naming(OSError, "/proc/version", "direct=False") as caught:
-            self.open(from_files(["/proc/version"]), direct=True)
-        assert caught.value.errno == errno.EINVAL
+        files, one = from_files(["/proc/version"]), np.ones(1, np.int64)
+        for catalog in (files, replace(files, ranges=Ranges.of_columns(one - 1, one, one))):
+            with raises_naming(OSError, "/proc/version", "direct=False") as caught:
+                self.open(catalog, direct=True)
+            assert caught.value.errno == errno.EINVAL
 
     def test_a_batch_may_have_more_files_than_a_process_may_open(
         self, one_file: Catalog, way: dict[str, Any]
@@ -121,12 +119,3 @@ class FileTests:
             fill(reader, batch)
             assert batch.buffer[size - 5 : size].tobytes() == b"right"
             assert not batch.buffer[: 1 << 20].any()
-
-    def test_a_pipeline_gets_the_samples_of_dali_in_its_order(
-        self, one_file: Catalog, tree: Tree, way: dict[str, Any]
-    ) -> None:
-        self.open(one_file, **way).close()  # or it is skipped
-        arguments = {"file_root": str(tree(60)), "random_shuffle": True, "seed": 5}
-        ours = build(readers.file, backend=self.name, backend_options=way, **arguments)
-        # By mmap, DALI refuses files without bytes.
-        assert take(ours, 40) == take(build(fn.readers.file, dont_use_mmap=True, **arguments), 40)

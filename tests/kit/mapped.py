@@ -356,9 +356,8 @@ class RawDiskTests:
                 assert len(tries) == times
 
     @pytest.mark.usefixtures("pipelines_end")
-    @pytest.mark.parametrize("order", ["list", "shuffled", "sharded"])
     def test_samples_labels_and_order_are_those_of_fn_readers_file(
-        self, root: Path, tmp_path: Path, order: str
+        self, root: Path, tmp_path: Path
     ) -> None:
         random = np.random.default_rng(3)
         for index in range(40):
@@ -370,20 +369,11 @@ class RawDiskTests:
         for path in ("class2/notes.txt", "class2/deeper/x.jpg", "x.jpg"):
             (root / path).write_bytes(b"no sample")
         bmap = str(make_map(root, tmp_path / "bmap.json"))
-        arguments: dict[str, Any] = {
-            "list": {},
-            "shuffled": {"random_shuffle": True, "seed": 5, "initial_fill": 16},
-            "sharded": {
-                "shuffle_after_epoch": True,
-                "num_shards": 3,
-                "shard_id": 1,
-                "pad_last_batch": True,
-            },
-        }[order]
+        arguments = {"random_shuffle": True, "seed": 5, "initial_fill": 16}
         expected = take(build(fn.readers.file, file_root=str(root), **arguments), 35)
         assert {label for _, label in expected} == {0, 1, 3, 4}
         drop_caches()
         for place in ({}, {"file_root": str(root)}):
-            for way in self.ways if order == "shuffled" else self.ways[:1]:
+            for way in self.ways:
                 given = {"backend": self.name, "backend_options": {"bmap": bmap, **way}}
                 assert take(build(readers.file, **place, **arguments, **given), 35) == expected

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.files import containers, opening
-from dali_storage.backends.linux import libc
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError
@@ -289,25 +288,6 @@ def test_two_readers_read_one_container(make):
             check(one, catalog, [0, 3])
             check(other, catalog, [0, 3])
         check(one, catalog, [0, 3, 1])
-
-
-def test_containers_on_a_remote_file_system_are_read_without_the_interpreter_lock(
-    make, monkeypatch
-):
-    monkeypatch.setattr(opening, "_LOCAL", frozenset())
-    monkeypatch.setattr(libc, "openat2_with_gil", None)
-    monkeypatch.setattr(libc, "statx_with_gil", None)
-    catalog = make(3)
-    with PythonFileReader(catalog) as reader:
-        check(reader, catalog, [0, 3, 5])
-        check(reader, catalog, [0, 3, 5])
-
-
-def test_containers_without_direct_io_are_refused_at_opening():
-    files = Catalog.from_names([b"/proc/version"], [])
-    ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([5]))
-    with raises_naming(OSError, "/proc/version", "direct=False"):
-        PythonFileReader(replace(files, ranges=ranges), direct=True)
 
 
 def test_a_reader_allocates_nothing_for_each_row_of_a_catalog(tmp_path):

@@ -2,6 +2,7 @@ import contextlib
 import errno
 import gc
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dali_storage.backends.files import opening
 from dali_storage.backends.linux import libc
 from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.contract.ranges import Ranges
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
@@ -16,7 +18,7 @@ from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors
 
 
-def test_files_on_a_remote_file_system_are_read_without_the_interpreter_lock(tmp_path, monkeypatch):
+def test_a_remote_file_system_is_read_without_the_interpreter_lock(tmp_path, monkeypatch):
     assert opening.is_local(os.fsencode(tmp_path))
     assert not opening.is_local(b"/proc")
     assert not opening.is_local(b"/no/such/directory")
@@ -26,9 +28,12 @@ def test_files_on_a_remote_file_system_are_read_without_the_interpreter_lock(tmp
     contents = [bytes([index]) * 5000 * index for index in range(5)]
     for index, content in enumerate(contents):
         (tmp_path / f"{index}").write_bytes(content)
-    with PythonFileReader(from_files([f"{tmp_path}/{index}" for index in range(5)])) as reader:
-        assert read(reader, np.arange(5)) == contents
-        assert read(reader, np.arange(5)) == contents
+    files, rows = from_files([f"{tmp_path}/{index}" for index in range(5)]), np.arange(5)
+    containers = replace(files, ranges=Ranges.of_columns(rows, rows * 0, rows * 5000))
+    for catalog in (files, containers):
+        with PythonFileReader(catalog) as reader:
+            assert read(reader, rows, catalog) == contents
+            assert read(reader, rows, catalog) == contents
 
 
 def test_files_are_opened_by_a_kernel_without_openat2(one_file, monkeypatch):

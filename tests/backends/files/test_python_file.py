@@ -77,7 +77,7 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path):
 
 
 class TestFiles(FileTests):
-    backend, name = PythonFileReader, "python-file"
+    backend = PythonFileReader
     ways: ClassVar[list[dict[str, Any]]] = [
         {"io": "aio", "copying_lanes": 1},
         {"io": "aio", "direct": True},

@@ -4,12 +4,10 @@ import gc
 import os
 import re
 import struct
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,13 +18,8 @@ from dali_storage.backends.linux import aio, libc
 from dali_storage.backends.linux.aio import IO_EVENT, IOCB, AioContext
 from dali_storage.backends.linux.libc import IOVEC
 from dali_storage.contract.errors import BackendUnavailable
-from tests.kit.paths import ROOT
-
-"""A descriptor and the bytes that it reads."""
-
-"""Sets how many contexts there may be."""
-
-"""How many contexts of a depth are open."""
+from tests.kit.interrupts import interrupted
+from tests.kit.process import alone, status_of_fork
 
 
 @pytest.fixture
@@ -89,30 +82,6 @@ def test_reads_that_are_not_complete_at_once_are_waited_for_without_the_interpre
     assert buffer.tobytes() == file[1][500:1500]
 
 
-def test_a_refused_read_does_not_harm_its_neighbours(file, tmp_path):
-    fd, content = file
-    folder = os.open(tmp_path, os.O_RDONLY)
-    buffer = np.zeros(500, np.uint8)
-    with closing(AioContext(8)) as context:
-        fds = [fd, 1_000_000, fd, folder, fd]
-        results = context.read(fds, pieces(buffer, np.arange(5) * 100, 100), np.arange(5) * 100)
-    os.close(folder)
-    assert results.tolist() == [100, -errno.EBADF, 100, -errno.EINVAL, 100]
-    for start in (0, 200, 400):
-        assert buffer[start : start + 100].tobytes() == content[start : start + 100]
-
-
-def test_a_read_at_the_end_of_a_file_gives_fewer_bytes(file):
-    fd, content = file
-    buffer = np.zeros(2000, np.uint8)
-    with closing(AioContext(2)) as context:
-        results = context.read(
-            [fd, fd], pieces(buffer, np.array([0, 1000]), 1000), [99_900, 100_000]
-        )
-    assert results.tolist() == [100, 0]
-    assert buffer[:100].tobytes() == content[-100:]
-
-
 def test_a_context_can_be_closed_twice():
     context = AioContext(1)
     context.close()
@@ -155,15 +124,6 @@ def test_reads_in_sequence_use_one_context(file, contexts):
     assert contexts(OURS) == 1
 
 
-def test_threads_that_read_at_the_same_time_have_contexts_of_their_own(file, contexts):
-    def run(_):
-        return all(read_one(file[0], OURS) == file[1][:100] for _ in range(300))
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(run, range(8)))
-    assert 1 <= contexts(OURS) <= 8
-
-
 def test_an_error_leaves_no_read_under_way_and_no_context_behind(file, contexts, monkeypatch):
     memory = np.zeros(100_000, np.uint8)
     iovecs = pieces(memory, np.array([0]), memory.size)
@@ -176,39 +136,21 @@ def test_an_error_leaves_no_read_under_way_and_no_context_behind(file, contexts,
     assert read_one(file[0], OURS) == file[1][:100]
 
 
-CTRL_C = """
-import contextlib, gc
-from dali_storage.backends.linux import aio
-from tests.kit.interrupts import interrupted
-
-def contexts():  # each has a ring that is mapped
-    gc.collect()
-    with open("/proc/self/maps") as maps:
-        return maps.read().count("[aio]")
-
-for point in range(40):
-    assert aio.unavailable(64) is None
-    before = contexts()
-    with contextlib.suppress(KeyboardInterrupt), interrupted(aio.unavailable, point):
-        aio.unavailable(48)
-    assert contexts() - before == len(aio._open) - 1, point
-    while aio._close_an_idle_one():
-        pass
-    assert contexts() < before, point
-print("closed")
-"""
-
-
+@alone
 def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind():
-    assert run_script(CTRL_C) == "closed\n"
+    def rings():
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count("[aio]")
 
-
-def run_script(script, *arguments):
-    """What a script prints, in a process of its own, where the kernel's contexts can be counted."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert run.stderr == ""
-    return run.stdout
+    for point in range(40):
+        assert aio.unavailable(64) is None
+        before = rings()
+        with suppress(KeyboardInterrupt), interrupted(aio.unavailable, point):
+            aio.unavailable(48)
+        assert rings() - before == len(aio._open) - 1, point
+        while aio._close_an_idle_one():
+            pass
+        assert rings() < before, point
 
 
 @pytest.fixture
@@ -267,6 +209,7 @@ def test_many_threads_share_few_contexts(file, limit, allowed):
     limit(allowed)
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(run, range(8)))
+    assert 1 <= len(aio._open) <= 8
 
 
 def test_no_context_at_all_is_refused_and_later_works(file, limit):
@@ -281,37 +224,18 @@ def test_no_context_at_all_is_refused_and_later_works(file, limit):
     assert aio.unavailable() is None
 
 
-FORK = """
-import os, sys
-import numpy as np
-from dali_storage.backends.linux import aio
-from dali_storage.backends.linux.aio import AioContext
-from dali_storage.backends.linux.libc import IOVEC
+@alone
+def test_a_forked_process_has_contexts_of_its_own(file):
+    def read_and_close():
+        assert read_one(file[0], 4) == file[1][:100]
+        context.close()  # a child leaves the kernel's context alone
+        aio._idle.clear()
 
-def read_one():
-    memory = np.zeros(5, np.uint8)
-    iovecs = np.array([[(memory.ctypes.data, 5)]], IOVEC)
-    assert aio.read(4, [fd], iovecs, [0]).tolist() == [5]
-    assert memory.tobytes() == b"bytes"
-
-fd = os.open(sys.argv[1], os.O_RDONLY)
-read_one()
-context = AioContext(4)
-child = os.fork()
-read_one()  # in both
-context.close()  # the child leaves the kernel's context alone
-if not child:
-    aio._idle.clear()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-read_one()
-print("read")
-"""
-
-
-def test_a_forked_process_has_contexts_of_its_own(tmp_path):
-    (tmp_path / "file").write_bytes(b"bytes")
-    assert run_script(FORK, tmp_path / "file") == "read\n"
+    assert read_one(file[0], 4) == file[1][:100]
+    context = AioContext(4)
+    assert status_of_fork(read_and_close) == 0
+    assert read_one(file[0], 4) == file[1][:100]
+    context.close()
 
 
 def test_reads_that_the_kernel_refuses_for_now_are_submitted_again(file, monkeypatch):

@@ -160,6 +160,10 @@ def test_everything_is_open_for_reading_only(io, mapped, ext4, monkeypatch):
         with mapped.open(XnvmeBlockReader, uri=uri, io=io, queue_depth=4) as reader:
             flags.clear()
             assert read(reader, np.arange(3)) == mapped.contents
+            if uri == ext4.device:
+                geometry = reader._device.device.geometry()
+                found = geometry.kind, geometry.lba_bytes, geometry.size
+                assert found == ("conventional", 512, 320 << 20)
         found = flags[os.path.realpath(uri)]
         assert all(one & os.O_DIRECT for one in found)
         assert {one & os.O_ACCMODE for one in set.union(*flags.values())} == {os.O_RDONLY}

@@ -116,7 +116,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_named(xnvme):
 
 
 class TestFiles(FileTests):
-    backend, name = XnvmeFileReader, "xnvme-file"
+    backend = XnvmeFileReader
     ways: ClassVar[list[dict[str, Any]]] = [
         *({"io": io, "queue_depth": 16} for io in IOS),
         *({"io": io, "queue_depth": 4, "direct": True} for io in ("io_uring", "libaio")),

@@ -1,11 +1,14 @@
+"""What the engines that read files have in common."""
+
 import errno
 import os
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
-from dali_storage.backends.linux import preadv
+from dali_storage.backends.linux import aio, preadv
 from dali_storage.backends.linux.libc import IOVEC
 
 
@@ -17,28 +20,32 @@ def pieces(memory, length):
     return iovecs
 
 
-def test_ranges_are_read_whole_and_short(tmp_path):
-    content = np.random.default_rng(1).bytes(1000)
-    (tmp_path / "file").write_bytes(content)
-    fd = os.open(tmp_path / "file", os.O_RDONLY)
+@pytest.fixture(params=[partial(aio.read, 8), preadv.read], ids=["aio", "preadv"])
+def read(request):
+    return request.param
+
+
+def test_ranges_are_read_whole_and_short(file, read):
+    content = file.read_bytes()
     memory = np.zeros(600, np.uint8)
-    results = preadv.read([fd] * 3, pieces(memory, 100), [7, 900, 1000])
-    os.close(fd)
+    with open(file, "rb") as opened:
+        results = read([opened.fileno()] * 3, pieces(memory, 100), [7, 99_900, 100_000])
     assert results.dtype == np.int64
     assert results.tolist() == [200, 100, 0]
-    assert memory[:300].tobytes() == content[7:207] + content[900:]
+    assert memory[:300].tobytes() == content[7:207] + content[99_900:]
     assert not memory[300:].any()
 
 
-def test_a_read_that_fails_does_not_harm_its_neighbours(tmp_path):
-    (tmp_path / "file").write_bytes(bytes(range(200)))
-    fd, folder = os.open(tmp_path / "file", os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
+def test_a_read_that_fails_does_not_harm_its_neighbours(file, read):
+    expected = file.read_bytes()[:200]
+    fd, folder = os.open(file, os.O_RDONLY), os.open(file.parent, os.O_RDONLY)
     memory = np.zeros(800, np.uint8)
-    results = preadv.read([fd, 1_000_000, folder, fd], pieces(memory, 100), [0] * 4)
+    results = read([fd, 1_000_000, folder, fd], pieces(memory, 100), [0] * 4)
     os.close(fd)
     os.close(folder)
-    assert results.tolist() == [200, -errno.EBADF, -errno.EISDIR, 200]
-    assert memory[:200].tobytes() == memory[600:].tobytes() == bytes(range(200))
+    refused = -errno.EISDIR if read is preadv.read else -errno.EINVAL
+    assert results.tolist() == [200, -errno.EBADF, refused, 200]
+    assert memory[:200].tobytes() == memory[600:].tobytes() == expected
 
 
 def test_a_read_that_must_not_block_gives_what_is_cached(tmp_path):
