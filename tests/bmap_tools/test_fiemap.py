@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmap_tools import fiemap
-from tests.bmap_tools.conftest import DISKS
 from tests.kit.bmap.files import (
     DELALLOC,
     LAST,
@@ -42,12 +41,10 @@ UNSUPPORTED = {  # flag -> a word of the reason
 BLOCK = 4  # bytes, in the model
 
 
-@pytest.fixture(scope="module", params=DISKS)
-def mount(request, tmp_path_factory):
-    file_system, sector = request.param.split("-")
+@pytest.fixture
+def mount(whole):
     require("filefrag")
-    with disk(tmp_path_factory.mktemp("disk"), file_system, sector=int(sector)) as made:
-        yield made.mount
+    return whole.mount
 
 
 def test_the_structures_of_fiemap_are_the_kernels():

@@ -1,31 +1,25 @@
 """Maps of many files."""
 
-import subprocess
-import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from bmap_tools import MapFormatError, load, save
 from tests.kit.bmap.documents import many, write
-from tests.kit.paths import ROOT
+from tests.kit.process import alone
 from tests.kit.tiers import by_tier
 
 
+@alone
 def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(tmp_path):
     count = by_tier(20_000, 100_000)
     save(many(count), tmp_path / "bmap.json")
-    script = (
-        "import sys, tracemalloc, bmap_tools\n"
-        "tracemalloc.start()\n"
-        "loaded = bmap_tools.load(sys.argv[1])\n"
-        "print(*tracemalloc.get_traced_memory(), len(loaded.names), len(loaded))"
-    )
-    command = [sys.executable, "-c", script, tmp_path / "bmap.json"]
-    printed = subprocess.check_output(command, cwd=ROOT)
-    kept, peak, names, files = map(int, printed.split())
-    assert files == count
-    assert (kept - names) / count <= 120
+    tracemalloc.start()
+    loaded = load(tmp_path / "bmap.json")
+    kept, peak = tracemalloc.get_traced_memory()
+    assert len(loaded) == count
+    assert (kept - len(loaded.names)) / count <= 120
     assert peak / count <= 300  # the objects of one row alone take 500
 
 

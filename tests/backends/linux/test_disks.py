@@ -1,14 +1,15 @@
 """Which disks and device nodes can be read, on trees that the tests make and on this machine."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from dali_storage.backends.linux.storage import list_disks, node_problem
 from dali_storage.backends.xnvme.nodes import list_nodes
+from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.devices import DeviceStatus
+from tests.kit.process import alone, descriptors
 
 
 def block(base, name, **attributes):
@@ -82,19 +83,19 @@ def test_a_node_that_cannot_be_opened_is_reported_with_the_reason(
     assert bool(remedy) == bool(problem.remedy)
 
 
+@alone
 def test_devices_of_this_machine_are_opened_for_reading_only_and_closed():
-    script = (
-        "import os, sys; from dali_storage.backends.xnvme_block import XnvmeBlockReader as R\n"
-        "flags = {}; sys.addaudithook(lambda event, about: event == 'open' and\n"
-        "    flags.setdefault(str(about[0]), about[2]))\n"
-        "before = os.listdir('/proc/self/fd')\n"
-        "statuses = list(R.devices())\n"
-        "assert os.listdir('/proc/self/fd') == before\n"
-        "opened = {path for path in flags if path.startswith('/dev/')}\n"
-        "disks = {s.name for s in statuses if s.name.startswith('/dev/')}\n"
-        "assert opened == disks, (opened, disks)\n"
-        "assert all(flags[path] & os.O_ACCMODE == os.O_RDONLY for path in opened)\n"
-        "assert all(flags[path] & os.O_NONBLOCK for path in opened)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    flags = {}
+
+    def note(event, about):
+        if event == "open":
+            flags.setdefault(str(about[0]), about[2])
+
+    sys.addaudithook(note)
+    before = descriptors()
+    statuses = list(XnvmeBlockReader.devices())
+    assert descriptors() == before
+    opened = {path: how for path, how in flags.items() if path.startswith("/dev/")}
+    assert {*opened} == {status.name for status in statuses if status.name.startswith("/dev/")}
+    assert {how & os.O_ACCMODE for how in opened.values()} <= {os.O_RDONLY}
+    assert all(how & os.O_NONBLOCK for how in opened.values())

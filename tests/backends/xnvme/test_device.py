@@ -1,8 +1,8 @@
 import errno
 import gc
 import os
-import subprocess
-import sys
+import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme.abi import GEOMETRY, OPTS
+from dali_storage.backends.xnvme.device import LIBRARY_LOCK
 from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.testing.probes import raises_naming
 from tests.kit.mapped import nothing_stays_open
-from tests.kit.paths import ROOT
+from tests.kit.process import alone, status_of_fork
 from tests.kit.xnvme import access_mode, open_file, open_ramdisk
 
 
@@ -138,78 +139,45 @@ def test_libxnvme_makes_or_ends_one_thing_at_a_time(xnvme, monkeypatch):
     assert {number for _, number in called} == {1}
 
 
-FORKING = """
-import gc, os, sys
-from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.queue import Queue
-from dali_storage.testing.probes import raises_naming
-from tests.kit.xnvme import open_ramdisk
-library, ended = _xnvme.load(), []
-for name in ("xnvme_dev_close", "xnvme_buf_free", "xnvme_queue_term"):
-    setattr(library, name, lambda *_, name=name: ended.append(name))
-device = open_ramdisk(library, "emu")
-queue, memory = Queue(device, 1), device.allocate(1)
-child = os.fork()
-if child:
-    os.waitpid(child, 0)
-try:
-    queue.run(None, memory)
-except (RuntimeError, AttributeError) as error:
-    print(error, flush=True)
-queue.close()
-device.close()
-del queue, device, memory
-gc.collect()
-print(sorted(ended), flush=True)
-if child == 0:
-    os._exit(0)
-"""
-
-
-FORKING_MEANWHILE = """
-import os, signal, threading, time
-from dali_storage.backends.xnvme import library as _xnvme
-from dali_storage.backends.xnvme.device import LIBRARY_LOCK
-from tests.kit.xnvme import open_ramdisk
-library, held = _xnvme.load(), threading.Event()
-def hold():
-    with LIBRARY_LOCK:
-        held.set()
-        time.sleep(1)
-threading.Thread(target=hold).start()
-held.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(60)
-    open_ramdisk(library, "emu").close()
-    os._exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def run_script(script, xnvme):
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"XNVME_LIBRARY_PATH": xnvme.path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=ROOT,
-    )
-
-
+@alone
 def test_a_forked_process_can_open_its_own(xnvme):
-    done = run_script(FORKING_MEANWHILE, xnvme)
-    assert (done.stdout, done.stderr) == ("7\n", "")
+    held = threading.Event()
+
+    def hold():
+        with LIBRARY_LOCK:
+            held.set()
+            time.sleep(1)
+
+    def open_another():
+        signal.alarm(60)
+        open_ramdisk(xnvme, "emu").close()
+
+    threading.Thread(target=hold).start()
+    held.wait()
+    assert status_of_fork(open_another) == 0
 
 
-def test_a_forked_process_ends_nothing(xnvme):
-    done = run_script(FORKING, xnvme)
-    assert done.stderr == ""
-    refused = "a libxnvme reader cannot be used in a forked process: open one"
-    usable = "'NoneType' object has no attribute 'count'"
-    everything = "['xnvme_buf_free', 'xnvme_dev_close', 'xnvme_queue_term']"
-    assert done.stdout.splitlines() == [refused, "[]", usable, everything]
+@alone
+def test_a_forked_process_ends_nothing(xnvme, monkeypatch):
+    ended = []
+    for name in ("xnvme_buf_free", "xnvme_dev_close", "xnvme_queue_term"):
+        monkeypatch.setattr(xnvme, name, lambda *_, name=name: ended.append(name), raising=False)
+    opened = [open_ramdisk(xnvme, "emu")]
+    opened += [Queue(opened[0], 1), opened[0].allocate(1)]
+
+    def end(error, message):
+        with pytest.raises(error, match=message):
+            opened[1].run(None, opened[2])
+        opened[1].close()
+        opened[0].close()
+        del opened[:]
+        gc.collect()
+        return sorted(ended)
+
+    refused = RuntimeError, "a libxnvme reader cannot be used in a forked process: open one"
+    assert status_of_fork(lambda: end(*refused) == []) == 0
+    everything = ["xnvme_buf_free", "xnvme_dev_close", "xnvme_queue_term"]
+    assert end(AttributeError, "'NoneType' object has no attribute 'count'") == everything
 
 
 def test_a_lack_of_memory_is_reported_with_a_remedy(ramdisk):
