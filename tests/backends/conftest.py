@@ -1,10 +1,7 @@
 """Disks with a file system and its map, memory as a namespace, and the kernel for GPUs."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +9,6 @@ from dali_storage.samples.discovery import from_files
 from tests.kit.mapped import map_files
 from tests.kit.nvme_sim.build import COMPILER
 from tests.kit.xnvme import open_ramdisk
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture(scope="session")
