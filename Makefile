@@ -87,8 +87,8 @@ test-nvme: install $(NVME_VM)/initramfs
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NVME_VM_PACKAGES); }
 	$(BIN)/python -m pytest -q --tier all tests/nvme_vm/test_*.py
 
-$(NVME_VM)/initramfs: tests/nvme_vm/packages.py tests/nvme_vm/initramfs.py tests/nvme_vm/init | install
-	$(BIN)/python -m tests.nvme_vm.packages $(NVME_VM)
+$(NVME_VM)/initramfs: tests/nvme_vm/boot_files tests/nvme_vm/init
+	tests/nvme_vm/boot_files $(NVME_VM)
 
 test-image: install
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(IMAGE_PACKAGES) >/dev/null || \

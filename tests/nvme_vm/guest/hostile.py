@@ -22,13 +22,7 @@ from tests.nvme_vm.guest.block import require_layout
 class Layout:
     """Hostile files on a disk that is no longer mounted.
 
-    Attributes:
-        node: the device of the file system.
-        disk: the block device of the whole namespace.
-        serial: of the controller.
-        catalog: the files.
-        contents: their contents, as the file system read them.
-        bmap: their map.
+    Its file system is on `node`, and `disk` is the block device of the whole namespace.
     """
 
     node: str
