@@ -257,10 +257,3 @@ def test_an_error_of_opening_that_names_a_file_keeps_its_name(machine):
     with pytest.raises(OSError) as caught:
         machine.reader()
     assert caught.value.filename == "/dev/module"
-
-
-def test_a_closed_reader_cannot_make_queues(machine):
-    reader = machine.reader()
-    reader.close()
-    with pytest.raises(ValueError, match="closed"):
-        reader._queues[0].create()

@@ -2,13 +2,9 @@
 
 As a program it checks them under ThreadSanitizer, where it is preloaded:
 
-    python -m tests.kit.nvme_sim.trial CONTROLLER PATIENCE_S SECONDS KERNEL...
-
-It prints the exit status for each kernel. What it says of a kernel is in a file beside it.
+    python -m tests.kit.nvme_sim.trial CONTROLLER KERNEL SECONDS
 """
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -35,7 +31,6 @@ from tests.kit.nvme_sim.simulation import FOREIGN, NEVER, TWICE, UNTOUCHED, Simu
 IMAGE = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8)
 BAD_BLOCKS = range(100, IMAGE.size >> 9, 700)
 UNRECOVERED = DNR | 0x281  # SCT 2h, SC 81h
-LIMIT_S = 600  # for all trials of a kernel
 
 
 class Trial:
@@ -153,25 +148,6 @@ def assert_clean(simulation: Simulation, commands: int) -> None:
     assert simulation.counters["in_flight"] < simulation.setup.depth
 
 
-def main(controller: str, patience_s: str, seconds: str, *kernels: str) -> None:
-    """Tries each kernel in a process of its own, which ends at the first failure."""
-    for kernel in kernels:
-        child = os.fork()
-        if not child:
-            signal.alarm(LIMIT_S)
-            with open(log_of(kernel), "w") as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-            trial = Trial(HostKernel(Path(kernel)), Path(controller), float(patience_s))
-            return repeat(trial, float(seconds))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-    return None
-
-
-def log_of(kernel: str | Path) -> Path:
-    return Path(f"{kernel}.log")
-
-
 def repeat(trial: Trial, seconds: float) -> None:
     """Repeats all for some time, at least once. Prints how often."""
     end = time.monotonic() + seconds
@@ -193,4 +169,5 @@ def repeat(trial: Trial, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    controller, kernel, seconds = sys.argv[1:]
+    repeat(Trial(HostKernel(Path(kernel)), Path(controller)), float(seconds))
