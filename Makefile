@@ -76,11 +76,11 @@ $(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
 		'$(subst nvidia-dali-,nvidia-dali-tf-plugin-,$(DALI))'
 	touch $@
 
-# Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.json also
+# Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.xml also
 # writes what it measures.
 test-gpu: $(GPU_VENV)/installed
 	@$(GXX)
-	$(GPU_VENV)/bin/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--figures $(FIGURES))
+	$(GPU_VENV)/bin/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--junitxml=$(FIGURES))
 
 test-nvme: install $(NVME_VM)/initramfs
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(NVME_VM_TOOLS) >/dev/null || \

@@ -26,11 +26,7 @@ _REGISTERS = 7  # cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRe
 class Gpu(fake_cuda.Cuda):
     """A GPU that runs the kernel on the host, when somebody waits for it.
 
-    Attributes:
-        capability: as CuPy writes it.
-        failure: what its compiler or driver raises.
-        maps_registers: whether CUDA does.
-        blocks: of the last launch.
+    `failure` is what its compiler or driver raises, `blocks` are those of the last launch.
     """
 
     def __init__(self, library: Path) -> None:

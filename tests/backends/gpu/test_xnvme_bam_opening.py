@@ -26,15 +26,10 @@ class Machine:
     """A controller, at most one reader of it, and what that has.
 
     Attributes:
-        admin: the controller's admin queue.
-        mapped: whether the registers are mapped.
-        is_open: whether libxnvme has the controller open.
         failing: the name of a step -> what it raises.
         options: what the parts of a reader were given.
         where: the address of a buffer.
         made: the launches of each lane.
-        page_locked: host memory.
-        max_depth: entries of a queue, at most.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

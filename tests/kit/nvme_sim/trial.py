@@ -34,13 +34,7 @@ UNRECOVERED = DNR | 0x281  # SCT 2h, SC 81h
 
 
 class Trial:
-    """A kernel and a controller.
-
-    Args:
-        kernel: submits the reads.
-        controller: the library of the simulated controller.
-        patience_s: of the kernel, where the controller answers.
-    """
+    """A kernel, and the library of the controller to which it submits reads."""
 
     def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 120.0) -> None:
         self.kernel, self.controller, self.patience_s = kernel, controller, patience_s
