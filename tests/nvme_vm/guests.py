@@ -26,7 +26,7 @@ def guest_tests(*modules: str, **environment: str) -> list[str]:
 def run(machine: Machine, command: list[str]) -> None:
     """Run a command that must succeed."""
     done = machine.run(command, TIMEOUT)
-    assert done.returncode == 0, done.output
+    assert done.returncode == 0, done.stdout
 
 
 def run_and_take_out(machine: Machine, command: list[str], count: int) -> None:
@@ -38,4 +38,4 @@ def run_and_take_out(machine: Machine, command: list[str], count: int) -> None:
             running.wait_for(f"{plan.READING}{number}", TIMEOUT)
             running.take_out(number)
         done = running.wait(TIMEOUT)
-    assert done.returncode == 0, done.output
+    assert done.returncode == 0, done.stdout

@@ -35,14 +35,6 @@ class MachineError(Exception):
     """The guest ended without the status of its command, or did not end. Shows its last output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The outcome of a command; `output` is what it wrote to standard output and error."""
-
-    returncode: int
-    output: str
-
-
 class Running:
     """A running machine."""
 
@@ -52,7 +44,7 @@ class Running:
         """Watch a QEMU, which the caller ends."""
         self._directory, self._process, self._monitor = directory, process, monitor
 
-    def wait_for(self, name: str, timeout: float = 300) -> None:
+    def wait_for(self, name: str, timeout: float) -> None:
         """Wait until the guest has made a file `name` in the shared directory."""
         end = time.monotonic() + timeout
         while not (self._directory / name).exists():
@@ -66,8 +58,8 @@ class Running:
         """Request a controller, by its index, from the guest, like its attention button."""
         self._monitor.sendall(f"device_del nvme{controller}\n".encode())
 
-    def wait(self, timeout: float) -> Completed:
-        """Wait until the machine has shut down after its command."""
+    def wait(self, timeout: float) -> "subprocess.CompletedProcess[str]":
+        """Wait until the machine has shut down; the status and all output of its command."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -76,7 +68,7 @@ class Running:
             status = int((self._directory / "status").read_text())
         except FileNotFoundError:
             raise self._error("ended before its command did") from None
-        return Completed(status, _text(self._directory / "output"))
+        return subprocess.CompletedProcess((), status, _text(self._directory / "output"))
 
     def _error(self, what: str) -> MachineError:
         parts = [f"the guest {what}"]
@@ -107,7 +99,7 @@ class Machine:
     hugepages: int = 0
     iommu: bool = False
 
-    def run(self, command: Sequence[str], timeout: float) -> Completed:
+    def run(self, command: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
         """Boot, run a command as root in the current directory, and shut down."""
         with self.boot(command) as running:
             return running.wait(timeout)

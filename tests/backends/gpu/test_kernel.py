@@ -9,7 +9,6 @@ from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.layout import (
     MAX_BLOCKS,
     MAX_BYTES,
-    NO_FAULT,
     NOT_DONE,
     PAGE,
     STOPPED,
@@ -17,7 +16,7 @@ from dali_storage.backends.gpu.layout import (
 )
 from tests.kit.nvme_sim.host_kernel import BACKWARDS, DOORBELLS, STILL, HostKernel
 from tests.kit.nvme_sim.reads import Reads, Setup, place
-from tests.kit.nvme_sim.simulation import NEVER, UNTOUCHED
+from tests.kit.nvme_sim.simulation import UNTOUCHED
 from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED, Trial, assert_clean, some_reads
 from tests.kit.tiers import by_tier
 
@@ -150,23 +149,7 @@ def test_a_read_beyond_the_end_has_a_status_and_writes_nothing(trial):
 
 @pytest.mark.parametrize("queues", [1, 3])
 def test_a_queue_pair_whose_command_never_completes_is_given_up(trial, queues):
-    setup = Setup(queues=queues)
-    reads, size = some_reads(setup, 300)
-    with trial.simulate(setup, size) as simulation:
-        simulation.fault(int(reads.slba[150]), NEVER)
-        status = trial.kernel.run(simulation, reads, patience_s=0.1)
-        faults, left = simulation.queues["fault"], simulation.queues["in_flight"]
-        given_up = faults == TIMED_OUT
-        assert given_up.any()
-        assert (given_up | (faults == NO_FAULT)).all()
-        assert ((left > 0) == given_up).all()
-        # If all queue pairs have given up, commands are left that none has taken.
-        not_done = status == NOT_DONE
-        assert not_done.sum() == left.sum() or given_up.all()
-        assert not_done[150]
-        assert not status[~not_done].any()
-        assert simulation.wrong_bytes(reads, status) == 0
-    assert simulation.refused() == {}
+    trial.a_command_that_never_completes_is_given_up(Setup(queues=queues), 0.1)
 
 
 def test_patience_begins_anew_with_each_completion(one_lane):

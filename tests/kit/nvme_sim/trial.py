@@ -22,6 +22,7 @@ from dali_storage.backends.gpu.layout import (
     NOT_DONE,
     PAGE,
     STOPPED,
+    TIMED_OUT,
     UNKNOWN_IDENTIFIER,
 )
 from tests.kit.nvme_sim.host_kernel import HostKernel
@@ -106,6 +107,25 @@ class Trial:
             not_consumed = (int(queue["tail"]) - int(queue["head"])) % setup.depth
             assert left.sum() >= queue["in_flight"] == not_consumed + 1
             assert not status[~left].any()
+            assert simulation.wrong_bytes(reads, status) == 0
+        assert simulation.refused() == {}
+
+    def a_command_that_never_completes_is_given_up(self, setup: Setup, patience_s: float) -> None:
+        """Its queue pair is given up, and others take what that has not taken."""
+        reads, size = some_reads(setup, 300)
+        with self.simulate(setup, size) as simulation:
+            simulation.fault(int(reads.slba[150]), NEVER)
+            status = self.kernel.run(simulation, reads, patience_s=patience_s)
+            faults, left = simulation.queues["fault"], simulation.queues["in_flight"]
+            given_up = faults == TIMED_OUT
+            assert given_up.any()
+            assert (given_up | (faults == NO_FAULT)).all()
+            assert ((left > 0) == given_up).all()
+            # If all queue pairs have given up, commands are left that none has taken.
+            not_done = status == NOT_DONE
+            assert not_done.sum() == left.sum() or given_up.all()
+            assert not_done[150]
+            assert not status[~not_done].any()
             assert simulation.wrong_bytes(reads, status) == 0
         assert simulation.refused() == {}
 
