@@ -1,7 +1,5 @@
 """Hostile files on a disk and their map, for the readers that use libxnvme."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +38,6 @@ class Layout:
         """Whether a reader opened like this reads the contents of the files."""
         with self.open(uri, **options) as reader:
             return read(reader, np.arange(len(self.catalog))) == self.contents
-
-    @contextmanager
-    def mounted(self) -> Iterator[None]:
-        """Mount the file system read-only."""
-        with mounted(self.node, self.bmap.parent / "mnt", "ro"):
-            yield
 
 
 def make_layout(directory: Path, sector: int, file_system: str) -> Layout:
