@@ -76,19 +76,19 @@ $(TENSORFLOW_VENV)/plugin: $(TENSORFLOW_VENV)/installed
 		'$(subst nvidia-dali-,nvidia-dali-tf-plugin-,$(DALI))'
 	touch $@
 
-# Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.json also
+# Needs an NVIDIA GPU. CUDA=13 takes the packages for CUDA 13 instead of 12. FIGURES=file.xml also
 # writes what it measures.
 test-gpu: $(GPU_VENV)/installed
 	@$(GXX)
-	$(GPU_VENV)/bin/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--figures $(FIGURES))
+	$(GPU_VENV)/bin/python -m pytest -q --confcutdir=tests/gpu tests/gpu $(if $(FIGURES),--junitxml=$(FIGURES))
 
 test-nvme: install $(NVME_VM)/initramfs
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(NVME_VM_TOOLS) >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NVME_VM_PACKAGES); }
 	$(BIN)/python -m pytest -q --tier all tests/nvme_vm/test_*.py
 
-$(NVME_VM)/initramfs: tests/nvme_vm/packages.py tests/nvme_vm/initramfs.py tests/nvme_vm/init | install
-	$(BIN)/python -m tests.nvme_vm.packages $(NVME_VM)
+$(NVME_VM)/initramfs: tests/nvme_vm/boot_files tests/nvme_vm/init
+	tests/nvme_vm/boot_files $(NVME_VM)
 
 test-image: install
 	@PATH="$$PATH:/usr/sbin:/sbin" which $(IMAGE_PACKAGES) >/dev/null || \

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nvidia.dali.data_node import DataNode
 
-from benchmarks import environment, legs, report, workload
+from benchmarks import environment, fio, legs, report, workload
 from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_GDS
 from benchmarks.measure import Result
 from benchmarks.workload import Settings
@@ -31,6 +31,12 @@ def test_legs_that_need_a_controller_say_so(data, leg, mem, start, uri):
     made = prepare(data, uri=CONTROLLER, device_id=0, mem="pinned")
     reason = "it reads into --mem cpu, which is page-locked, or gpu"
     assert XNVME_BAM.unsupported_reason(made) == reason
+
+
+@pytest.mark.parametrize("uri", [CONTROLLER, "/dev/null"])
+def test_fio_is_left_out_where_only_nvme_commands_read(data, uri):
+    found = fio.prepare([XNVME_GDS], prepare(data, uri=uri), {"xnvme-gds": Result("xnvme-gds")})
+    assert found.result.skipped == f"it reads block devices and images, not {uri}"
 
 
 MEM = {"uri": CONTROLLER, "gpu": 1}

@@ -1,11 +1,8 @@
-"""Needs a GPU. Prints the figures that the tests measure; `--figures FILE` writes them as JSON."""
+"""Needs a GPU. Prints the figures that the tests measure; `--junitxml=FILE` writes them, too."""
 
-import json
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import NamedTuple
+from importlib.metadata import distributions
 
 import pytest
 
@@ -15,22 +12,12 @@ from dali_storage.contract.errors import BackendUnavailable
 NOTHING_RAN = 2  # exit status
 
 
-class Figure(NamedTuple):
-    what: str
-    value: float | str
-    unit: str
-
-
-FIGURES = pytest.StashKey[list[Figure]]()
-
-
 def pytest_addoption(parser):
     parser.addoption("--gpu", type=int, default=0, metavar="N", help="which GPU to use")
-    parser.addoption("--figures", metavar="FILE", help="write the figures to FILE, as JSON")
 
 
 def pytest_configure(config):
-    config.stash[FIGURES] = []
+    config.option.reportchars += "s"  # why tests were left out
     config.addinivalue_line("filterwarnings", "default:::cupy")
     try:
         cuda.require(config.getoption("gpu"))
@@ -38,38 +25,32 @@ def pytest_configure(config):
         pytest.exit(f"nothing could run: {missing}", NOTHING_RAN)
 
 
-@pytest.fixture(scope="session")
-def gpu(request):
+@pytest.fixture(scope="session", autouse=True)
+def gpu(request, record_testsuite_property):
     """The number of the GPU."""
+    for name, value in describe(request.config.getoption("gpu")).items():
+        record_testsuite_property(name, value)
     return request.config.getoption("gpu")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def measured(request):
     """Adds a figure to the table: what it is, its value and its unit."""
-    figures = request.config.stash[FIGURES]
-    return lambda what, value, unit: figures.append(Figure(what, value, unit))
+
+    def measured(what, value, unit):
+        shown = f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
+        request.node.user_properties.append((what, f"{shown} {unit}"))
+
+    return measured
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    figures, machine = config.stash[FIGURES], describe(config.getoption("gpu"))
-    left_out = {
-        report.nodeid: report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])
-    }
     terminalreporter.section("figures")
+    machine = describe(config.getoption("gpu"))
     terminalreporter.line(", ".join(f"{name} {value}" for name, value in machine.items()))
-    for what, value, unit in figures:
-        shown = (
-            value if isinstance(value, str) else f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
-        )
-        terminalreporter.line(f"{what:<70} {shown:>14} {unit}")
-    terminalreporter.line(f"left out: {len(left_out) or 'nothing'}")
-    for test, why in left_out.items():
-        terminalreporter.line(f"  {test}: {why}")
-    if path := config.getoption("figures"):
-        rows = [figure._asdict() for figure in figures]
-        document = {"machine": machine, "figures": rows, "left_out": left_out}
-        Path(path).write_text(json.dumps(document, indent=2) + "\n")
+    for report in terminalreporter.stats.get("passed", []):
+        for what, value in report.user_properties:
+            terminalreporter.line(f"{what:<70} {value:>20}")
 
 
 @pytest.hookimpl(trylast=True)
@@ -82,6 +63,7 @@ def pytest_sessionfinish(session, exitstatus):
 def describe(gpu):
     """The machine, as far as figures depend on it."""
     runtime = cuda.require(gpu).cuda.runtime
+    packages = {each.name: each.version for each in distributions()}
     return {
         "GPU": runtime.getDeviceProperties(gpu)["name"].decode(),
         "CUDA of the driver": runtime.driverGetVersion(),
@@ -89,15 +71,5 @@ def describe(gpu):
         "processors": len(os.sched_getaffinity(0)),
         "Linux": platform.release(),
         "Python": platform.python_version(),
-        "DALI": _version("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
-        "CuPy": _version("cupy-cuda12x", "cupy-cuda13x", "cupy"),
+        **{name: packages[name] for name in packages if name.startswith(("cupy", "nvidia-dali"))},
     }
-
-
-def _version(*packages):
-    for package in packages:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return "none"

@@ -3,7 +3,6 @@
 import gc
 import importlib.util
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -127,26 +126,6 @@ def share_of_our_memory(images, device_id, monkeypatch, **options):
     assert len(seen) >= 160
     inside = [any(start <= place < start + size for start, size in places) for place in seen]
     return sum(inside) / len(inside)
-
-
-@needs_benchmark
-def test_a_trace_of_the_copies(gpu, images, tmp_path, measured):
-    if shutil.which("nsys") is None:
-        pytest.skip("no nsys: install NVIDIA Nsight Systems")
-    for pinned in ("no", "yes"):
-        trace = tmp_path / f"pinned-{pinned}"
-        command = ["nsys", "profile", "--trace=cuda", "--output", str(trace), sys.executable]
-        command += ["benchmark.py", "python-file", "--decode", "--datadir", str(images)]
-        options = ["--device-id", str(gpu), "--pinned", pinned, "--batches", "20"]
-        done = subprocess.run(
-            [*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
-        if done.returncode:
-            pytest.skip(
-                f"nsys does not work here: {(done.stderr.strip() or done.stdout.strip())[-200:]}"
-            )
-        (report,) = tmp_path.glob(f"pinned-{pinned}.*")
-        measured(f"trace, page-locked: {pinned}", str(report), "")
 
 
 def test_batches_in_gpu_memory_are_right_although_buffers_are_overwritten_at_once(

@@ -61,19 +61,8 @@ def test_a_foreign_identifier_is_found(trial, difference):
     trial.a_foreign_identifier_is_found(Setup(max_bytes=layout.PAGE), difference)
 
 
-def test_a_controller_that_stops_answering_is_given_up(trial, measured):
-    setup = Setup(max_bytes=layout.PAGE)
-    reads, size = some_reads(setup, 300)
-    with trial.simulate(setup, size) as simulation:
-        simulation.fault(int(reads.slba[150]), NEVER)
-        start = time.perf_counter()
-        status = trial.kernel.run(simulation, reads, patience_s=0.5)
-        taken = time.perf_counter() - start
-    assert simulation.queues["fault"].tolist() == [layout.TIMED_OUT]
-    left = status == layout.NOT_DONE
-    assert left.sum() >= simulation.queues["in_flight"][0] > 0
-    assert simulation.wrong_bytes(reads, status) == 0
-    measured("giving up a command after 0.5 s", taken, "s")
+def test_a_controller_that_stops_answering_is_given_up(trial):
+    trial.a_command_that_never_completes_is_given_up(Setup(max_bytes=layout.PAGE), 0.5)
 
 
 def test_a_kernel_that_waits_is_stopped(trial, measured):

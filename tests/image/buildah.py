@@ -81,8 +81,7 @@ class Container:
     ) -> subprocess.CompletedProcess[str]:
         """Run it as `docker run --user USER --volume ... IMAGE arguments` would.
 
-        Args:
-            user: "UID:GID"; the image need not know them.
+        The user is "UID:GID", which the image need not know.
         """
         return self.buildah.run(
             "run",

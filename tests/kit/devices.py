@@ -32,14 +32,7 @@ _PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A file system on a loop device, mounted.
-
-    Attributes:
-        image: the file behind it.
-        disk: the loop device.
-        device: what the file system is on: the loop device or its first partition.
-        mount: the directory where it is mounted.
-    """
+    """A file system on a loop device, mounted; `device` is the loop device or its partition."""
 
     image: Path
     disk: str
@@ -108,14 +101,7 @@ def disk(
 ) -> Iterator[Disk]:
     """A new file system of `size` bytes (sparse), mounted at `directory/mnt`.
 
-    Args:
-        directory: where the image is made.
-        file_system: one of `FILE_SYSTEMS`, or btrfs. XFS cannot be made smaller than 300 MiB.
-        size: bytes of the disk.
-        sector: bytes of its logical block, 512 or 4096.
-        partition: put it on the first of two partitions, which begins at 1 MiB.
-        mkfs: arguments for mkfs.
-        options: for mount.
+    XFS cannot be made smaller than 300 MiB. A partition is the first of two, and begins at 1 MiB.
     """
     require("losetup", *(("sfdisk", "partx") if partition else ()))
     image = directory / "disk.img"

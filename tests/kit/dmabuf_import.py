@@ -24,8 +24,6 @@ class Module:
 
     Attributes:
         segments: where the next dma-buf is: bus addresses and bytes.
-        attached: descriptor number -> segments.
-        calls: the requests, and the numbers that they were for.
         fails: request -> errno, or an exception.
         locks: whether its file was locked, at each ATTACH.
         verifies: as after 0.8.1: it refuses a number that is attached for another dma-buf.

@@ -42,9 +42,8 @@ class Cuda:
         capacity: bytes that each GPU can still allocate.
         allocated: address -> (GPU, bytes) of GPU memory.
         registered: address -> bytes of page-locked host memory.
-        streams: cudaStream_t -> what is queued.
         used: the GPUs that were current in a call; each has a context, which takes memory.
-        may_run: an event; clear it to make whoever waits for a stream wait.
+        may_run: clear it to make whoever waits for a stream wait.
     """
 
     def __init__(self) -> None:

@@ -21,12 +21,10 @@ class Controller:
     """Its admin queue, as libxnvme offers it, and what it knows of queues.
 
     Attributes:
-        granted, max_depth: what it allows.
         taken: identifiers of queue pairs of others.
         queues: (is it a submission queue, identifier) -> (bus address, bytes).
-        log: opcodes, in their order.
-        fails: the number of a command -> its status, or an Exception to raise after the command; or
-            None: it does not answer.
+        log: opcodes.
+        fails: the number of a command -> its status, what is raised after it, or None: no answer.
     """
 
     def __init__(self, granted: int = 8, max_depth: int = 2048) -> None:
@@ -119,14 +117,7 @@ class Registers:
 
 
 class Launches:
-    """Launches that do nothing.
-
-    Attributes:
-        pairs: as they were given.
-        batches: what was launched: a BATCH and its columns.
-        outcome: what `wait()` raises, or the statuses that it returns.
-        running: a launch has begun, and nobody has waited for its end.
-    """
+    """Launches that do nothing; `outcome` is what `wait()` raises, or the statuses it returns."""
 
     def __init__(self, pairs: np.ndarray, prp_list_bus: np.ndarray) -> None:
         self.pairs, self.prp_list_bus = pairs, prp_list_bus

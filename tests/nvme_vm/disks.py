@@ -51,8 +51,7 @@ def disk(serial: str, image: Path, *, mdts: int = 7, **properties: Any) -> Contr
 class MappedDisk:
     """A disk with files that a guest has mapped.
 
-    Attributes:
-        directory: holds the image of the disk, the original files and their map.
+    The directory holds the image of the disk, the original files and their map.
     """
 
     directory: Path
@@ -69,9 +68,8 @@ class MappedDisk:
     def break_sectors(self, places: dict[str, tuple[str, int]]) -> Controller:
         """A controller with the disk and bad sectors, which are listed for the guest.
 
-        Args:
-            places: the name of a file and an offset in it, by the name of the fault. The sector of
-                "bad" can never be read, all others fail once.
+        A place is a file and an offset in it. The sector of "bad" can never be read, all others
+        fail once.
         """
         faults = {kind: self._fault(*place) for kind, place in places.items()}
         (self.directory / plan.FAULTS).write_text(json.dumps(faults))

@@ -9,12 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ReadError:
-    """Reads that fail.
-
-    Attributes:
-        sector: the number of the bad sector of 512 bytes in the image.
-        once: only the first read of the sector fails.
-    """
+    """Reads of a sector of 512 bytes of the image fail, or only the first one."""
 
     sector: int
     once: bool = False
@@ -22,15 +17,9 @@ class ReadError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """A namespace of a controller.
+    """A namespace of a controller, with so many bytes of metadata per block.
 
-    Attributes:
-        image: the file with its bytes; writable by the guest.
-        logical_block_size: bytes, 512 or 4096.
-        metadata: bytes of metadata per block.
-        extended: the metadata follows the data of each block; otherwise it is separate.
-        zoned: it has zones, which can only be written in order.
-        read_errors: the reads that fail.
+    They follow the data of each block if it is `extended`, and are separate otherwise.
     """
 
     image: Path
@@ -58,12 +47,9 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """An NVMe controller.
+    """An NVMe controller, which the guest finds by its serial number.
 
-    Attributes:
-        serial: its serial number, by which the guest identifies it.
-        namespaces: its namespaces, numbered from 1.
-        mdts: the largest transfer is 4 KiB << mdts.
+    Its largest transfer is 4 KiB << mdts.
     """
 
     serial: str

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.nvme_vm.hardware import Controller, attached, options, shared_directory
-from tests.nvme_vm.qmp import Monitor
 
-_BOOT_FILES = Path(__file__).parents[2] / ".nvme_vm"  # packages.py makes them
+_BOOT_FILES = Path(__file__).parents[2] / ".nvme_vm"  # the script boot_files makes them
 _KERNEL, _INITRAMFS = _BOOT_FILES / "vmlinux", _BOOT_FILES / "initramfs"
 _QEMU = "qemu-system-x86_64"
 # String instructions are emulated byte by byte: software that relies on them copies 4 times slower.
@@ -29,25 +28,11 @@ _CPU = "max,erms=off,fsrm=off,avx2=off"
 # it patched code that the other one ran. But if no second one is possible, QEMU before 8.1 omits
 # memory barriers (its commit c914d46d0a), and sometimes loses the doorbell of a controller.
 _PROCESSORS = "1,maxcpus=2"
-_ANSWER_TIMEOUT = 120.0  # seconds, for QEMU to answer and for a guest to release a device
 _TAIL = 60  # lines
 
 
 class MachineError(Exception):
     """The guest ended without the status of its command, or did not end. Shows its last output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The outcome of a command.
-
-    Attributes:
-        returncode: its exit status.
-        output: what it wrote to standard output and standard error.
-    """
-
-    returncode: int
-    output: str
 
 
 class Running:
@@ -56,30 +41,11 @@ class Running:
     def __init__(
         self, directory: Path, process: subprocess.Popen[bytes], monitor: socket.socket
     ) -> None:
-        """Watch a QEMU.
+        """Watch a QEMU, which the caller ends."""
+        self._directory, self._process, self._monitor = directory, process, monitor
 
-        Args:
-            directory: shared with the guest.
-            process: the QEMU; the caller ends it.
-            monitor: connected to its monitor.
-
-        Raises:
-            MachineError: QEMU rejects its command line.
-        """
-        self._directory = directory
-        self._process = process
-        monitor.settimeout(_ANSWER_TIMEOUT)
-        try:
-            self._monitor = Monitor(monitor)
-        except ConnectionError:
-            raise self._error("could not be started") from None
-
-    def wait_for(self, name: str, timeout: float = 300) -> None:
-        """Wait until the guest has made a file `name` in the shared directory.
-
-        Raises:
-            MachineError: it does not, within `timeout` seconds.
-        """
+    def wait_for(self, name: str, timeout: float) -> None:
+        """Wait until the guest has made a file `name` in the shared directory."""
         end = time.monotonic() + timeout
         while not (self._directory / name).exists():
             if self._process.poll() is not None:
@@ -89,15 +55,11 @@ class Running:
             time.sleep(0.02)
 
     def take_out(self, controller: int) -> None:
-        """Remove a controller from the machine, by its index in `Machine.controllers`."""
-        self._monitor.remove(f"nvme{controller}")
+        """Request a controller, by its index, from the guest, like its attention button."""
+        self._monitor.sendall(f"device_del nvme{controller}\n".encode())
 
-    def wait(self, timeout: float) -> Completed:
-        """Wait until the machine has shut down after its command.
-
-        Raises:
-            MachineError: it does not, within `timeout` seconds, or it crashes.
-        """
+    def wait(self, timeout: float) -> "subprocess.CompletedProcess[str]":
+        """Wait until the machine has shut down; the status and all output of its command."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -106,7 +68,7 @@ class Running:
             status = int((self._directory / "status").read_text())
         except FileNotFoundError:
             raise self._error("ended before its command did") from None
-        return Completed(status, _text(self._directory / "output"))
+        return subprocess.CompletedProcess((), status, _text(self._directory / "output"))
 
     def _error(self, what: str) -> MachineError:
         parts = [f"the guest {what}"]
@@ -127,8 +89,6 @@ class Machine:
     Attributes:
         directory: an absolute path, the same on the host and in the guest, which share it. Holds
             `console` and `output` of the last run.
-        controllers: its NVMe controllers; the ids of the devices are nvme0, nvme1, …
-        memory_mib: its memory, MiB.
         hugepages: the number of pages of 2 MiB reserved at boot.
         iommu: whether it has an (Intel) IOMMU, which vfio-pci needs.
     """
@@ -139,12 +99,8 @@ class Machine:
     hugepages: int = 0
     iommu: bool = False
 
-    def run(self, command: Sequence[str], timeout: float) -> Completed:
-        """Boot, run a command as root in the current directory, and shut down.
-
-        Raises:
-            MachineError: it takes longer than `timeout` seconds, or the guest dies.
-        """
+    def run(self, command: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
+        """Boot, run a command as root in the current directory, and shut down."""
         with self.boot(command) as running:
             return running.wait(timeout)
 
@@ -172,11 +128,7 @@ class Machine:
                 process.wait()
 
     def command_line(self, monitor: int) -> list[str]:
-        """QEMU with its arguments.
-
-        Args:
-            monitor: the file descriptor of the socket for its monitor.
-        """
+        """QEMU with its arguments; `monitor` is the descriptor of the socket for its monitor."""
         return [
             *(_QEMU, "-accel", "tcg", "-cpu", _CPU, "-smp", _PROCESSORS),
             *("-machine", "q35,kernel-irqchip=split" if self.iommu else "q35"),
@@ -185,7 +137,7 @@ class Machine:
             *("-chardev", options("file", id="console", path=self.directory / "console")),
             *("-serial", "chardev:console"),
             *("-chardev", options("socket", id="monitor", fd=monitor)),
-            *("-mon", "chardev=monitor,mode=control"),
+            *("-mon", "chardev=monitor"),
             *("-kernel", str(_KERNEL), "-initrd", str(_INITRAMFS)),
             *("-append", self._kernel_arguments()),
             *(("-device", "intel-iommu,intremap=on,caching-mode=on") if self.iommu else ()),

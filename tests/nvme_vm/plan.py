@@ -13,9 +13,6 @@ TWO_NAMESPACES, ZONED = "TWO-NAMESPACES", "ZONED"
 EXTENDED, SEPARATE = "METADATA-EXTENDED", "METADATA-SEPARATE"
 """Unusual disks; the last two have metadata, between the blocks or separate."""
 
-RAM_DISK = "/dev/ram0"
-"""A RAM disk of the guest, 16 MiB."""
-
 TAKEN_OUT = ("OUT-0", "OUT-1", "OUT-2", "OUT-3")
 """Small empty disks to be removed."""
 

@@ -18,5 +18,5 @@ def test_block_reads_a_mapped_disk_with_faults_until_it_is_removed(mapped):
     )
     copy = shutil.copyfile(mapped.image, mapped.directory / plan.FOREIGN)
     disks = (broken, disk(plan.FOREIGN, copy))
-    command = guest_tests("faults", "pipeline", "removal")
+    command = guest_tests("faults", "removal")
     run_and_take_out(Machine(directory=mapped.directory, controllers=disks), command, 1)

@@ -9,16 +9,14 @@ from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.layout import (
     MAX_BLOCKS,
     MAX_BYTES,
-    NO_FAULT,
     NOT_DONE,
     PAGE,
     STOPPED,
     TIMED_OUT,
 )
-from tests.kit.nvme_sim import build
 from tests.kit.nvme_sim.host_kernel import BACKWARDS, DOORBELLS, STILL, HostKernel
 from tests.kit.nvme_sim.reads import Reads, Setup, place
-from tests.kit.nvme_sim.simulation import NEVER, UNTOUCHED
+from tests.kit.nvme_sim.simulation import UNTOUCHED
 from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED, Trial, assert_clean, some_reads
 from tests.kit.tiers import by_tier
 
@@ -151,23 +149,7 @@ def test_a_read_beyond_the_end_has_a_status_and_writes_nothing(trial):
 
 @pytest.mark.parametrize("queues", [1, 3])
 def test_a_queue_pair_whose_command_never_completes_is_given_up(trial, queues):
-    setup = Setup(queues=queues)
-    reads, size = some_reads(setup, 300)
-    with trial.simulate(setup, size) as simulation:
-        simulation.fault(int(reads.slba[150]), NEVER)
-        status = trial.kernel.run(simulation, reads, patience_s=0.1)
-        faults, left = simulation.queues["fault"], simulation.queues["in_flight"]
-        given_up = faults == TIMED_OUT
-        assert given_up.any()
-        assert (given_up | (faults == NO_FAULT)).all()
-        assert ((left > 0) == given_up).all()
-        # If all queue pairs have given up, commands are left that none has taken.
-        not_done = status == NOT_DONE
-        assert not_done.sum() == left.sum() or given_up.all()
-        assert not_done[150]
-        assert not status[~not_done].any()
-        assert simulation.wrong_bytes(reads, status) == 0
-    assert simulation.refused() == {}
+    trial.a_command_that_never_completes_is_given_up(Setup(queues=queues), 0.1)
 
 
 def test_patience_begins_anew_with_each_completion(one_lane):
@@ -266,22 +248,3 @@ def test_a_read_that_would_write_beside_the_arena_is_refused(blocks, offset, blo
     layout.check_reads(np.array([8]), np.array([(4 << 20) - PAGE]), **arena)
     with pytest.raises(ValueError, match=f"command 1: {blocks} blocks of .* to offset {offset}"):
         layout.check_reads(np.array([1, blocks]), np.array([0, offset]), **arena)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("u32 fault; ", "u32 fault, more; "),
-        ("u32 nsid;", "u64 nsid;"),
-        ("u32 *commands; ", "u32 *cmds; "),
-        ("u32 tail, head, phase;", "u32 head, tail, phase;"),
-        ("STOPPED = 2", "STOPPED = 4"),
-        ("LIST_ENTRIES = 512", "LIST_ENTRIES = 511"),
-    ],
-)
-def test_a_kernel_that_differs_from_the_layout_is_not_built(tmp_path, old, new):
-    texts = build.sources()
-    assert old in texts["submit.cu"]
-    texts["submit.cu"] = texts["submit.cu"].replace(old, new)
-    with pytest.raises(AssertionError, match=r"layout\.py|has no member"):
-        build.build_kernel(tmp_path / "differs", 1, flags=["-fsyntax-only"], texts=texts)

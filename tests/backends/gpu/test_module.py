@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.waiting import run_in_lane
+from tests.gpu.kernel import make_trial
 from tests.kit import fake_cuda
-from tests.kit.nvme_sim.reads import Reads, Setup, place
-from tests.kit.nvme_sim.simulation import NEVER, Simulation
-from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED
+from tests.kit.nvme_sim.reads import Reads, Setup
+from tests.kit.nvme_sim.simulation import NEVER
+from tests.kit.nvme_sim.trial import IMAGE, some_reads
 
 _REGISTERS = 7  # cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory
 
@@ -24,11 +26,7 @@ _REGISTERS = 7  # cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRe
 class Gpu(fake_cuda.Cuda):
     """A GPU that runs the kernel on the host, when somebody waits for it.
 
-    Attributes:
-        capability: as CuPy writes it.
-        failure: what its compiler or driver raises.
-        maps_registers: whether CUDA does.
-        blocks: of the last launch.
+    `failure` is what its compiler or driver raises, `blocks` are those of the last launch.
     """
 
     def __init__(self, library: Path) -> None:
@@ -106,146 +104,110 @@ def gpu(kernels, monkeypatch):
     assert (machine.allocated, machine.registered) == ({}, {})
 
 
+SETUP = Setup(queues=3, depth=9)
+
+
 @pytest.fixture
-def simulation(controller):
-    return Simulation(controller, Setup(queues=3, depth=9), image=IMAGE, arena_bytes=64 << 20)
+def trial(gpu, controller):
+    return make_trial(Launcher(0), controller)
 
 
-def launches_of(simulation, gpu=0):
-    pairs = simulation.queues.copy()
-    lists = np.array([columns["prp_list_bus"] for columns in simulation.columns])
-    for name in ("prp_list_bus", "commands", "identifiers", "free"):
-        pairs[name] = 0
-    return Launcher(gpu).launches(pairs, lists)
-
-
-def start(launches, simulation, reads, patience_s=120.0):
-    batch, columns = simulation.batch(reads, 8, patience_s)
-    launches.start(batch, **columns)
-
-
-def some_reads(count, simulation):
-    random = np.random.default_rng(count)
-    return place(random, random.integers(1, 20, count), simulation.setup, IMAGE.size)[0]
-
-
-def test_batches_are_read_right_in_a_lane(gpu, simulation):
+def test_batches_are_read_right_in_a_lane(gpu, controller):
     def run():
-        launches = launches_of(simulation, 1)
-        for count in (1, 500, 3):
-            reads = some_reads(count, simulation)
-            start(launches, simulation, reads)
-            status = launches.wait()
-            assert status.tolist() == [0] * count
-            assert simulation.wrong_bytes(reads, status) == 0
-            simulation.arena[:] = 0xEE
-        launches.stop()
+        make_trial(Launcher(1), controller).random_reads_are_right(SETUP, [1, 500, 3], share=8)
 
-    with simulation:
-        run_in_lane(run)
+    run_in_lane(run)
     assert gpu.used == {1}  # no other GPU got a context
-    assert gpu.blocks == simulation.setup.queues
-    assert simulation.refused() == {}
-    assert simulation.counters["commands"] == 504
+    assert gpu.blocks == SETUP.queues
 
 
-def test_a_batch_larger_than_the_memory_for_columns_gets_more(gpu, simulation):
+def test_a_batch_larger_than_the_memory_for_columns_gets_more(gpu, trial):
     random, count = np.random.default_rng(2), 90_000
-    places = np.arange(count) % 100_000 * 512
+    places = np.arange(count) * 512
     reads = Reads(random.integers(0, IMAGE.size >> 9, count), np.ones(count, int), places)
-    with simulation:
-        launches = launches_of(simulation)
+    with trial.simulate(SETUP, count * 512) as simulation:
+        launch = trial.kernel.prepare(simulation, reads)
         before, capacity = sum(size for _, size in gpu.allocated.values()), gpu.capacity
         for room in (0, 3 << 20):  # for the memory of the GPU, or of the host, there is none
             gpu.capacity = room
             with pytest.raises(MemoryError):
-                start(launches, simulation, reads)
+                launch()
         gpu.capacity = capacity
-        start(launches, simulation, reads)
-        status = launches.wait()
+        status = launch().wait()
         assert not status.any()
         assert simulation.wrong_bytes(reads, status) == 0
         assert sum(size for _, size in gpu.allocated.values()) > before
 
 
-def test_a_launch_has_the_statuses_of_its_commands(gpu, simulation):
-    reads = some_reads(400, simulation)
-    bad = np.logical_or.reduce([reads.covers(block) for block in BAD_BLOCKS])
-    with simulation:
-        for block in BAD_BLOCKS:
-            simulation.fault(block, UNRECOVERED)
-        launches = launches_of(simulation)
-        start(launches, simulation, reads)
-        status = launches.wait()
-        start(launches, simulation, reads[np.flatnonzero(~bad)])
-        assert not launches.wait().any()
-    assert status.tolist() == np.where(bad, UNRECOVERED, 0).tolist()
-    assert bad.any()
+def test_a_launch_has_the_statuses_of_its_commands(trial):
+    trial.statuses_reach_their_commands(SETUP)
 
 
-def test_a_launch_says_which_queue_pair_it_has_given_up(gpu, simulation):
-    reads = some_reads(400, simulation)
-    with simulation:
-        simulation.fault(int(reads.slba[3]), NEVER)
-        launches = launches_of(simulation)
-        start(launches, simulation, reads, patience_s=0.2)
-        assert launches.wait()[3] == layout.NOT_DONE
+@contextmanager
+def prepared(trial, *stuck, **options):
+    """Launches, and what starts them with reads; those with the numbers `stuck` never complete."""
+    reads, size = some_reads(SETUP, 400)
+    with trial.simulate(SETUP, size) as simulation:
+        for number in stuck:
+            simulation.fault(int(reads.slba[number]), NEVER)
+        launch = trial.kernel.prepare(simulation, reads, **options)
+        (launches,) = trial.kernel._launches.values()
+        yield launches, launch
+
+
+def test_a_launch_says_which_queue_pair_it_has_given_up(trial):
+    with prepared(trial, 3, patience_s=0.2) as (launches, launch):
+        assert launch().wait()[3] == layout.NOT_DONE
     assert layout.TIMED_OUT in launches.pairs["fault"]
     assert (launches.pairs["in_flight"] > 0).tolist() == (launches.pairs["fault"] > 0).tolist()
 
 
-def test_a_stopped_launch_leaves_its_commands_in_flight(gpu, simulation):
-    reads = some_reads(400, simulation)
-    with simulation:
-        simulation.fault(int(reads.slba[3]), NEVER)
-        launches = launches_of(simulation)
-        start(launches, simulation, reads)
-        launches.stop()
+def test_a_stopped_launch_leaves_its_commands_in_flight(trial):
+    with prepared(trial, 3) as (launches, launch):
+        launch().stop()
         assert layout.STOPPED in launches.pairs["fault"]
         assert launches.pairs["in_flight"].sum() > 0
 
 
-def test_launches_go_on_after_a_stop_without_a_launch(gpu, simulation):
-    launches = launches_of(simulation)
-    launches.stop()
-    assert not launches.pairs["fault"].any()
-    assert (launches.pairs["depth"] == simulation.setup.depth).all()
-    with simulation:
-        start(launches, simulation, some_reads(400, simulation))
-        assert not launches.wait().any()
+def test_launches_go_on_after_a_stop_without_a_launch(trial):
+    with prepared(trial) as (launches, launch):
+        launches.stop()
+        assert not launches.pairs["fault"].any()
+        assert launches.pairs["depth"].tolist() == [SETUP.depth] * SETUP.queues
+        assert not launch().wait().any()
 
 
 illegal_address = partial(fake_cuda.CUDARuntimeError, "cudaErrorIllegalAddress")
 is_an_error = partial(pytest.raises, OSError, match="GPU 0 has failed .* cudaErrorIllegalAddress")
 
 
-def test_a_gpu_that_fails_during_a_launch_is_an_error(gpu, simulation):
-    launches = launches_of(simulation)
-    start(launches, simulation, some_reads(3, simulation))
-    gpu.failure = illegal_address()
-    with is_an_error():
-        launches.wait()
-    gpu.failure = None
+def test_a_gpu_that_fails_during_a_launch_is_an_error(gpu, trial):
+    with prepared(trial) as (launches, launch):
+        launch()
+        gpu.failure = illegal_address()
+        with is_an_error():
+            launches.wait()
+        gpu.failure = None
 
 
-def test_launches_cannot_be_made_on_a_gpu_that_has_failed(gpu, simulation, monkeypatch):
+def test_launches_cannot_be_made_on_a_gpu_that_has_failed(gpu, trial, monkeypatch):
     def fail(*_):
         raise illegal_address()
 
     monkeypatch.setattr(gpu, "memcpyAsync", fail)
     fake_cuda.install(monkeypatch, gpu)
     with is_an_error():
-        launches_of(simulation)
+        trial.statuses_reach_their_commands(SETUP)
 
 
-def test_a_launch_that_cuda_refuses_is_an_error(gpu, simulation):
-    launches = launches_of(simulation)
-    gpu.failure = RuntimeError("cudaErrorIllegalAddress")  # of the driver
-    with is_an_error():
-        start(launches, simulation, some_reads(3, simulation))
-    gpu.failure = None
-    launches.stop()
-    assert not launches.pairs["fault"].any()
+def test_a_launch_that_cuda_refuses_is_an_error(gpu, trial):
+    with prepared(trial) as (launches, launch):
+        gpu.failure = RuntimeError("cudaErrorIllegalAddress")  # of the driver
+        with is_an_error():
+            launch()
+        gpu.failure = None
+        launches.stop()
+        assert not launches.pairs["fault"].any()
 
 
 @pytest.mark.parametrize("capability", ["61", "52"])

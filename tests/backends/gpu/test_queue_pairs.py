@@ -106,28 +106,6 @@ def test_queue_pairs_that_are_refused_are_named_and_none_is_left(
     assert controller.queues == {}
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_a_failure_or_ctrl_c_while_they_are_made_leaves_none(memory, number):
-    for failure in (0x006, KeyboardInterrupt()):
-        controller = Controller()
-        controller.fails[number] = failure
-        with pytest.raises((OSError, KeyboardInterrupt)):
-            make(controller)
-        assert controller.queues == {}
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_deleting_goes_on_after_ctrl_c(memory, number):
-    controller = Controller()
-    pairs = make(controller)
-    controller.fails[4 + number] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        pairs.close()
-    assert pairs.close()
-    assert controller.queues == {}
-    assert controller.log == [5, 1, 5, 1, 0, 4, 0, 4]
-
-
 @pytest.mark.parametrize("failure", [0x00C, None])
 def test_memory_of_queues_that_cannot_be_deleted_is_kept(memory, kept, failure):
     controller = Controller()

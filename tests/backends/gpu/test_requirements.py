@@ -1,6 +1,5 @@
 """What the doctor says about GPUs: on trees of dev, proc and sys that the tests make."""
 
-import json
 import os
 from itertools import product
 
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 
 from dali_storage.backends.gpu.requirements import list_gpus
 from dali_storage.backends.linux import pci
-from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.cli import doctor
 from dali_storage.contract import cuda
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
@@ -43,6 +40,10 @@ SUBMITS = f"{MODEL}, submits reads into host memory to {NVME} (one switch)"
 NVIDIA_FS = "nvidia-fs, for DALI's own readers.numpy(device='gpu')"
 P2PDMA = "PCI P2PDMA of driver and kernel, for DALI's own readers.numpy(device='gpu')"
 BOTH = (P2P, SUBMITS)
+
+
+def both(reason):
+    return dict.fromkeys(BOTH, reason)
 
 
 class Machine(GpuMachine):
@@ -82,6 +83,7 @@ UIO = "needs the driver uio_pci_generic"
 BIND = f"driverctl --nosave set-override {NVME} uio_pci_generic"
 SWITCH_BAR = "switch on Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
 NO_IOMMU = "boot with iommu=pt, or with the IOMMU off (intel_iommu=off, amd_iommu=off)"
+TRANSLATED = both(f"needs no address translation of {NVME} by the IOMMU")
 ACS = {
     f"{FUNCTIONS}/{above}/config": capabilities((0x0001, 0xFFFF, 0x140), (0x000D, bits, 0))
     for above, bits in ((ABOVE_GPU, 0b00100), (ABOVE_NVME, 0b01000))
@@ -117,46 +119,26 @@ def group(address):
         ),
         (
             {known.LOCKDOWN: "none [integrity] confidentiality\n"},
-            dict.fromkeys(BOTH, "needs no kernel lockdown (integrity)"),
+            both("needs no kernel lockdown (integrity)"),
             "switch Secure Boot off",
         ),
         (
             {known.MEMORY: FILES[known.MEMORY].replace("512", "511")},
-            dict.fromkeys(BOTH, "needs 512 hugepages of 2 MiB, not 511"),
+            both("needs 512 hugepages of 2 MiB, not 511"),
             "sysctl vm.nr_hugepages",
         ),
-        ({known.DRIVER: "nvme"}, dict.fromkeys(BOTH, UIO), f"unmount its file s.*{BIND}"),
-        ({known.DRIVER: None}, dict.fromkeys(BOTH, UIO), BIND),
-        (
-            {known.DRIVER: "vfio-pci"},
-            dict.fromkeys(BOTH, f"{UIO} (P2P by vfio-pci is not supported)"),
-            BIND,
-        ),
-        (
-            {group(GPU): "identity\n", group(NVME): "DMA-FQ\n"},
-            dict.fromkeys(BOTH, f"needs no address translation of {NVME} by the IOMMU"),
-            NO_IOMMU,
-        ),
-        (
-            {group(GPU): "DMA\n"},
-            dict.fromkeys(BOTH, f"needs no address translation of {GPU} by the IOMMU"),
-            NO_IOMMU,
-        ),
-        (
-            {group(NVME): None},  # a group without a type
-            dict.fromkeys(BOTH, f"needs no address translation of {NVME} by"),
-            NO_IOMMU,
-        ),
+        ({known.DRIVER: "nvme"}, both(UIO), f"unmount its file s.*{BIND}"),
+        ({known.DRIVER: None}, both(UIO), BIND),
+        ({known.DRIVER: "vfio-pci"}, both(f"{UIO} (P2P by vfio-pci is not supported)"), BIND),
+        ({group(GPU): "identity\n", group(NVME): "DMA-FQ\n"}, TRANSLATED, NO_IOMMU),
+        ({group(GPU): "DMA\n"}, both(f"needs no address translation of {GPU} by"), NO_IOMMU),
+        ({group(NVME): None}, TRANSLATED, NO_IOMMU),  # a group without a type
         (
             ACS,
-            dict.fromkeys(BOTH, f"needs no ACS redirection by {ABOVE_GPU}, {ABOVE_NVME}"),
+            both(f"needs no ACS redirection by {ABOVE_GPU}, {ABOVE_NVME}"),
             f"setpci -s {ABOVE_GPU} ECAP_ACS+6.w=0:1c; setpci -s {ABOVE_NVME} ECAP_ACS+6.w=0:1c",
         ),
-        (
-            {known.NVIDIA_FS: None},
-            {NVIDIA_FS: "needs the module nvidia-fs"},
-            "modprobe nvidia-fs",
-        ),
+        ({known.NVIDIA_FS: None}, {NVIDIA_FS: "needs the module nvidia-fs"}, "modprobe nvidia-fs"),
         ({known.SYMBOLS: None}, {P2PDMA: "needs CONFIG_PCI_P2PDMA"}, "boot Linux 6.2 or newer"),
         ({known.PARAMS: None}, {P2PDMA: "needs a static BAR1"}, "options nvidia NVreg_Registry"),
         (
@@ -188,7 +170,7 @@ def test_a_row_names_all_that_is_missing_at_once(machine):
 def test_without_root_the_rows_say_root(machine, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     machine.change({f"{FUNCTIONS}/{ABOVE_GPU}/config": bytes(64)})  # all that the kernel shows
-    assert machine.broken() == dict.fromkeys(BOTH, ("needs root", "run as root"))
+    assert machine.broken() == both(("needs root", "run as root"))
 
 
 def test_a_read_only_sysfs_is_named(machine, monkeypatch):
@@ -202,7 +184,7 @@ def test_a_read_only_sysfs_is_named(machine, monkeypatch):
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     expected = ("needs a writable /sys", "start the container with --privileged")
-    assert machine.broken() == dict.fromkeys(BOTH, expected)
+    assert machine.broken() == both(expected)
 
 
 def test_without_the_driver_every_row_says_so(machine):
@@ -219,7 +201,7 @@ def test_without_cupy_every_row_says_what_to_install(machine, monkeypatch):
         raise BackendUnavailable("no cupy", "pip install it")
 
     monkeypatch.setattr(cuda, "require", refuse)
-    rows = dict.fromkeys(BOTH, ("needs CUDA by CuPy", "pip install it"))
+    rows = both(("needs CUDA by CuPy", "pip install it"))
     assert machine.broken() == {LOCKED: ("no cupy", "pip install it")} | rows
 
 
@@ -298,25 +280,6 @@ def test_any_configuration_space_is_read_to_an_end(tmp_path_factory, start, plac
 def test_a_circle_of_capabilities_is_read_to_an_end(machine):
     machine.change({f"{FUNCTIONS}/{ABOVE_GPU}/config": capabilities((1, 0, 0x100))})
     assert machine.broken() == {}
-
-
-def test_the_doctor_prints_every_row_with_its_reason(machine, monkeypatch, capsys):
-    machine.change({known.MODULE: None})
-    monkeypatch.setattr(
-        XnvmeBlockReader, "devices", classmethod(lambda cls: list_gpus(str(machine.base)))
-    )
-    monkeypatch.setenv("COLUMNS", "400")
-    doctor.main(["--json"])
-    devices = json.loads(capsys.readouterr().out)["devices"]
-    shown = {each["kind"]: each for each in devices if each["name"] in (GPU, "cuFile")}
-    assert [*shown] == [LOCKED, P2P, NVIDIA_FS, P2PDMA]
-    assert [each["works"] for each in shown.values()] == [True, False, True, True]
-    assert shown[P2P]["reason"] == "needs /dev/dmabuf_import"
-    assert "modprobe dmabuf_import" in shown[P2P]["remedy"]
-    doctor.main([])
-    text = capsys.readouterr().out
-    assert all(kind in text for kind in shown)
-    assert "modprobe dmabuf_import" in text
 
 
 ANY = [

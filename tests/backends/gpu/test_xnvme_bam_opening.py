@@ -26,15 +26,10 @@ class Machine:
     """A controller, at most one reader of it, and what that has.
 
     Attributes:
-        admin: the controller's admin queue.
-        mapped: whether the registers are mapped.
-        is_open: whether libxnvme has the controller open.
         failing: the name of a step -> what it raises.
         options: what the parts of a reader were given.
         where: the address of a buffer.
         made: the launches of each lane.
-        page_locked: host memory.
-        max_depth: entries of a queue, at most.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +252,3 @@ def test_an_error_of_opening_that_names_a_file_keeps_its_name(machine):
     with pytest.raises(OSError) as caught:
         machine.reader()
     assert caught.value.filename == "/dev/module"
-
-
-def test_a_closed_reader_cannot_make_queues(machine):
-    reader = machine.reader()
-    reader.close()
-    with pytest.raises(ValueError, match="closed"):
-        reader._queues[0].create()

@@ -34,7 +34,6 @@ class Simulation:
     """A controller with queue pairs, an image that it reads, and an arena that it writes to.
 
     Attributes:
-        setup: what was asked for.
         queues: QUEUE_PAIR[setup.queues].
         columns: of each queue pair, the memory at its addresses, by their names in QUEUE_PAIR.
         image: uint8[n], the bytes of the namespace.

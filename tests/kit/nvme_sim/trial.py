@@ -2,13 +2,9 @@
 
 As a program it checks them under ThreadSanitizer, where it is preloaded:
 
-    python -m tests.kit.nvme_sim.trial CONTROLLER PATIENCE_S SECONDS KERNEL...
-
-It prints the exit status for each kernel. What it says of a kernel is in a file beside it.
+    python -m tests.kit.nvme_sim.trial CONTROLLER KERNEL SECONDS
 """
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -26,6 +22,7 @@ from dali_storage.backends.gpu.layout import (
     NOT_DONE,
     PAGE,
     STOPPED,
+    TIMED_OUT,
     UNKNOWN_IDENTIFIER,
 )
 from tests.kit.nvme_sim.host_kernel import HostKernel
@@ -35,17 +32,10 @@ from tests.kit.nvme_sim.simulation import FOREIGN, NEVER, TWICE, UNTOUCHED, Simu
 IMAGE = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8)
 BAD_BLOCKS = range(100, IMAGE.size >> 9, 700)
 UNRECOVERED = DNR | 0x281  # SCT 2h, SC 81h
-LIMIT_S = 600  # for all trials of a kernel
 
 
 class Trial:
-    """A kernel and a controller.
-
-    Args:
-        kernel: submits the reads.
-        controller: the library of the simulated controller.
-        patience_s: of the kernel, where the controller answers.
-    """
+    """A kernel, and the library of the controller to which it submits reads."""
 
     def __init__(self, kernel: HostKernel, controller: Path, patience_s: float = 120.0) -> None:
         self.kernel, self.controller, self.patience_s = kernel, controller, patience_s
@@ -120,6 +110,25 @@ class Trial:
             assert simulation.wrong_bytes(reads, status) == 0
         assert simulation.refused() == {}
 
+    def a_command_that_never_completes_is_given_up(self, setup: Setup, patience_s: float) -> None:
+        """Its queue pair is given up, and others take what that has not taken."""
+        reads, size = some_reads(setup, 300)
+        with self.simulate(setup, size) as simulation:
+            simulation.fault(int(reads.slba[150]), NEVER)
+            status = self.kernel.run(simulation, reads, patience_s=patience_s)
+            faults, left = simulation.queues["fault"], simulation.queues["in_flight"]
+            given_up = faults == TIMED_OUT
+            assert given_up.any()
+            assert (given_up | (faults == NO_FAULT)).all()
+            assert ((left > 0) == given_up).all()
+            # If all queue pairs have given up, commands are left that none has taken.
+            not_done = status == NOT_DONE
+            assert not_done.sum() == left.sum() or given_up.all()
+            assert not_done[150]
+            assert not status[~not_done].any()
+            assert simulation.wrong_bytes(reads, status) == 0
+        assert simulation.refused() == {}
+
     def a_kernel_that_waits_is_stopped(self, setup: Setup, after_s: float) -> None:
         """A command never completes, and the host sets the stop word."""
         reads, size = some_reads(setup, 300)
@@ -153,25 +162,6 @@ def assert_clean(simulation: Simulation, commands: int) -> None:
     assert simulation.counters["in_flight"] < simulation.setup.depth
 
 
-def main(controller: str, patience_s: str, seconds: str, *kernels: str) -> None:
-    """Tries each kernel in a process of its own, which ends at the first failure."""
-    for kernel in kernels:
-        child = os.fork()
-        if not child:
-            signal.alarm(LIMIT_S)
-            with open(log_of(kernel), "w") as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-            trial = Trial(HostKernel(Path(kernel)), Path(controller), float(patience_s))
-            return repeat(trial, float(seconds))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-    return None
-
-
-def log_of(kernel: str | Path) -> Path:
-    return Path(f"{kernel}.log")
-
-
 def repeat(trial: Trial, seconds: float) -> None:
     """Repeats all for some time, at least once. Prints how often."""
     end = time.monotonic() + seconds
@@ -193,4 +183,5 @@ def repeat(trial: Trial, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    controller, kernel, seconds = sys.argv[1:]
+    repeat(Trial(HostKernel(Path(kernel)), Path(controller)), float(seconds))

@@ -1,19 +1,13 @@
 """The backend block on /dev/nvmeXn1: hostile layouts, compared with the files."""
 
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import bmap_tools
 from dali_storage.backends.block import BlockReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import MapNotChecked
-from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 from tests.kit.devices import make_file_system, mounted
@@ -25,9 +19,7 @@ from tests.nvme_vm.guest import controllers
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
 @pytest.mark.parametrize("sector", plan.EMPTY)
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
-def test_hostile_layouts_are_read_right(
-    tmp_path: Path, file_system: str, sector: int, partition: bool, request: pytest.FixtureRequest
-) -> None:
+def test_hostile_layouts_are_read_right(tmp_path, file_system, sector, partition, request):
     disk = controllers.disk(plan.EMPTY[sector])
     node = controllers.partition(disk) if partition else controllers.blank(disk)
     make_file_system(file_system, node)
@@ -47,12 +39,12 @@ def test_hostile_layouts_are_read_right(
         assert read(reader, np.arange(len(catalog))) == contents
 
 
-def seed_of(request: pytest.FixtureRequest) -> int:
+def seed_of(request):
     """A seed per test: bytes that an earlier test left on the disk must not look right."""
     return zlib.crc32(request.node.name.encode())
 
 
-def require_layout(bmap: Path, sector: int, start: int) -> None:
+def require_layout(bmap, sector, start):
     """The map describes the expected disk and a hard layout."""
     mapped = bmap_tools.load(bmap)
     device = mapped.device
@@ -61,48 +53,7 @@ def require_layout(bmap: Path, sector: int, start: int) -> None:
     assert len(mapped.extents) > 600
 
 
-def test_a_ram_disk_is_read_right(tmp_path: Path) -> None:
-    catalog, bmap = ram_disk(tmp_path)
-    with (
-        pytest.warns(MapNotChecked, match="not mounted"),
-        BlockReader(catalog, bmap=bmap) as reader,
-    ):
-        expected = read(reader, np.arange(len(catalog)))
-    with mounted(plan.RAM_DISK, tmp_path / "mnt"):
-        assert contents_of(catalog) == expected
-
-
-def ram_disk(directory: Path) -> tuple[Catalog, Path]:
-    """Files on a RAM disk that is no longer mounted, and their map."""
-    make_file_system("ext4", plan.RAM_DISK)
-    with mounted(plan.RAM_DISK, directory / "mnt"):
-        catalog = plant(directory / "mnt", 7)
-        return catalog, make_map(directory / "mnt", directory / "bmap.json")
-
-
-def test_two_controllers_are_read_at_once(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        readers, expected = [], []
-        for sector, serial in plan.EMPTY.items():
-            node = controllers.blank(controllers.disk(serial))
-            make_file_system("ext4", node)
-            stack.enter_context(mounted(node, tmp_path / serial))
-            catalog = plant(tmp_path / serial, sector)
-            bmap = make_map(catalog.root, tmp_path / f"{serial}.json")
-            readers.append(stack.enter_context(BlockReader(catalog, bmap=bmap)))
-            expected.append(contents_of(catalog))
-        assert read_at_once(readers) == [contents for contents in expected for _ in range(2)]
-
-
-def read_at_once(readers: Sequence[Reader]) -> list[list[bytes]]:
-    """The first 20 samples, read by two lanes of each reader at the same time."""
-    turns = [(reader, lane) for reader in readers for lane in (0, 1)]
-    with ThreadPoolExecutor(len(turns)) as pool:
-        jobs = [pool.submit(read, reader, np.arange(20), lane=lane) for reader, lane in turns]
-        return [job.result() for job in jobs]
-
-
-def plant(root: Path, seed: int) -> Catalog:
+def plant(root, seed):
     """20 files of random bytes."""
     random = np.random.default_rng(seed)
     (root / "class").mkdir()

@@ -1,7 +1,5 @@
 """Hostile files on a disk and their map, for the readers that use libxnvme."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +20,7 @@ from tests.nvme_vm.guest.block import require_layout
 class Layout:
     """Hostile files on a disk that is no longer mounted.
 
-    Attributes:
-        node: the device of the file system.
-        disk: the block device of the whole namespace.
-        serial: of the controller.
-        catalog: the files.
-        contents: their contents, as the file system read them.
-        bmap: their map.
+    Its file system is on `node`, and `disk` is the block device of the whole namespace.
     """
 
     node: str
@@ -46,12 +38,6 @@ class Layout:
         """Whether a reader opened like this reads the contents of the files."""
         with self.open(uri, **options) as reader:
             return read(reader, np.arange(len(self.catalog))) == self.contents
-
-    @contextmanager
-    def mounted(self) -> Iterator[None]:
-        """Mount the file system read-only."""
-        with mounted(self.node, self.bmap.parent / "mnt", "ro"):
-            yield
 
 
 def make_layout(directory: Path, sector: int, file_system: str) -> Layout:

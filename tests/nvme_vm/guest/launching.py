@@ -5,14 +5,10 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from dali_storage.backends import xnvme_bam
-from dali_storage.backends.gpu import module, registers
 from dali_storage.contract._types import HostBuffer, address_of
 from tests.kit.nvme_sim.host_launches import HostLaunches
 from tests.nvme_vm.guest import vram
-from tests.nvme_vm.guest.controllers import user_space_driver
 
 
 class HostLauncher:
@@ -35,16 +31,6 @@ class HostLauncher:
                 ((_, there, _),) = vram.VramMemory.machine.parts(at, nbytes)
                 pair["completion_queue"] = there
         return HostLaunches(self.library, pairs, prp_list_bus)
-
-
-@pytest.fixture
-def on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel runs on the processor; with vfio-pci, on registers that libxnvme has mapped."""
-    monkeypatch.setattr(module, "Launcher", HostLauncher)
-    monkeypatch.setattr(xnvme_bam, "cuda_problem", lambda: None)
-    if user_space_driver() == "vfio-pci":
-        monkeypatch.setattr(xnvme_bam, "require_access", lambda address: None)
-        monkeypatch.setattr(registers, "map_registers", registers_of_vfio)
 
 
 def registers_of_vfio(address: str) -> HostBuffer:

@@ -1,11 +1,8 @@
 """What readers promise, on a disk whose controller another driver has meanwhile."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import SIZES, SnapshotReaderTests
 from dali_storage.testing.packing import packed_contents, write_packed
@@ -14,7 +11,6 @@ from tests.kit.layouts import make_map
 from tests.nvme_vm.guest import controllers, ways
 
 CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
-GUARD = 0xA5
 
 
 class DiskPromises(SnapshotReaderTests):
@@ -31,7 +27,7 @@ class DiskPromises(SnapshotReaderTests):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def disk(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    def disk(cls, tmp_path_factory):
         directory = tmp_path_factory.mktemp("promises")
         node, mount = controllers.blank(controllers.disk(cls.serial)), directory / "mnt"
         make_file_system("ext4", node)
@@ -49,9 +45,9 @@ class DiskPromises(SnapshotReaderTests):
             yield
 
     @pytest.fixture
-    def contents(self, packing: str) -> list[bytes]:
+    def contents(self, packing):
         return CONTENTS if packing == "files" else packed_contents()
 
     @pytest.fixture
-    def catalog(self, packing: str) -> Catalog:
+    def catalog(self, packing):
         return self.catalogs[packing]

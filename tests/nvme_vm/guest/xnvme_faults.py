@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_tree
 from dali_storage.testing import read
 from tests.nvme_vm import plan
@@ -22,15 +20,12 @@ from tests.nvme_vm.guest.faults import (
     require_named,
 )
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
-    pytest.mark.usefixtures("driver_without_retries"),
-]
+pytestmark = pytest.mark.usefixtures("driver_without_retries")
 
 STATUS = "NVMe status Unrecovered Read Error (SCT 2h, SC 81h)"
 
 
-def require_status(error: OSError, way: ways.Way) -> None:
+def require_status(error, way):
     """A block device has the kernel's errno, other ways the status."""
     is_disk = way is ways.disk
     assert error.errno == (errno.ENODATA if is_disk else errno.EIO)
@@ -44,15 +39,13 @@ class FaultPromises:
     options: tuple[tuple[str, int], ...] = ()
 
     @pytest.fixture
-    def catalog(self) -> Catalog:
+    def catalog(self):
         return from_tree(self.backend.tree(bmap=BMAP), file_filters="*.bin")
 
-    def open(self, catalog: Catalog, uri: str, retries: int) -> Reader:
+    def open(self, catalog, uri, retries):
         return self.backend(catalog, bmap=BMAP, uri=uri, retries=retries, **dict(self.options))
 
-    def test_a_read_that_fails_once_fails_without_retries(
-        self, catalog: Catalog, way: ways.Way
-    ) -> None:
+    def test_a_read_that_fails_once_fails_without_retries(self, catalog, way):
         fault = known_faults(catalog)[f"not retried {way.__name__}"]
         sample = np.array([fault["sample"]])
         with way(plan.MAPPED) as uri, self.open(catalog, uri, 0) as reader:
@@ -62,9 +55,7 @@ class FaultPromises:
         require_status(error, way)
         require_named(error, fault)
 
-    def test_an_epoch_with_a_bad_sector_and_one_that_fails_once(
-        self, catalog: Catalog, way: ways.Way
-    ) -> None:
+    def test_an_epoch_with_a_bad_sector_and_one_that_fails_once(self, catalog, way):
         faults = known_faults(catalog)
         own = ("bad", f"once {way.__name__}")
         others = [fault["sample"] for kind, fault in faults.items() if kind not in own]

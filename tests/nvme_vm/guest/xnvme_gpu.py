@@ -5,18 +5,13 @@ import gc
 import pytest
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.reader import Reader
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.prefetch import Prefetcher
 from tests.nvme_vm import plan
 from tests.nvme_vm.guest import vram, ways
 from tests.nvme_vm.guest.promises import DiskPromises
 
-pytestmark = [
-    ways.ONLY_MAIN,
-    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
-]
+pytestmark = ways.ONLY_MAIN
 
 
 class TestPromises(DiskPromises):
@@ -24,9 +19,7 @@ class TestPromises(DiskPromises):
     batches = 100
 
     @pytest.mark.parametrize("depth", [1, 3])
-    def test_batches_are_read_ahead(
-        self, catalog: Catalog, contents: list[bytes], depth: int
-    ) -> None:
+    def test_batches_are_read_ahead(self, catalog, contents, depth):
         order = Order(len(catalog), 5, OrderOptions(random_shuffle=True, seed=2))
         machine = vram.VramMemory.machine
         assert machine is not None
@@ -41,5 +34,5 @@ class TestPromises(DiskPromises):
         gc.collect()
         assert not machine.allocated
 
-    def open(self, catalog: Catalog) -> Reader:
+    def open(self, catalog):
         return XnvmeBlockReader(catalog, bmap=self.bmap, uri=self.function)

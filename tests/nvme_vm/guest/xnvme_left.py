@@ -1,7 +1,6 @@
 """A controller is bound to the kernel's driver while memory of its reader is still alive."""
 
 import gc
-from pathlib import Path
 
 import pytest
 
@@ -10,13 +9,10 @@ from tests.nvme_vm import plan
 from tests.nvme_vm.guest import ways
 from tests.nvme_vm.guest.xnvme_namespaces import filled
 
-pytestmark = [
-    ways.ONLY_MAIN,
-    pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked"),
-]
+pytestmark = ways.ONLY_MAIN
 
 
-def test_a_controller_is_not_touched_while_memory_of_its_reader_is_alive(tmp_path: Path) -> None:
+def test_a_controller_is_not_touched_while_memory_of_its_reader_is_alive(tmp_path):
     layout = filled(tmp_path / "mnt", plan.TWO_NAMESPACES)
     with ways.address(plan.TWO_NAMESPACES) as function:
         with layout.open(function) as reader:

@@ -1,7 +1,6 @@
 """Several namespaces on a controller, and namespaces with metadata or zones."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +14,8 @@ from tests.nvme_vm.guest import controllers, ways
 from tests.nvme_vm.guest.block import plant
 from tests.nvme_vm.guest.hostile import Layout
 
-pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MapNotChecked")
 
-
-def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:
+def filled(directory, serial, nsid=1):
     node = controllers.disk(serial, nsid)
     make_file_system("ext4", node)
     with mounted(node, directory):
@@ -28,7 +25,7 @@ def filled(directory: Path, serial: str, nsid: int = 1) -> Layout:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
+def both(tmp_path_factory):
     """The two namespaces of a controller: equally large, with different files."""
     directory = tmp_path_factory.mktemp("both")
     return [filled(directory / str(nsid), plan.TWO_NAMESPACES, nsid) for nsid in (1, 2)]
@@ -36,7 +33,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
 
 @pytest.mark.parametrize("nsid", [1, 2])
 @ways.ALL
-def test_the_requested_namespace_is_read(both: list[Layout], nsid: int, way: ways.Way) -> None:
+def test_the_requested_namespace_is_read(both, nsid, way):
     ours, other = both[nsid - 1], both[2 - nsid]
     options = {"nsid": nsid} if way in (ways.address, ways.gpu) else {}
     with way(plan.TWO_NAMESPACES, nsid) as uri:
@@ -46,7 +43,7 @@ def test_the_requested_namespace_is_read(both: list[Layout], nsid: int, way: way
 
 
 @ways.ONLY_MAIN
-def test_a_missing_namespace_is_refused(both: list[Layout]) -> None:
+def test_a_missing_namespace_is_refused(both):
     with (
         ways.address(plan.TWO_NAMESPACES) as function,
         pytest.raises(ValueError, match=f"nsid 3: {function} has no such namespace"),
@@ -55,15 +52,13 @@ def test_a_missing_namespace_is_refused(both: list[Layout]) -> None:
 
 
 @pytest.fixture(scope="module")
-def separate(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def separate(tmp_path_factory):
     """A disk with separate metadata."""
     return filled(tmp_path_factory.mktemp("separate") / "1", plan.SEPARATE)
 
 
 @ways.ALL
-def test_a_namespace_with_separate_metadata_is_read_by_its_block_device_only(
-    separate: Layout, way: ways.Way
-) -> None:
+def test_a_namespace_with_separate_metadata_is_read_by_its_block_device_only(separate, way):
     with way(plan.SEPARATE) as uri:
         if way is ways.disk:
             assert separate.is_read_right(uri)
@@ -71,7 +66,7 @@ def test_a_namespace_with_separate_metadata_is_read_by_its_block_device_only(
             assert "has metadata beside its logical blocks" in str(refusal(separate, uri))
 
 
-def claim(layout: Layout, serial: str, bmap: Path) -> Layout:
+def claim(layout, serial, bmap):
     """A layout whose map says that its file system is on another disk."""
     mapped = bmap_tools.load(layout.bmap)
     there = device.examine(controllers.disk(serial))
@@ -80,14 +75,14 @@ def claim(layout: Layout, serial: str, bmap: Path) -> Layout:
     return dataclasses.replace(layout, bmap=bmap)
 
 
-def refusal(layout: Layout, uri: str) -> Exception:
+def refusal(layout, uri):
     with pytest.raises((ValueError, StaleMapError)) as caught:
         layout.open(uri)
     return caught.value.with_traceback(None)
 
 
 @ways.ALL
-def test_zones_are_refused(both: list[Layout], tmp_path: Path, way: ways.Way) -> None:
+def test_zones_are_refused(both, tmp_path, way):
     zoned = controllers.disk(plan.ZONED)
     run("blkzone", "reset", zoned)
     # A copy of the superblock, so that the file system looks like the mapped one.
@@ -100,9 +95,7 @@ def test_zones_are_refused(both: list[Layout], tmp_path: Path, way: ways.Way) ->
 
 
 @ways.ALL
-def test_metadata_between_blocks_is_refused(
-    both: list[Layout], tmp_path: Path, way: ways.Way
-) -> None:
+def test_metadata_between_blocks_is_refused(both, tmp_path, way):
     forged = claim(both[0], plan.EXTENDED, tmp_path / "bmap.json")
     with way(plan.EXTENDED) as uri:
         error = refusal(forged, uri)
