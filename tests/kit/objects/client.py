@@ -54,16 +54,16 @@ class FaultServer:
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         """`certificate` and its key, both PEM: the server speaks TLS."""
-        command = [sys.executable, "-m", f"{__package__}.fault_server", *(certificate or ())]
+        command = [sys.executable, "-m", f"{__package__}.fault_server"]
+        command += ["--certificate", *map(str, certificate)] if certificate else []
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         assert self._process.stdout
-        self._port = int(self._process.stdout.readline())
-        self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        self.url = self._process.stdout.readline().strip()
+        self._connection = http.client.HTTPConnection(self.url.rpartition("/")[2], timeout=60)
         self._connection.connect()
         self._lock = threading.Lock()
-        self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self._port}"
         self.environment = environment(self.url)
 
     def _request(self, method: str, target: str, body: bytes) -> bytes:

@@ -1,11 +1,13 @@
 """A small S3 server that fails on demand: the oracle of what a client must survive.
 
-    python -m tests.kit.objects.fault_server [CERTIFICATE KEY]
+    python -m tests.kit.objects.fault_server [--certificate CERTIFICATE KEY]
+    python -m tests.kit.objects.fault_server --root ROOT --latency 0.03 --tail 0.01
 
-It listens on a port of 127.0.0.1, prints its number, and ends when its standard input does. It is a
+It listens on a port of 127.0.0.1, prints its URL, and ends when its standard input does. It is a
 process of its own: a thread would share the interpreter lock with the client whose time is taken.
 Path style; signatures are not checked. `client.FaultServer` starts and controls it; its requests
-have methods of their own, so that no key is taken.
+have methods of their own, so that no key is taken. The second command is for measurements, until
+Ctrl-C: each directory in ROOT is a bucket.
 
 Faults are named in `FAULTS` and `ERRORS`. The text of errors is that of S3:
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -13,6 +15,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -20,11 +23,12 @@ import random
 import signal
 import ssl
 import sys
-import time
 import urllib.parse
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -54,7 +58,7 @@ ERRORS = {
     "region-400": (400, "AuthorizationHeaderMalformed"),
     "signature": (403, "SignatureDoesNotMatch"),
 }
-"""Status and code of the errors, by the fault's name. `arg` is the value of Retry-After."""
+"""Status and code of the errors, by the fault's name."""
 
 FAULTS = {
     "cut": "half of the body, then the connection is closed",
@@ -106,7 +110,6 @@ class Request:
             "bucket/prefix".
         headers: those that came, in lower case.
         query: those of the URL.
-        time: seconds, when it came (`time.monotonic()`).
         under_way: how many were being answered then, this one included.
         fault: what was done to it, or "".
     """
@@ -115,7 +118,6 @@ class Request:
     key: str
     headers: dict[str, str]
     query: dict[str, str]
-    time: float
     under_way: int
     fault: str = ""
 
@@ -126,7 +128,7 @@ class State:
 
     buckets: dict[str, Bucket] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    log: list[Request] = field(default_factory=list)
+    log: deque[Request] = field(default_factory=deque)
     latency: float = 0.0
     page: int = 1000
     under_way: int = 0
@@ -167,14 +169,14 @@ class Answer(Exception):  # noqa: N818  (it ends the handling of a request)
         super().__init__("\r\n".join(lines).encode("latin1"), body)
 
 
-def error(mode: str, arg: Any = None, resource: str = "") -> Answer:
+def error(mode: str, resource: str) -> Answer:
     status, code = ERRORS[mode]
     extra = "<Region>eu-central-1</Region>" if mode.startswith("region") else ""
     body = (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code>'
         f"<Message>injected</Message><Resource>{escape(resource)}</Resource>{extra}</Error>"
     )
-    headers = {"Content_Type": "application/xml"} | ({"Retry_After": str(arg)} if arg else {})
+    headers = {"Content_Type": "application/xml"}
     if mode.startswith("region"):
         headers["x_amz_bucket_region"] = "eu-central-1"
     return Answer(status, body.encode("utf8", "surrogateescape"), **headers)
@@ -229,7 +231,7 @@ class Server:
             key = f"{key.strip('/')}/{query.get('prefix', '')}"
         state = self._state
         state.under_way += 1
-        request = Request(kind, key, headers, query, time.monotonic(), state.under_way)
+        request = Request(kind, key, headers, query, state.under_way)
         if kind in ("GET", "HEAD", "LIST"):
             state.log.append(request)
         try:
@@ -249,7 +251,7 @@ class Server:
         if self._state.latency or mode == "slow":
             await self._state.pause(self._state.latency + (arg if mode == "slow" else 0))
         if mode in ERRORS:
-            raise error(mode, arg, request.key)
+            raise error(mode, request.key)
         if mode == "redirect":
             same = urllib.parse.quote(f"/{request.key}", errors="surrogateescape")
             raise Answer(307, Location=arg or same)
@@ -260,7 +262,7 @@ class Server:
         if request.kind == "PUT":
             self._state.buckets.setdefault(name, Memory())
         if name not in self._state.buckets:
-            raise error("no-bucket", resource=name)
+            raise error("no-bucket", name)
         bucket = self._state.buckets[name]
         if request.kind == "LIST":
             self._list(bucket, name, request.query, mode)
@@ -284,11 +286,11 @@ class Server:
         try:
             whole, etag = bucket.get(key)
         except PermissionError:
-            raise error("403", resource=request.key) from None
+            raise error("403", request.key) from None
         except OSError:  # none, or a directory
-            raise error("404", resource=request.key) from None
+            raise error("404", request.key) from None
         if request.headers.get("if-match", etag) not in (etag, "*"):
-            raise error("412", resource=request.key)
+            raise error("412", request.key)
         headers, status, start, end = {}, 200, 0, len(whole)
         if "range" in request.headers and mode != "no-range":
             start, end = _range(request.headers["range"], len(whole))
@@ -422,19 +424,33 @@ CONTROLS: dict[str, Callable[[Server, Any], Any]] = {
 }
 
 
-async def main(*certificate: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a test that interrupts itself
-    context = None
-    if certificate:
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--certificate", nargs=2, default=())
+    parser.add_argument("--root", type=Path, help="for measurements: its directories are buckets")
+    parser.add_argument("--latency", type=float, default=0.0, help="of each answer, in seconds")
+    parser.add_argument("--tail", type=float, default=0.0, help="the part that takes 0.5 s longer")
+    given, context, server = parser.parse_args(), None, Server()
+    if given.certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(*certificate)
+        context.load_cert_chain(*given.certificate)
     listener = await asyncio.start_server(
-        Server().connection, "127.0.0.1", 0, limit=1 << 22, backlog=1024, ssl=context
+        server.connection, "127.0.0.1", 0, limit=1 << 22, backlog=1024, ssl=context
     )
-    print(listener.sockets[0].getsockname()[1], flush=True)
+    if not given.root:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a test that interrupts itself
+    port = listener.sockets[0].getsockname()[1]
+    print(f"http{'s' * bool(context)}://127.0.0.1:{port}", flush=True)
+    if given.root:
+        slow = Fault("slow", 1 << 60, 0.5, chance=given.tail)
+        server._state = State(faults=[slow], log=deque(maxlen=1000), latency=given.latency)
+        for folder in given.root.iterdir():
+            server._state.buckets[folder.name] = Directory(os.fsencode(folder))
+        await listener.serve_forever()
     await asyncio.to_thread(sys.stdin.read)  # until the test has gone
     os._exit(0)  # with whatever is under way
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())
