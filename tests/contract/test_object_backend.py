@@ -11,6 +11,7 @@ import pytest
 
 from dali_storage import Catalog, ObjectReplacedError, Reader
 from dali_storage.testing import ObjectTests
+from tests.kit.objects.client import Served
 
 
 class WebReader(Reader):
@@ -57,19 +58,11 @@ class WebReader(Reader):
 
 
 @pytest.mark.long  # a connection for each sample; make test has ObjectTests of object-store
-class TestWebReader(ObjectTests):
+class TestWebReader(Served, ObjectTests):
     batches = 20
-
-    @pytest.fixture(autouse=True)
-    def bucket(self, server, directory):
-        self.server, self.directory_served = server, directory
-        server.serve("data", directory)
 
     def open(self, catalog):
         return WebReader(catalog)
 
     def published(self, catalog):
         return replace(catalog, root=f"{self.server.url}/data".encode())
-
-    def file(self, catalog, sample):
-        return self.directory_served / os.fsdecode(catalog.name(sample))

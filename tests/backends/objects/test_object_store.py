@@ -1,19 +1,14 @@
 """The backend of objects, over a server that fails on demand. Containers: test_containers.py."""
 
 import gc
-import hashlib
 import os
 import random
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,49 +22,30 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import ObjectTests, RangeTests, read
 from tests.kit.dali import build
 from tests.kit.interrupts import is_interrupted
-from tests.kit.objects.client import FOR_EVER
+from tests.kit.objects.client import CONTENTS, FOR_EVER, Served, publish, unlisted
 from tests.kit.objects.fault_server import ERRORS, FAULTS
 from tests.kit.paths import ROOT
+from tests.kit.process import alone, resident
 from tests.kit.tiers import by_tier
 
 
-class TestObjects(RangeTests, ObjectTests):
+class TestObjects(Served, RangeTests, ObjectTests):
     """Objects that are not listed: asked for their sizes and versions at first use."""
 
     batches = 300
 
-    @pytest.fixture(autouse=True)
-    def bucket(self, server, directory):
-        self.server, self.directory_served = server, directory
-        server.serve("data", directory)
-
     def open(self, catalog):
         return ObjectStoreReader(catalog)
 
-    def published(self, catalog):
-        return replace(catalog, root=b"s3://data")
 
-    def file(self, catalog, sample):
-        return self.directory_served / os.fsdecode(catalog.name(sample))
-
-
-CONTENTS = [
-    np.random.default_rng(number).bytes(size)
-    for number, size in enumerate([100_000, 1, 0, 4096, 70_001, 5, 65_536, 99, 30_000, 12_345] * 2)
-]
 BAD = 3  # the sample that fails in these tests
 ALL = np.arange(len(CONTENTS))
 
 
 def put_all(server, contents=CONTENTS):
     """Objects, and the catalog that a listing would give."""
-    for number, content in enumerate(contents):
-        put(server, number, content)
     names = [b"%02d.jpg" % number for number in range(len(contents))]
-    etags = [b'"%s"' % hashlib.md5(content).hexdigest().encode() for content in contents]
-    sizes = np.array([len(content) for content in contents], np.int64)
-    catalog = Catalog.from_names(names, range(len(names)), b"s3://data")
-    return replace(catalog, sizes=sizes, versions=np.array(etags))
+    return publish(server.put, Catalog.from_names(names, range(len(names)), b"s3://data"), contents)
 
 
 def put(server, number, content):
@@ -91,54 +67,6 @@ def catalog(server):
     return put_all(server)
 
 
-def unlisted(catalog):
-    return replace(catalog, sizes=None, versions=None)
-
-
-@pytest.mark.parametrize(
-    ("mode", "arg"),
-    [("503", None), ("cut", None), ("short", None), ("longer", None), ("stall", 60), ("slow", 60)],
-)
-def test_a_request_whose_failure_may_pass_is_made_again(server, catalog, mode, arg):
-    with ObjectStoreReader(catalog, timeout=0.5 if arg else 60) as reader:
-        server.fail(mode, 2, arg, key="data/00.jpg")
-        assert read(reader, ALL, catalog) == CONTENTS
-    tries = asked(server, 0)
-    assert [entry.fault for entry in tries][:3] == [mode, mode, ""]
-    assert len({entry.headers["if-match"] for entry in tries}) == 1
-
-
-@pytest.mark.parametrize(
-    ("mode", "error", "says", "tries"),
-    [
-        ("403", PermissionError, "access is denied", 1),
-        ("412", ObjectReplacedError, "was replaced", 1),
-        ("foreign-etag", ObjectReplacedError, "was replaced", 1),
-        ("no-etag", ObjectReplacedError, "was replaced", 1),
-        ("cut-swap", ObjectReplacedError, "was replaced", 2),
-    ],
-)
-def test_an_error_that_stays_names_the_object_and_the_others_can_be_read(
-    server, catalog, mode, error, says, tries
-):
-    with ObjectStoreReader(catalog) as reader:
-        server.fail(mode, key=f"data/{BAD:02d}.jpg")
-        with pytest.raises(error, match=says) as caught:
-            read(reader, ALL, catalog)
-        assert caught.value.filename == url()
-        assert len(asked(server)) == tries
-        put(server, BAD, CONTENTS[BAD])
-        assert read(reader, ALL, catalog) == CONTENTS
-
-
-def test_the_option_retry_ends_the_tries(server, catalog):
-    server.fail("500", FOR_EVER, key=f"data/{BAD:02d}.jpg")
-    with ObjectStoreReader(catalog, retry=0) as reader, pytest.raises(OSError, match="500") as it:
-        read(reader, ALL, catalog)
-    assert it.value.filename == url()
-    assert len(asked(server)) == 1
-
-
 def put_container(server, contents, gap):
     """A catalog of ranges of one object, `gap` bytes apart."""
     catalog = unlisted(put_all(server, [b"".join(bytes(gap) + each for each in contents)]))
@@ -147,32 +75,44 @@ def put_container(server, contents, gap):
     return replace(catalog, ranges=Ranges.of_columns(np.zeros_like(starts), starts, sizes))
 
 
+REPLACED = ObjectReplacedError, "was replaced"
+FAULTY = [
+    *((mode, None, "") for mode in ("503", "cut", "short", "longer", "stall", "slow")),
+    *((mode, *REPLACED) for mode in ("412", "foreign-etag", "no-etag", "cut-swap")),
+    *(("403", PermissionError, "access is denied"), ("500", OSError, "500")),  # with retry=0
+]
+
+
 @pytest.mark.parametrize(
-    ("mode", "error", "says"),
+    ("packed", "mode", "error", "says"),
     [
-        ("wrong-size", ObjectReplacedError, "was replaced"),
-        ("foreign-etag", ObjectReplacedError, "was replaced"),
-        ("no-range", OSError, "ignores Range"),
-        ("short", None, ""),
-        ("longer", None, ""),
-        ("cut", None, ""),
+        *((packed, *each) for packed in (False, True) for each in FAULTY),
+        *((True, "wrong-size", *REPLACED), (True, "no-range", OSError, "ignores Range")),
     ],
 )
-def test_an_answer_to_a_range_is_checked(server, mode, error, says):
-    contents = [content for content in CONTENTS if content]
-    catalog = put_container(server, contents, 100_000)
-    with ObjectStoreReader(catalog) as reader:
-        assert read(reader, np.array([1]), catalog) == [contents[1]]
-        server.log(True)
-        server.fail(mode)
+def test_a_failure_that_may_pass_is_made_good_and_another_names_the_object(
+    server, packed, mode, error, says
+):
+    contents, samples = CONTENTS, ALL
+    if packed:
+        contents, samples = [content for content in CONTENTS if content], ALL[:1]
+    make = partial(put_container, gap=100_000) if packed else put_all
+    catalog, waits = make(server, contents), mode in ("stall", "slow")
+    options = {"timeout": 0.5 if waits else 60, "retry": 0 if mode == "500" else 60}
+    server.fail(mode, 1 if error else 2, 60 if waits else None, key="data/00.jpg")
+    with ObjectStoreReader(catalog, **options) as reader:
         if error is None:
-            assert read(reader, np.array([0]), catalog) == [contents[0]]
-            assert len({entry.headers["range"] for entry in asked(server, 0)}) == 1
-            assert len(asked(server, 0)) == 2
+            assert read(reader, samples, catalog) == contents[: len(samples)]
         else:
             with pytest.raises(error, match=says) as caught:
-                read(reader, np.array([0]), catalog)
+                read(reader, samples, catalog)
             assert caught.value.filename == url(0)
+        tries = [entry for entry in asked(server, 0) if entry.kind == "GET"]
+        assert len({(each.headers["if-match"], each.headers.get("range")) for each in tries}) == 1
+        again = [mode, ""] if error is None else [""] if mode == "cut-swap" else []
+        assert [each.fault for each in tries][:3] == [mode, *again]
+        make(server, contents)
+        assert read(reader, np.arange(len(contents)), catalog) == contents
 
 
 @pytest.mark.parametrize(("gap", "requests"), [(32 << 10, 1), ((32 << 10) + 1, 3)])
@@ -272,6 +212,7 @@ def test_the_version_that_one_lane_has_seen_first_counts_for_all(server, catalog
 
 
 def test_listed_objects_are_asked_for_once_and_others_twice(server, catalog):
+    server.fail("no-range", FOR_EVER)  # whole objects need none
     for each, heads in ((catalog, 2), (unlisted(catalog), len(CONTENTS) + 2)):  # two are empty
         server.log(True)
         with ObjectStoreReader(each) as reader:
@@ -308,19 +249,12 @@ def test_the_lane_that_came_first_is_served_first(server, catalog):
         assert max(order[:9]) < 10  # of two requests under way, the later one may be logged first
 
 
-def test_the_option_hedge_makes_a_slow_request_once_more(server, catalog):
-    server.fail("slow", 1, 600, key=f"data/{BAD:02d}.jpg")
-    with ObjectStoreReader(catalog, hedge=0.05) as reader:
-        assert read(reader, ALL[BAD : BAD + 1], catalog) == [CONTENTS[BAD]]
-        assert [entry.fault for entry in asked(server)] == ["slow", ""]
-        server.heal()
-
-
 def test_closing_gives_up_a_request_that_hangs(server, catalog, threads_end, monkeypatch):
     monkeypatch.setattr(requests, "_CLOSING", 0.1)
     reader = ObjectStoreReader(catalog, hedge=0.05, timeout=600)
     server.fail("slow", 1, 600, key=f"data/{BAD:02d}.jpg")
     assert read(reader, ALL[BAD : BAD + 1], catalog) == [CONTENTS[BAD]]
+    assert [entry.fault for entry in asked(server)] == ["slow", ""]
     reader.close()
     reader.close()
     server.heal()  # the last thread ends with its request
@@ -340,34 +274,11 @@ def test_a_pipeline_does_not_wait_for_a_store_that_hangs(server, catalog, thread
     server.heal()
 
 
-def test_a_reader_that_is_closed_while_it_reads_says_so(server, catalog, monkeypatch):
-    monkeypatch.setattr(requests, "_CLOSING", 0.1)
-    with ObjectStoreReader(catalog, retry=600) as reader, ThreadPoolExecutor(2) as threads:
-        server.fail("503", FOR_EVER, key="data/00.jpg")  # it pauses
-        server.fail("slow", 1, 600, key=f"data/{BAD:02d}.jpg")  # it waits for an answer
-        reads = [
-            threads.submit(read, reader, samples, catalog, lane=lane)
-            for lane, samples in enumerate([ALL[:1], ALL[BAD:]])
-        ]
-        server.until(lambda log: {"503", "slow"} <= {entry.fault for entry in log})
-        reader.close()
-        for each in reads:
-            with pytest.raises(OSError, match="the reader was closed"):
-                each.result()
-        server.heal()
-
-
 PROGRAM = """
 import sys
-from nvidia.dali import Pipeline
 from dali_storage import readers
-from dali_storage.contract._types import IntArray
-
-pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
-with pipeline:
-    pipeline.set_outputs(*readers.file(files=sys.argv[1:], labels=[0] * len(sys.argv[1:])))
-data, _ = pipeline.run()
-print(len(data))
+from tests.kit.dali import build
+print(len(build(readers.file, files=sys.argv[1:]).run()[0]))
 """
 
 
@@ -378,129 +289,75 @@ def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(server, c
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
 
 
-MEMORY = """
-import mmap, sys
-from pathlib import Path
-import numpy as np
-from dali_storage.backends.object_store import ObjectStoreReader
-from dali_storage.contract.catalog import Catalog
-from dali_storage.testing import read
-
-batches = int(sys.argv[1])
-resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-catalog = Catalog.from_names([b"%02d.jpg" % i for i in range(20)], range(20), b"s3://data")
-with ObjectStoreReader(catalog, hedge=0.05) as reader:
-    buffer = reader.allocate(1 << 20)
-    for number in range(batches):
-        if number == 50:
-            before = resident()
-        read(reader, np.arange(20), catalog, buffer=buffer)
-    print(resident() - before)
-"""
-
-
+@alone
 def test_the_memory_of_a_reader_does_not_grow(server, catalog):
-    command = [sys.executable, "-c", MEMORY, str(by_tier(100, 400))]
-    grown = int(subprocess.check_output(command, cwd=ROOT))
-    assert grown < 8 << 20  # a batch has 0.8 MB
+    with ObjectStoreReader(catalog, hedge=0.05) as reader:
+        buffer = reader.allocate(1 << 20)
+        for number in range(by_tier(100, 400)):
+            if number == 50:
+                before = resident()
+            read(reader, ALL, catalog, buffer=buffer)
+        assert resident() - before < 8 << 20  # a batch has 0.8 MB
 
 
-class WebServer(BaseHTTPRequestHandler):
-    """Files without ETag, by a server that knows no ranges."""
-
-    protocol_version = "HTTP/1.1"
-    asked: Any = None
-    body, modified, tag = b"a body", "Thu, 01 Jan 2026 00:00:00 GMT", ""
-
-    def do_HEAD(self):
-        time.sleep(0.01 * int(self.path[1:]) if self.path[1:].isdigit() else 0)
-        type(self).asked = self.headers
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.body)))
-        if self.modified:
-            self.send_header("Last-Modified", self.modified)
-        if self.tag:
-            self.send_header("ETag", self.tag)
-        self.end_headers()
-
-    def do_GET(self):
-        self.do_HEAD()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_):
-        pass
+TIME = "Thu, 01 Jan 2026 00:00:01 GMT"  # the server gives the second before
 
 
 @pytest.fixture
-def web():
-    handler = type("Handler", (WebServer,), {})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listener:
-        listener.daemon_threads = True
-        thread = threading.Thread(target=listener.serve_forever, args=(0.02,))
-        thread.start()
-        root = f"http://127.0.0.1:{listener.server_port}"
-        yield handler, Catalog.from_names([b"file"], [0], root.encode())
-        listener.shutdown()
-        thread.join()
+def web(server):
+    """A file of a web server without ETags, and its catalog."""
+    server.put("data/file", b"a body")
+    give_tag(server, None)
+    return Catalog.from_names([b"file"], [0], f"{server.url}/data".encode())
+
+
+def give_tag(server, tag):
+    """All answers have this ETag, or none."""
+    server.heal()
+    for method in ("HEAD", "GET"):
+        server.fail("foreign-etag" if tag else "no-etag", FOR_EVER, tag, on=method)
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "after"),
+    ("tag", "change"),
     [
-        ("modified", WebServer.modified, "Thu, 01 Jan 2026 00:00:01 GMT"),
-        ("body", WebServer.body, b"written within the same second"),
-        ("tag", 'W/"1"', 'W/"2"'),
+        (None, lambda server: server.set(modified=TIME)),
+        (None, lambda server: server.put("data/file", b"written within the same second")),
+        ('W/"1"', lambda server: give_tag(server, 'W/"2"')),
     ],
 )
-def test_without_a_strong_etag_time_size_and_weak_etag_are_compared(web, name, before, after):
-    handler, catalog = web
-    setattr(handler, name, before)
-    with ObjectStoreReader(catalog) as reader:
+def test_without_a_strong_etag_time_size_and_weak_etag_are_compared(server, web, tag, change):
+    give_tag(server, tag)
+    with ObjectStoreReader(web) as reader:
         assert read(reader, np.array([0])) == [b"a body"]
-        assert "If-Match" not in handler.asked
-        setattr(handler, name, after)
+        assert not any("if-match" in request.headers for request in server.log())
+        change(server)
         with pytest.raises(ObjectReplacedError):
             read(reader, np.array([0]))
 
 
-def test_the_first_object_of_a_batch_that_has_no_version_is_named(web):
-    handler, catalog = web
-    handler.modified = ""
-    names = [b"%02d" % number for number in range(10)]  # the last one takes longest
-    catalog = Catalog.from_names(names, range(10), catalog.root)
+def test_the_first_object_of_a_batch_that_has_no_version_is_named(server, web):
+    server.set(modified="")
+    for number in range(10):
+        server.put(f"data/{number}", b"a body")
+    server.heal()
+    server.fail("no-etag", 1, 0.2, on="HEAD", key="data/9")  # its answer is the last one
+    server.fail("no-etag", FOR_EVER, on="HEAD")
+    catalog = Catalog.from_names([b"%d" % number for number in range(10)], range(10), web.root)
     with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match="neither ETag") as it:
         read(reader, np.arange(10)[::-1])
     assert it.value.filename == os.fsdecode(catalog.path(9))
 
 
-def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(web):
-    handler, catalog = web
-    handler.modified = ""
-    with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match="check=False") as it:
+def test_without_a_version_an_object_is_refused_unless_it_is_not_to_be_checked(server, web):
+    server.set(modified="")
+    with ObjectStoreReader(web) as reader, pytest.raises(OSError, match="check=False") as it:
         read(reader, np.array([0]))
-    assert it.value.filename == os.fsdecode(catalog.path(0))
-    with ObjectStoreReader(catalog, check=False) as reader:
-        assert read(reader, np.array([0])) == [b"a body"]
-        handler.body = b"o body"
-        assert read(reader, np.array([0])) == [b"o body"]
-        handler.body = b"longer body"
+    assert it.value.filename == os.fsdecode(web.path(0))
+    with ObjectStoreReader(web, check=False) as reader:
+        for body in (b"a body", b"o body"):
+            server.put("data/file", body)
+            assert read(reader, np.array([0])) == [body]
+        server.put("data/file", b"longer body")
         with pytest.raises(ObjectReplacedError):
             read(reader, np.array([0]))
-
-
-@pytest.mark.parametrize(
-    ("option", "wrong"),
-    [
-        *(("requests", 0), ("requests", 1025), ("lanes", 65), ("timeout", 0), ("timeout", "1")),
-        *(("retry", -1), ("retry", True), ("hedge", 0), ("hedge", "99"), ("hedge", "p95")),
-        *(("check", 1), ("anonymous", "no"), ("endpoint", b"http://host"), ("region", 5)),
-        *(("client_options", "proxy_url"), ("client_options", [1]), ("region", "a b\n")),
-    ],
-)
-def test_a_wrong_option_is_refused_by_name(option, wrong):
-    opens = [partial(ObjectStoreReader, Catalog.from_names([b"x"], [0], b"s3://data"))]
-    if option not in ("requests", "lanes", "hedge"):  # before anything is listed
-        opens.append(ObjectStoreReader.remote)
-    for open_ in opens:
-        with pytest.raises((TypeError, ValueError), match=f"object-store: {option} must be"):
-            open_(**{option: wrong})

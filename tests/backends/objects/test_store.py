@@ -148,12 +148,16 @@ def test_a_bucket_is_opened_once(server, monkeypatch):
         ({"endpoint": "HTTP://h"}, "endpoint must be like"),
         ({"endpoint": "http://h/#x"}, "endpoint must be like"),
         ({"endpoint": b"http://h"}, "endpoint must be like"),
+        ({"region": 5}, "object-store: region must be like"),
+        ({"region": "a b\n"}, "object-store: region must be like"),
+        ({"client_options": "proxy_url"}, "object-store: client_options must be"),
+        ({"client_options": [1]}, "object-store: client_options must be"),
         ({"client_options": {"colour": 1}}, "client_options['colour']"),
         ({"client_options": {"root_certificate": "no"}}, "client_options['root_certificate']"),
     ],
 )
-def test_options(options, says):
-    with pytest.raises(ValueError) as caught:
+def test_wrong_options_are_refused_by_name(options, says):
+    with pytest.raises((TypeError, ValueError)) as caught:
         Stores(**options)
     assert says in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
@@ -11,9 +12,14 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
+from dali_storage import Catalog
 from tests.kit.objects.fault_server import ERRORS, FAULTS, Fault, Request
 from tests.kit.paths import ROOT
 
@@ -39,6 +45,42 @@ def environment(url: str, key_id: str = KEY_ID, secret: str = SECRET) -> dict[st
         "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+CONTENTS = [
+    np.random.default_rng(number).bytes(size)
+    for number, size in enumerate([100_000, 1, 0, 4096, 70_001, 5, 65_536, 99, 30_000, 12_345] * 2)
+]
+
+
+def publish(
+    put: Callable[[str, bytes], object], catalog: Catalog, contents: list[bytes]
+) -> Catalog:
+    """Put the objects of a catalog of s3://; returns it as a listing would give it."""
+    for sample, content in enumerate(contents):
+        put(os.fsdecode(catalog.path(sample)).removeprefix("s3://"), content)
+    etags = [b'"%s"' % hashlib.md5(content).hexdigest().encode() for content in contents]
+    sizes = np.array([len(content) for content in contents], np.int64)
+    return replace(catalog, sizes=sizes, versions=np.array(etags))
+
+
+def unlisted(catalog: Catalog) -> Catalog:
+    return replace(catalog, sizes=None, versions=None)
+
+
+class Served:
+    """What tests of a backend share: the server publishes the files of a test's directory."""
+
+    @pytest.fixture(autouse=True)
+    def serve(self, server: FaultServer, directory: Path) -> None:
+        self.server, self.served = server, directory
+        server.serve("data", directory)
+
+    def published(self, catalog: Catalog) -> Catalog:
+        return replace(catalog, root=b"s3://data")
+
+    def file(self, catalog: Catalog, sample: int) -> Path:
+        return self.served / os.fsdecode(catalog.name(sample))
 
 
 class FaultServer:
@@ -97,8 +139,8 @@ class FaultServer:
         """No faults any more; what waits for one is answered."""
         self._control("X-HEAL")
 
-    def set(self, **settings: float) -> None:
-        """`latency` of each answer in seconds; `page`: the most keys in a page of a list."""
+    def set(self, **settings: float | str) -> None:
+        """`latency` in seconds, `modified` of all objects, `page`: most keys in one of a list."""
         self._control("X-SET", settings)
 
     def log(self, clear: bool = False) -> list[Request]:

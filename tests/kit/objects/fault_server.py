@@ -63,9 +63,9 @@ ERRORS = {
 FAULTS = {
     "cut": "half of the body, then the connection is closed",
     "cut-swap": "half of the body, then it is closed, and the object is replaced",
-    "foreign-etag": "another ETag",
+    "foreign-etag": "another ETag: `arg`, or one of S3",
     "longer": "a body with one byte more than was asked for",
-    "no-etag": "no ETag",
+    "no-etag": "no ETag, after `arg` seconds",
     "no-range": "the Range is ignored: 200 and the whole object",
     "redirect": "307 to the URL `arg`; without it, to the same one",
     "replace": "the right answer; then the object, or all that were listed, are replaced",
@@ -131,6 +131,7 @@ class State:
     log: deque[Request] = field(default_factory=deque)
     latency: float = 0.0
     page: int = 1000
+    modified: str = "Thu, 01 Jan 2026 00:00:00 GMT"
     under_way: int = 0
     random: random.Random = field(default_factory=lambda: random.Random(0))
     healed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -248,8 +249,9 @@ class Server:
     ) -> None:
         mode, arg = (fault.mode, fault.arg) if fault else ("", None)
         request.fault = mode
-        if self._state.latency or mode == "slow":
-            await self._state.pause(self._state.latency + (arg if mode == "slow" else 0))
+        late = (mode in ("no-etag", "slow") and arg) or 0
+        if self._state.latency or late:
+            await self._state.pause(self._state.latency + late)
         if mode in ERRORS:
             raise error(mode, request.key)
         if mode == "redirect":
@@ -300,11 +302,9 @@ class Server:
         body = whole[start:end] + b"+" * (mode == "longer")
         if mode == "short":
             body = body[: len(body) // 2]
-        if mode != "no-etag":
-            headers["ETag"] = (
-                '"feedfeedfeedfeedfeedfeedfeedfeed"' if mode == "foreign-etag" else etag
-            )
-        headers["Last_Modified"] = "Thu, 01 Jan 2026 00:00:00 GMT"
+        tag = {"no-etag": "", "foreign-etag": arg or f'"{"feed" * 8}"'}.get(mode, etag)
+        told = {"ETag": tag, "Last_Modified": self._state.modified}
+        headers |= {name: value for name, value in told.items() if value}
         answer = Answer(status, body, Accept_Ranges="bytes", **headers)
         if mode in ("cut", "cut-swap", "stall"):
             await self._half(writer, answer, arg if mode == "stall" else None)
