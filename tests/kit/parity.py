@@ -164,7 +164,7 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
     Those are of the samples in containers that have so many each, or in as many files.
     """
     directory.mkdir(exist_ok=True)
-    given = (_of_containers if reader in _WRITERS else _of_files)(reader, directory, counts)
+    given = (of_containers if reader in _WRITERS else _of_files)(reader, directory, counts)
 
     def of_module(module: Any) -> Operator:
         def read(**arguments: Any) -> Any:
@@ -176,7 +176,7 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
     return of_module
 
 
-def _of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
+def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
     files, indexes = _WRITERS[reader](directory, counts)
     if reader == "webdataset":
         return {"paths": files, "index_paths": indexes, "ext": ["n"], "dtypes": types.INT64}
