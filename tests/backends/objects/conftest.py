@@ -1,8 +1,8 @@
-import time
+import os
 
 import pytest
 
-from tests.kit.process import lanes
+from tests.kit.process import lanes, wait_until
 
 
 @pytest.fixture
@@ -21,7 +21,15 @@ def request_threads():
 def threads_end(request_threads):
     """Asserts that the threads for requests end with the test, or soon afterwards."""
     yield
-    until = time.monotonic() + 120
-    while request_threads() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not request_threads()
+    wait_until(lambda: not request_threads())
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home directory with an empty .aws, and nothing in the environment."""
+    for name in [*os.environ]:
+        if name.startswith(("AWS_", "GOOGLE_", "DALI_GCS_", "AZURE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    return tmp_path / ".aws"

@@ -3,13 +3,9 @@
 import gc
 import logging
 import os
-import signal
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -19,11 +15,10 @@ from dali_storage import readers
 from dali_storage.backends.objects.errors import mapped
 from dali_storage.backends.objects.store import Stores
 from dali_storage.contract import registry
-from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
-from tests.kit import paths
+from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.dali import build, take
 from tests.kit.objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
-from tests.kit.process import lanes, started
+from tests.kit.process import lanes, wait_until
 
 COUNT = 12
 CONTENTS = [b"%02d" % number * 50 for number in range(COUNT)]
@@ -48,14 +43,12 @@ def _nothing_is_left(fault_server):
     threads, connections = lanes(), fault_server.connections()
     yield
     fault_server.heal()
-    until = time.monotonic() + 120
-    while time.monotonic() < until:  # obstore closes connections some time later
+
+    def nothing_is_left():  # obstore closes connections some time later
         gc.collect()
-        left = lanes() - threads, fault_server.connections() - connections
-        if left == (set(), set()):
-            return
-        time.sleep(0.02)
-    raise AssertionError(left)
+        return lanes() <= threads and fault_server.connections() <= connections
+
+    wait_until(nothing_is_left)
 
 
 def run(batches=1, **arguments):
@@ -101,65 +94,11 @@ def test_a_bucket_that_is_missing_is_named(store, given):
     assert str(caught.value.filename) == "s3://none/x"
 
 
-@GIVEN
-def test_without_credentials_only_anonymous_readers_work(store, given, monkeypatch):
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(ValueError, match="only AWS_ACCESS_KEY_ID is set"):
-        run(**given)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(PermissionError, match=r"no credentials were found; .*anonymous=True"):
-        run(**given)
-    assert store.log() == []
-    assert len(run(**given, backend_options={"anonymous": True})) == 4
+def test_anonymous_readers_sign_no_request(store, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    assert len(run(**ROOT, backend_options={"anonymous": True})) == 4
     assert not any("authorization" in request.headers for request in store.log())
-
-
-def test_a_root_without_objects_is_refused(store):
-    store.put("data/flat", b"x")
-    for root in ("none", "trai", "flat", "train/a/00.jpg"):
-        with pytest.raises(ValueError, match="no files") as caught:
-            run(file_root=f"s3://data/{root}")
-        assert f"s3://data/{root}" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["s3://data/none.jpg", "s3://data/a//b", "s3:///x"])
-def test_a_name_that_cannot_be_read_is_named(store, name):
-    with pytest.raises((FileNotFoundError, ValueError)) as caught:
-        run(files=[URLS[0], name])
-    assert repr(name) in str(caught.value)
-
-
-@GIVEN
-@pytest.mark.parametrize("change", ["deleted", "replaced"])
-def test_an_object_that_changes_in_mid_epoch_is_named(store, given, change):
-    pipeline = build(readers.file, 2, **given, prefetch_queue_depth=1, pipeline={"seed": 1})
-    got = take(pipeline, 6)  # now all are known
-    last = f"data/{NAMES[-1]}"
-    if change == "deleted":
-        store.delete(last)
-    else:
-        store.put(last, bytes(len(CONTENTS[-1])))
-    with pytest.raises((FileNotFoundError, ObjectReplacedError)) as caught:
-        got += take(pipeline, 6)
-    assert caught.value.filename == URLS[-1]
-    assert isinstance(caught.value, FileNotFoundError) == (change == "deleted")
-    assert {content for content, _ in got} == set(CONTENTS)
-
-
-def test_no_sample_is_lost_by_an_error_that_passes(store):
-    pipeline = build(readers.file, 4, files=URLS)
-    got = take(pipeline, 3)  # now all are known
-    store.fail("403", n=FOR_EVER)
-    with pytest.raises(PermissionError) as caught:
-        for _ in range(20):  # some were read ahead
-            got += take(pipeline, 1)
-    assert caught.value.filename in URLS
-    store.heal()
-    for _ in range(40):  # some had failed by then
-        if len(got) < 5 * COUNT:
-            with suppress(PermissionError):
-                got += take(pipeline, 1)
-    assert [content for content, _ in got] == 5 * CONTENTS
 
 
 @pytest.mark.parametrize("mode", ["503", "cut"])
@@ -168,24 +107,6 @@ def test_a_failure_that_passes_is_not_seen_by_the_user(store, mode):
         store.fail(mode, n=2, on=method)
     assert [content for content, _ in run(3, **ROOT)] == CONTENTS
     assert sum(request.fault == mode for request in store.log()) >= 3
-
-
-def test_ctrl_c_does_not_wait_for_answers(store):
-    store.set(latency=1000)
-    program = (
-        "from tests.kit.dali import build\nfrom dali_storage import readers\n"
-        f"pipeline = build(readers.file, files={URLS!r})\n"
-        "try: pipeline.run()\nexcept KeyboardInterrupt: print('interrupted', flush=True); raise"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with started(command, **pipes, cwd=paths.ROOT) as process:
-        store.until(lambda log: log)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=120)  # of 1,000 seconds
-    assert output == "interrupted\n"
-    assert errors.endswith("KeyboardInterrupt\n")
-    assert SECRET not in errors
 
 
 def test_without_obstore_the_error_says_how_to_install_it(monkeypatch):
@@ -202,19 +123,6 @@ def test_without_obstore_the_error_says_how_to_install_it(monkeypatch):
     with pytest.raises(BackendUnavailable) as caught:
         registry.load("object-store")
     assert caught.value.remedy == "pip install 'dali-storage[object-store]'"
-
-
-def test_a_wrong_option_is_named_without_its_value():
-    for options, says in (
-        ({"secret_access_key": SECRET}, "has no option secret_access_key"),
-        ({"client_options": {"timeout": SECRET}}, "client_options['timeout']"),
-        ({"endpoint": f"http://me:{SECRET}@host"}, "endpoint must be like"),
-        ({"timeout": -1}, "timeout"),
-    ):
-        with pytest.raises((TypeError, ValueError)) as caught:
-            run(files=URLS, backend_options=options)
-        assert says in str(caught.value)
-        assert SECRET not in str(caught.value)
 
 
 # --- secrets --------------------------------------------------------------------------------------

@@ -1,23 +1,10 @@
 """What the doctor says of object stores: where endpoints and credentials come from, no secret."""
 
-import os
-
 import pytest
 
 from dali_storage.backends.objects.store import origins
 
 SECRET = "canary-secret-0123456789"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A home directory, and nothing in the environment."""
-    for name in [*os.environ]:
-        if name.startswith(("AWS_", "GOOGLE_", "DALI_GCS_", "AZURE_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".aws").mkdir()
-    return tmp_path / ".aws"
 
 
 def found():
@@ -31,34 +18,39 @@ def shown(status):
     return status.kind + (f" | {problem.reason} | {problem.remedy}" if problem else "")
 
 
-def test_without_anything_amazon_is_asked():
-    assert found() == {"s3://": "Amazon, credentials: instance metadata, if any"}
+KEYS = f"aws_access_key_id = AK\naws_secret_access_key = {SECRET}\n"
+PAIR = {"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": SECRET}
+LOGIN = "[profile work]\ncredential_process = /bin/false\nendpoint_url = https://s3.example\n"
 
 
-def test_keys_in_the_environment_come_first(home, monkeypatch):
-    (home / "credentials").write_text(
-        f"[default]\naws_access_key_id = AK\naws_secret_access_key = {SECRET}\n"
-    )
-    assert found() == {"s3://": "Amazon, credentials: profile 'default'"}
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AK")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
-    assert found() == {"s3://": "http://127.0.0.1:9000, credentials: environment"}
+@pytest.mark.parametrize(
+    ("variables", "file", "expected"),
+    [
+        ({}, "", "Amazon, credentials: instance metadata, if any"),
+        ({}, f"[default]\n{KEYS}", "Amazon, credentials: profile 'default'"),
+        (
+            PAIR | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000"},
+            f"[default]\n{KEYS}",
+            "http://127.0.0.1:9000, credentials: environment",
+        ),
+        ({"AWS_PROFILE": "work"}, LOGIN, "https://s3.example, credentials: profile 'work'"),
+        (
+            {"AWS_WEB_IDENTITY_TOKEN_FILE": f"/{SECRET}"},
+            "",
+            "Amazon, credentials: AWS_WEB_IDENTITY_TOKEN_FILE",
+        ),
+    ],
+)
+def test_endpoint_and_credentials_come_from_the_environment_or_a_profile(
+    home, monkeypatch, variables, file, expected
+):
+    (home / "config").write_text(file)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert found() == {"s3://": expected}
 
 
-def test_a_profile_that_needs_a_login_is_not_logged_in(home, monkeypatch):
-    (home / "config").write_text(
-        "[profile work]\ncredential_process = /bin/false\nendpoint_url = https://s3.example\n"
-    )
-    monkeypatch.setenv("AWS_PROFILE", "work")
-    assert found() == {"s3://": "https://s3.example, credentials: profile 'work'"}
-
-
-def test_where_a_role_comes_from(monkeypatch):
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", f"/{SECRET}")
-    assert found() == {"s3://": "Amazon, credentials: AWS_WEB_IDENTITY_TOKEN_FILE"}
-
-
+@pytest.mark.usefixtures("home")
 def test_what_is_wrong_is_said(monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     (status,) = found().values()
@@ -74,6 +66,7 @@ def test_what_is_wrong_is_said(monkeypatch):
     assert "there is no profile 'nobody'" in status
 
 
+@pytest.mark.usefixtures("home")
 def test_of_other_stores_the_names_of_their_variables(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", SECRET)

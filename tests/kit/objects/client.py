@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ import pytest
 from dali_storage import Catalog
 from tests.kit.objects.fault_server import ERRORS, FAULTS, Fault, Request
 from tests.kit.paths import ROOT
+from tests.kit.process import wait_until
 
 FOR_EVER = 1_000_000
 """Requests: more than any test makes."""
@@ -149,10 +149,7 @@ class FaultServer:
 
     def until(self, ready: Callable[[list[Request]], object]) -> None:
         """Wait until the log is as a test needs it."""
-        end = time.monotonic() + 120
-        while not ready(self.log()):
-            assert time.monotonic() < end, self.log()
-            time.sleep(0.01)
+        wait_until(lambda: ready(self.log()))
 
     def connections(self) -> set[int]:
         """The ports of the clients that are connected, but for this one."""
