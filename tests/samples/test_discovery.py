@@ -5,7 +5,6 @@ import os
 import random
 import tempfile
 import tracemalloc
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage.samples import discovery
+from tests.kit.bmap.files import as_nobody
 from tests.kit.dali_files import (
     dali_entries,
     dali_entries_or_refusal,
@@ -147,26 +147,13 @@ def test_a_broken_entry_of_the_root_is_named(tmp_path, target, code):
     assert (caught.value.errno, caught.value.filename) == (code, str(tmp_path / "broken"))
 
 
-@contextmanager
-def without_privileges():
-    """As another user, because permissions are nothing to root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def test_an_unreadable_class_is_an_error_unless_it_is_filtered(tmp_path, monkeypatch):
     write(tmp_path, "tree/open/a.jpg")
     write(tmp_path, "tree/closed/a.jpg")
     tmp_path.chmod(0o755)
     (tmp_path / "tree/closed").chmod(0)
     monkeypatch.chdir(tmp_path)  # its parents are closed to other users
-    with without_privileges():
+    with as_nobody():
         assert "Failed to open tree/closed" in dali_error(file_root="tree")
         with pytest.raises(PermissionError) as caught:
             discovery.from_directory("tree")

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import urllib.request
 from email.utils import formatdate
-from pathlib import Path
 
 import obstore
 import pytest
@@ -18,7 +17,6 @@ from obstore.store import AzureStore
 
 from dali_storage import readers
 from dali_storage.contract.errors import ObjectReplacedError
-from tests.kit.containers import write_numbered_tars
 from tests.kit.parity import build, take
 
 pytestmark = [pytest.mark.usefixtures("pipelines_end"), pytest.mark.long]
@@ -102,17 +100,6 @@ def test_an_object_that_is_replaced_is_refused(store):
     with pytest.raises(ObjectReplacedError) as info:
         take(pipeline, 1)
     assert info.value.filename == "az://data/a/1.jpg"
-
-
-def test_containers_are_read(store, tmp_path):
-    (tar,), (index,) = write_numbered_tars(tmp_path, (7,))
-    obstore.put(store, "0.tar", Path(tar).read_bytes())
-    obstore.put(store, "0.idx", Path(index).read_bytes())
-    pipeline = build(
-        readers.webdataset, 7, {}, paths="az://data/0.tar", index_paths="az://data/0.idx", ext="n"
-    )
-    (((samples,),),) = [take(pipeline, 1)]
-    assert [int.from_bytes(data, "little") for _, _, data in samples] == [*range(7)]
 
 
 @pytest.mark.parametrize(("name", "url"), [("key", "az://data/none"), ("container", "az://none/x")])

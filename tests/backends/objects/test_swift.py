@@ -2,8 +2,6 @@
 
 import multiprocessing
 import os
-import urllib.error
-import urllib.request
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
@@ -21,66 +19,37 @@ from tests.backends.objects.test_parity import compare
 from tests.backends.objects.test_store import get
 from tests.kit import parity
 from tests.kit.dali import build, take
+from tests.kit.objects.client import CONTENTS, publish
 from tests.kit.objects.swift_client import SwiftClient
 
 pytestmark = pytest.mark.long
 
-CONTENTS = [
-    np.random.default_rng(number).bytes(size)
-    for number, size in enumerate([100_000, 1, 0, 4096, 70_001, 5, 65_536, 99, 30_000, 12_345])
-]
+CONTENTS = CONTENTS[:10]
 ALL = np.arange(len(CONTENTS))
-BAD = 3  # the sample that is replaced
-
-
-def put_all(swift):
-    """CONTENTS, and the catalog that a listing gives."""
-    keys = [b"%02d.jpg" % number for number in range(len(CONTENTS))]
-    swift.fill("data", dict(zip(keys, CONTENTS, strict=True)))
-    remote = ObjectStoreReader.remote()
-    assert remote is not None
-    found = remote.listing(b"s3://data", list)
-    catalog = Catalog.from_names(keys, ALL, b"s3://data")
-    return replace(catalog, sizes=found.sizes, versions=found.versions)
-
-
-def test_the_test_server_checks_signatures(swift):
-    swift.fill("server", {b"a/1": b"one", b"a/ ?#%&+": b"odd"})
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{swift.url}/server/a/1")
-    caught.value.close()
-    assert (swift.get("server", b"a/1"), swift.get("server", b"a/ ?#%&+")) == (b"one", b"odd")
-    swift.delete("server", b"a/1")
-    with pytest.raises(AssertionError, match="NoSuchKey"):
-        swift.get("server", b"a/1")
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_an_object_that_was_replaced_is_refused(swift, listed):
-    catalog = put_all(swift)
-    known = catalog if listed else replace(catalog, sizes=None, versions=None)
+def test_an_object_that_was_replaced_or_is_missing_is_named(swift, listed):
+    names = Catalog.from_names([b"%02d.jpg" % number for number in ALL], ALL, b"s3://data")
+    catalog = publish(swift.put, names, CONTENTS)
+    known = catalog if listed else names
     with ObjectStoreReader(known) as reader:
         assert read(reader, ALL, known) == CONTENTS
         # One of the same size, and one of another.
-        swift.fill("data", {b"03.jpg": CONTENTS[BAD][::-1], b"04.jpg": b"shorter"})
+        swift.put("data/03.jpg", CONTENTS[3][::-1])
+        swift.put("data/04.jpg", b"shorter")
         for order, named in ((ALL[::-1], "s3://data/04.jpg"), (ALL, "s3://data/03.jpg")):
             with pytest.raises(ObjectReplacedError) as caught:
                 read(reader, order, known)
             assert caught.value.filename == named
-        others = np.setdiff1d(ALL, [BAD, BAD + 1])
+        others = np.setdiff1d(ALL, [3, 4])
         assert read(reader, others, known) == [CONTENTS[sample] for sample in others]
-
-
-def test_an_object_that_is_missing_is_named(swift):
-    catalog = put_all(swift)
-    names = Catalog.from_names([b"00.jpg", b"none.jpg", b"01.jpg"], range(3), b"s3://data")
-    missing = replace(names, sizes=catalog.sizes[:3], versions=catalog.versions[:3])
-    for each in (names, missing):
-        with ObjectStoreReader(each) as reader:
-            with pytest.raises(FileNotFoundError) as caught:
-                read(reader, ALL[:3], each)
-            assert caught.value.filename == "s3://data/none.jpg"
-            assert read(reader, ALL[:1], each) == CONTENTS[:1]
+    missing = replace(known, names=known.names.replace(b"01.jpg", b"no.jpg"))
+    with ObjectStoreReader(missing) as reader:
+        with pytest.raises(FileNotFoundError) as caught:
+            read(reader, ALL[:3], missing)
+        assert caught.value.filename == "s3://data/no.jpg"
+        assert read(reader, ALL[:1], missing) == CONTENTS[:1]
 
 
 def test_ranges_and_long_objects_are_read_in_parts(swift):
@@ -88,18 +57,19 @@ def test_ranges_and_long_objects_are_read_in_parts(swift):
     starts, sizes = np.array([0, 100, 1 << 20, 0]), np.array([5, 100_000, 70_000, len(long)])
     ranges = Ranges.of_columns(np.zeros(4, np.int64), starts, sizes)
     catalog = replace(Catalog.from_names([b"long"], [0] * 4, b"s3://data"), ranges=ranges)
-    swift.fill("data", {b"long": long})
+    swift.put("data/long", long)
     columns = zip(starts, sizes, strict=True)
     with ObjectStoreReader(catalog) as reader:
         assert read(reader, ALL[:4], catalog) == [long[at : at + size] for at, size in columns]
-        swift.fill("data", {b"long": long + b"more"})
+        swift.put("data/long", long + b"more")
         with pytest.raises(ObjectReplacedError):
             read(reader, ALL[:4], catalog)
 
 
 def test_an_error_says_what_to_do(swift, monkeypatch):
     key = "a b/é ?#%41.jpg"
-    swift.fill("bad", {key.encode(): b"yes", b"train/a/1.jpg": b"one", b"train/b/2.jpg": b"two"})
+    for name, data in ((key, b"yes"), ("train/a/1.jpg", b"one"), ("train/b/2.jpg", b"two")):
+        swift.put(f"bad/{name}", data)
     assert get(f"s3://bad/{key}") == b"yes"
     pipeline = build(readers.file, 2, file_root="s3://bad/train")
     assert take(pipeline, 1) == [(b"one", 0), (b"two", 1)]
@@ -123,13 +93,7 @@ def test_an_error_says_what_to_do(swift, monkeypatch):
 def _compare(url, seeds, directory):
     """Compare configurations in this process, where DALI makes another client of S3."""
     os.chdir(directory)
-    swift = SwiftClient(url)
-
-    def put(path, data):
-        bucket, _, key = path.partition("/")
-        swift.fill(bucket, {key.encode(): data})
-
-    return [compare(put, seed) for seed in seeds]
+    return [compare(SwiftClient(url).put, seed) for seed in seeds]
 
 
 def test_random_objects_are_delivered_as_dali_does(swift, tmp_path):

@@ -81,32 +81,26 @@ def _etag(status: os.stat_result) -> str:
 Bucket = Memory | Directory
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a listing: objects, common prefixes, and whether more follow after `last`."""
+def page(
+    bucket: Bucket, prefix: bytes, delimiter: bytes, after: bytes, count: int
+) -> tuple[list[Entry], list[bytes], bytes]:
+    """The next `count` objects and common prefixes below `prefix` whose keys are past `after`.
 
-    entries: list[Entry]
-    prefixes: list[bytes]
-    more: bool
-    last: bytes
-
-
-def page(bucket: Bucket, prefix: bytes, delimiter: bytes, after: bytes, count: int) -> Page:
-    """The next `count` objects and common prefixes below `prefix` whose keys are past `after`."""
+    And the last one of both, if there are more.
+    """
     entries = bucket.entries()
     entries = entries[bisect_right(entries, after, key=lambda entry: entry.key) :]
-    page = Page([], [], False, b"")
-    last = after
+    found, prefixes, last = list[Entry](), list[bytes](), after
     for entry in (entry for entry in entries if entry.key.startswith(prefix)):
         cut = entry.key.find(delimiter, len(prefix)) if delimiter else -1
         common = entry.key[: cut + len(delimiter)] if cut >= 0 else b""
-        if common and (common in page.prefixes or common == after):
+        if common and (common in prefixes or common == after):
             continue
-        if len(page.entries) + len(page.prefixes) == count:
-            return Page(page.entries, page.prefixes, True, last)
+        if len(found) + len(prefixes) == count:
+            return found, prefixes, last
         if common:
-            page.prefixes.append(common)
+            prefixes.append(common)
         else:
-            page.entries.append(entry)
+            found.append(entry)
         last = common or entry.key
-    return page
+    return found, prefixes, b""

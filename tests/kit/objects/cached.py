@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dali_storage.backends.objects.cache.samples import Cache
 from dali_storage.contract.errors import CacheNotUsed
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing.reading import read
-from tests.kit.process import descriptors, started
+from tests.kit.process import descriptors, lanes, started
 
 SIZES = (0, 1, 31, 4076, 4095, 4096, 4097, 65536, 100_000, 100_000)  # 4076: a page with the trailer
 ALL = np.arange(len(SIZES))
@@ -70,8 +71,7 @@ class Shards(Store):
         self.lengths = np.array([10, 200, 5000, 29_999, 1, 0, 4096, 40_000, 4096])
         self.files = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])
         ranges = Ranges.of_columns(self.files, self.starts, self.lengths)
-        catalog = self.catalog
-        self.catalog = Catalog(catalog.root, catalog.names, catalog.offsets, catalog.labels, ranges)
+        self.catalog = replace(self.catalog, ranges=ranges)
         self.versions = [self.versions[file] for file in self.files]
 
     def expected(self, sample: int) -> bytes:
@@ -159,10 +159,9 @@ def one_warning(match: str) -> Iterator[None]:
 @contextmanager
 def nothing_is_left(folder: Path) -> Iterator[None]:
     """Assert that the block leaves no thread of ours, and nothing open in a directory."""
-    before = {*threading.enumerate()}
+    before = lanes()
     yield
-    new = {*threading.enumerate()} - before
-    assert not [thread for thread in new if thread.name.startswith("dali_storage")]
+    assert lanes() <= before
     assert not descriptors(folder)
 
 

@@ -332,28 +332,28 @@ class Server:
         after = token or _bytes(query.get("start-after", ""))
         count = min(int(query.get("max-keys", 1000)), self._state.page)
         prefix = _bytes(query.get("prefix", ""))
-        part = page(bucket, prefix, _bytes(query.get("delimiter", "")), after, count)
+        delimiter = _bytes(query.get("delimiter", ""))
+        entries, prefixes, last = page(bucket, prefix, delimiter, after, count)
         quoted = query.get("encoding-type") == "url"
         text: Callable[[bytes], str] = urllib.parse.quote if quoted else _xml
-        following = urllib.parse.quote(part.last)
+        following = urllib.parse.quote(last)
         body = (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
             f"<Name>{escape(name)}</Name><Prefix>{text(prefix)}</Prefix>"
-            f"<KeyCount>{len(part.entries) + len(part.prefixes)}</KeyCount>"
+            f"<KeyCount>{len(entries) + len(prefixes)}</KeyCount>"
             f"<MaxKeys>{count}</MaxKeys>"
             + "<EncodingType>url</EncodingType>" * quoted
-            + f"<IsTruncated>{str(part.more).lower()}</IsTruncated>"
-            + f"<NextContinuationToken>{following}</NextContinuationToken>" * part.more
-            + "".join(_contents(entry, text(entry.key)) for entry in part.entries)
+            + f"<IsTruncated>{str(bool(last)).lower()}</IsTruncated>"
+            + f"<NextContinuationToken>{following}</NextContinuationToken>" * bool(last)
+            + "".join(_contents(entry, text(entry.key)) for entry in entries)
             + "".join(
-                f"<CommonPrefixes><Prefix>{text(key)}</Prefix></CommonPrefixes>"
-                for key in part.prefixes
+                f"<CommonPrefixes><Prefix>{text(key)}</Prefix></CommonPrefixes>" for key in prefixes
             )
             + "</ListBucketResult>"
         )
         if mode == "replace":
-            for entry in part.entries:
+            for entry in entries:
                 replace(bucket, entry.key)
         raise Answer(200, body.encode("utf8", "surrogateescape"), Content_Type="application/xml")
 

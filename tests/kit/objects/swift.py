@@ -10,7 +10,6 @@ memcached, no ring-builder, no /etc/swift. `swift_client.Swift` starts it.
 import os
 import socket
 import sys
-import time
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -57,41 +56,17 @@ user_test_other = {ACCOUNTS["other"]}
 """
 
 
-class Cache:
-    """What Swift asks of memcached, for the one process of the proxy."""
-
-    def __init__(self) -> None:
-        self._items: dict[str, tuple[Any, float]] = {}
+class Cache(dict[str, Any]):
+    """What Swift asks of memcached, for the one process of the proxy; nothing expires."""
 
     def get(self, key: str, raise_on_error: bool = False) -> Any:
-        value, end = self._items.get(key, (None, 0))
-        return value if end == 0 or end > time.monotonic() else None
+        return super().get(key)
 
-    def set(self, key: str, value: Any, time: float = 0, **_: Any) -> None:
-        self._items[key] = value, _monotonic() + time if time else 0
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        self[key] = value
 
-    def incr(self, key: str, delta: int = 1, time: float = 0) -> int:
-        value = int(self.get(key) or 0) + delta
-        self.set(key, value, time)
-        return value
-
-    def decr(self, key: str, delta: int = 1, time: float = 0) -> int:
-        return self.incr(key, -delta, time)
-
-    def delete(self, key: str, server_key: str | None = None) -> None:
-        self._items.pop(key, None)
-
-    def set_multi(
-        self, mapping: dict[str, Any], server_key: str, time: float = 0, **_: Any
-    ) -> None:
-        for key, value in mapping.items():
-            self.set(key, value, time)
-
-    def get_multi(self, keys: list[str], server_key: str) -> list[Any]:
-        return [self.get(key) for key in keys]
-
-
-_monotonic = time.monotonic
+    def delete(self, key: str, **_: Any) -> None:
+        self.pop(key, None)
 
 
 def cache_factory(settings: dict[str, str], **_: str) -> Callable[[Any], Any]:

@@ -23,7 +23,6 @@ from tests.kit.objects.cached import (
     StoreReader,
     failing,
     flip,
-    nothing_is_left,
     one_warning,
     tick,
 )
@@ -38,6 +37,7 @@ def test_the_store_is_asked_once_for_every_sample(reader, folder):
     assert reader.use() == reader.use(ALL[::-1]) == []
     with StoreReader(reader.store, folder) as later:
         assert later.use() == []
+    assert not folder.temporary()
 
 
 def test_readers_share_a_directory(store, folder):
@@ -193,36 +193,6 @@ def test_a_damaged_entry_that_cannot_be_removed_is_never_used(reader, monkeypatc
     with one_warning("nothing more is added"):
         assert reader.use() == [8]
     assert reader.use() == [8]
-
-
-def test_a_closed_cache_leaves_no_file_open_and_no_thread(store, folder):
-    with nothing_is_left(folder):
-        for _ in range(3):
-            with StoreReader(store, folder) as reader:
-                reader.use()
-                reader.close()
-    assert not folder.temporary()
-
-
-def test_threads_use_a_cache_together(reader):
-    faults, store = [], reader.store
-
-    def work(seed):
-        random = np.random.default_rng(seed)
-        for _ in range(30):
-            samples = random.integers(0, len(SIZES), 5)
-            expected = [store.expected(sample) for sample in samples.tolist()]
-            if read(reader, samples, store.catalog) != expected:
-                faults.append(samples)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults
-    reader.use()  # entries that nobody had time to write
-    assert reader.use() == []
 
 
 class TestHangingDisk:

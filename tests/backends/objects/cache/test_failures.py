@@ -4,8 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -14,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dali_storage.backends.objects.cache.entries import Entries
+from tests.kit.bmap.files import as_nobody
 from tests.kit.devices import run
 from tests.kit.objects.cached import (
     ALL,
@@ -24,7 +24,7 @@ from tests.kit.objects.cached import (
     nothing_is_left,
     one_warning,
 )
-from tests.kit.paths import ROOT
+from tests.kit.process import alone, refuse_thread, room_for
 
 # --- opening ---
 
@@ -60,27 +60,18 @@ def test_a_directory_that_cannot_be_written_is_refused(store, small_disk):
     assert caught.value.errno == errno.EROFS
 
 
-def test_the_cache_of_another_user_is_refused(folder):
+def test_the_cache_of_another_user_is_refused(folder, monkeypatch):
     if os.geteuid():
         pytest.skip("to be two users needs root: run the tests as root")
     with StoreReader(Store(), folder):
         pass
     folder.chmod(0o777)
+    monkeypatch.chdir(folder.parent)  # the directories above are closed to other users
     folder.parent.chmod(0o755)
-    script = """if 1:
-        import os
-        from dali_storage.backends.objects.cache.entries import Entries
-        os.setuid(65534)
+    with as_nobody():
         os.mkdir("cache/mine")
-        try:
+        with pytest.raises(PermissionError, match="no other user has a cache: 'cache'"):
             Entries(b"cache", None, b"")
-        except PermissionError as error:
-            print(error)
-    """
-    python = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", script]
-    told = subprocess.check_output(command, text=True, cwd=folder.parent, env=python)
-    assert "no other user has a cache: 'cache'" in told
 
 
 # --- writers ---
@@ -115,11 +106,8 @@ def test_writers_that_are_killed_at_any_moment_leave_no_wrong_entry(folder):
 
 
 def test_without_a_thread_for_writing_nothing_is_added(store, folder, monkeypatch):
-    def start(thread):
-        raise RuntimeError("can't start new thread")
-
     with StoreReader(store, folder) as reader:
-        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(threading.Thread, "start", refuse_thread)
         with one_warning("can't start new thread; nothing more is added"):
             assert reader.use() == [*ALL]
         assert reader.use() == [*ALL]
@@ -177,19 +165,10 @@ def test_a_deleted_directory_ends_the_adding_until_the_next_reader(store, folder
         assert reader.use() == []
 
 
+@alone
 def test_too_many_open_files_are_no_error(folder):
-    script = """if 1:
-        import os, resource, sys
-        from pathlib import Path
-        from tests.kit.objects.cached import *
-        with StoreReader(Store(), Path(sys.argv[1])) as reader:
-            assert reader.use() == [*ALL]
-            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            fds = len(os.listdir("/proc/self/fd"))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (fds + 3, hard))
-            asked = reader.use()
-            assert 0 < len(asked) < len(ALL), asked
-            resource.setrlimit(resource.RLIMIT_NOFILE, (fds + 100, hard))
-            assert reader.use() == []
-    """
-    subprocess.run([sys.executable, "-c", script, folder], check=True, cwd=ROOT)
+    with StoreReader(Store(), folder) as reader:
+        assert reader.use() == [*ALL]
+        with room_for(3):
+            assert 0 < len(reader.use()) < len(ALL)
+        assert reader.use() == []
