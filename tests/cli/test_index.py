@@ -1,10 +1,7 @@
 """`python -m dali_storage index`; the oracles are DALI's wds2idx and readers, and tarfile."""
 
-import builtins
 import bz2
-import contextlib
 import gzip
-import importlib.util
 import os
 import re
 import shutil
@@ -117,17 +114,6 @@ def test_what_has_no_index_is_named_and_the_others_are_indexed(
     assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.tar"]
 
 
-def test_an_index_is_replaced_only_by_a_whole_one(tar, tmp_path):
-    (tmp_path / "a.idx").write_text("before")
-    with open(tar, "r+b") as file:
-        file.truncate(1300)
-    assert index.main([str(tar)]) == 1
-    assert (tmp_path / "a.idx").read_text() == "before"
-    write_tar(tar, MEMBERS)
-    assert index.main([str(tar)]) == 0
-    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
-
-
 @pytest.mark.parametrize("there", ["a directory", "a link to nowhere"])
 def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
     tar, tmp_path, there,
@@ -182,54 +168,6 @@ def test_index_takes_a_file_that_is_named_twice(tar, tmp_path):
     assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
 
 
-def test_an_index_that_is_interrupted_leaves_nothing(tar, tmp_path, monkeypatch):
-    (tmp_path / "a.idx").write_text("before")
-    (tmp_path / "a.idx.part").write_text("of the user")
-
-    def lines(path, progress):
-        yield b"v1.2 4\n"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), archive.matches, lines)])
-    with pytest.raises(KeyboardInterrupt):
-        index.main([str(tar)])
-    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.idx.part", "a.tar"]
-    assert (tmp_path / "a.idx").read_text() == "before"
-
-
-def test_two_programs_may_write_one_index(tar, tmp_path, monkeypatch):
-    """As when every rank of a job makes it: each writes a file of its own, the last one stays."""
-
-    def lines(path, progress):
-        yield b"the whole"
-        command = [sys.executable, "-m", "dali_storage", "index", str(tar)]
-        assert subprocess.run(command).returncode == 0
-        assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)
-        yield b" index"
-
-    monkeypatch.setattr(index, "KINDS", [index.Kind("tar", (".tar",), archive.matches, lines)])
-    assert index.main([str(tar)]) == 0
-    assert (tmp_path / "a.idx").read_text() == "the whole index"
-
-
-def test_index_shows_a_bar_on_a_terminal(tar, tmp_path):
-    leader, follower = os.openpty()
-    bad = tmp_path / "bad.tar"
-    bad.write_bytes(b"no tar")
-    command = [sys.executable, "-m", "dali_storage", "index", str(bad), str(tar)]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "500"}
-    with subprocess.Popen(command, stderr=follower, env=environment) as running:
-        os.close(follower)
-        shown = b""
-        with contextlib.suppress(OSError):  # EIO when the other end is closed
-            while part := os.read(leader, 65536):
-                shown += part
-        assert running.wait() == 1
-    os.close(leader)
-    assert f"error: '{bad}' is no tar or TFRecord".encode() in shown
-    assert f"/{(tar.stat().st_size + 6) / 1000:.1f} kB".encode() in shown
-
-
 def test_the_help_names_the_command_index(capsys):
     for command in (doctor.main, index.main):
         with pytest.raises(SystemExit) as caught:
@@ -247,17 +185,3 @@ def test_the_progress_of_index_is_in_bytes_of_all_files(tar, tmp_path, monkeypat
     assert each >= len(MEMBERS)
     assert shown[0] == 0 < shown[each - 1] < size
     assert shown == sorted(shown[:each]) + [size + position for position in shown[:each]]
-
-
-def test_index_works_without_rich(tar, tmp_path, monkeypatch, capsys):
-    found, imported = importlib.util.find_spec, builtins.__import__
-
-    def refuse(name, *arguments, **options):
-        assert not name.startswith("rich")
-        return imported(name, *arguments, **options)
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "rich" else found(n))
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    assert index.main([str(tar)]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert (tmp_path / "a.idx").read_text() == wds2idx_of(tar)

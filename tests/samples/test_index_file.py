@@ -1,4 +1,4 @@
-"""The file of an index of samples; python -m tests.kit.scale has figures of 10 million names."""
+"""The file of an index of samples."""
 
 import contextlib
 import copy
@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -241,11 +242,6 @@ def with_offset(whole, entry, offset):
     return packed(header, data[:place] + struct.pack("<q", offset) + data[place + 8 :])
 
 
-@pytest.mark.parametrize("entry", [0, 2])
-def test_offsets_that_are_not_of_the_names_are_refused(directory, whole, entry):
-    assert "go together" in refusal(directory / "hostile", with_offset(whole, entry, 1))
-
-
 @pytest.mark.parametrize(
     ("header", "what"),
     [
@@ -263,6 +259,8 @@ def test_a_header_of_another_kind_is_refused(directory, header, what):
 
 
 def test_wild_offsets_of_names_are_errors_of_python(directory, whole):
+    for entry in (0, 2):
+        assert "go together" in refusal(directory / "hostile", with_offset(whole, entry, 1))
     for wild in (-1, -(2**63), 2**63 - 1, 1000):
         assert "'offsets'" in refusal(directory / "wild", with_offset(whole, 1, wild))
         catalog = CatalogFile(directory / "wild").catalog()
@@ -301,12 +299,13 @@ def test_a_catalog_that_cannot_be_indexed_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_index_is_replaced_when_the_new_one_is_complete(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_index_is_replaced_when_the_new_one_is_complete(tmp_path, monkeypatch, error):
     target = tmp_path / "index"
     old = example(target)
     before = CatalogFile(target).catalog()
-    monkeypatch.setattr(index_file.os, "fsync", lambda fd: os.fstat(-1))
-    with pytest.raises(OSError):
+    monkeypatch.setattr(index_file.os, "fsync", Mock(side_effect=error))
+    with pytest.raises(error):
         save(Catalog.from_names([b"new"], [0], b"/"), target, FILTERS)
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
     assert target.read_bytes() == old
@@ -363,8 +362,11 @@ def test_opening_an_index_does_not_read_the_columns(directory, whole):
     script = f"""if 1:
         from pathlib import Path
         from dali_storage.samples.index_file import CatalogFile
-        from tests.kit.scale import measured
-        print(measured(lambda: CatalogFile({str(path)!r}).catalog())[1].kept)
+        from tests.kit.scale import memory_of_process
+        before = memory_of_process()
+        catalog = CatalogFile({str(path)!r}).catalog()
+        print(memory_of_process() - before)
+        del catalog
         assert {str(path)!r} not in Path("/proc/self/smaps").read_text()  # nobody refers to it
     """
     kept = subprocess.check_output([sys.executable, "-c", script], cwd=ROOT)
@@ -372,36 +374,18 @@ def test_opening_an_index_does_not_read_the_columns(directory, whole):
 
 
 @pytest.mark.long
-def test_the_scale_script_measures_steps_and_shared_memory(tmp_path, monkeypatch, capsys):
-    found = []
-    shared = scale.shared
-
-    def kept(path, processes):
-        results = shared(path, processes)
-        found.extend((os.path.getsize(path), *result) for result in results)
-        return results
-
-    monkeypatch.setattr(scale, "shared", kept)
-    assert scale.main([str(tmp_path), "--samples", "100000", "--processes", "3"]) == 0
-    assert len(found) == 3
-    for size, samples, resident, charged, own in found:
+def test_processes_that_read_an_index_share_its_memory(tmp_path):
+    path = str(tmp_path / "x.index")
+    save(scale.generated(100_000), path, {})
+    size = os.path.getsize(path)
+    for samples, resident, charged, own in scale.shared(path, 3):
         assert (samples, resident >= size - 4096) == (100_000, True)
         assert charged <= size / 3 + 4096
         assert own < size / 4
-    lines = capsys.readouterr().out.splitlines()
-    steps = [re.split(r"\s{2,}", line)[0] for line in lines]
-    assert steps[0] == "100,000 samples"
-    assert steps[2:8] == [
-        *("catalog", "checksum", "write the index"),
-        *("open the index", "its checksum", "verify it"),
-    ]
-    assert steps[8::2][:2] == ["random_shuffle: first batch", "shuffle_after_epoch: first batch"]
-    assert "3 processes" in lines[-1]
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long
-def test_a_process_of_the_scale_script_that_fails_ends_the_others(tmp_path):
+def test_a_process_that_fails_to_share_an_index_ends_the_others(tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(ValueError, match="neither a directory nor an index"):
         scale.shared(str(tmp_path / "x"), 2)

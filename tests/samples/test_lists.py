@@ -244,23 +244,6 @@ def found_paths(found):
     return each
 
 
-ROOTS = {"s3://b": b"s3://b", "s3://b/": b"s3://b", "s3://b/train": b"s3://b/train"}
-
-
-@pytest.mark.parametrize(("root", "base"), ROOTS.items())
-def test_names_below_a_url_are_joined_as_dali_does(tmp_path, root, base):
-    """An absolute name is below the bucket. DALI: test_remote_parity.py."""
-    names = [b"a/x.jpg", b"/k.jpg", b"y\xff.jpg"]
-    write(tmp_path, "list.txt", content=b"".join(name + b" 7\n" for name in names))
-    for found in (
-        discovery.from_files(names, file_root=root),
-        discovery.from_file_list(tmp_path / "list.txt", file_root=root),
-    ):
-        assert [found.name(i) for i in range(3)] == names
-        assert found_paths(found) == [base + b"/a/x.jpg", b"s3://b/k.jpg", base + b"/y\xff.jpg"]
-        assert found.sizes is None
-
-
 def test_names_may_be_urls_of_several_stores(tmp_path):
     names = [b"s3://b/k", b"gs://b/k", b"az://c/k", b"http://h/k%3Fx", b"https://h/k"]
     write(tmp_path, "list.txt", content=b"".join(name + b" 7\n" for name in names))

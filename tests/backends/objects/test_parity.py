@@ -3,7 +3,6 @@
 DALI makes its client of S3 once in a process: it knows one server. PARITY=1000 compares as many.
 """
 
-import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,8 +15,6 @@ from dali_storage import readers
 from dali_storage.dynamic.readers import File
 from tests.kit import parity
 from tests.kit.tiers import by_tier
-
-"""Name, bytes and label."""
 
 LETTERS = [*"aAbz019_ !\"$%&'()*+,-.:;<=>@[]^`{|}~é€\U0001f600", "a-", "a", "a."]
 ENDINGS = ["", ".jpg", ".jpg", ".jpg", ".JPG", ".jpeg", ".txt", ".jpgx", ".WAV"]
@@ -69,7 +66,7 @@ def fill(random, put, bucket):
     prefix = "/".join(some_name(random) for _ in range(random.randint(1, 3))) + "/"
     keys, filters = some_keys(random, prefix), some_filters(random)
     for key in sorted(keys, key=lambda _: random.random()):
-        put(f"{bucket}/{key}", random.randbytes(random.choice([0, 1, 5, 40])))
+        put(f"{bucket}/{key}", key.encode())  # equal bytes prove equal names
     # DALI takes a marker for a sample where a filter matches "" or ".".
     if filters.get("file_filters", ["*.jpg"])[0] in ("*.jpg", "*.JP*"):
         for marker in some_markers(random, keys, prefix):
@@ -77,53 +74,11 @@ def fill(random, put, bucket):
     return f"s3://{bucket}/{prefix[: random.choice([-1, len(prefix)])]}", filters
 
 
-def dali_samples(**arguments):
-    """What DALI delivers in an epoch; None if it finds nothing."""
-    try:
-        pipeline = parity.build(fn.readers.file, 1, {}, name="R", **arguments)
-    except RuntimeError as error:
-        if "No files found" not in str(error):
-            raise
-        return None
-    found = []
-    for _ in range(pipeline.epoch_size("R")):
-        (sample,), (label,) = pipeline.run()
-        content = np.asarray(sample).tobytes()
-        found.append((os.fsencode(sample.source_info()), content, int(np.asarray(label)[0])))
-    return found
-
-
-def our_samples(*, listed=True, **arguments):
-    try:
-        pipeline = parity.build(readers.file, 1, {}, name="R", **arguments)
-    except ValueError as error:
-        if "no files found under" not in str(error):
-            raise
-        return None
-    catalog = readers.catalog(pipeline, "R")
-    found = []
-    for sample in range(len(catalog)):
-        (content,), (label,) = pipeline.run()
-        data = np.asarray(content).tobytes()
-        found.append((catalog.name(sample), data, int(np.asarray(label)[0])))
-        assert (catalog.sizes is not None) == listed
-        if catalog.sizes is not None:
-            assert catalog.sizes[sample] == len(data)
-    return found
-
-
 def compare(put, seed):
     """Compare one configuration; returns what was compared."""
     random = Random(seed)
     root, filters = fill(random, put, f"bucket-{seed}")
-    expected = dali_samples(file_root=root, **filters)
-    assert our_samples(file_root=root, **filters) == expected
-    if expected is None:
-        return "nothing"
-    order = parity.some_order(random, len(expected), by_container=False)
-    # DALI pads with an empty object's 1 MiB of memory that was never written.
-    order["pad_last_batch"] &= all(content for _, content, _ in expected)
-    arguments = {"file_root": root, **filters, **order}
+    arguments = {"file_root": root, **filters, **parity.some_order(random, 2, by_container=False)}
     return parity.compare(random, fn.readers.file, readers.file, arguments)
 
 
@@ -135,8 +90,8 @@ def test_random_objects_are_delivered_as_dali_does(server, tmp_path, monkeypatch
 
 
 NAMES: dict[str, dict[str, Any]] = {
-    "URLs": {"files": ["s3://data/k.jpg", "s3://other/o.jpg"]},
-    "below": {"file_root": "s3://data/train", "files": ["a/x.jpg", "empty"], "labels": [7, 5]},
+    "URLs": {"files": ["s3://data/k.jpg", "s3://other/o.jpg"], "labels": [7, 5]},
+    "below": {"file_root": "s3://data/train", "files": ["a/x.jpg", "empty", "%41"]},
     "below a slash": {"file_root": "s3://data/train/", "files": ["a/x.jpg"]},
     "below the bucket": {"file_root": "s3://data", "files": ["k.jpg", "/k.jpg"]},
     "absolute": {"file_root": "s3://data/train", "files": ["/k.jpg", "a/x.jpg"]},
@@ -148,14 +103,14 @@ NAMES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("given", NAMES.values(), ids=[*NAMES])
 def test_names_of_objects_are_read_as_dali_does(server, tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
-    for key in ("data/k.jpg", "other/o.jpg", "data/train/a/x.jpg"):
+    for key in ("data/k.jpg", "other/o.jpg", "data/train/a/x.jpg", "data/train/%41"):
         server.put(key, key.encode())
     server.put("data/train/empty", b"")
     Path("below.txt").write_text("a/x.jpg 3\n/k.jpg 4\n")
     Path("urls.txt").write_text("s3://other/o.jpg 3\ns3://data/k.jpg 9\n")
-    expected = dali_samples(**given)
-    assert expected
-    assert our_samples(**given, listed=False) == expected
+    assert parity.compare(Random(0), fn.readers.file, readers.file, given) != "refused"
+    ours = parity.build(readers.file, 1, {}, name="R", **given)
+    assert readers.catalog(ours, "R").sizes is None
 
 
 def test_the_dynamic_reader_lists_objects(server):
