@@ -89,18 +89,10 @@ def test_the_json_of_the_doctor_has_every_backend_and_every_device_once(offer, c
     )
 
 
-def test_the_exit_status_of_the_doctor_says_whether_a_backend_works(offer, capsys):
-    offer(lacking="Lacks")
-    assert doctor.main([]) == 1
-    offer(lacking="Lacks", good="Works")
-    assert doctor.main([]) == 0
-    assert "lacking" in capsys.readouterr().out
-
-
 def test_the_table_of_the_doctor_has_backends_and_devices(offer, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     offer(good="Works", lacking="Lacks")
-    doctor.main([])
+    assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [" ".join(line.split()) for line in lines if line.strip(" ─")]
     assert rows == [

@@ -47,10 +47,17 @@ def test_a_foreign_error_gets_its_path():
     assert caught.value.__suppress_context__
 
 
-def test_a_foreign_error_without_a_number_is_an_io_error():
-    with pytest.raises(OSError) as caught, named(b"/data/a"):
-        raise OSError("of a library that numbers nothing")
-    assert (caught.value.errno, caught.value.filename) == (errno.EIO, "/data/a")
+@pytest.mark.parametrize(
+    ("error", "path", "expected"),
+    [
+        (OSError("of a library that numbers nothing"), b"/data/a", (errno.EIO, "/data/a")),
+        (OSError(errno.ENOENT, "gone", b"/no/\xff"), None, (errno.ENOENT, "/no/\udcff")),
+    ],
+)
+def test_a_foreign_error_gets_a_number_and_may_keep_its_own_path(error, path, expected):
+    with pytest.raises(OSError) as caught, named(path):
+        raise error
+    assert (caught.value.errno, caught.value.filename) == expected
 
 
 def test_other_errors_pass_through():
@@ -63,9 +70,3 @@ def test_errors_of_samples_have_their_path():
     error = StaleMapError(b"/data/a", "its size was 5", "renew the map")
     assert (error.errno, error.filename) == (errno.ESTALE, "/data/a")
     assert "its size was 5; renew the map" in str(error)
-
-
-def test_a_foreign_error_may_keep_its_own_path():
-    with pytest.raises(FileNotFoundError) as caught, named():
-        os.scandir(b"/no/such\xff")
-    assert caught.value.filename == os.fsdecode(b"/no/such\xff")

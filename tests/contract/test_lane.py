@@ -3,7 +3,6 @@
 import gc
 import subprocess
 import sys
-import threading
 import weakref
 from functools import partial
 
@@ -28,10 +27,6 @@ try:
 except KeyboardInterrupt:
     print("interrupted", ended)
 """
-
-
-def test_a_call_runs_in_another_thread_and_its_result_is_returned():
-    assert run_in_lane(threading.get_ident) != threading.get_ident()
 
 
 class _Read:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from functools import partial
@@ -41,8 +40,6 @@ class OnesReader(Reader):
         pass
 
 class Half(Reader): ...
-
-NUMBER = 5
 """
 
 RUN = """
@@ -55,18 +52,6 @@ with pipeline:
 print(np.asarray(pipeline.run()[0][1]).tolist())
 """
 
-REFUSED = """
-import json, traceback
-from dali_storage.contract import registry
-messages = {}
-for name in registry.names():
-    try:
-        registry.load(name)
-    except Exception as error:
-        messages[name] = "".join(traceback.format_exception_only(error))
-print(json.dumps(messages))
-"""
-
 PROJECT = """
 build-system = { requires = ["setuptools"], build-backend = "setuptools.build_meta" }
 project.name = "ones-backend"
@@ -76,8 +61,7 @@ tool.setuptools.py-modules = ["ones_backend"]
 broken = "no_such_module_of_mine:X"
 """
 
-CLASSES = {"ones": "OnesReader", "half": "Half", "number": "NUMBER", "typo": "Typo"}
-CLASSES |= {"memory": "OnesReader"}
+CLASSES = {"ones": "OnesReader", "half": "Half", "memory": "OnesReader"}
 
 
 def python(*arguments, environment=None):
@@ -102,44 +86,21 @@ def plugin(tmp_path_factory):
     return partial(python, environment=os.environ | {"PYTHONPATH": path})
 
 
-@pytest.fixture(scope="module")
-def refused(plugin):
-    """The error of every backend that cannot be loaded, by name."""
-    return json.loads(plugin("-c", REFUSED))
-
-
 def test_a_backend_of_another_distribution_reads(plugin):
     assert plugin("-c", RUN) == "[1, 1, 1]\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "half",
-            "TypeError: .*'half': entry point ones_backend:Half of ones-backend 1 does not im",
-        ),
-        ("half", "TypeError: .*does not implement __init__, close, read, sizes"),
-        ("number", "TypeError: .*NUMBER of .* is not a subclass of dali_storage.Reader"),
-        ("typo", "AttributeError: .*entry point ones_backend:Typo of ones-backend 1"),
-        ("broken", "ModuleNotFoundError: .*no_such_module_of_mine"),
-        ("memory", "ValueError: .*offered more than once"),
-    ],
-)
-def test_a_wrong_plugin_is_refused(refused, name, message):
-    assert re.match(message, refused[name], re.DOTALL), refused[name]
-
-
-def test_a_wrong_plugin_does_not_hide_the_others(plugin, refused):
+def test_a_wrong_plugin_does_not_hide_the_others(plugin):
     doctor = json.loads(plugin("-m", "dali_storage", "--json"))
     known = {backend["name"]: backend for backend in doctor["backends"]}
     assert known["ones"]["works"]
-    assert "does not implement" in known["half"]["reason"]
+    half = "entry point ones_backend:Half of ones-backend 1 does not implement __init__, close, re"
+    assert half in known["half"]["reason"]
+    assert "offered more than once" in known["memory"]["reason"]
     assert "no_such_module_of_mine" in known["broken"]["reason"]
     assert "entry point no_such_module_of_mine:X of ones-backend 1" in known["broken"]["reason"]
     verdict = {"works": True, "reason": None, "remedy": None}
     assert known["python-file"] == {"name": "python-file"} | verdict
-    assert not {"ones", "python-file"} & refused.keys()
 
 
 SHIPPED = {

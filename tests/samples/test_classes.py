@@ -101,12 +101,6 @@ class Shelf:
         choose(self.offered)
         return listed(self.names, root)
 
-    def heads(self, urls):
-        raise AssertionError(urls)
-
-    def contents(self, parts):
-        raise AssertionError(parts)
-
 
 @pytest.mark.parametrize(
     ("scheme", "expected"),

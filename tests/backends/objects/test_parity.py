@@ -78,7 +78,9 @@ def compare(put, seed):
     """Compare one configuration; returns what was compared."""
     random = Random(seed)
     root, filters = fill(random, put, f"bucket-{seed}")
-    arguments = {"file_root": root, **filters, **parity.some_order(random, 2, by_container=False)}
+    order = parity.some_order(random, 2, by_container=False)
+    order["pad_last_batch"] = False  # DALI fills a whole batch with memory that was never written
+    arguments = {"file_root": root, **filters, **order}
     return parity.compare(random, fn.readers.file, readers.file, arguments)
 
 
