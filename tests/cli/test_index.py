@@ -10,16 +10,16 @@ import sys
 import tarfile
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import wds2idx
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import fn
 
 from bmap_tools import console
 from dali_storage.cli import doctor, index
 from dali_storage.contract.errors import os_error
 from dali_storage.formats.tar import archive
 from tests.kit.containers import write_tar
+from tests.kit.parity import build, contents
 
 MEMBERS = [("1.jpg", b"one"), ("1.cls", b"1"), ("d/2.left.png", b""), ("d/2.JPG", b"2" * 600)]
 
@@ -38,10 +38,7 @@ def wds2idx_of(tar):
 
 
 def batch(tar, ext, **arguments):
-    with Pipeline(4, 1, None) as pipeline:
-        outputs = fn.readers.webdataset(paths=str(tar), ext=ext, **arguments)
-        pipeline.set_outputs(*outputs)
-    return [[np.array(sample).tobytes() for sample in output] for output in pipeline.run()]
+    return contents(build(fn.readers.webdataset, 4, {}, paths=str(tar), ext=ext, **arguments))
 
 
 @pytest.mark.parametrize("flavour", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])

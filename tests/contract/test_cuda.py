@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -33,7 +32,7 @@ def host_memory(nbytes=100_000):
 # What is missing
 
 
-NEEDS_CUDA: list[Callable[[], object]] = [
+NEEDS_CUDA = [
     cuda.require,
     lambda: cuda.allocate(1, 0),
     lambda: cuda.page_lock(host_memory(), 0),

@@ -1,6 +1,5 @@
 """Calls that no Ctrl-C interrupts: a thread of their own."""
 
-import gc
 import subprocess
 import sys
 import weakref
@@ -10,6 +9,7 @@ import pytest
 
 from dali_storage.contract import waiting
 from dali_storage.contract.waiting import run_in_lane
+from tests.kit.process import without_collector
 
 INTERRUPTED = """
 import os, signal, threading, time
@@ -39,14 +39,11 @@ class _Read:
 def test_an_error_is_raised_and_keeps_nothing_alive():
     call = _Read()
     gone = weakref.ref(call)
-    gc.disable()
-    try:
+    with without_collector():
         with pytest.raises(OSError, match="it fails") as caught:
             run_in_lane(call)
         del caught, call
         assert gone() is None
-    finally:
-        gc.enable()
 
 
 def test_repeated_ctrl_c_is_raised_after_the_call():

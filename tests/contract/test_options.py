@@ -1,9 +1,8 @@
 """The options of backends; the arguments of the operator are in test_arguments.py."""
 
 import inspect
-from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -55,7 +54,7 @@ GOOD = [
     *(("step", 8192), ("power", 2), ("number", 0.5), ("number", 60), ("number", np.float64(3))),
     *(("name", "gpu"), ("path", 17), ("plain", "anything")),
 ]
-BAD: dict[str, tuple[str, Sequence[Any]]] = {
+BAD = {
     "flag": ("True or False", (0, 1, None, "True", np.True_)),
     "integer": ("an integer from 1 to 64", (0, 65, -1, 1.0, "1", True, np.int64(1))),
     "step": ("a multiple of 4096 from 4096 to 12288 bytes", (0, 5000, 16384, None, "8k")),

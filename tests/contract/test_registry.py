@@ -43,13 +43,9 @@ class Half(Reader): ...
 """
 
 RUN = """
-import numpy as np
-from nvidia.dali import Pipeline
 from dali_storage import readers
-pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None)
-with pipeline:
-    pipeline.set_outputs(*readers.file(files=["x"], backend="ones", backend_options={"ones": 3}))
-print(np.asarray(pipeline.run()[0][1]).tolist())
+from tests.kit.dali import build, take
+print(take(build(readers.file, files=["x"], backend="ones", backend_options={"ones": 3}), 1)[1])
 """
 
 PROJECT = """
@@ -87,7 +83,7 @@ def plugin(tmp_path_factory):
 
 
 def test_a_backend_of_another_distribution_reads(plugin):
-    assert plugin("-c", RUN) == "[1, 1, 1]\n"
+    assert plugin("-c", RUN) == f"{(bytes([1, 1, 1]), 0)}\n"
 
 
 def test_a_wrong_plugin_does_not_hide_the_others(plugin):
@@ -188,18 +184,8 @@ def test_a_class_is_a_backend_without_a_name():
         (BlockReader, {}, TypeError, "backend BlockReader needs the option bmap; its options are "),
         (MemoryReader, {"x": 1}, TypeError, "backend MemoryReader has no option x; its options"),
         (PythonFileReader, {"lanes": 0}, ValueError, "lanes must be an integer from 1 to 64"),
-        (
-            "python-file",
-            {"lane": 1},
-            TypeError,
-            "'python-file' has no option lane; its options are",
-        ),
-        (
-            "block",
-            {"lanes": 1},
-            TypeError,
-            "'block' needs the option bmap; its options are bmap, uri",
-        ),
+        ("python-file", {"lane": 1}, TypeError, "'python-file' has no option lane; its options"),
+        ("block", {"lanes": 1}, TypeError, "'block' needs the option bmap; .* are bmap, uri"),
     ],
 )
 def test_a_wrong_backend_or_option_is_refused_before_anything_is_opened(

@@ -2,14 +2,14 @@
 
 import errno
 import os
-import random
 import tempfile
 import tracemalloc
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_storage.samples import discovery
@@ -39,47 +39,6 @@ FILTERS: list[list[str]] = [
     ["*\\.tif"], ["[é]*"], ["*jpg", "*"], ["*a*", "b*", "*.jpg", "*.wav"], ["*["], ["*.jpg\0no"],
     ["*.k"], ["*.\u212a"], ["*.tif", "*.jpeg"], ["*b"], ["*"] * 2,
 ]  # fmt: skip
-
-
-def fill_class(rng, root, directory):
-    path = os.path.join(os.fsencode(root), directory)
-    os.makedirs(path)
-    for name in {rng.choice(STEMS) + rng.choice(SUFFIXES) for _ in range(rng.randrange(8))}:
-        kind = rng.choice(["file", "file", "file", "link", "fifo", "directory", "empty"])
-        entry = os.path.join(path, name)
-        if kind == "link":
-            os.symlink(os.fsencode(root / "loose.jpg"), entry)
-        elif kind == "fifo":
-            os.mkfifo(entry)
-        elif kind == "directory":
-            write(entry, "deep.jpg")
-        else:
-            write(entry, content=b"" if kind == "empty" else b"x")
-
-
-def make_tree(rng, root):
-    write(root, "loose.jpg")
-    os.symlink("loose.jpg", root / "0 link to a file.jpg")
-    directories = rng.sample(STEMS, rng.randrange(1, 7))
-    for directory in directories:
-        fill_class(rng, root, directory)
-    os.symlink(directories[0], os.path.join(os.fsencode(root), b"link"))
-
-
-@pytest.mark.parametrize("seed", range(by_tier(15, 80)))
-def test_a_directory_is_listed_as_dali_does(tmp_path, seed):
-    rng = random.Random(seed)
-    make_tree(rng, tmp_path)
-    for arguments in (
-        {},
-        {"case_sensitive_filter": True},
-        {"file_filters": rng.choice(FILTERS)},
-        {"file_filters": rng.choice(FILTERS), "case_sensitive_filter": True},
-        {"file_filters": "*", "dir_filters": rng.choice(FILTERS)},
-        {"dir_filters": rng.choice(FILTERS)[0], "case_sensitive_filter": rng.random() < 0.5},
-    ):
-        expected = dali_entries_or_refusal(file_root=str(tmp_path), **arguments)
-        assert entries_or_refusal(file_root=str(tmp_path), **arguments) == expected, arguments
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +150,14 @@ file_names = st.one_of(
         lambda name: not set(name) & set(b"/\0") and name not in (b".", b"..")
     ),
 )
-classes_of_files = st.dictionaries(file_names, st.lists(file_names, unique=True), max_size=5)
+MAKE = {
+    "file": write,
+    "empty": partial(write, content=b""),
+    "link": lambda path: os.symlink(b"../loose.jpg", path),
+    "fifo": os.mkfifo,
+    "directory": lambda path: write(path, "deep.jpg"),
+}
+files_of_a_class = st.dictionaries(file_names, st.sampled_from([*MAKE]), max_size=8)
 chosen = st.fixed_dictionaries(
     {},
     optional={
@@ -202,18 +168,28 @@ chosen = st.fixed_dictionaries(
 )
 
 
-@given(classes=classes_of_files, arguments=chosen)
-def test_a_tree_gives_what_dali_finds_in_its_directory(classes, arguments):
+@given(
+    classes=st.dictionaries(file_names, files_of_a_class, max_size=5),
+    plain=st.booleans(),
+    arguments=chosen,
+)
+@settings(max_examples=by_tier(80, 400))
+def test_a_directory_and_its_tree_give_what_dali_finds(classes, plain, arguments):
     with tempfile.TemporaryDirectory() as directory:
         root = os.fsencode(directory)
+        write(root, "loose.jpg")
+        os.symlink("loose.jpg", root + b"/0 link to a file.jpg")
         for name, files in classes.items():
             os.mkdir(os.path.join(root, name))
-            for file in files:
-                os.mknod(os.path.join(root, name, file))
+            for file, kind in files.items():
+                MAKE["file" if plain else kind](os.path.join(root, name, file))
+        for name in [*classes][: not plain]:
+            os.symlink(name, root + b"/link to a class")
         expected = dali_entries_or_refusal(file_root=directory, **arguments)
-        listed = entries_or_refusal(file_root=directory, **arguments)
-    tree = MemoryTree(root, classes)
-    assert listed == entries_or_refusal(known=lambda: tree, **arguments) == expected
+        assert entries_or_refusal(file_root=directory, **arguments) == expected
+    if plain:
+        tree = MemoryTree(root, {name: [*files] for name, files in classes.items()})
+        assert entries_or_refusal(known=lambda: tree, **arguments) == expected
 
 
 def test_names_of_a_tree_belong_to_its_root():

@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def make_index(root, *options):
     return target
 
 
-COMMANDS: list[tuple[list[str], dict[str, Any]]] = [
+COMMANDS = [
     ([], {}),
     (["--file-filters", "*.jpg", "*.txt"], {"file_filters": ["*.jpg", "*.txt"]}),
     (["--dir-filters", "a*", "--dir-filters", "z*"], {"dir_filters": ("a*", b"z*")}),

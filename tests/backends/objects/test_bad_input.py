@@ -5,9 +5,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from dali_storage.backends.objects.store import Stores
 from dali_storage.contract import registry
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.dali import build, take
-from tests.kit.objects.client import FOR_EVER, KEY_ID, SECRET, FaultServer
+from tests.kit.objects.client import FOR_EVER, KEY_ID, SECRET
 from tests.kit.process import lanes, wait_until
 
 COUNT = 12
@@ -25,7 +23,6 @@ CONTENTS = [b"%02d" % number * 50 for number in range(COUNT)]
 NAMES = [f"train/{'ab'[number * 2 // COUNT]}/{number:02d}.jpg" for number in range(COUNT)]
 URLS = [f"s3://data/{name}" for name in NAMES]
 ROOT = {"file_root": "s3://data/train"}
-Server = FaultServer
 
 GIVEN = pytest.mark.parametrize("given", [ROOT, {"files": URLS}], ids=["root", "files"])
 
@@ -68,8 +65,7 @@ def fail(mode):
     return make
 
 
-Make = Callable[[Server], dict[str, Any]]
-BAD: dict[str, tuple[Make, type[OSError], str]] = {
+BAD = {
     "expired": (fail("expired"), PermissionError, "the credentials have expired; renew them"),
     "region": (fail("region"), OSError, "the bucket is in another region; set region"),
     "refuses": (refuse, ConnectionRefusedError, "endpoint http://127.0.0.1:1 refuses connections"),
@@ -185,7 +181,7 @@ SECRET_URLS = [
     "ftp://me:canary@host/a.jpg",
     "hdfs://host/a.jpg?token=canary",
 ]
-PLACES: dict[str, Callable[[str, str], Any]] = {
+PLACES = {
     "file_root": lambda url, _: build(readers.file, file_root=url),
     "files": lambda url, _: build(readers.file, files=["s3://b/x", url]),
     "mixed": lambda url, _: build(readers.file, files=["/a", url]),

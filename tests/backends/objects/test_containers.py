@@ -7,10 +7,8 @@ import hashlib
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -20,7 +18,6 @@ from nvidia.dali import fn
 
 from dali_storage import readers
 from dali_storage.backends.object_store import ObjectStoreReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
 from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
@@ -38,7 +35,6 @@ from tests.kit.parity import build, compare, of_containers, seeds, some_order
 from tests.kit.tiers import by_tier
 
 COUNTS = (3, 1, 4)
-Find = Callable[..., Catalog]
 
 
 @pytest.fixture
@@ -81,7 +77,7 @@ def find_records(paths, indexes, files):
     return plain.find(encoded(paths), [0, 8, 3, 1], [1, 2, 3, 4], [0, 1, 2, 2], None, files)
 
 
-FORMATS: list[tuple[Find, Any]] = [
+FORMATS = [
     (find_tars, write_numbered_tars),
     (find_tfrecords, write_numbered_tfrecords),
     (find_recordios, write_numbered_recordios),
@@ -135,7 +131,7 @@ def test_only_the_first_and_the_last_header_of_a_tar_are_read(server, remote, tm
 
 EIGHT = b"12345678"
 LONG = "l" * 96  # only with the longer extension it does not fit into a header
-TARS: dict[str, tuple[list[str], Callable[[bytes], bytes], list[str], str]] = {
+TARS = {
     "another": (["1.n", "2.n"], bytes, ["1.n", "2.jpg", "2.n"], "line 3: 8 bytes at 1,536, but"),
     "longer": (["1.n", "2.n"], lambda data: data[:1540], ["1.n", "2.n"], "the tar has 1,540"),
     "long name": (

@@ -5,7 +5,6 @@ DALI makes its client of S3 once in a process: it knows one server. PARITY=1000 
 
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +90,7 @@ def test_random_objects_are_delivered_as_dali_does(server, tmp_path, monkeypatch
     compare(server.put, seed)
 
 
-NAMES: dict[str, dict[str, Any]] = {
+NAMES = {
     "URLs": {"files": ["s3://data/k.jpg", "s3://other/o.jpg"], "labels": [7, 5]},
     "below": {"file_root": "s3://data/train", "files": ["a/x.jpg", "empty", "%41"]},
     "below a slash": {"file_root": "s3://data/train/", "files": ["a/x.jpg"]},

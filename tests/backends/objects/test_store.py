@@ -18,6 +18,7 @@ from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.objects.client import KEY_ID, SECRET
+from tests.kit.paths import ROOT
 from tests.kit.process import status_of_fork
 
 
@@ -264,11 +265,9 @@ def test_keys_of_the_environment_come_before_those_of_a_profile(server, home, mo
 
 
 DALI = """
-from nvidia.dali import fn, pipeline_def
-@pipeline_def(batch_size=1, num_threads=1, device_id=None)
-def pipeline():
-    return tuple(fn.readers.file(files=["s3://data/x"]))
-pipeline().run()
+from nvidia.dali import fn
+from tests.kit.dali import build
+build(fn.readers.file, 1, files=["s3://data/x"]).run()
 """
 
 
@@ -281,7 +280,7 @@ def test_dali_asks_the_same_server_with_the_same_key_and_region(server, home, mo
     for pair in ("PROFILE", "REGION"):
         monkeypatch.setenv(f"AWS_{pair}", "b")
         monkeypatch.setenv(f"AWS_DEFAULT_{pair}", "a")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True, cwd=ROOT)
     theirs = {(key_id(request), region_of(request)) for request in server.log(clear=True)}
     get("s3://data/x")
     assert theirs == {(key_id(request := only(server)), region_of(request))} == {("A", "a")}
@@ -291,7 +290,7 @@ def test_dali_reads_without_a_signature_where_this_is_an_error_here(server, home
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half a pair")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", DALI], check=True, cwd=ROOT)
     theirs = server.log(clear=True)
     assert theirs
     assert not any("authorization" in request.headers for request in theirs)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
-import urllib.parse
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dali_storage import Catalog
-from tests.kit.objects.fault_server import ERRORS, FAULTS, Fault, Request
+from tests.kit.objects.fault_server import Request
 from tests.kit.paths import ROOT
 from tests.kit.process import wait_until
 
@@ -86,9 +86,6 @@ class Served:
 class FaultServer:
     """The server in a process of its own, until the `with` block ends or this process does.
 
-    Keys are "bucket/key", text or bytes, not quoted. A bucket is made by the first `put()` to it,
-    or by `serve()`.
-
     Attributes:
         url: where it listens.
         environment: what makes clients of S3 use it; see `environment()`.
@@ -108,56 +105,18 @@ class FaultServer:
         self._lock = threading.Lock()
         self.environment = environment(self.url)
 
-    def _request(self, method: str, target: str, body: bytes) -> bytes:
+    def __getattr__(self, name: str) -> Any:
+        """The methods of `fault_server.Server` are called there."""
+        return partial(self._call, name)
+
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
         with self._lock:
-            self._connection.request(method, target, body)
-            response = self._connection.getresponse()
-            answer = response.read()
-        assert response.status < 300, answer
-        return answer
-
-    def _control(self, method: str, argument: Any = None) -> Any:
-        return json.loads(self._request(method, "/", json.dumps(argument).encode()))
-
-    def put(self, key: str | bytes, data: bytes) -> None:
-        """Make or replace an object."""
-        self._request("PUT", f"/{urllib.parse.quote(os.fsencode(key))}", data)
-
-    def delete(self, key: str | bytes) -> None:
-        self._request("DELETE", f"/{urllib.parse.quote(os.fsencode(key))}", b"")
-
-    def serve(self, bucket: str, root: Path | str) -> None:
-        """Serve the files below a directory as they are at each request."""
-        self._control("X-SERVE", {"name": bucket, "root": os.fspath(root)})
-
-    def fail(self, mode: str, n: int = 1, arg: Any = None, **options: Any) -> None:
-        """The next `n` requests fail as a `fault_server.Fault`, after the faults given before."""
-        assert mode in ERRORS or mode in FAULTS, mode
-        self._control("X-FAIL", vars(Fault(mode, n, arg, **options)))
-
-    def heal(self) -> None:
-        """No faults any more; what waits for one is answered."""
-        self._control("X-HEAL")
-
-    def set(self, **settings: float | str) -> None:
-        """`latency` in seconds, `modified` of all objects, `page`: most keys in one of a list."""
-        self._control("X-SET", settings)
-
-    def log(self, clear: bool = False) -> list[Request]:
-        """The requests since the last `reset()`, or the last time that they were cleared."""
-        return [Request(**entry) for entry in self._control("X-LOG", clear)]
+            self._connection.request("CALL", "/", pickle.dumps((name, arguments, options)))
+            return pickle.loads(self._connection.getresponse().read())
 
     def until(self, ready: Callable[[list[Request]], object]) -> None:
         """Wait until the log is as a test needs it."""
         wait_until(lambda: ready(self.log()))
-
-    def connections(self) -> set[int]:
-        """The ports of the clients that are connected, but for this one."""
-        return {*self._control("X-OPEN")} - {self._connection.sock.getsockname()[1]}
-
-    def reset(self) -> None:
-        """No buckets, no faults, no log."""
-        self._control("X-RESET")
 
     def __enter__(self) -> FaultServer:
         return self

@@ -5,9 +5,9 @@
 
 It listens on a port of 127.0.0.1, prints its URL, and ends when its standard input does. It is a
 process of its own: a thread would share the interpreter lock with the client whose time is taken.
-Path style; signatures are not checked. `client.FaultServer` starts and controls it; its requests
-have methods of their own, so that no key is taken. The second command is for measurements, until
-Ctrl-C: each directory in ROOT is a bucket.
+Path style; signatures are not checked. `client.FaultServer` starts it, and calls methods of
+`Server` by requests with a method of their own, so that no key is taken. The second command is for
+measurements, until Ctrl-C: each directory in ROOT is a bucket.
 
 Faults are named in `FAULTS` and `ERRORS`. The text of errors is that of S3:
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
+import pickle
 import random
 import signal
 import ssl
@@ -27,7 +27,7 @@ import urllib.parse
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -102,7 +102,7 @@ class Fault:
 
 @dataclass
 class Request:
-    """A request, as the log has it; PUT and DELETE are not in it.
+    """A request, as the log has it.
 
     Attributes:
         kind: "GET", "HEAD" or "LIST".
@@ -124,7 +124,7 @@ class Request:
 
 @dataclass
 class State:
-    """What the control requests change."""
+    """What `Server`'s methods for tests change."""
 
     buckets: dict[str, Bucket] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -140,12 +140,6 @@ class State:
         """Wait, at most until the faults are healed."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.healed.wait(), seconds)
-
-    def heal(self) -> None:
-        """No faults any more; what waits for one is answered."""
-        self.faults.clear()
-        self.healed.set()
-        self.healed = asyncio.Event()
 
     def fault(self, request: Request) -> Fault | None:
         """The fault of this request; it is counted."""
@@ -184,15 +178,64 @@ def error(mode: str, resource: str) -> Answer:
 
 
 class Server:
-    """Answers requests, each connection in a task of its own."""
+    """Answers requests, each connection in a task of its own.
 
-    def __init__(self) -> None:
+    Tests call the methods from `put()` to `reset()`. Keys are "bucket/key", text or bytes, not
+    quoted. A bucket is made by the first `put()` to it, or by `serve()`.
+    """
+
+    def __init__(self, called: bool = True) -> None:
+        """`called`: by tests. Whoever may do that can run code here."""
+        self._state, self._called = State(), called
+        self._ports = set[int]()  # of the clients
+
+    def put(self, key: str | bytes, data: bytes) -> None:
+        """Make or replace an object."""
+        bucket, _, key = os.fsencode(key).partition(b"/")
+        self._state.buckets.setdefault(os.fsdecode(bucket), Memory()).put(key, data)
+
+    def delete(self, key: str | bytes) -> None:
+        bucket, _, key = os.fsencode(key).partition(b"/")
+        self._state.buckets[os.fsdecode(bucket)].delete(key)
+
+    def serve(self, bucket: str, root: Path) -> None:
+        """Serve the files below a directory as they are at each request."""
+        self._state.buckets[bucket] = Directory(os.fsencode(root))
+
+    def fail(self, mode: str, n: int = 1, arg: Any = None, **options: Any) -> None:
+        """The next `n` requests fail as a `Fault`, after the faults given before."""
+        assert mode in ERRORS or mode in FAULTS, mode
+        self._state.faults.append(Fault(mode, n, arg, **options))
+
+    def heal(self) -> None:
+        """No faults any more; what waits for one is answered."""
+        self._state.faults.clear()
+        self._state.healed.set()
+        self._state.healed = asyncio.Event()
+
+    def set(self, **settings: Any) -> None:
+        """Set `latency` in seconds, `page`: the most keys in one of a list, `modified` of all."""
+        vars(self._state).update(settings)
+
+    def log(self, clear: bool = False) -> list[Request]:
+        """The requests since the last `reset()`, or the last time that they were cleared."""
+        entries = [*self._state.log]
+        if clear:
+            self._state.log.clear()
+        return entries
+
+    def connections(self) -> set[int]:
+        """The ports of the clients that are connected, but for those that call these methods."""
+        return self._ports
+
+    def reset(self) -> None:
+        """No buckets, no faults, no log."""
+        self.heal()  # whatever waits is answered
         self._state = State()
-        self.connections = set[int]()  # the ports of the clients
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("peername")[1]
-        self.connections.add(port)
+        self._ports.add(port)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin1")
@@ -203,27 +246,27 @@ class Server:
                     for name, _, value in (line.partition(":") for line in lines if line)
                 }
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
-                await self._request(writer, method, target, headers, body)
+                if method == "CALL" and self._called:
+                    self._ports.discard(port)
+                    writer.write(self._call(body))
+                    continue
+                await self._request(writer, method, target, headers)
                 if writer.is_closing():
                     return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client has gone
         finally:
-            self.connections.discard(port)
+            self._ports.discard(port)
             writer.close()
 
+    def _call(self, body: bytes) -> bytes:
+        name, arguments, options = pickle.loads(body)
+        result = getattr(self, name)(*arguments, **options)
+        return b"".join(Answer(200, pickle.dumps(result)).args)
+
     async def _request(
-        self,
-        writer: asyncio.StreamWriter,
-        method: str,
-        target: str,
-        headers: dict[str, str],
-        body: bytes,
+        self, writer: asyncio.StreamWriter, method: str, target: str, headers: dict[str, str]
     ) -> None:
-        if method in CONTROLS:
-            answer = Answer(200, json.dumps(CONTROLS[method](self, json.loads(body))).encode())
-            writer.write(b"".join(answer.args))
-            return
         url = urllib.parse.urlsplit(target)
         query = dict(urllib.parse.parse_qsl(url.query, True, errors="surrogateescape"))
         key = urllib.parse.unquote(url.path, errors="surrogateescape").lstrip("/")
@@ -233,10 +276,9 @@ class Server:
         state = self._state
         state.under_way += 1
         request = Request(kind, key, headers, query, state.under_way)
-        if kind in ("GET", "HEAD", "LIST"):
-            state.log.append(request)
+        state.log.append(request)
         try:
-            await self._answer(writer, request, state.fault(request), body)
+            await self._answer(writer, request, state.fault(request))
         except Answer as answer:
             head, body = answer.args
             writer.write(head + (b"" if method == "HEAD" else body))
@@ -245,7 +287,7 @@ class Server:
         await writer.drain()
 
     async def _answer(
-        self, writer: asyncio.StreamWriter, request: Request, fault: Fault | None, body: bytes
+        self, writer: asyncio.StreamWriter, request: Request, fault: Fault | None
     ) -> None:
         mode, arg = (fault.mode, fault.arg) if fault else ("", None)
         request.fault = mode
@@ -261,19 +303,12 @@ class Server:
             writer.transport.abort()
             return
         name, _, key = request.key.partition("/")
-        if request.kind == "PUT":
-            self._state.buckets.setdefault(name, Memory())
         if name not in self._state.buckets:
             raise error("no-bucket", name)
         bucket = self._state.buckets[name]
         if request.kind == "LIST":
             self._list(bucket, name, request.query, mode)
         raw = key.encode("utf8", "surrogateescape")
-        if request.kind == "PUT":
-            raise Answer(200, ETag=bucket.put(raw, body))
-        if request.kind == "DELETE":
-            bucket.delete(raw)
-            raise Answer(204)
         await self._get(writer, bucket, raw, request, mode, arg)
 
     async def _get(
@@ -392,48 +427,17 @@ def _range(header: str, size: int) -> tuple[int, int]:
     return start, end
 
 
-def _reset(server: Server, _: None) -> None:
-    server._state.heal()  # whatever waits is answered
-    server._state = State()
-
-
-def _set(server: Server, settings: dict[str, Any]) -> None:
-    for name, value in settings.items():
-        setattr(server._state, name, value)
-
-
-def _serve(server: Server, bucket: dict[str, str]) -> None:
-    server._state.buckets[bucket["name"]] = Directory(_bytes(bucket["root"]))
-
-
-def _log(server: Server, clear: bool) -> list[dict[str, Any]]:
-    entries = [asdict(request) for request in server._state.log]
-    if clear:
-        server._state.log.clear()
-    return entries
-
-
-CONTROLS: dict[str, Callable[[Server, Any], Any]] = {
-    "X-FAIL": lambda server, fault: server._state.faults.append(Fault(**fault)),
-    "X-HEAL": lambda server, _: server._state.heal(),
-    "X-LOG": _log,
-    "X-OPEN": lambda server, _: sorted(server.connections),
-    "X-RESET": _reset,
-    "X-SERVE": _serve,
-    "X-SET": _set,
-}
-
-
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--certificate", nargs=2, default=())
     parser.add_argument("--root", type=Path, help="for measurements: its directories are buckets")
     parser.add_argument("--latency", type=float, default=0.0, help="of each answer, in seconds")
     parser.add_argument("--tail", type=float, default=0.0, help="the part that takes 0.5 s longer")
-    given, context, server = parser.parse_args(), None, Server()
+    given, context = parser.parse_args(), None
     if given.certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*given.certificate)
+    server = Server(called=not given.root)
     listener = await asyncio.start_server(
         server.connection, "127.0.0.1", 0, limit=1 << 22, backlog=1024, ssl=context
     )
@@ -452,5 +456,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    from tests.kit.objects import fault_server  # whose classes pickle finds by name
+
     with suppress(KeyboardInterrupt):
-        asyncio.run(main())
+        asyncio.run(fault_server.main())

@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +118,7 @@ def _replace(path, content):
     os.rename(f"{path}-new", path)
 
 
-DAMAGES: dict[str, Callable[[Path], object]] = {
+DAMAGES = {
     "a bit at the start": flip(-100_000 - TRAILER),
     "a bit in the middle": flip(-50_000),
     "the last bit": flip(-TRAILER - 1),
