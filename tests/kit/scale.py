@@ -4,6 +4,7 @@ import multiprocessing
 import re
 from array import array
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from dali_storage.contract.catalog import Catalog, CatalogBuilder
 from dali_storage.samples.index_file import CatalogFile
 
 CLASSES = 1000
-_OBJECTS = b"s3://bucket/train"
 
 
 def generated(samples: int) -> Catalog:
@@ -23,10 +23,9 @@ def generated(samples: int) -> Catalog:
         numbers = range(samples * label // CLASSES, samples * (label + 1) // CLASSES)
         names = [b"image_%011d.jpeg" % number for number in numbers]
         builder.extend(names, array("q", [label]) * len(names), prefix=b"n%08d/" % label)
-    plain = builder.build(_OBJECTS)
+    plain = builder.build(b"s3://bucket/train")
     sizes, versions = np.arange(samples), np.full(samples, b'"%032x"' % samples, "S34")
-    columns = plain.offsets, plain.labels, None, 1, None, sizes, versions
-    return Catalog(plain.root, plain.names, *columns)
+    return replace(plain, sizes=sizes, versions=versions)
 
 
 def shared(path: str, processes: int) -> list[tuple[int, int, int, int]]:
