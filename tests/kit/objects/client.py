@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dali_storage import Catalog
-from tests.kit.objects.fault_server import Request
+from tests.kit.objects.fault_server import Request, Server
 from tests.kit.paths import ROOT
 from tests.kit.process import wait_until
 
@@ -107,7 +107,7 @@ class FaultServer:
 
     def __getattr__(self, name: str) -> Any:
         """The methods of `fault_server.Server` are called there."""
-        return partial(self._call, name)
+        return partial(self._call, getattr(Server, name).__name__)
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
         with self._lock:
