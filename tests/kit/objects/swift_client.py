@@ -21,10 +21,8 @@ class SwiftClient:
 
     def __init__(self, url: str) -> None:
         boto3 = pytest.importorskip("boto3", reason="no boto3: pip install boto3")
-        from botocore.config import Config
-
         self.url, self._buckets = url, set[str]()
-        config = Config(
+        config = pytest.importorskip("botocore.config").Config(
             s3={"addressing_style": "path"}, request_checksum_calculation="when_required"
         )
         session = boto3.Session(*USER, region_name="us-east-1")
