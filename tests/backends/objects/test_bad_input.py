@@ -52,8 +52,7 @@ def run(batches=1, **arguments):
     return take(build(readers.file, **arguments), batches)
 
 
-def refuse(server):
-    return {"endpoint": "http://127.0.0.1:1"}
+NOBODY = {"endpoint": "http://127.0.0.1:1"}
 
 
 def fail(mode):
@@ -68,7 +67,7 @@ def fail(mode):
 BAD = {
     "expired": (fail("expired"), PermissionError, "the credentials have expired; renew them"),
     "region": (fail("region"), OSError, "the bucket is in another region; set region"),
-    "refuses": (refuse, ConnectionRefusedError, "endpoint http://127.0.0.1:1 refuses connections"),
+    "refuses": (lambda _: NOBODY, ConnectionRefusedError, "http://127.0.0.1:1 refuses connections"),
     "throttled": (lambda it: fail("503")(it) | {"retry": 0.3}, OSError, "throttles"),
 }
 

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import wds2idx
 from nvidia.dali import fn
 
 from dali_storage import readers
@@ -24,6 +23,7 @@ from dali_storage.formats.files import Files
 from dali_storage.formats.tar import webdataset
 from dali_storage.formats.tar.components import Selection
 from dali_storage.formats.tfrecord import index as tfrecord_index
+from tests.cli.test_index import wds2idx_of
 from tests.kit.containers import (
     write_numbered_recordios,
     write_numbered_tars,
@@ -148,9 +148,7 @@ def test_an_index_of_another_tar_is_refused(
     members = [(name, EIGHT) for name in indexed]
     tar, index = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT), tmp_path / "a.idx"
     if LONG in indexed[1]:  # wds2idx has the place of the header of the name
-        creator = wds2idx.IndexCreator(str(tar), str(index), verbose=False)
-        creator.create_index()
-        creator.close()
+        index.write_text(wds2idx_of(tar))
     else:
         write_wds_index(tar, index)
     write_tar(tar, [(name, EIGHT) for name in put_there], tarfile.GNU_FORMAT)

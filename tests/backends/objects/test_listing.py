@@ -92,9 +92,9 @@ def some_tree(random):
     letters = "ab-.!0~é"
     classes = ["".join(random.choices(letters, k=random.randint(1, 3))) for _ in range(200)]
     classes = [name for name in classes if name.strip(".")][: random.choice([1, 3, 20, 200])]
-    starts = ["", *"-,.+"]  # past "-" come "." and "/", which are no names
-    numbers = random.sample(range(500), random.randint(1, 40))
-    names = [f"{random.choice(starts)}{n:0{random.randint(1, 4)}}" for n in numbers]
+    names = [
+        f"{n:0{random.randint(1, 4)}}" for n in random.sample(range(500), random.randint(1, 40))
+    ]
     keys = [f"{name}/{file}" for name in classes for file in names if random.random() < 0.7]
     keys += [*random.choices(names, k=3), f"{random.choice(classes)}/x.empty"]
     keys += [f"{random.choice(classes)}/{random.choice(names)}/deep" for _ in range(5)]
@@ -180,6 +180,15 @@ def test_a_store_without_an_order_is_listed_class_by_class(server, monkeypatch, 
     server.put("data--x-s3/a/1", b"")
     assert names_of(listing("s3://data--x-s3")) == ["a/1"]
     assert all(request.query["delimiter"] == "/" for request in server.log())
+
+
+def test_ranges_are_divided_at_names_that_a_client_takes(server, monkeypatch):
+    """Past "-" come "." and "/", which are no names."""
+    monkeypatch.setattr(listing_module, "_PAGE", 2)
+    keys = [f"{name}/{mark}{n}.jpg" for name in "ab" for mark in "-,.+" for n in range(1, 8)]
+    fill(server, keys)
+    server.set(page=2)
+    assert_lists(listing("s3://data/train"), keys)
 
 
 def test_a_key_that_a_store_repeats_is_listed_once(server, monkeypatch):
