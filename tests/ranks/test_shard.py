@@ -319,7 +319,7 @@ def test_frameworks_that_disagree_are_refused(loaded, frameworks, words, environ
 
 @pytest.mark.usefixtures("group")
 def test_a_group_comes_before_everything_else(loaded, environment):
-    """Of torch; ranks that are not 0 are in test_ranks.py."""
+    """Of torch; ranks that are not 0 are in tests/distributed."""
     environment({"LOCAL_RANK": "5", "WORLD_SIZE": "8"})  # without RANK
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
     for group in (dist.group.WORLD, dist.new_group([0]), mesh["data"], mesh.get_group("tensor")):
