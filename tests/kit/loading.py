@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,17 @@ class Make:
             **{"pad_last_batch": True} | self.order,
         )
         return labels
+
+
+def two_readers(one: Make, second: Callable[..., Any] = MEMORY, **others: Any) -> Any:
+    """Makes pipelines of the labels of a reader and of a second one, with other arguments."""
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        masks = replace(one, file=lambda **given: second(**given | {"name": "Masks"} | others))
+        return one.read(shard_id, num_shards), masks.read(shard_id, num_shards)
+
+    return make
 
 
 def numbers(batch: Iterable[Any]) -> tuple[list[Any], ...]:

@@ -109,6 +109,18 @@ def test_all_ranks_together_give_every_sample_once(samples, batch_size, world, o
     last_batch="pad",
     steps=[("take", 2), ("restore", 0), ("take", 1), ("set_epoch", 0), ("take", 1)],
 )
+@example(  # set_epoch() with the saved epoch keeps its place
+    order="window",
+    last_batch="partial",
+    steps=[
+        ("take", 4),
+        ("take", 1),
+        ("restore", 0),
+        ("set_epoch", 2),
+        ("set_epoch", 1),
+        ("take", 2),
+    ],
+)
 @of(
     order=st.sampled_from(sorted(SHUFFLES)),
     last_batch=st.sampled_from(sorted(POLICIES)),
