@@ -107,8 +107,13 @@ def place(state: dict[str, Any]) -> tuple[int, int]:
     return reader["epoch"], -(-reader["given"] // (state["world"] * state["batch_size"]))
 
 
-def stream(make: Make, rank: int = 0, world: int = 1) -> Callable[[int], list[list[int]]]:
-    """Returns what gives the labels of an epoch, padding included, as DALI's own reader orders."""
+def stream(
+    make: Make, rank: int = 0, world: int = 1, output: int = 0
+) -> Callable[[int], list[list[int]]]:
+    """Returns what gives the labels of an epoch, padding included, as DALI's own reader orders.
+
+    Output 1 are the random numbers.
+    """
     real = Make(
         samples=make.samples, batch_size=make.batch_size, order=make.order, file=fn.readers.file
     )
@@ -119,7 +124,10 @@ def stream(make: Make, rank: int = 0, world: int = 1) -> Callable[[int], list[li
     def epoch(number: int) -> list[list[int]]:
         while len(known) <= number:
             known.append(
-                [np.array(pipeline.run()[0].as_tensor()).ravel().tolist() for _ in range(rounds)]
+                [
+                    np.array(pipeline.run()[output].as_tensor()).ravel().tolist()
+                    for _ in range(rounds)
+                ]
             )
         return known[number]
 
