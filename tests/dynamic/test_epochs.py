@@ -10,7 +10,7 @@ import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 import pytest
 import torchdata.nodes
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline
 from nvidia.dali.experimental.dynamic.pytorch import nodes
@@ -35,6 +35,11 @@ def test_the_arguments_are_those_of_the_real_reader():
     assert issubclass(File, ndd.readers.File)
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_epochs_of_samples_are_those_of_dalis_reader(tree, order):
+    both(epochs(None), file_root=str(tree(22)), **order)
+
+
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -54,7 +59,6 @@ def test_other_arguments_have_the_effect_of_dalis(tree, chosen):
     both(epochs(4, number=2), file_root=str(tree(22)), **chosen)
 
 
-@example(order=ORDERS[4], more={}, samples=11, batch_size=4, taken=[None, 2, None])
 @given(
     order=st.sampled_from(ORDERS),
     more=st.fixed_dictionaries(
