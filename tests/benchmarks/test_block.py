@@ -125,15 +125,6 @@ def test_the_map_of_other_files_is_refused(data, bmap, bench):
     assert done.err.startswith(f"benchmark: --bmap {bmap}: StaleMapError")
 
 
-@pytest.mark.parametrize("uri", ["0000:00:04.0", "/dev/null"])
-def test_block_does_not_run_on_devices_that_take_nvme_commands_only(pictures, bmap, uri, bench):
-    options = ("--legs", "dali,block", "--rounds", 1, "--datadir", pictures, "--bmap", bmap)
-    done = bench("compare", *options, "--uri", uri)
-    assert done.status == 0
-    assert f"block: not run: --uri {uri} is neither a block device nor an image" in done.out
-    assert "fio" not in done.out
-
-
 def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
     pictures, xnvme, no_fio, bench, monkeypatch
 ):

@@ -39,6 +39,12 @@ def test_fio_is_left_out_where_only_nvme_commands_read(data, uri):
     assert found.result.skipped == f"it reads block devices and images, not {uri}"
 
 
+@pytest.mark.parametrize("uri", ["0000:00:04.0", "/dev/null"])
+def test_block_does_not_run_on_devices_that_take_nvme_commands_only(data, uri):
+    reason = BLOCK.unsupported_reason(prepare(data, uri=uri))
+    assert reason == f"--uri {uri} is neither a block device nor an image; xnvme-gds may read it"
+
+
 MEM = {"uri": CONTROLLER, "gpu": 1}
 
 

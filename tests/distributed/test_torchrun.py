@@ -1,14 +1,32 @@
-"""The tests of tests/ranks with torchrun itself, whose stores listen on all addresses."""
+"""What two processes of torchrun know of their place; `ranks` is what they run."""
+
+import json
 
 import pytest
 
-from tests.kit import launch
-from tests.ranks.test_elastic import *  # noqa: F403 - its tests
-from tests.ranks.test_ranks import *  # noqa: F403 - its tests
+from tests.kit.launch import torchrun
+from tests.kit.ranks import SAMPLES
 
 
-@pytest.fixture(scope="module", autouse=True)
-def torchrun_itself():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "ITSELF", True)
-        yield
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What the ranks have written."""
+    directory = tmp_path_factory.mktemp("torchrun")
+    torchrun(2, "tests.kit.ranks", directory)
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_the_shard_is_that_of_the_launcher_and_then_of_the_group(ranks):
+    for rank, seen in enumerate(ranks):
+        assert seen["before"] == seen["shard"] == [rank, 2, rank]
+
+
+def test_a_dimension_of_a_mesh_says_who_reads_the_same(ranks):
+    for rank, seen in enumerate(ranks):
+        assert seen["data"] == [{"shard_id": rank, "num_shards": 2}] * 2
+        assert seen["tensor"] == [{"shard_id": 0, "num_shards": 1}] * 2
+
+
+def test_a_loader_made_before_the_group_reads_its_shard(ranks):
+    assert ranks[0]["labels"] + ranks[1]["labels"] == list(range(SAMPLES))
+    assert all(seen["labels"] for seen in ranks)

@@ -25,11 +25,6 @@ COMMANDS = {
         "-m torch.distributed.run --standalone --nproc-per-node 2 {examples}/torchrun_train.py "
         "--data {pictures} --device cpu --epochs 3 --max-steps 2"
     ],
-    "torchrun_resume": [
-        "-m tests.kit.launch {here} "
-        "'2 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 7' "
-        "'1 {examples}/torchrun_resume.py --data {pictures} --device cpu --steps 12'"
-    ],
     "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
@@ -40,7 +35,6 @@ COMMANDS = {
 }
 STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
 CHANCE = 0.25
-RESUMED = 5  # of torchrun_resume: steps of 24 pictures in an epoch
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +69,7 @@ def printed(results, pictures, sets):
         (results / name).mkdir()
         output = ""
         for command in COMMANDS[name]:
-            line = command.format(
-                examples=ROOT / "examples", pictures=pictures, sets=sets, here=results / name
-            )
+            line = command.format(examples=ROOT / "examples", pictures=pictures, sets=sets)
             done = subprocess.run(
                 [sys.executable, *shlex.split(line)],
                 cwd=results / name,
@@ -130,20 +122,6 @@ def test_torchrun_validates_every_picture_once_and_learns(printed):
     found = re.findall(r"(\d+) of (\d+) right; .* samples/s · waited ", printed("torchrun"))
     assert [int(samples) for _, samples in found] == [VALIDATION] * 3
     assert int(found[-1][0]) > CHANCE * VALIDATION
-
-
-@pytest.mark.long
-def test_torchrun_goes_on_with_another_number_of_processes(printed):
-    text = printed("torchrun_resume")
-    found = re.findall(r"rank (\d), step (\d+): (\d+) of epoch (\d)", text)
-    steps = [tuple(map(int, each)) for each in found]
-    assert sorted(each for each in steps if each[2] == 12) == [
-        (rank, step, 12, (step - 1) // RESUMED) for rank in (0, 1) for step in range(1, 8)
-    ]
-    assert [each for each in steps if each[2] == 24] == [  # from the last checkpoint on
-        (0, step, 24, (step - 1) // RESUMED) for step in range(5, 13)
-    ]
-    assert len(steps) == 2 * 7 + 8
 
 
 @pytest.mark.long

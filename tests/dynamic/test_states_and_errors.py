@@ -17,7 +17,7 @@ from dali_storage.dynamic.file_operator import FileOperator
 from dali_storage.dynamic.readers import File
 from tests.kit.dynamic import ORDERS, batches, both, contents, real_reader
 from tests.kit.interrupts import interrupted
-from tests.kit.process import descriptors, lanes, status_of_fork
+from tests.kit.process import descriptors, lanes, without_collector
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -129,18 +129,9 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
         ({"name": 3}, "name must be a string, not 3"),
         ({"max_batch_size": 0}, "max_batch_size must be an integer from 1 to 2147483647, not 0"),
         ({"max_batch_size": "4"}, "max_batch_size must be an integer .* not '4'"),
-        ({"num_shards": 0}, "num_shards must be at least 1, not 0"),
-        ({"shard_id": 1}, "shard_id must be from 0 to 0, not 1"),
-        ({"skip_cached_images": True}, "skip_cached_images must be False"),
-        ({"random_shuffle": "False"}, "random_shuffle must be True or False, not 'False'"),
         ({"lazy_init": "no"}, "lazy_init must be True or False, not 'no'"),
         ({"enable_checkpointing": "no"}, "enable_checkpointing must be True or False, not 'no'"),
-        ({"random_shuffle": True, "shuffle_after_epoch": True}, "cannot both be True"),
-        ({"prefetch_queue_depth": 0}, "prefetch_queue_depth must be from 1 to 65536, not 0"),
         ({"backend": "tape"}, "tape"),
-        ({"backend_options": {"speed": 3}}, "speed"),
-        ({"backend_options": 3}, "backend_options must be a mapping, not 3"),
-        ({"pinned": True}, "unexpected keyword argument 'pinned'"),
     ],
     ids=str,
 )
@@ -194,19 +185,6 @@ def test_missing_files_are_named_and_nothing_is_lost(tree):
         os.rename(files[5] + "~", files[5])
         labels += [label for _, label in contents(next(reader.next_epoch(4)))]
         assert labels == list(range(8))
-
-
-@pytest.mark.parametrize("sizes", [(700, 0, 4096, 1, 5000), (64,)], ids=str)
-def test_held_batches_stay_intact(tree, sizes):
-    arguments = {"file_root": str(tree(22, sizes=sizes)), "random_shuffle": True}
-    real = real_reader(**arguments)
-    expected = [contents(outputs) for _ in range(5) for outputs in real.next_epoch(4)]
-    with File(**arguments) as reader:
-        held = [outputs for _ in range(5) for outputs in reader.next_epoch(4)]
-    del reader
-    gc.collect()
-    assert len(held) == 30
-    assert [contents(outputs) for outputs in held] == expected
 
 
 @pytest.mark.parametrize("point", range(0, 90, 9))
@@ -279,26 +257,9 @@ def test_a_reader_leaves_no_thread_and_no_file_behind(root, end, capture):
         with pytest.raises(RuntimeError, match=r"File.* is closed"):
             while True:
                 use(reader)
-    del reader
-    gc.collect()
-    assert lanes() <= before
-    assert not descriptors(below=root)
-
-
-def test_a_dropped_reader_is_closed_without_the_garbage_collector(root):
-    before = lanes()
-    reader = File(file_root=root)
-    next(reader.next_epoch(4))
-    assert lanes() - before
-    gc.disable()
-    try:
+    with nullcontext() if capture else without_collector():
         del reader
+        if capture:  # DALI keeps it in a circle
+            gc.collect()
         assert lanes() <= before
-    finally:
-        gc.enable()
-
-
-def test_a_fork_cannot_use_the_files_of_its_parent(root):
-    with File(file_root=root) as reader:
-        next(reader.next_epoch(4))
-        assert status_of_fork(lambda: next(reader.next_epoch(4))) == 17
+        assert not descriptors(below=root)

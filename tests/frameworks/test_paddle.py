@@ -1,9 +1,8 @@
-"""Paddle on the CPU: tensors by DLPack; DALI's own iterator needs CUDA."""
+"""Paddle on the CPU: tensors by DLPack."""
 
 import warnings
 
 import numpy as np
-import pytest
 
 with warnings.catch_warnings():
     # Paddle 3.3.1 looks for a compiler cache, which only its extensions in C++ would need.
@@ -11,7 +10,6 @@ with warnings.catch_warnings():
     import paddle
 
 from nvidia.dali import fn
-from nvidia.dali.plugin.paddle import DALIGenericIterator
 
 from dali_storage.loaders import Loader
 from tests.kit.training_pipelines import VALIDATION, maker
@@ -27,10 +25,3 @@ def test_a_loader_makes_tensors_of_paddle(jpegs):
                 assert isinstance(tensor, paddle.Tensor)
                 assert tensor.place.is_cpu_place()
                 np.testing.assert_equal(tensor.numpy(), np.array(expected.as_tensor()))
-
-
-def test_the_iterator_of_dali_wants_a_gpu(jpegs):
-    """Also with DALI's own reader: it makes a CUDAPlace of the pipeline's device."""
-    pipeline = maker(jpegs, VALIDATION, train=False, file=fn.readers.file)()
-    with pytest.raises(TypeError, match="CUDAPlace"):
-        DALIGenericIterator([pipeline], ["images", "labels"], reader_name="Reader")

@@ -1,35 +1,22 @@
 """Archives of CIFAR-10 and CIFAR-100 with random images, byte for byte as the original ones."""
 
+import io
+import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
-_SUPERCLASSES = """
-aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices
-household_furniture insects large_carnivores large_man-made_outdoor_things
-large_natural_outdoor_scenes large_omnivores_and_herbivores medium_mammals non-insect_invertebrates
-people reptiles small_mammals trees vehicles_1 vehicles_2
-"""
-_FINE_CLASSES = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
-camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
-dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
-leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid
-otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray
-road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
-sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
-wardrobe whale willow_tree wolf woman worm
-"""
 PYTHON, BINARY = "cifar-10-batches-py", "cifar-10-batches-bin"
 ROWS = 60  # in a file of the small archive that the tests of the loaders share
-CLASSES = tuple(_CLASSES.split())
-SUPERCLASSES = tuple(_SUPERCLASSES.split())
-FINE_CLASSES = tuple(_FINE_CLASSES.split())
+CLASSES = "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
+SUPERCLASSES = tuple(f"coarse_{number}" for number in range(20))
+FINE_CLASSES = tuple(f"fine_{number}" for number in range(100))
 
 
 @dataclass(frozen=True)
@@ -40,87 +27,51 @@ class Images:
     labels: npt.NDArray[np.int64]
 
 
-class Python2Pickle:
-    """Writes pickles as cPickle of Python 2 did: protocol 2; every value but integers is numbered.
+class _Python2Pickler(pickle._Pickler):
+    """Writes protocol 2 as cPickle of Python 2 did: it numbered, from 1, what others refer to."""
 
-    Attributes:
-        written: the bytes so far, with the opcodes of pickletools.py.
-    """
+    dispatch = pickle._Pickler.dispatch | {}
 
-    def __init__(self) -> None:
-        self.written = bytearray(b"\x80\x02")
-        self._values = 0
+    def save_string(self, value: str | bytes) -> None:
+        content = value.encode("latin-1") if isinstance(value, str) else value
+        length = len(content)
+        self.write(
+            (b"U%c" % length if length < 256 else b"T" + struct.pack("<I", length)) + content
+        )
+        if isinstance(value, str) and value not in {"u1", "|"}:  # of an array alone
+            self.memoize(value)
 
-    def number(self) -> None:
-        self._values += 1
-        put = b"q%c" % self._values if self._values < 256 else b"r" + _uint32(self._values)
-        self.written += put
+    dispatch[str] = dispatch[bytes] = save_string
 
-    def text(self, value: str) -> None:
-        self.written += b"U%c" % len(value) + value.encode("latin-1")
-        self.number()
+    def memoize(self, value: object) -> None:
+        if not isinstance(value, tuple):
+            super().memoize(value)
 
-    def integer(self, value: int) -> None:
-        self.written += b"K%c" % value if value < 256 else b"M" + struct.pack("<H", value)
+    def put(self, number: int) -> bytes:
+        return super().put(number + 1)
 
-    def list(self, values: Sequence[str | int]) -> None:
-        self.written += b"]"
-        self.number()
-        for start in range(0, len(values), 1000):
-            part = values[start : start + 1000]
-            self.written += b"(" if len(part) > 1 else b""
-            for value in part:
-                self.value(value)
-            self.written += b"e" if len(part) > 1 else b"a"
+    def _batch_setitems(self, items: Any) -> None:
+        self.write(pickle.MARK)
+        for value in chain.from_iterable(items):
+            self.save(value)
+        self.write(pickle.SETITEMS)
 
-    def array(self, value: npt.NDArray[np.uint8]) -> None:
-        """Of bytes, in C's or Fortran's order."""
-        self.written += b"cnumpy.core.multiarray\n_reconstruct\n"
-        self.number()
-        self.written += b"cnumpy\nndarray\n"
-        self.number()
-        self.written += b"K\0\x85U\x01b\x87R"
-        self.number()
-        self.written += b"(K\x01"
-        for length in value.shape:
-            self.integer(length)
-        self.written += b"%ccnumpy\ndtype\n" % (0x84 + value.ndim)  # TUPLE1, TUPLE2 or TUPLE3
-        self.number()
-        self.written += b"U\x02u1K\0K\x01\x87R"
-        self.number()
-        self.written += b"(K\x03U\x01|NNN" + 2 * b"J\xff\xff\xff\xff" + b"K\0tb"
-        self.written += b"\x89" if value.flags.c_contiguous else b"\x88"
-        self.written += b"T" + _uint32(value.nbytes) + value.tobytes(order="A") + b"tb"
+    def save_global(self, value: Any, name: str | None = None) -> None:
+        names = {np.ndarray: b"numpy\nndarray", np.dtype: b"numpy\ndtype"}
+        self.write(b"c%s\n" % names.get(value, b"numpy.core.multiarray\n_reconstruct"))
+        self.memoize(value)
 
-    def value(self, value: object) -> None:
-        if isinstance(value, str):
-            self.text(value)
-        elif isinstance(value, int):
-            self.integer(value)
-        elif isinstance(value, np.ndarray):
-            self.array(value)
-        else:
-            assert isinstance(value, (list, tuple))
-            self.list(value)
-
-    def dict(self, items: dict[str, object]) -> bytes:
-        """A whole pickle of a dict."""
-        self.written += b"}"
-        self.number()
-        self.written += b"("
-        for key, value in items.items():
-            self.text(key)
-            self.value(value)
-        return bytes(self.written + b"u.")
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, np.dtype):
+            return np.dtype, ("u1", 0, 1), value.__reduce__()[2]
+        return NotImplemented
 
 
-def _uint32(value: int) -> bytes:
-    return struct.pack("<I", value)
-
-
-def pickled(items: dict[str, object]) -> bytes:
+def pickled(items: dict[str, Any]) -> bytes:
     """A dict as Python 2 pickled it."""
-    return Python2Pickle().dict(items)
+    lists = {name: [*each] if isinstance(each, tuple) else each for name, each in items.items()}
+    _Python2Pickler(file := io.BytesIO(), 2).dump(lists)
+    return file.getvalue()
 
 
 def make_images(rows: int, classes: int, seed: int) -> Images:
@@ -161,13 +112,13 @@ def write_cifar10(root: Path, *, rows: int = 200, seed: int = 0) -> dict[str, Im
     return {"train": _joined([batches[name] for name in titles]), "test": batches["test_batch"]}
 
 
-def write_cifar100(root: Path, *, rows: int = 300, seed: int = 0) -> dict[str, Images]:
-    """Both forms of CIFAR-100 in `root`, with `rows` images a split; returns its splits."""
+def write_cifar100(root: Path, *, rows: int = 300) -> None:
+    """Both forms of CIFAR-100 in `root`, with `rows` images a split."""
     python, binary = root / "cifar-100-python", root / "cifar-100-binary"
     python.mkdir(parents=True)
     binary.mkdir()
-    splits = {"train": make_images(rows, 100, seed), "test": make_images(rows, 100, seed + 1)}
-    for name, images in splits.items():
+    for seed, name in enumerate(("train", "test")):
+        images = make_images(rows, 100, seed)
         coarse = images.labels // 5
         batch = {
             "filenames": [f"{FINE_CLASSES[label]}_s_{label:06d}.png" for label in images.labels],
@@ -183,7 +134,6 @@ def write_cifar100(root: Path, *, rows: int = 300, seed: int = 0) -> dict[str, I
     (python / "meta").write_bytes(pickled(names))
     (binary / "fine_label_names.txt").write_text("\n".join([*FINE_CLASSES, ""]))
     (binary / "coarse_label_names.txt").write_text("\n".join([*SUPERCLASSES, ""]))
-    return splits
 
 
 def _joined(parts: Sequence[Images]) -> Images:

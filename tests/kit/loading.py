@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,17 @@ class Make:
         return labels
 
 
+def two_readers(one: Make, second: Callable[..., Any] = MEMORY, **others: Any) -> Any:
+    """Makes pipelines of the labels of a reader and of a second one, with other arguments."""
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
+    def make(shard_id: int, num_shards: int) -> Any:
+        masks = replace(one, file=lambda **given: second(**given | {"name": "Masks"} | others))
+        return one.read(shard_id, num_shards), masks.read(shard_id, num_shards)
+
+    return make
+
+
 def numbers(batch: Iterable[Any]) -> tuple[list[Any], ...]:
     """The values of a batch, flat."""
     return tuple(np.asarray(tensor).ravel().tolist() for tensor in batch)
@@ -96,8 +107,13 @@ def place(state: dict[str, Any]) -> tuple[int, int]:
     return reader["epoch"], -(-reader["given"] // (state["world"] * state["batch_size"]))
 
 
-def stream(make: Make, rank: int = 0, world: int = 1) -> Callable[[int], list[list[int]]]:
-    """Returns what gives the labels of an epoch, padding included, as DALI's own reader orders."""
+def stream(
+    make: Make, rank: int = 0, world: int = 1, output: int = 0
+) -> Callable[[int], list[list[int]]]:
+    """Returns what gives the labels of an epoch, padding included, as DALI's own reader orders.
+
+    Output 1 are the random numbers.
+    """
     real = Make(
         samples=make.samples, batch_size=make.batch_size, order=make.order, file=fn.readers.file
     )
@@ -108,7 +124,10 @@ def stream(make: Make, rank: int = 0, world: int = 1) -> Callable[[int], list[li
     def epoch(number: int) -> list[list[int]]:
         while len(known) <= number:
             known.append(
-                [np.array(pipeline.run()[0].as_tensor()).ravel().tolist() for _ in range(rounds)]
+                [
+                    np.array(pipeline.run()[output].as_tensor()).ravel().tolist()
+                    for _ in range(rounds)
+                ]
             )
         return known[number]
 

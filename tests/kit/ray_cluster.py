@@ -1,50 +1,29 @@
-"""Scripts that train with Ray, on a cluster of this machine; tests/distributed/test_ray.py runs it.
+"""Scripts that train with Ray, on a cluster of this machine, as tests/kit/watched.py does it.
 
     python -m tests.kit.ray_cluster DIRECTORY "SCRIPT ARGUMENTS" ...
 
-A script goes on where the one before it has stopped. Worker 1 of 2 is killed in step `KILLED`, once
-Ray has committed the checkpoints before it. The labels of each step are in
-DIRECTORY/labels-WORKERS-ATTEMPT-RANK.jsonl.
+A script goes on where the one before it has stopped. Before a worker is killed, Ray has committed
+its checkpoints.
 """
 
-import json
 import os
 import runpy
 import shlex
-import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-KILLED = 10
+from tests.kit.watched import record
 
 
 def watched(train: Callable[[Any], None], directory: str, config: Any) -> None:
-    """Train in a worker, and write down what it is given."""
+    """Train in a worker."""
     import ray.train
-    from torch.nn import functional
 
-    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
-    logs = [Path(directory, f"labels-{world}-{attempt}-{rank}.jsonl") for attempt in range(3)]
-    log = next(each for each in logs if not each.exists())
-    cross_entropy, steps = functional.cross_entropy, 0
-
-    def recorded(output: Any, labels: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        with log.open("a") as lines:
-            print(json.dumps(labels.tolist()), file=lines)
-        if (rank, world, log, steps) == (1, 2, logs[0], KILLED):
-            ray.train.get_all_reported_checkpoints()  # waits until all are committed
-            while Path(directory, "labels-2-0-0.jsonl").read_text().count("\n") < KILLED:
-                time.sleep(0.01)  # the other one has not come so far
-            os.kill(os.getpid(), signal.SIGKILL)
-        return cross_entropy(output, labels)
-
-    functional.cross_entropy = recorded
+    here = ray.train.get_context()
+    committed = ray.train.get_all_reported_checkpoints  # waits until all are
+    record(directory, here.get_world_rank(), here.get_world_size(), committed)
     train(config)
 
 

@@ -8,17 +8,12 @@ from tests.kit.cifar_archive import ROWS, write_cifar10, write_cifar100
 
 
 @pytest.fixture(scope="package")
-def archive(tmp_path_factory):
-    """Both forms of a small CIFAR-10 and CIFAR-100, read-only, and what is in CIFAR-10."""
+def cifar(tmp_path_factory):
+    """Both forms of a small CIFAR-10 and CIFAR-100, which no test changes."""
     root = tmp_path_factory.mktemp("cifar")
     write_cifar100(root, rows=ROWS)
-    return root, write_cifar10(root, rows=ROWS)
-
-
-@pytest.fixture(scope="package")
-def cifar(archive):
-    """The directory of the archives, which no test changes."""
-    return archive[0]
+    write_cifar10(root, rows=ROWS)
+    return root
 
 
 @pytest.fixture

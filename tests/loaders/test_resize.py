@@ -7,10 +7,18 @@ from dataclasses import replace
 from itertools import chain, islice, zip_longest
 
 import pytest
-from nvidia.dali import pipeline_def
 
 from dali_storage.loaders import Loader, Shard
-from tests.kit.loading import SHUFFLES, Make, given, labels, numbers, shard_size, stream
+from tests.kit.loading import (
+    SHUFFLES,
+    Make,
+    given,
+    labels,
+    numbers,
+    shard_size,
+    stream,
+    two_readers,
+)
 
 MAKE = Make(samples=37, order=SHUFFLES["window"])  # 2 ranks have shards of 18 and 19: 5 batches
 
@@ -201,31 +209,8 @@ def test_a_whole_epoch_after_a_rest_goes_on_when_its_pipeline_is_made_anew():
         assert found + labels(epoch) == whole
 
 
-def test_ranks_with_seeds_of_their_own_cannot_go_on_as_others():
-    """The seed of the reader is then that of the pipeline, which may differ from rank to rank."""
-    order = {"random_shuffle": True, "initial_fill": 7}
-    make = replace(MAKE, order=order, options={"seed": 3})
-    with Loader(make, shard=Shard(0, 2), to="numpy") as first:
-        state = take_two(first)
-    with (
-        Loader(make, shard=Shard(0, 3), to="numpy") as other,
-        pytest.raises(ValueError, match=r"another seed, .* give the reader seed="),
-    ):
-        other.load_state_dict(state)
-
-
 def test_all_readers_of_a_pipeline_go_on_from_a_state():
-    def make(checkpoint, shard_id, num_shards):
-        @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_checkpointing=True)
-        def define():
-            def named(**arguments):
-                return MAKE.file(**arguments | {"name": "Masks"})
-
-            masks = replace(MAKE, file=named)
-            return MAKE.read(shard_id, num_shards), masks.read(shard_id, num_shards)
-
-        return define(checkpoint=checkpoint)
-
+    make = two_readers(MAKE)
     with Loader(make, shard=Shard(0, 2), to="numpy") as first:
         state = take_two(first)
     with ExitStack() as stack:

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nvidia.dali import Pipeline, fn, pipeline_def, types
+from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
-from nvidia.dali.experimental import torchvision as dali_torchvision
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tv
 
-from dali_storage.loaders.datasets.compose import decode, fused, seeded
 from dali_storage.loaders.transforms import (
     Auto,
     CentreCrop,
@@ -28,17 +26,12 @@ from dali_storage.loaders.transforms import (
     RandomResizedCrop,
     ShorterSide,
 )
-from dali_storage.loaders.transforms.presets import Preset
 from tests.kit.pixels import decoded, delivered, difference, files
 from tests.kit.tiers import by_tier
 
 CUBIC = InterpolationMode.BICUBIC
 LONG = pytest.mark.long
 LAYOUTS: list[Any] = ["HWC", "CHW"]
-
-
-def unchanged(images):
-    return images
 
 
 def apply(step, images, layout="HWC", *, repeat=1):
@@ -153,15 +146,6 @@ def test_random_parts_are_distributed_as_torchvisions(sides):
         assert largest_gap(ours, other) < 2.8 / draws**0.5
 
 
-def test_in_very_long_images_the_part_is_not_torchvisions():
-    # Documented: torchvision falls back to the centre.
-    starts, _ = windows(RandomResizedCrop(224, seed=11), (90, 1000), 2000)
-    torch.manual_seed(0)
-    image = Image.new("RGB", (1000, 90))
-    drawn = [v2.RandomResizedCrop(224).make_params([image])["left"] for _ in range(2000)]
-    assert largest_gap(starts[:, 1], np.array(drawn)) > 0.1
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_padded_crop_is_any_square_of_the_padded_image(layout):
     (image,) = noise(1, 8, 8, 3)
@@ -253,14 +237,6 @@ POLICIES: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_policy_calls_dalis_with_its_options(monkeypatch, policy):
-    module, name, options = POLICIES[policy]
-    monkeypatch.setattr(module, name, lambda images, **given: (images, given))
-    step = Auto(policy, operations=3, magnitude=11, bins=13, fill=7, seed=4)
-    assert step("images") == ("images", {"fill_value": 7, "seed": 4, **options})
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_images_of_a_policy_are_dalis_and_no_warning_of_dali_is_seen(photographs, policy):
@@ -345,123 +321,3 @@ def test_parts_are_filled_with_the_colour_given():
     erased = (found == [1, 2, 250]).all(-1)
     assert (erased | (found == np.array(images)).all(-1)).all()
     assert erased.any((1, 2)).all()
-
-
-# Lists of transforms
-
-NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_done_at_once_is_what_is_done_one_by_one(photographs, layout):
-    crop, flip = RandomResizedCrop(100, seed=1), Flip(seed=2)
-    common = {"batch_size": 6, "layout": layout}
-    at_once = delivered(photographs, transforms=[crop, flip, NORMALIZE], **common)
-    steps = [unchanged, crop, unchanged, flip, unchanged, NORMALIZE, unchanged]
-    assert np.array_equal(at_once, delivered(photographs, transforms=steps, **common))
-    assert at_once[0].shape == ((100, 100, 3) if layout == "HWC" else (3, 100, 100))
-
-
-def test_a_flip_and_a_normalization_are_one_pass_and_nothing_is_none():
-    flip = Flip(seed=1)
-    assert len(fused((flip, NORMALIZE), "HWC", "CHW", "float16")) == 1
-    assert len(fused((flip,), "HWC", "CHW", "uint8")) == 1
-    assert len(fused((), "HWC", "CHW", "float32")) == 1
-    assert fused((), "HWC", "HWC", "uint8") == ()
-    assert len(fused((NORMALIZE, RandomErasing()), "HWC", "CHW", "float32")) == 2
-
-
-def test_a_function_of_the_user_gets_rows_of_pixels_even_of_planes():
-    seen = []
-
-    def look(images):
-        seen.append(fn.get_property(images, key="layout"))
-        return images
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
-    def define():
-        images = fn.external_source(lambda: noise(1, 3, 4, 5), layout="CHW")
-        for step in fused((look, CentreCrop(2)), "CHW", "CHW", "uint8"):
-            images = step(images)
-        return images, *seen
-
-    images, layout = define().run()
-    assert bytes(np.array(layout[0])) == b"HWC"
-    assert images.layout() == "CHW"
-    assert images.shape() == [(3, 2, 2)]
-
-
-def test_every_random_transform_gets_another_seed():
-    steps = (Flip(), Flip(), PadCrop(32), CentreCrop(3), unchanged, Flip(seed=7))
-    seeds = [getattr(step, "seed", None) for step in seeded(steps, 1)]
-    assert seeds[3:] == [None, None, 7]
-    assert len(set(seeds[:3])) == 3
-    assert seeded(steps, 1) == seeded(steps, 1)
-    others = [getattr(step, "seed", None) for step in seeded(steps, 2)]
-    assert not set(seeds[:3]) & set(others[:3])
-
-
-def test_operators_of_dalis_own_torchvision_are_taken(photographs):
-    steps = [dali_torchvision.Resize(256), dali_torchvision.CenterCrop(224)]
-    ours = delivered(photographs, transforms=steps)
-    theirs = decoded(photographs, v2.Compose([v2.Resize(256), v2.CenterCrop(224)]))
-    assert difference(ours, theirs).most <= 1
-
-
-def test_a_list_of_dalis_torchvision_and_ours_ends_as_asked_for(photographs):
-    steps = [dali_torchvision.Resize((50, 60)), NORMALIZE, Flip(1.0)]
-    options = {"layout": "CHW", "dtype": "float16", "batch_size": 4}
-    ours = delivered(photographs, transforms=steps, **options)
-    assert (ours[0].shape, ours[0].dtype) == ((3, 50, 60), np.float16)
-    theirs = decoded(photographs, lambda image: image.resize((60, 50), Image.Resampling.BILINEAR))
-    expected = [
-        tv.normalize(tv.to_tensor(image[:, ::-1].copy()), NORMALIZE.mean, NORMALIZE.std).numpy()
-        for image in theirs
-    ]
-    found = difference(ours, expected)  # of pixels, at most 1 but for borders
-    assert (found.p99 < 0.04, found.mean < 0.01) == (True, True)
-
-
-NOT_TRANSFORMS: list[tuple[Any, str]] = [
-    (v2.Resize(8), r"Resize.* is not a function of a DataNode; .*dali_storage.loaders.transforms"),
-    (Flip, "Flip.* is not a function of a DataNode"),
-    ("flip", "'flip' is not a function"),
-    (dali_torchvision.Resize(8, device="gpu"), "device='gpu', but .* cpu: .* device='cpu'"),
-]
-
-
-@pytest.mark.parametrize(("step", "message"), NOT_TRANSFORMS)
-def test_what_is_no_transform_is_refused(photographs, step, message):
-    with pytest.raises(TypeError, match=message):
-        delivered(photographs, transforms=[CentreCrop(8), step])
-    with pytest.raises(TypeError, match=message):
-        delivered(photographs, preset=Preset((CentreCrop(8), step), "a test"))
-
-
-# On a GPU; without one, only the graph can be made
-
-
-def test_all_transforms_can_follow_a_decoder_on_a_gpu():
-    steps = (
-        RandomResizedCrop(64),
-        ColourJitter(0.4, 0.4, 0.4),
-        ShorterSide(40),
-        CentreCrop(32),
-        PadCrop(32),
-        Cutout(4),
-        Flip(),
-        NORMALIZE,
-        RandomErasing(),
-    )
-    hints = {"preallocate_width_hint": 100}
-    pipeline = Pipeline(batch_size=1, num_threads=1, device_id=0)
-    with pipeline:
-        for start in (0, 1):
-            encoded = fn.external_source(name=f"encoded{start}")
-            images, left = decode(encoded, steps[start:], "gpu", hints)
-            assert (images.device, left) == ("gpu", steps[1:])
-            for step in fused(seeded(left, 1), "HWC", "CHW", "float32"):
-                images = step(images)
-                assert images.device == "gpu"
-        with pytest.raises(KeyError, match="no_such_hint"):
-            decode(encoded, (), "gpu", {"no_such_hint": 1})

@@ -15,6 +15,7 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.order import Order, OrderOptions
 from dali_storage.order.resume import Rest, RestOrder, interleaved
+from tests.kit.loading import Make, shard_size
 from tests.kit.parity import numbered, numbers
 from tests.kit.resuming import (
     EPOCH,
@@ -33,12 +34,6 @@ from tests.kit.resuming import (
 from tests.kit.tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
-
-
-def whole_epoch(rank, world, size, epoch, order):
-    moves = not order.get("stick_to_shard") and not order.get("shuffle_after_epoch")
-    shard = (rank + epoch * moves) % world
-    return size * (shard + 1) // world - size * shard // world
 
 
 def real_epochs(world, batch_size, epochs, read=REAL, **order):
@@ -73,7 +68,8 @@ def assert_given_once(worlds, order, ours, real):
             if world == worlds[0][0] and (SIZE - left) % (world * batch_size) == 0:
                 # In the order of the ranks that began the epoch.
                 before = (SIZE - left) // world
-                share = whole_epoch(rank, world, SIZE, epoch, order) - before
+                whole = Make(samples=SIZE, order=order)
+                share = shard_size(whole, rank, world, epoch) - before
             seen.update(valid(numbers(each, batches), min(share, batches * batch_size)))
         left -= min(left, batches * batch_size * world)
         state = saved(made)

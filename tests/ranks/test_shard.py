@@ -47,13 +47,6 @@ def group():
     dist.destroy_process_group()
 
 
-def test_shards_are_values():
-    assert Shard() == Shard(rank=0, world=1, local_rank=0)
-    assert hash(Shard(1, 2, 1)) == hash(Shard(1, 2, 1))
-    with pytest.raises(AttributeError):
-        Shard().rank = 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -104,26 +97,26 @@ def test_the_shard_is_that_of_the_environment(variables, shard, environment):
     assert dali_storage.shard() == {"shard_id": shard.rank, "num_shards": shard.world}
 
 
-@pytest.mark.parametrize("variables", [BY_HAND, MPIRUN, MPICH, SRUN])
-def test_half_an_environment_is_refused(variables, environment, monkeypatch):
-    rank, world, local = (
-        next(name for name in variables if name.endswith(end))
-        for end in (("RANK", "PROCID"), ("SIZE", "NUM_TASKS"), ("LOCAL_RANK", "LOCALID", "RANKID"))
-    )
+@pytest.mark.parametrize(
+    ("variables", "rank", "world", "local"),
+    [
+        *((each, *each) for each in (BY_HAND, MPIRUN, MPICH)),
+        (SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ],
+)
+def test_half_an_environment_is_refused(variables, rank, world, local, environment, monkeypatch):
     environment(variables)
-    for missing in (rank, local):
-        with monkeypatch.context() as patch:
-            patch.delenv(missing)
-            with pytest.raises(ValueError, match=rf"but not {missing}: set all of {rank}, {world}"):
-                Shard.here()
-            if missing == rank:
-                with pytest.raises(ValueError, match=f"but not {rank}: "):
-                    dali_storage.shard()
-                continue
-            assert dali_storage.shard() == {  # a reader needs no GPU
-                "shard_id": int(variables[rank]),
-                "num_shards": int(variables[world]),
-            }
+    with monkeypatch.context() as patch:
+        patch.delenv(rank)
+        for ask in (Shard.here, dali_storage.shard):
+            with pytest.raises(ValueError, match=f"but not {rank}: set all of {rank}, {world}"):
+                ask()
+    with monkeypatch.context() as patch:
+        patch.delenv(local)
+        with pytest.raises(ValueError, match=f"but not {local}: set all of {rank}, {world}"):
+            Shard.here()
+        place = {"shard_id": int(variables[rank]), "num_shards": int(variables[world])}
+        assert dali_storage.shard() == place  # a reader needs no GPU
     environment({world: ""})
     with pytest.raises(ValueError, match=f"environment: {world} must be an integer from 1 to "):
         Shard.here()
@@ -144,6 +137,7 @@ INTEGER = "environment: {} must be an integer "
             "but not OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK: ",
         ),
         ({"PMI_RANK": "0", "MPI_LOCALRANKID": "0"}, "but not PMI_SIZE: "),
+        ({"PMIX_RANK": "1"}, r"PMIX_RANK, but no number of processes, .*: set RANK"),
         # What Lightning leaves behind when fit() is over, and the process group destroyed.
         (
             {"LOCAL_RANK": "0", "NODE_RANK": "0", "MASTER_PORT": "1"},
@@ -190,12 +184,7 @@ def test_environments_that_disagree_are_refused(variables, words, environment):
     assert dali_storage.shard()["num_shards"] == int(variables["WORLD_SIZE"])
 
 
-def test_a_rank_of_pmix_alone_and_the_second_machine_of_lightning_are_refused(environment):
-    environment({"PMIX_RANK": "1"})
-    words = r"PMIX_RANK, but no number of processes, .*: set RANK"
-    for ask in (Shard.here, dali_storage.shard):
-        with pytest.raises(ValueError, match=words):
-            ask()
+def test_the_second_machine_of_lightning_is_refused_before_its_group(environment):
     environment(LIGHTNING | {"NODE_RANK": "1", "WORLD_SIZE": "4"})
     with pytest.raises(RuntimeError, match=r"NODE_RANK=1, but not RANK, .* in fit\(\) or later"):
         Shard.here()
@@ -319,7 +308,7 @@ def test_frameworks_that_disagree_are_refused(loaded, frameworks, words, environ
 
 @pytest.mark.usefixtures("group")
 def test_a_group_comes_before_everything_else(loaded, environment):
-    """Of torch; ranks that are not 0 are in test_ranks.py."""
+    """Of torch; ranks that are not 0 are in tests/distributed."""
     environment({"LOCAL_RANK": "5", "WORLD_SIZE": "8"})  # without RANK
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
     for group in (dist.group.WORLD, dist.new_group([0]), mesh["data"], mesh.get_group("tensor")):
