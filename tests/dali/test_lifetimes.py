@@ -13,9 +13,15 @@ from nvidia.dali.pipeline import experimental
 from dali_storage import readers
 from dali_storage.dali import group
 from dali_storage.dali.group import Delivery
-from tests.kit.dali import build, pipeline_of, run_in_fork, take
+from tests.kit.dali import build, pipeline_of, take
 from tests.kit.interrupts import interrupted
-from tests.kit.process import descriptors, lanes, open_files, without_collector
+from tests.kit.process import (
+    descriptors,
+    lanes,
+    open_files,
+    status_of_fork,
+    without_collector,
+)
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -128,8 +134,8 @@ def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree):
 def test_a_fork_cannot_use_the_files_of_its_parent(tree):
     """Unless it opens the files itself."""
     root = str(tree(5))
-    assert run_in_fork(build(readers.file, file_root=root)) == 17
-    assert run_in_fork(build(readers.file, file_root=root, lazy_init=True)) == 0
+    assert status_of_fork(build(readers.file, file_root=root).run) == 17
+    assert status_of_fork(build(readers.file, file_root=root, lazy_init=True).run) == 0
 
 
 def test_pickling_is_refused(tree):

@@ -6,9 +6,10 @@ import tarfile
 import numpy as np
 import pytest
 from nvidia.dali import fn, types
+from wds2idx import IndexCreator
 
 from dali_storage import readers
-from tests.kit.containers import split_name, write_tar
+from tests.kit.containers import write_tar
 from tests.kit.parity import Case, ContainerParityTests, build, some_order, take
 
 EXTENSIONS = ["jpg", "cls", "json", "JPG", "seg.png", "x;y", "n", ""]
@@ -63,7 +64,7 @@ def rows_of(tar):
     last = None
     with tarfile.open(tar) as members:
         for member in members:
-            base, extension = split_name(member.name)
+            base, extension = IndexCreator.split_name(member.name)
             if member.isreg() and base and extension:
                 samples += [[]] if base != last else []
                 last = base
