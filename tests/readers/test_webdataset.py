@@ -3,26 +3,19 @@
 What is expected are the bytes that were written into the tars.
 """
 
-import functools
-import gc
 import os
-import shutil
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn, pipeline_def, types
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from nvidia.dali import Pipeline, fn, types
 
 from dali_storage import readers
 from dali_storage.cli.index import main as make_indexes
-from dali_storage.contract.errors import ContainerChangedError, MapNotChecked
+from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.formats.tar import webdataset
-from dali_storage.loaders import Loader, Shard
 from tests.kit.containers import index_by_wds2idx, write_numbered_tars, write_tar
-from tests.kit.devices import disk
-from tests.kit.layouts import make_map
 from tests.kit.parity import contents, take
 from tests.kit.webdataset import MEMBERS, build, find
 
@@ -222,77 +215,3 @@ def test_the_name_in_a_header_may_be_another_than_that_of_the_file(tmp_path, fla
     assert make_indexes([str(tmp_path / "a.tar")]) == 0
     assert f" {name}\n" in (tmp_path / "a.idx").read_text()
     find([tmp_path / "a.tar"], [tmp_path / "a.idx"])
-
-
-# --- training ------------------------------------------------------------------------------------
-
-
-def pack(jpegs, directory):
-    """Tars of real JPEGs with their classes, int32, and descriptions; and their indexes."""
-    directory.mkdir(exist_ok=True)
-    tars = []
-    for number in range(3):
-        members = []
-        for path in sorted(jpegs.glob("*/*.jpg"))[number::3]:
-            label = np.int32(path.parent.name[1:]).tobytes()
-            members += [(f"{path.stem}.jpg", path.read_bytes()), (f"{path.stem}.cls", label)]
-            members += [(f"{path.stem}.json", b"{}")]
-        tars.append(str(write_tar(directory / f"{number}.tar", members, tarfile.PAX_FORMAT)))
-    assert make_indexes(tars) == 0
-    return tars, [f"{tar[:-4]}.idx" for tar in tars]
-
-
-@pipeline_def(batch_size=4, num_threads=2, device_id=None, seed=7, enable_checkpointing=True)
-def training(webdataset, data, shard_id, num_shards):
-    order = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
-    order |= {"random_shuffle": True, "initial_fill": 9, "name": "Reader"}
-    jpegs, labels = webdataset(
-        ext=["jpg", "cls"], dtypes=[types.UINT8, types.INT32], **order, **data
-    )
-    images = fn.random_resized_crop(fn.decoders.image(jpegs), size=(24, 24), seed=3)
-    return fn.flip(images, horizontal=fn.random.coin_flip(seed=4)), labels
-
-
-@pytest.mark.parametrize(
-    ("order", "shard"),
-    [({"shuffle_after_epoch": True}, (0, 1)), ({"stick_to_shard": True}, (1, 2))],
-    ids=str,
-)
-def test_pixels_are_those_of_dali_in_a_loader_and_in_an_iterator(jpegs, tmp_path, order, shard):
-    tars, indexes = pack(jpegs, tmp_path)
-    data = {"paths": tars, "index_paths": indexes} | order
-
-    def iterate(webdataset):
-        pipeline = training(webdataset, data, *shard)
-        iterator = DALIGenericIterator(
-            [pipeline], ["x", "y"], reader_name="Reader", auto_reset=True
-        )
-        batches = [batch for _ in range(3) for (batch,) in iterator]
-        return [(batch["x"].numpy().tobytes(), batch["y"].tolist()) for batch in batches]
-
-    expected = iterate(fn.readers.webdataset)
-    assert iterate(readers.webdataset) == expected
-    make = functools.partial(training, readers.webdataset, data)
-    with Loader(make, shard=Shard(*shard), last_batch="pad", to="numpy") as loader:
-        assert [(x.tobytes(), y.tolist()) for _ in range(3) for x, y in loader] == expected
-
-
-def test_tars_of_a_disk_that_is_not_mounted_are_read_by_their_map(jpegs, tmp_path):
-    """Their indexes lie elsewhere. Without one, the tar would have to be read as a file."""
-    with disk(tmp_path, "ext4") as made:
-        tars, beside = pack(jpegs, made.mount / "tars")
-        indexes = [shutil.copy(index, tmp_path) for index in beside]
-        bmap = make_map(made.mount, tmp_path / "bmap.json")
-        arguments = {"paths": tars, "ext": ["jpg", "cls"], "batch_size": 7}
-        arguments |= {"random_shuffle": True, "seed": 5}
-        real = build(fn.readers.webdataset, index_paths=indexes, **arguments)
-        expected = [contents(real) for _ in range(15)]
-        del real
-        gc.collect()
-    arguments |= {"backend": "block", "backend_options": {"bmap": bmap, "uri": made.image}}
-    with pytest.warns(MapNotChecked, match="cannot check whether"):
-        ours = build(index_paths=indexes, **arguments)
-    assert [contents(ours) for _ in range(15)] == expected
-    with pytest.raises(FileNotFoundError) as caught:
-        build(**arguments)
-    assert caught.value.filename == tars[0]
