@@ -59,32 +59,6 @@ def test_a_checkpoint_of_the_real_reader_is_refused(tree):
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("cut", range(6))
-def test_a_checkpoint_is_right_after_a_seek_and_with_batches_left_out(tree, depth, cut):
-    """Batches 7, 8, then the first four of each six batches; `cut` of these are delivered."""
-    root = str(tree(50))
-
-    def leaving_out(**more):
-        pipeline = make(file_root=root, pipeline={"prefetch_queue_depth": depth} | more)
-        source(pipeline, "R").position.successor = lambda index: (
-            index + 3 if index % 6 == 3 else index + 1
-        )
-        return pipeline
-
-    pipeline = leaving_out()
-    real = take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), 30)
-    source(pipeline, "R").position.seek(7)
-    assert take(pipeline, 1) == real[7 * 4 : 8 * 4]
-    source(pipeline, "R").position.seek(12)
-    prefetched = [8, 9][: depth - 1]
-    order = [*prefetched, 12, 13, 14, 15, 18, 19, 20, 21, 24, 25, 26, 27]
-    expected = [sample for index in order for sample in real[4 * index : 4 * index + 4]]
-    seen = take(pipeline, len(prefetched) + cut)
-    rest = take(leaving_out(checkpoint=pipeline.checkpoint()), 6)
-    assert seen + rest == expected[: 4 * (len(prefetched) + cut + 6)]
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("cut", [0, 2, 3, 5, 7])
 def test_a_checkpoint_is_right_after_epochs_that_another_source_ends(tree, depth, cut):
     """DALI's own checkpoint has the number of batches since the last reset only."""

@@ -1,8 +1,6 @@
 """What a pipeline with our reader holds, for how long, and what is left of it."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -169,42 +167,3 @@ def test_ctrl_c_does_not_part_data_and_labels(tree, point):
     assert set(following) <= set(expected)
     if point < 8:  # the others are in the midst of DALI's own work
         assert seen + following == expected[: 4 * 10]
-
-
-INTERRUPTED = """
-import gc, os, signal, sys, threading, time
-from nvidia.dali import Pipeline, fn
-from dali_storage import readers
-def make():
-    pipeline = Pipeline(batch_size=64, num_threads=2, device_id=None)
-    with pipeline:
-        data, labels = readers.file(file_root=sys.argv[1])
-        pipeline.set_outputs(fn.copy(data), labels)
-    pipeline.run()
-    return pipeline
-def ours():
-    return [t.name for t in threading.enumerate() if t.name.startswith("dali_storage")]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
-pipeline = make()
-try:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    while True:
-        pipeline.run()
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-for _ in range(3):
-    pipeline.run()  # still good for use
-del pipeline
-gc.collect()
-deadline = time.time() + 60
-while ours() and time.time() < deadline:
-    time.sleep(0.01)
-print(ours(), flush=True)
-pipeline = make()  # closed by nobody
-"""
-
-
-def test_a_script_ends_without_closing_anything_also_after_ctrl_c(tree):
-    command = [sys.executable, "-c", INTERRUPTED, str(tree(200, sizes=(90_000,)))]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "interrupted\n[]\n", "")

@@ -71,16 +71,18 @@ class Old(Pipeline):
     def define_graph(self):
         return readers.file(file_root=sys.argv[1], name="R")
 
-print(getattr(Old(batch_size=4, num_threads=1, device_id=None), sys.argv[2])("R"))
+pipeline = Old(batch_size=4, num_threads=1, device_id=None)
+print(getattr(pipeline, sys.argv[2])("R"))
+pipeline.run()  # closed by nobody
 """
 
 
 @pytest.mark.parametrize("method", ["epoch_size", pytest.param("reader_meta", marks=LONG)])
-def test_the_first_call_of_a_process_knows_a_reader_of_define_graph(root, method):
+def test_the_first_call_of_a_process_knows_a_reader_and_nobody_need_close_it(root, method):
     command = [sys.executable, "-c", DEFINE_GRAPH, root, method]
-    run = subprocess.run(command, capture_output=True, text=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     real = getattr(build(fn.readers.file, file_root=root, name="R"), method)("R")
-    assert (run.stdout, run.stderr) == (f"{real}\n", "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"{real}\n", "")
 
 
 # --- the source and its statistics ----------------------------------------------------------------

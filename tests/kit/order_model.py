@@ -106,7 +106,7 @@ def epochs(case: Case, number: int = 3) -> int:
     return number * -(-size // options.num_shards // batch_size) + 2
 
 
-def batches(case: Case, number: int, first: int = 0) -> list[list[int]]:
-    """Those of a new order, from `first` on."""
+def batches(case: Case, number: int) -> list[list[int]]:
+    """Those of a new order."""
     order = Order(*case)
-    return [order.batch(index).tolist() for index in range(first, number)]
+    return [order.batch(index).tolist() for index in range(number)]
