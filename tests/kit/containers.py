@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
-from wds2idx import IndexCreator
+from wds2idx import IndexCreator  # type: ignore[import-untyped]
 
 Member = tuple[str, bytes]
 """A file in a tar: its name and its bytes."""
