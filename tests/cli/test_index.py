@@ -11,14 +11,13 @@ import tarfile
 from contextlib import nullcontext
 
 import pytest
-import wds2idx
 from nvidia.dali import fn
 
 from bmap_tools import console
 from dali_storage.cli import doctor, index
 from dali_storage.contract.errors import os_error
 from dali_storage.formats.tar import archive
-from tests.kit.containers import write_tar
+from tests.kit.containers import index_by_wds2idx, write_tar
 from tests.kit.parity import build, contents
 
 MEMBERS = [("1.jpg", b"one"), ("1.cls", b"1"), ("d/2.left.png", b""), ("d/2.JPG", b"2" * 600)]
@@ -30,11 +29,7 @@ def tar(tmp_path):
 
 
 def wds2idx_of(tar):
-    path = tar.with_suffix(".dali")
-    creator = wds2idx.IndexCreator(str(tar), str(path), verbose=False)
-    creator.create_index()
-    creator.close()
-    return path.read_text()
+    return index_by_wds2idx(tar, tar.with_suffix(".dali")).read_text()
 
 
 def batch(tar, ext, **arguments):

@@ -1,11 +1,13 @@
 """The columns of a catalog."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dali_storage.contract.catalog import Catalog, CatalogBuilder, join_path
+from dali_storage.contract.ranges import Ranges
 
 
 @pytest.mark.parametrize("root", [b"", b"/", b"/data", b"/data/", b"data//"])
@@ -57,3 +59,12 @@ def test_the_checksum_tells_where_a_name_ends():
     one, other = (Catalog.from_names(names, [0, 1]) for names in ([b"ab", b"c"], [b"a", b"bc"]))
     assert one.names == other.names
     assert one.checksum() != other.checksum()
+
+
+def test_the_checksum_tells_where_samples_are_in_which_files():
+    names, places = Catalog.from_names([b"a", b"b"], [0, 1, 2]), [[0, 0, 1], [0, 9, 0], [9, 9, 5]]
+    others = [[[0, 1, 1], *places[1:]], [places[0], [0, 9, 1], places[2]], [*places[:2], [9, 9, 6]]]
+    catalogs = [
+        replace(names, ranges=Ranges.of_columns(*map(np.array, each))) for each in [places, *others]
+    ]
+    assert len({catalog.checksum() for catalog in catalogs}) == 4

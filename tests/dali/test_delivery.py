@@ -198,20 +198,8 @@ def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(gpus, ca
         pipeline.take()
 
 
-def test_a_batch_that_is_not_fed_is_read_again(gpus, catalog, make):
-    """As when another source of the pipeline fails."""
-    pipeline = make("gpu")
-    for number in range(20):
-        pipeline.get_batch()
-        if number % 2:
-            pipeline.run()
-    finish_all(gpus)
-    contents, _ = expected(catalog, 10)
-    assert pipeline.executor.delivered == contents
-
-
 @FIRST_SHAPE
-@pytest.mark.parametrize("calls", [{0, 1, 2}, pytest.param({2}, marks=pytest.mark.long)])
+@pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
 def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(gpus, catalog, make, calls):
     contents = expected(catalog, 12)[0]
     for instruction in itertools.count():

@@ -1,15 +1,12 @@
-"""The memory and the threads of a process whose pipelines run, and are made again and again."""
+"""The memory of a process whose pipelines run."""
 
 import resource
 
-import pytest
 from nvidia.dali import fn
 
 from dali_storage import readers
-from tests.kit.dali import build, pipeline_of, take
-from tests.kit.process import alone, resident, tasks
-
-REDEFINITIONS = 40
+from tests.kit.dali import build, pipeline_of
+from tests.kit.process import alone, resident
 
 
 def page_faults():
@@ -40,21 +37,3 @@ def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree):
     for _ in range(70):
         pipeline.run()
     assert resident() - before < 100 << 20  # 70 batches are 224 MB
-
-
-@pytest.mark.long
-@alone
-def test_memory_and_threads_are_flat_over_many_redefinitions(tree):
-    """As in a notebook, whose cell is run again and again."""
-    root = str(tree(64, sizes=(100_000,)))
-
-    def redefine(times):
-        for _ in range(times):
-            take(build(readers.file, 32, file_root=root), 3)
-        return resident(), tasks()
-
-    memory, threads = redefine(REDEFINITIONS // 4)
-    more_memory, more_threads = redefine(REDEFINITIONS)
-    assert more_threads < threads + REDEFINITIONS // 4  # DALI's own end some time later
-    # One pipeline has 10 MB of buffers. In a large process malloc keeps some for every thread.
-    assert more_memory - memory < REDEFINITIONS * (10 << 20) // 4

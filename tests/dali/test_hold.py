@@ -1,50 +1,14 @@
 """How long page-locked batches are held: until the outputs made of them have been taken."""
 
-import ctypes
 import gc
-import itertools
-import weakref
 from collections import Counter
-from functools import partial
 
 import pytest
 from nvidia.dali import Pipeline, backend, fn
 
 from dali_storage import readers
-from dali_storage.contract import cuda
 from dali_storage.dali import group, hold
-from tests.kit.executor import BATCH, Executor
-from tests.kit.interrupts import ends_at
-
-NEVER = 10**9
-
-
-class Batch:
-    """What can be referred to weakly."""
-
-
-@pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
-def test_ctrl_c_never_lets_go_of_page_locked_memory_too_early(gpus, calls):
-    """At any bytecode instruction: a batch may be kept for too long."""
-    stream = cuda.CudaStream(0)
-    for instruction in itertools.count():
-        holding, done = hold.Hold(Executor(gpus), 0), list[int]()
-        batches = [Batch() for _ in range(4)]
-        alive = list(map(weakref.ref, batches))
-        while batches:
-            holding.add(batches.pop(0))
-        ended = False
-        for number in range(3):
-            gpus.queue(stream.pointer, partial(done.append, number))
-            release = partial(holding.release, stream.pointer)
-            ended |= ends_at(instruction if number in calls else NEVER, hold, release)
-            kept = [number for number, batch in enumerate(alive) if batch() is not None]
-            assert {0, 1, 2, 3} == {*kept, *done}
-        gpus.finish(stream.pointer)
-        if not ended:
-            break
-    assert instruction > 20
-    assert alive[0]() is alive[1]() is None
+from tests.kit.executor import BATCH
 
 
 @pytest.fixture
@@ -120,24 +84,6 @@ def test_each_reader_of_a_pipeline_lets_go_of_one_batch_each_time(
         pipeline.run()
     assert sorted(Counter(released).values()) == [1, 1, 51, 51]
     assert len(gpus.registered) <= 2 * 2 * (2 + 2 + 1 + 3)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"), [(None, None), (ctypes.c_void_p(5), 5), (ctypes.c_void_p(0), 0)]
-)
-def test_a_batch_is_let_go_on_the_stream_of_its_outputs_after_they_were_taken(
-    monkeypatch, given, told
-):
-    log = []
-    monkeypatch.setattr(hold.Hold, "release", lambda self, stream: log.append(stream))
-    executor = Batch()
-    held = hold.Hold(executor, 0)
-    take = hold.watched(lambda executor, stream: log.append((executor, stream)))
-    assert take(executor, given) is None
-    assert log == [(executor, given), told]
-    del held
-    take(Batch(), given)
-    assert len(log) == 3
 
 
 def test_the_outputs_of_a_pipeline_without_a_gpu_are_left_alone(tree, monkeypatch):

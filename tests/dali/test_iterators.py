@@ -1,4 +1,4 @@
-"""The iterators of nvidia.dali.plugin.pytorch, over our reader and over the real one."""
+"""Failed reads under the iterators of nvidia.dali.plugin.pytorch; kit/parity.py compares others."""
 
 import itertools
 from contextlib import contextmanager
@@ -7,19 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 from nvidia.dali import fn
-from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator, DALIGenericIterator
 
 from dali_storage import readers
-from tests.kit.dali import both, pipeline_of
+from tests.kit.dali import pipeline_of
 from tests.kit.process import lanes, without_collector
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
-
-SIZE = 23
-POLICIES = [LastBatchPolicy.FILL, LastBatchPolicy.DROP, LastBatchPolicy.PARTIAL]
-WINDOW = {"random_shuffle": True, "seed": 3, "initial_fill": 6}
-EPOCH = {"shuffle_after_epoch": True}
 
 
 def combined(every, **axes):
@@ -32,16 +26,14 @@ def combined(every, **axes):
     return pytest.mark.parametrize(list(axes), chosen)
 
 
-def pipelines(file, root, shards=1, **order):
+def pipelines(file, root, shards=1, pipeline=None):
     """One pipeline per shard; samples differ in their bytes and labels."""
-    options = order.pop("pipeline", {})
 
     def define(shard):
-        shards_of = {"num_shards": shards, "shard_id": shard}
-        data, labels = file(file_root=str(root), name="R", **shards_of, **order)
+        data, labels = file(file_root=str(root), name="R", num_shards=shards, shard_id=shard)
         return fn.pad(data, fill_value=0), labels
 
-    return [pipeline_of(partial(define, shard), **options) for shard in range(shards)]
+    return [pipeline_of(partial(define, shard), **(pipeline or {})) for shard in range(shards)]
 
 
 def iterate(made, **options):
@@ -50,70 +42,6 @@ def iterate(made, **options):
 
 def data_of(outputs):
     return [output["data"].tolist() for output in outputs]
-
-
-@pytest.fixture
-def root(tree):
-    return str(tree(SIZE, sizes=(3, 5, 9)))
-
-
-@combined(
-    3,
-    order=[{}, WINDOW, EPOCH, {"pad_last_batch": True}, {"stick_to_shard": True}],
-    policy=POLICIES,
-    shards=[1, 3],
-    auto_reset=[False, True],
-)
-def test_batches_and_lengths_are_those_of_the_real_reader(root, policy, shards, auto_reset, order):
-    def run(module):
-        made = pipelines(module.file, root, shards, **order)
-        iterator = iterate(made, last_batch_policy=policy, auto_reset=auto_reset)
-        return epochs(iterator, 4)
-
-    both(run)
-
-
-def epochs(iterator, count):
-    """What each batch of `count` epochs holds, and the length that the iterator says it has."""
-    seen = []
-    for _ in range(count):
-        seen.append(len(iterator))
-        for outputs in iterator:
-            seen.append([(o["data"].tolist(), o["label"].tolist()) for o in outputs])
-        if not iterator._auto_reset:
-            iterator.reset()
-    return seen
-
-
-def test_batches_of_the_classification_iterator_are_those_of_the_real_reader(root):
-    def run(module):
-        made = pipelines(module.file, root, pad_last_batch=True)
-        return epochs(DALIClassificationIterator(made, reader_name="R", auto_reset=True), 3)
-
-    both(run)
-
-
-@combined(3, order=[{}, WINDOW, EPOCH], policy=POLICIES, cut=[0, 2, 7, 13])
-def test_an_iterators_checkpoint_restores_the_stream(root, order, policy, cut):
-    def make(file, **options):
-        options |= {"enable_checkpointing": True}
-        made = pipelines(file, root, **order, pipeline=options)
-        return iterate(made, last_batch_policy=policy, auto_reset=True)
-
-    def batches(iterator, count):
-        endless = itertools.chain.from_iterable(iterator for _ in itertools.count())
-        return [outputs[0]["data"].tolist() for outputs in itertools.islice(endless, count)]
-
-    def run(module):
-        first = make(module.file)
-        seen = batches(first, cut)
-        (checkpoint,) = first.checkpoints()
-        return [seen, batches(make(module.file, checkpoint=checkpoint), 14)]
-
-    both(run)
-
-
-# --- failed reads ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """What a pipeline with our reader holds, for how long, and what is left of it."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,9 +11,15 @@ from nvidia.dali.pipeline import experimental
 from dali_storage import readers
 from dali_storage.dali import group
 from dali_storage.dali.group import Delivery
-from tests.kit.dali import build, pipeline_of, run_in_fork, take
+from tests.kit.dali import build, pipeline_of, take
 from tests.kit.interrupts import interrupted
-from tests.kit.process import descriptors, lanes, open_files, without_collector
+from tests.kit.process import (
+    descriptors,
+    lanes,
+    open_files,
+    status_of_fork,
+    without_collector,
+)
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
@@ -128,8 +132,8 @@ def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree):
 def test_a_fork_cannot_use_the_files_of_its_parent(tree):
     """Unless it opens the files itself."""
     root = str(tree(5))
-    assert run_in_fork(build(readers.file, file_root=root)) == 17
-    assert run_in_fork(build(readers.file, file_root=root, lazy_init=True)) == 0
+    assert status_of_fork(build(readers.file, file_root=root).run) == 17
+    assert status_of_fork(build(readers.file, file_root=root, lazy_init=True).run) == 0
 
 
 def test_pickling_is_refused(tree):
@@ -163,42 +167,3 @@ def test_ctrl_c_does_not_part_data_and_labels(tree, point):
     assert set(following) <= set(expected)
     if point < 8:  # the others are in the midst of DALI's own work
         assert seen + following == expected[: 4 * 10]
-
-
-INTERRUPTED = """
-import gc, os, signal, sys, threading, time
-from nvidia.dali import Pipeline, fn
-from dali_storage import readers
-def make():
-    pipeline = Pipeline(batch_size=64, num_threads=2, device_id=None)
-    with pipeline:
-        data, labels = readers.file(file_root=sys.argv[1])
-        pipeline.set_outputs(fn.copy(data), labels)
-    pipeline.run()
-    return pipeline
-def ours():
-    return [t.name for t in threading.enumerate() if t.name.startswith("dali_storage")]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
-pipeline = make()
-try:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    while True:
-        pipeline.run()
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-for _ in range(3):
-    pipeline.run()  # still good for use
-del pipeline
-gc.collect()
-deadline = time.time() + 60
-while ours() and time.time() < deadline:
-    time.sleep(0.01)
-print(ours(), flush=True)
-pipeline = make()  # closed by nobody
-"""
-
-
-def test_a_script_ends_without_closing_anything_also_after_ctrl_c(tree):
-    command = [sys.executable, "-c", INTERRUPTED, str(tree(200, sizes=(90_000,)))]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "interrupted\n[]\n", "")

@@ -30,31 +30,6 @@ def expected_of(root, batches=5):
 # --- seeds ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("others_first", [0, 1, 3])
-def test_a_reader_without_a_seed_takes_the_one_of_the_pipeline(tree, others_first):
-    root = str(tree(20))
-    shuffled = {"random_shuffle": True, "initial_fill": 5, "dont_use_mmap": True}
-
-    def run(module):
-        def define():
-            numbers = [
-                fn.random.uniform(seed=seed) for seed in ([None, 5, None] * 3)[:others_first]
-            ]
-            data, labels = module.file(file_root=root, **shuffled)
-            second, more = module.file(file_root=root, **shuffled)
-            return [*numbers, fn.copy(data), second, labels, more]
-
-        pipeline = pipeline_of(define, seed=11)
-        return [
-            (np.asarray(out[slot]).tobytes(), number)
-            for _ in range(12)
-            for number, out in enumerate(pipeline.run()[others_first:])
-            for slot in range(4)
-        ]
-
-    both(run)
-
-
 def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree):
     arguments = {"file_root": str(tree(40, sizes=(9,))), "random_shuffle": True}
     first, second = (take(build(readers.file, **arguments), 10) for _ in range(2))
@@ -63,27 +38,6 @@ def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree):
 
 
 # --- names and metadata ---------------------------------------------------------------------------
-
-
-def test_the_metadata_of_several_readers_is_that_of_the_real_ones(tree):
-    root = str(tree(7))
-
-    def metas(module):
-        def define():
-            a, _ = module.file(file_root=root)
-            b, _ = fn.readers.file(file_root=root, name="real", num_shards=2)
-            shard = {"num_shards": 3, "shard_id": 1, "pad_last_batch": True}
-            c, _ = module.file(file_root=root, name="named", **shard)
-            d, _ = module.file(file_root=root, shuffle_after_epoch=True)
-            return a, b, c, d
-
-        pipeline = pipeline_of(define, 2)
-        meta = pipeline.reader_meta()
-        known = [meta.pop(name) for name in ("named", "real", "__File_0")]
-        sizes = pipeline.epoch_size()["named"], pipeline.epoch_size("named")
-        return known, [*meta.values()], pipeline.reader_meta("named"), sizes
-
-    assert both(metas)[-1] == (9, 9)
 
 
 def test_a_reader_made_outside_of_a_pipeline_is_named_as_by_dali(root):
@@ -117,36 +71,21 @@ class Old(Pipeline):
     def define_graph(self):
         return readers.file(file_root=sys.argv[1], name="R")
 
-print(getattr(Old(batch_size=4, num_threads=1, device_id=None), sys.argv[2])("R"))
+pipeline = Old(batch_size=4, num_threads=1, device_id=None)
+print(getattr(pipeline, sys.argv[2])("R"))
+pipeline.run()  # closed by nobody
 """
 
 
 @pytest.mark.parametrize("method", ["epoch_size", pytest.param("reader_meta", marks=LONG)])
-def test_the_first_call_of_a_process_knows_a_reader_of_define_graph(root, method):
+def test_the_first_call_of_a_process_knows_a_reader_and_nobody_need_close_it(root, method):
     command = [sys.executable, "-c", DEFINE_GRAPH, root, method]
-    run = subprocess.run(command, capture_output=True, text=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     real = getattr(build(fn.readers.file, file_root=root, name="R"), method)("R")
-    assert (run.stdout, run.stderr) == (f"{real}\n", "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"{real}\n", "")
 
 
 # --- the source and its statistics ----------------------------------------------------------------
-
-
-def test_the_source_of_a_reader_leaves_an_epoch_early(tree):
-    """Its next epoch is that of the real reader, shuffled and on its shard."""
-    order = {"file_root": str(tree(50)), "name": "R", "num_shards": 2}
-    order |= {"random_shuffle": True, "seed": 3, "pad_last_batch": True}
-    real = take(build(fn.readers.file, dont_use_mmap=True, **order), 21)
-    pipeline = build(readers.file, **order)
-    taken = source(pipeline, "R")
-    assert taken.open()[0] is readers.catalog(pipeline, "R")
-    seen = take(pipeline, 2)
-    assert seen == real[: 2 * 4]
-    prefetched = taken.position.next - 2
-    taken.position.seek(7)  # 25 samples of a shard are 7 batches
-    assert take(pipeline, prefetched + 14)[prefetched * 4 :] == real[7 * 4 :]
-    with pytest.raises(IndexError):  # the positions of what was delivered are forgotten
-        taken.checkpoint(prefetched + 5)
 
 
 def test_the_statistics_of_a_pipeline_count_the_batches_that_dali_took(tree):
@@ -167,14 +106,6 @@ def test_statistics_of_a_reader_of_dali_are_refused(root):
     pipeline = build(fn.readers.file, file_root=root, name="R")
     with pytest.raises(ValueError, match=r"no reader 'R' of dali_storage; it has \[\]"):
         statistics(pipeline, "R")
-
-
-def test_a_closed_source_ends_its_pipeline(tree):
-    pipeline = build(readers.file, file_root=str(tree(50)), name="R")
-    take(pipeline, 2)
-    source(pipeline, "R").close()
-    with pytest.raises(RuntimeError, match=r"'R'\) is closed; make the pipeline anew"):
-        take(pipeline, 9)
 
 
 # --- styles of definition -------------------------------------------------------------------------
@@ -300,16 +231,3 @@ def test_an_unused_output_causes_no_warning(root):
     assert [str(warning.message) for warning in caught] == []
     (batch,) = pipeline.run()
     assert np.asarray(batch[0]).tobytes() == expected_of(root, 1)[0][0]
-
-
-def test_decoded_images_are_those_of_the_real_reader(jpegs):
-    def run(module):
-        def define():
-            data, labels = module.file(file_root=str(jpegs), random_shuffle=True, name="Reader")
-            return fn.decoders.image(data), labels
-
-        pipeline = pipeline_of(define, 8, seed=5)
-        samples = [out.at(i) for _ in range(9) for out in pipeline.run() for i in range(8)]
-        return [(sample.shape, sample.tobytes()) for sample in samples]
-
-    both(run)

@@ -1,7 +1,7 @@
 """Writes small containers of all formats from their specifications, without the code under test.
 
 Tars are written by the standard library. The others follow tensorflow/core/lib/io/record_writer.cc
-and tensorflow/core/example/*.proto, MXNet's recordio.cc, and DALI's tools/wds2idx.py.
+and tensorflow/core/example/*.proto, and MXNet's recordio.cc.
 """
 
 import io
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
+from wds2idx import IndexCreator  # type: ignore[import-untyped]
 
 Member = tuple[str, bytes]
 """A file in a tar: its name and its bytes."""
@@ -26,28 +27,11 @@ def write_tar(path: Path, members: Iterable[Member], flavour: int = tarfile.USTA
     return path
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """The base and the extension: what is before and behind the first dot of the last component."""
-    dot = name.find(".", name.rfind("/") + 1)
-    return (name, name) if dot < 0 else (name[:dot], name[dot + 1 :])
-
-
-def write_wds_index(tar: Path, index: Path, version: str = "v1.2") -> Path:
-    """The index of a WebDataset, "v1.1" or "v1.2", as wds2idx writes it of simple tars."""
-    samples: list[list[str]] = []
-    last = None
-    with tarfile.open(tar) as members:
-        for member in members:
-            base, extension = split_name(member.name)
-            if not member.isreg() or not base.rpartition("/")[2]:
-                continue
-            if base != last:
-                samples.append([])
-                last = base
-            words = [extension, str(member.offset_data), str(member.size), member.name]
-            samples[-1] += words if version == "v1.2" else words[:3]
-    lines = [f"{version} {len(samples)}", *map(" ".join, samples)]
-    index.write_text("".join(f"{line}\n" for line in lines))
+def index_by_wds2idx(tar: Path, index: Path | None = None) -> Path:
+    """The index of a tar, which by default lies beside it, as DALI's wds2idx writes it."""
+    index = index or tar.with_suffix(".idx")
+    with IndexCreator(str(tar), str(index), verbose=False) as creator:
+        creator.create_index()
     return index
 
 
@@ -180,7 +164,7 @@ def write_numbered_tars(directory: Path, counts: Sequence[int]) -> tuple[list[st
     for number, group in enumerate(numbered(counts)):
         members = [(f"{sample}.n", struct.pack("<q", sample)) for sample in group]
         tar = write_tar(directory / f"{number}.tar", members)
-        indexes.append(str(write_wds_index(tar, directory / f"{number}.tar.idx")))
+        indexes.append(str(index_by_wds2idx(tar)))
         tars.append(str(tar))
     return tars, indexes
 

@@ -7,7 +7,6 @@ import numpy as np
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
-from tests.kit.process import status_of_fork
 
 Result = TypeVar("Result")
 
@@ -31,11 +30,6 @@ def both(run: Callable[[Any], Result]) -> Result:
     real = run(fn.readers)
     assert run(readers) == real
     return real
-
-
-def run_in_fork(pipeline: Pipeline) -> int:
-    """The exit status of a fork that runs a pipeline: 0, or 17 if it is refused for being one."""
-    return status_of_fork(pipeline.run)
 
 
 def take(pipeline: Pipeline, batches: int) -> list[tuple[bytes, int]]:

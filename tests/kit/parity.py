@@ -206,28 +206,39 @@ def _of_files(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, 
 POLICIES = [LastBatchPolicy.FILL, LastBatchPolicy.DROP, LastBatchPolicy.PARTIAL]
 
 
-def epochs(operator: Operator, policy: LastBatchPolicy, cut: int, **arguments: Any) -> Any:
-    """What an iterator of DALI gives in three epochs; one restored after `cut` batches goes on."""
+def epochs(
+    operator: Operator, policy: LastBatchPolicy, cut: int, *, auto_reset: bool = True, **order: Any
+) -> Any:
+    """What an iterator of DALI gives in three epochs; one restored after `cut` batches goes on.
 
-    def make(checkpoint: str | None) -> Any:
-        options = {"enable_checkpointing": True, "checkpoint": checkpoint}
-        pipeline = build(operator, 4, options, name="R", **arguments)
+    It is over the pipelines of all shards if the order has no `shard_id`.
+    """
+    shards = [order["shard_id"]] if "shard_id" in order else range(order.get("num_shards", 1))
+
+    def make(checkpoints: Sequence[str | None]) -> Any:
+        pipelines = []
+        for shard, checkpoint in zip(shards, checkpoints, strict=True):
+            options = {"enable_checkpointing": True, "checkpoint": checkpoint}
+            arguments = {"name": "R", **order, "shard_id": shard}
+            pipelines.append(build(operator, 4, options, **arguments))
         return DALIGenericIterator(
-            [pipeline], ["number"], reader_name="R", last_batch_policy=policy, auto_reset=True
+            pipelines, ["number"], reader_name="R", last_batch_policy=policy, auto_reset=auto_reset
         )
 
     try:
-        iterator = make(None)
+        iterator = make([None] * len(shards))
     except (RuntimeError, ValueError):  # more shards than samples, or all is dropped
         return "refused"
     seen: list[Any] = [len(iterator)]
     for _ in range(3):
-        for (outputs,) in iterator:
-            seen.append(outputs["number"].tolist())
+        for outputs in iterator:
+            seen.append([output["number"].tolist() for output in outputs])
             if len(seen) == cut + 1:
-                (checkpoint,) = iterator.checkpoints()
-                iterator = make(checkpoint)
+                iterator = make(iterator.checkpoints())
                 break
+        else:
+            if not auto_reset:
+                iterator.reset()
     return seen
 
 
@@ -278,11 +289,15 @@ class ParityTests:
     @pytest.mark.parametrize("policy", POLICIES, ids=str)
     def test_iterators_of_dali_give_the_same(self, policy: Any, tmp_path: Path) -> None:
         made, refused = numbered(self.reader, tmp_path / "numbered", [3, 5, 6, 2]), 0
-        runs = seeds(by_tier(3, 20))
+        runs = seeds(by_tier(5, 20))
         for seed in runs:
             random = Random(f"{seed} {policy}")
             arguments = some_order(random, 16, by_container=isinstance(self, ContainerParityTests))
             arguments = {"seed": 5, **arguments, "cut": random.randrange(1, 6)}
+            arguments["auto_reset"] = random.random() < 0.5
+            if random.random() < 0.5:
+                arguments |= {"num_shards": 3}
+                del arguments["shard_id"]
             expected = epochs(made(fn.readers), policy, **arguments)
             assert epochs(made(readers), policy, **arguments) == expected, (seed, arguments)
             refused += expected == "refused"

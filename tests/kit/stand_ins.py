@@ -6,11 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dali_storage.contract._types import Buffer, IntArray
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import SampleSizeChanged
 from dali_storage.contract.reader import Batch, Reader
+
+
+class Unpickled:
+    """It fails the test if it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("the file was unpickled",)
 
 
 def content(sample: int) -> bytes:

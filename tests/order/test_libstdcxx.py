@@ -1,27 +1,12 @@
-"""The random numbers of libstdc++, compared with a model of one number at a time."""
+"""The random numbers of libstdc++: known ones, and a model of one draw at a time."""
 
-from itertools import islice
 from random import Random
 
 import numpy as np
 import pytest
 
 from dali_storage.order import libstdcxx
-from tests.kit.order_model import (
-    mersenne_twister,
-    minstd,
-    minstd_after,
-    multiplied,
-    scaled,
-    seed_seq,
-    std_shuffle,
-)
-
-
-def test_seed_sequences():
-    for seed in (0, 1, 42, -1, 2**32 + 1):
-        for size in (2, 4, 6, 7, 38, 39, 67, 68, 622, 623, 1024):
-            assert libstdcxx.seed_words(seed, size) == seed_seq(seed, size)
+from tests.kit.order_model import minstd_after, multiplied, scaled, std_shuffle
 
 
 def test_a_state_of_zero_is_not_taken(monkeypatch):
@@ -32,7 +17,7 @@ def test_a_state_of_zero_is_not_taken(monkeypatch):
 @pytest.mark.parametrize("least", [1, 2**20, 2**30])
 def test_draws_that_are_rejected_shift_the_others(least):
     bounds = np.random.default_rng(0).integers(least, 2**31 - 2, 10_000)
-    numbers, rejected = minstd(5), list[int]()
+    numbers, rejected = minstd_after(libstdcxx.Minstd(5).state), list[int]()
     expected = [scaled(numbers, bound, rejected) for bound in bounds.tolist()]
     assert rejected
     drawn, skipped = libstdcxx.Minstd(5), libstdcxx.Minstd(5)
@@ -56,18 +41,23 @@ def twister(bits, seed):
     return libstdcxx.mt19937(seed) if bits == 32 else libstdcxx.Mt19937_64(seed)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-def test_mersenne_twisters(bits):
-    for seed in (0, 5489, 524287, 2**32 - 1):
-        engine = twister(bits, seed)
-        words = np.concatenate([engine(156), engine(156 * 5)]).tolist()
-        assert words == list(islice(mersenne_twister(bits, seed), len(words)))
+def test_the_engines_give_the_numbers_that_the_standard_requires():
+    """The 10,000th of each, see [rand.predef]."""
+    minstd = libstdcxx.Minstd(0)
+    minstd.state = 1
+    minstd.skip(10_000, 1, lambda index: 1)
+    assert minstd.state == 1043618065
+    for bits, expected in ((32, 4123659995), (64, 9981545732273789042)):
+        words, parts = twister(bits, 5489)(10_140), twister(bits, 5489)
+        assert words[9_999] == expected
+        assert np.concatenate([parts(156), parts(9_984)]).tolist() == words.tolist()
 
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("least_bits", [1, 2, 8])
 def test_multiplied_draws_that_are_rejected_shift_the_others(bits, least_bits):
-    random, numbers, rejected = Random(bits), mersenne_twister(bits, 11), list[int]()
+    random, rejected = Random(bits), list[int]()
+    numbers = iter(twister(bits, 11)(312 * 64).tolist())
     bounds = [random.randrange(2 ** (bits - least_bits), 2**bits) for _ in range(5000)]
     expected = [multiplied(numbers, bits, bound, rejected) for bound in bounds]
     assert rejected
@@ -97,7 +87,7 @@ def test_shuffles(bits, head, monkeypatch):
     # From 2**16 on, 32 bits are drawn for one item and not for two.
     for size in (1, 2, 3, 4, 5, 100, 1001, 6000, *(2**16 - 1, 2**16) * (bits == 32 and head > 20)):
         items = list(range(size))
-        std_shuffle(items, bits, size)
+        std_shuffle(items, bits, iter(twister(bits, size)(3 * size + 312).tolist()))
         given = np.arange(size)
         assert libstdcxx.shuffled(given, twister(bits, size), bits).tolist() == items
         assert given.tolist() == list(range(size))

@@ -117,31 +117,6 @@ def test_none_means_the_default_of_an_argument(tree, argument):
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [
-        [1.0, 2.0, 3.0],
-        [1.9, -1.9, 0.5],
-        ["1", " 2", b"3"],
-        [True, np.float32(2), np.int64(3)],
-        (1, 2, 3),
-        [2**31, 2**32 + 3, -(2**62)],
-    ],
-    ids=repr,
-)
-def test_labels_mean_what_they_mean_to_dali(tree, labels):
-    root = tree(3)
-    ours, real = both(tree, files=[*map(str, sorted(root.glob("*/*")))], labels=labels)
-    assert ours == real
-
-
-@pytest.mark.parametrize("label", ["12", 1.9, 5, np.int64(7), True])
-def test_one_label_of_one_file_means_what_it_means_to_dali(tree, label):
-    (file,) = tree(1, sizes=(700,)).glob("*/*")
-    ours, real = both(tree, files=str(file), labels=label)
-    assert ours == real
-
-
-@pytest.mark.parametrize(
     ("argument", "value"),
     [
         *((name, value) for name in INTEGERS for value in ("x", "1.5", [2], 1j, float("nan"))),
@@ -181,30 +156,3 @@ def test_a_value_that_dali_misreads_is_refused(tree, argument, value):
     build(fn.readers.file, name="R", dont_use_mmap=True, **given).build()
     with pytest.raises((TypeError, ValueError), match=argument):
         build(readers.file, name="R", **given)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"file_root": "s3://bucket/train"},
-        {"files": ["s3://bucket/a"]},
-        {"file_list": "list.txt"},
-        {"file_root": "s3://bucket/train", "files": ["a"]},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("lazy", [False, True])
-def test_a_backend_of_files_refuses_urls_by_name(tmp_path, monkeypatch, given, lazy):
-    monkeypatch.chdir(tmp_path)
-    Path("list.txt").write_text("s3://bucket/a 1\n")
-    refusal = "backend 'python-file' cannot read 's3://bucket/.*; leave out backend, or take object"
-    with pytest.raises(ValueError, match=refusal):
-        build(readers.file, name="R", lazy_init=lazy, backend="python-file", **given)
-
-
-@pytest.mark.parametrize("argument", ["file_root", "files", "file_list"])
-@pytest.mark.parametrize("lazy", [False, True])
-def test_an_unknown_scheme_is_refused_with_what_to_do(argument, lazy):
-    refusal = f"{argument} must be a local path or a URL .* not 'ftp://host/x': mount or copy the"
-    with pytest.raises(ValueError, match=refusal):
-        build(readers.file, name="R", lazy_init=lazy, **{argument: "ftp://host/x"})

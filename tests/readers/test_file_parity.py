@@ -1,4 +1,4 @@
-"""Random directories and arguments: `readers.file` beside `fn.readers.file`, the oracle."""
+"""Random directories, lists and arguments: `readers.file` beside `fn.readers.file`, the oracle."""
 
 from typing import Any
 
@@ -14,6 +14,22 @@ FILTERS: list[dict[str, Any]] = [
     {"dir_filters": ["[!a]*"]},
     {"dir_filters": ["?", "kept"], "file_filters": "*.jpg"},
 ]
+
+
+def some_names(random, directory, paths):
+    """Arguments that name the files: by their directory, by a list or one by one."""
+    root, kind = str(directory), random.choice(["root", "root", "list", "files"])
+    if kind == "root":
+        return {"file_root": root, **random.choice(FILTERS)}
+    labels = [random.choice([0, 7, 2**31 + 1, 2**32 + 3]) for _ in paths]
+    if kind == "files":
+        names, given = [f"{root}/{path}" for path in paths], {}
+        if random.random() < 0.5:
+            names, given = paths, {"file_root": root}
+        return given | {"files": names, "labels": random.choice([None, labels])}
+    lines = [f"{path} {label}\r\n" for path, label in zip(paths, labels, strict=True)]
+    (directory / "list").write_text("\n".join(lines))
+    return {"file_list": f"{root}/list"} | random.choice([{}, {"file_root": root}])
 
 
 class TestFile(ParityTests):
@@ -32,5 +48,5 @@ class TestFile(ParityTests):
             (directory / folder).mkdir(exist_ok=True)
         order = some_order(random, len({*paths}), by_container=False)
         order["dont_use_mmap"] = True  # so that DALI, too, serves files without bytes
-        ours = random.choice([{}, {"backend": "memory"}])
-        return Case({"file_root": str(directory), **random.choice(FILTERS), **order}, ours=ours)
+        ours = random.choice([{}, {"backend": "memory"}, {"backend_options": {"direct": True}}])
+        return Case(some_names(random, directory, paths) | order, ours=ours)

@@ -18,30 +18,15 @@ def some_record(random, number, labels):
     return recordio_record(payload, label, number)
 
 
-def dali_reads_right(starts, bounds):
-    """Whether RecordIOLoader::ReadIndexFile() finds the files in which the records begin.
-
-    It goes on by one file at most for a record, and not for the last one. What it takes to be
-    beyond the end of a file, it reads from the beginning of the next.
-    """
-    file, right = 0, True
-    for number, start in enumerate(starts):
-        file += number < len(starts) - 1 and start >= bounds[file + 1]
-        right &= start < bounds[file + 1] or start == bounds[file + 1] < bounds[file + 2]
-    return right
-
-
 def some_files(random, root):
-    """RecordIO files and the arguments that name them; some records lie in two files or more."""
+    """RecordIO files and the arguments that name them."""
     count, labels = random.randint(1, 12), random.choice([0, 0, 1, 3, None])
     records = [some_record(random, number, labels) for number in range(count)]
     data = b"".join(records)
     starts = np.cumsum([0, *map(len, records)]).tolist()
     files = random.randint(1, min(4, count))
     cuts = sorted(random.sample(starts[1:-1], files - 1))
-    moved = [cut + random.choice([0, 0, 9]) for cut in cuts]
-    if dali_reads_right(starts[:-1], [0, *moved, len(data)]):
-        cuts = moved
+
     bounds = [0, *cuts, len(data)]
     paths = []
     for number in range(files):

@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,28 +76,6 @@ def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(write):
 
 
 # --- features ------------------------------------------------------------------------------------
-
-
-ASKED: list[tuple[Any, Feature]] = [
-    *((FixedLenFeature(shape, string, ""), Feature(UINT8)) for shape in ((), (1,))),
-    *(
-        (FixedLenFeature(shape, float32, 1.5), Feature(FLOAT32, shape))
-        for shape in ((), (1,), (3,), (2, 5), (4, 1, 2), (3, 0))
-    ),
-    (VarLenFeature(int64, 7), Feature(INT64, fixed=False)),
-    *(
-        (VarLenFeature([*shape], float32, 1.5), Feature(FLOAT32, shape, fixed=False))
-        for shape in ((2,), (3, 4), (1,))
-    ),
-]
-
-
-def test_types_and_shapes_of_features_are_found_out():
-    names = [f"{number}" * (1 if number % 3 else 200) for number in range(len(ASKED))]
-    features = {name: feature for name, (feature, _) in zip(names, ASKED, strict=True)}
-    assert list(describe(features).items()) == [
-        (name, expected) for name, (_, expected) in zip(names, ASKED, strict=True)
-    ]
 
 
 def test_finding_out_features_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -6,24 +6,12 @@ import numpy as np
 from nvidia.dali import fn, tfrecord
 
 from dali_storage import readers
-from tests.kit.containers import (
-    bytes_feature,
-    float_feature,
-    int64_feature,
-    message,
-    tf_record,
-    varint,
-)
+from tests.kit.containers import bytes_feature, example, float_feature, int64_feature, tf_record
 from tests.kit.parity import Case, ContainerParityTests, some_order
 
-UNKNOWN = [
-    message(9, b"unknown"),
-    varint(9 << 3) + varint(-1),
-    varint(9 << 3 | 1) + bytes(8),
-    varint(9 << 3 | 5) + bytes(4),
-    varint(9 << 3 | 3) + message(1, b"in a group") + varint(9 << 3 | 4),
-]
-FIXED = {"label": [], "size": [2], "box": (2, 2)}  # shapes of features that have all their values
+LONG = "long" * 50
+FIXED = {"label": [], "size": [2], "box": (2, 2), "column": [1], LONG: (4, 1, 2), "none": (3, 0)}
+"""Shapes of features that have all their values."""
 
 
 def some_value(random, name):
@@ -32,54 +20,31 @@ def some_value(random, name):
     if name in FIXED:
         count = int(np.prod(FIXED[name], dtype=int))
     else:
-        count = random.choice([0, 1, 1, 2, 5, 40]) * (3 if name == "triples" else 1)
+        count = random.choice([0, 1, 1, 2, 5, 40]) * {"triples": 3, "grids": 6}.get(name, 1)
     if name == "image":
         several = [random.randbytes(random.choice([0, 1, 9])) for _ in range(random.randrange(3))]
         return bytes_feature([random.randbytes(random.choice([0, 1, 200, 9000])), *several])
-    if name in ("box", "weights", "triples"):
+    if name in ("box", "weights", "triples", "grids", "none"):
         return float_feature([random.uniform(-9, 9) for _ in range(count)], packed=packed)
     many = [0, 1, 127, 128, 2**31, 2**63 - 1, -1, -(2**63), random.randrange(-999, 999)]
     return int64_feature([random.choice(many) for _ in range(count)], packed=packed)
 
 
 def some_feature(random, name):
-    """The same, sometimes strangely written."""
+    """The same, sometimes in two parts or of another kind; see also formats/test_tf_example.py."""
     value = some_value(random, name)
-    if name in ("ids", "weights") and random.random() < 0.2:  # a list in two parts; another kind
+    if name in ("ids", "weights") and random.random() < 0.2:
         other = some_value(random, random.choice(["image", name]))
         value = random.choice([other + value, value + other, value, b""])
-    if random.random() < 0.1:
-        value = random.choice([bytes_feature([b"dropped"]) + value, value + random.choice(UNKNOWN)])
     return value
-
-
-def some_entry(random, name):
-    fields = [message(1, name.encode()), message(2, some_feature(random, name))]
-    if random.random() < 0.1:
-        fields.insert(random.randrange(3), random.choice(UNKNOWN))
-    if random.random() < 0.1:
-        random.shuffle(fields)
-    return message(1, b"".join(fields))
-
-
-def some_payload(random, names):
-    """A tf.train.Example, sometimes with features twice or in parts."""
-    entries = [some_entry(random, name) for name in names]
-    if random.random() < 0.5:
-        entries.append(message(1, message(1, "ñ".encode()) + message(2, int64_feature([7]))))
-        random.shuffle(entries)
-    if random.random() < 0.1:
-        entries.append(some_entry(random, random.choice(names)))
-    if random.random() < 0.1:
-        return b"".join(message(1, entry) for entry in entries) + random.choice(UNKNOWN)
-    return message(1, b"".join(entries))
 
 
 def some_file(random, path, names, strange):
     """Write a file and its index; how many records this has, and whether it is needed."""
     pairs, content = [], b""
     for _ in range(random.choice([0, 1, 2, 5, 9])):
-        record = tf_record(some_payload(random, names))
+        some = random.sample(names, len(names))
+        record = tf_record(example({name: some_feature(random, name) for name in some}))
         if strange and random.random() < 0.2:
             record = record[:8] + random.randbytes(4) + record[12:-4] + random.randbytes(4)
         pairs.append((len(content), len(record)))
@@ -90,10 +55,8 @@ def some_file(random, path, names, strange):
         pairs = random.choices(pairs, k=random.randint(1, 9))
         position, size = pairs[0]  # more bytes than the record has are ignored
         pairs[0] = position, random.randint(size, len(content) - position)
-    space = random.choice(["\n", "\n", "\r\n", " ", "\t\n ", "\n\n"])
-    tail = random.choice(["", "", "", "12", "x", " 0.5 3", "99999999999999999999 4", "-"])
-    text = space.join(f"{start} {size}" for start, size in pairs)
-    path.with_suffix(".idx").write_text(f"{text}{space}{tail}" if pairs or tail != "12" else tail)
+    text = "\n".join(f"{start} {size}" for start, size in pairs)
+    path.with_suffix(".idx").write_text(text)
     return len(pairs), pairs != regular
 
 
@@ -105,9 +68,12 @@ def wanted(random):
         "label": tfrecord.FixedLenFeature(FIXED["label"], int64, 5),
         "size": tfrecord.FixedLenFeature(FIXED["size"], int64, 5),
         "box": tfrecord.FixedLenFeature(FIXED["box"], float32, 5.0),
+        **{name: tfrecord.FixedLenFeature(FIXED[name], int64, 5) for name in ("column", LONG)},
+        "none": tfrecord.FixedLenFeature(FIXED["none"], float32, 5.0),
         "ids": tfrecord.VarLenFeature(int64, 5),
         "weights": tfrecord.VarLenFeature(float32, 5.0),
         "triples": tfrecord.VarLenFeature([3], float32, 5.0),
+        "grids": tfrecord.VarLenFeature([3, 2], float32, 5.0),
         "nowhere": tfrecord.FixedLenFeature([3], int64, 5),
     }
     return {name: features[name] for name in random.sample(sorted(features), random.randint(1, 6))}

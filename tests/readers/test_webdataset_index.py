@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import resource
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.formats.tar import index as tar_index
 from tests.kit.parity import contents
-from tests.kit.process import open_files
+from tests.kit.process import open_files, room_for
 from tests.kit.tiers import by_tier
 from tests.kit.webdataset import INDEX, build, find
 
@@ -57,7 +56,6 @@ CONTRADICTIONS = [
 def test_a_wrong_index_is_refused_by_line(tar, index, old, new, message, at_once, monkeypatch):
     monkeypatch.setattr(tar_index, "_BYTES", at_once)
     index.write_text(INDEX.replace(old, new))
-    before = open_files(tar.parent)
     with pytest.raises((ValueError, ContainerChangedError), match=message) as caught:
         find([tar], [index], missing="error", dtypes=["u1", "i2"])
     assert str(index) in str(caught.value)
@@ -66,7 +64,7 @@ def test_a_wrong_index_is_refused_by_line(tar, index, old, new, message, at_once
     contradicts = (old, new, message) in CONTRADICTIONS
     assert getattr(caught.value, "filename", None) == (str(tar) if contradicts else None)
     del caught
-    assert open_files(tar.parent) <= before
+    assert not open_files(tar.parent)
 
 
 @pytest.mark.parametrize("number", ["512.0", "5_12", "0x200", "512-", "+", "1" * 25])
@@ -150,33 +148,31 @@ def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path):
 # --- many tars, and missing ones ------------------------------------------------------------------
 
 
-def test_a_missing_tar_is_named_when_the_reader_is_opened(tmp_path, index):
-    missing = tmp_path / "no.tar"
-    for indexes in (None, [index]):
-        with pytest.raises(FileNotFoundError) as caught:
-            find([missing], indexes)
-        assert caught.value.filename == str(missing)
-        with pytest.raises(FileNotFoundError):
-            build(paths=missing, index_paths=indexes, ext="jpg", backend="python-file")
-    catalog = find([missing], [index], may_be_missing=True)  # the backend knows where it is
-    assert catalog.delivered == 3
+@pytest.mark.parametrize(
+    ("path", "index_path", "error"),
+    [
+        *(("no.tar", index, FileNotFoundError) for index in (None, "a.idx")),
+        ("a.tar", "no.idx", FileNotFoundError),
+        (".", None, IsADirectoryError),
+        (".", "a.idx", ContainerChangedError),
+    ],
+)
+@pytest.mark.usefixtures("tar", "index")
+def test_what_is_missing_or_no_file_is_named(tmp_path, monkeypatch, path, index_path, error):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error) as caught:
+        find([path], [index_path] if index_path else None)
+    assert caught.value.filename == (index_path if index_path == "no.idx" else path)
+    with pytest.raises(error):
+        build(paths=path, index_paths=index_path, ext="jpg", backend="python-file")
+
+
+def test_a_tar_may_be_missing_if_the_backend_knows_where_it_is(tmp_path, index):
+    assert find([tmp_path / "no.tar"], [index], may_be_missing=True).delivered == 3
 
 
 def test_an_empty_list_of_indexes_is_none(tar):
     assert contents(build(paths=tar, index_paths=[], ext="jpg"))[0][0] == b"one"
-
-
-def test_a_missing_index_is_named(tmp_path, tar):
-    with pytest.raises(FileNotFoundError) as caught:
-        find([tar], [tmp_path / "no.idx"])
-    assert caught.value.filename == str(tmp_path / "no.idx")
-
-
-def test_a_directory_in_place_of_a_tar_is_named(tmp_path, index):
-    for indexes in (None, [index]):
-        with pytest.raises((IsADirectoryError, ContainerChangedError)) as caught:
-            find([tmp_path], indexes)
-        assert caught.value.filename == str(tmp_path)
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -184,11 +180,6 @@ def test_many_tars_open_with_few_descriptors(tmp_path, tar, index, indexed):
     paths = [tmp_path / f"{number}.tar" for number in range(by_tier(500, 5000))]
     for path in paths:
         os.link(tar, path)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = max(number for number, _ in open_files())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 100, before[1]))
-    try:
+    with room_for(100):
         catalog = find(paths, [index] * len(paths) if indexed else None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert catalog.delivered == 3 * len(paths)

@@ -1,9 +1,7 @@
 """Buffers that are leased to batches: of the host and of a GPU."""
 
 import gc
-import os
 import threading
-import warnings
 from functools import partial
 
 import numpy as np
@@ -52,12 +50,6 @@ def test_a_buffer_serves_batch_after_batch_until_a_larger_one_replaces_it(alloca
     assert pool.lease(100 << 20).nbytes >= 100 << 20
     assert pool.lease(1000).nbytes >= 100 << 20
     assert len(allocate.sizes) == 2
-
-
-def test_two_leases_never_share_memory(allocate):
-    pool = BufferPool(allocate)
-    leases = [pool.lease(100) for _ in range(10)]
-    assert len(set(map(address_of, leases))) == 10
 
 
 def test_leases_may_end_in_other_threads(allocate):
@@ -133,16 +125,3 @@ def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus):
     gpus.finish(stream.pointer)
     assert copies == [bytes([value]) * 100 for value in range(20)]
     assert len(gpus.allocated) == 1
-
-
-def test_leases_that_die_in_a_fork_do_not_call_cuda(gpus):
-    stream = cuda.CudaStream(0)
-    pool = BufferPool(partial(cuda.allocate, gpu=0), stream.fence)
-    leases = [pool.lease(1), pool.lease(1)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        leases.clear()  # the machine ends a process that calls CUDA in a fork
-        os._exit(17)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17

@@ -2,7 +2,6 @@
 
 import os
 from contextlib import closing
-from functools import partial
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
@@ -22,57 +21,10 @@ from dali_storage.loaders import Loader, cifar10
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing.probes import require_lanes
 from tests.kit.cifar_archive import write_cifar10
-from tests.kit.containers import (
-    write_numbered_recordios,
-    write_numbered_tars,
-    write_numbered_tfrecords,
-)
-from tests.kit.dali import pipeline_of
+from tests.kit.parity import build, numbered
 from tests.kit.xnvme import offered
 
-SAMPLES = 9
-COUNTS = [4, 5]  # of two containers
 BACKENDS = {"python-file": PythonFileReader, "memory": MemoryReader}
-
-
-def file(directory):
-    for number in range(SAMPLES):
-        (directory / "class").mkdir(exist_ok=True)
-        (directory / "class" / f"{number}.jpg").write_bytes(bytes([number] * 8))
-    return readers.file, {"file_root": str(directory)}
-
-
-def numpy(directory):
-    for number in range(SAMPLES):
-        np.save(directory / f"{number}.npy", np.full(3, number))
-    return readers.numpy, {"file_root": str(directory)}
-
-
-def records(directory):
-    (directory / "records").write_bytes(bytes(range(8 * SAMPLES)))
-    columns = {"offsets": range(0, 8 * SAMPLES, 8), "sizes": 8}
-    return readers.records, {"files": str(directory / "records"), **columns}
-
-
-def webdataset(directory):
-    tars, indexes = write_numbered_tars(directory, COUNTS)
-    return readers.webdataset, {"paths": tars, "index_paths": indexes, "ext": ["n"]}
-
-
-def tfrecord(directory):
-    import nvidia.dali.tfrecord as tfrec
-
-    files, indexes = write_numbered_tfrecords(directory, COUNTS)
-    features = {"n": tfrec.FixedLenFeature((), tfrec.int64, 0)}
-    return readers.tfrecord, {"path": files, "index_path": indexes, "features": features}
-
-
-def mxnet(directory):
-    files, indexes = write_numbered_recordios(directory, COUNTS)
-    return readers.mxnet, {"path": files, "index_path": indexes}
-
-
-MAKERS = (file, numpy, records, webdataset, tfrecord, mxnet)
 
 
 def backends_of(base):
@@ -89,34 +41,29 @@ def lanes_only(monkeypatch):
             require_lanes(monkeypatch, backend, "sizes", "read")
 
 
-def test_every_reader_is_tested():
-    assert {make.__name__ for make in MAKERS} == {*readers.__all__} - {"catalog", "state"}
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_backend_that_is_called_in_the_main_thread_fails(backend, tmp_path):
-    catalog = from_directory(file(tmp_path)[1]["file_root"])
+def test_a_backend_that_is_called_in_the_main_thread_fails(backend, tree):
+    catalog = from_directory(tree(9))
     with BACKENDS[backend](catalog) as reader, pytest.raises(AssertionError):
         reader.sizes(np.arange(1), 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", MAKERS)
-def test_no_pipeline_and_no_loader_reads_in_the_main_thread(make, backend, tmp_path):
-    operator, arguments = make(tmp_path)
+@pytest.mark.parametrize("reader", sorted({*readers.__all__} - {"catalog", "state"}))
+def test_no_pipeline_and_no_loader_reads_in_the_main_thread(reader, backend, tmp_path):
+    operator = numbered(reader, tmp_path / "data", [4, 5])(readers)
 
     def define(*, checkpoint, shard_id, num_shards):
         shard = {"shard_id": shard_id, "num_shards": num_shards, "pad_last_batch": True}
         options = {"enable_checkpointing": True, "checkpoint": checkpoint}
-        operation = partial(operator, name="Reader", backend=backend, **shard, **arguments)
-        return pipeline_of(lambda: _outputs(operation()), **options)
+        return build(operator, 4, options, name="Reader", backend=backend, **shard)
 
     pipeline = define(checkpoint=None, shard_id=0, num_shards=1)
     for _ in range(4):
         assert len(pipeline.run()[0]) == 4
     with Loader(define, to="numpy") as loader:
         for _ in range(2):
-            assert sum(len(first) for first, *_ in loader) == SAMPLES
+            assert sum(len(numbers) for (numbers,) in loader) == 9
 
 
 def test_a_loader_of_cifar_does_not_read_in_the_main_thread(tmp_path):
@@ -142,15 +89,7 @@ def test_the_engines_do_not_read_in_the_main_thread_while_readers_are_opened(
     assert aio.unavailable(48) is None
 
 
-def test_the_dynamic_mode_does_not_read_in_the_main_thread(tmp_path):
-    _, arguments = file(tmp_path)
-    with File(**arguments) as reader:
+def test_the_dynamic_mode_does_not_read_in_the_main_thread(tree):
+    with File(file_root=str(tree(9))) as reader:
         assert isinstance(reader, ndd.readers.File)
-        assert sum(1 for _ in reader.next_epoch()) == SAMPLES
-
-
-def _outputs(found):
-    """What a reader returns, as a list."""
-    if isinstance(found, dict):
-        return [*found.values()]
-    return [*found] if isinstance(found, (tuple, list)) else [found]
+        assert sum(1 for _ in reader.next_epoch()) == 9

@@ -97,19 +97,6 @@ def test_a_seek_to_no_position_is_refused(opener, position, error):
     assert source.position.next == 2
 
 
-def test_batches_that_are_left_out_are_not_read(opener):
-    """Epochs of five batches, of which the last two are left out."""
-    source = opener.start()
-    source.position.successor = lambda position: position + 3 if position % 5 == 2 else position + 1
-    assert take(source, 5) == in_list_order(0, 1, 2, 5, 6)
-    source.position.seek(22)
-    assert take(source, 3) == in_list_order(22, 25, 26)
-    source.close()
-    read = opener.readers[0].read_batches
-    assert len(read) >= 8
-    assert not [batch for batch in read if batch in in_list_order(3, 4)]
-
-
 def test_a_successor_that_fails_loses_no_batch(opener):
     def fails(position):
         raise ArithmeticError(position)

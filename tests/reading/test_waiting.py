@@ -44,15 +44,6 @@ def requests(storage):
         threading.Thread(target=asking.close).start()
 
 
-@pytest.fixture
-def ctrl_c():
-    """A Ctrl-C counts; shells start commands in the background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("wait", [a_batch, the_end_of_lanes, requests])
 def test_a_ctrl_c_that_another_thread_gets_ends_the_wait(wait):
     interrupted, in_time = threading.Event(), SimpleQueue[bool]()

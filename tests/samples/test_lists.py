@@ -138,6 +138,9 @@ def test_a_list_that_cannot_be_read_is_an_os_error(tmp_path):
         {"files": ("a.jpg", "7"), "labels": (-1, 2**31 - 1)},
         {"files": ["7"] * 6, "labels": [2**31, -(2**31) - 1, 2**32 + 3, 2**63 - 1, -(2**63), True]},
         {"files": ["a.jpg", "7"], "labels": [np.int64(5), np.uint8(6)]},
+        {"files": ["7"] * 5, "labels": [1.9, -1.9, 0.5, True, np.float32(2)]},
+        {"files": ["7"] * 5, "labels": ["1", " 2", b"3", 2**32 + 3, -(2**62)]},
+        *({"files": "7", "labels": label} for label in ("12", 1.9, np.int64(7), True)),
         {"files": ["é"], "labels": [0]},
     ],
 )

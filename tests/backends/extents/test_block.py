@@ -1,5 +1,7 @@
 """The block backend, on loop devices and their images. What is expected is what was written."""
 
+import shutil
+import struct
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +14,8 @@ from dali_storage.backends.block import BlockReader
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
+from tests.kit import parity
+from tests.kit.containers import write_numbered_tars
 from tests.kit.dali import build, take
 from tests.kit.devices import disk, run
 from tests.kit.fake_cuda import FastCopies, install, put_on_gpu
@@ -124,12 +128,19 @@ def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path):
             folder = made.mount / f"class{index % 3}"
             folder.mkdir(exist_ok=True)
             (folder / f"{index}.jpg").write_bytes(bytes([index]) * 30_000)
+        (tar,), (index,) = write_numbered_tars(made.mount, [20])
+        index = shutil.copy(index, tmp_path)
         bmap = make_map(made.mount, tmp_path / "bmap.json")
         expected = take(build(fn.readers.file, file_root=str(made.mount)), 10)
     options = {"bmap": str(bmap), "uri": str(made.image)}
+    storage = {"backend": "block", "backend_options": options}
     with pytest.warns(MapNotChecked, match="cannot check whether"):
-        ours = build(readers.file, backend="block", backend_options=options)
+        ours = build(readers.file, **storage)
     assert take(ours, 10) == expected
+    storage |= {"paths": tar, "index_paths": index, "ext": "n"}
+    with pytest.warns(MapNotChecked, match="cannot check whether"):
+        ours = parity.build(readers.webdataset, 4, {}, **storage)
+    assert parity.contents(ours) == [[struct.pack("<q", number) for number in range(4)]]
 
 
 @pytest.mark.usefixtures("pipelines_end")

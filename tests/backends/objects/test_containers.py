@@ -23,13 +23,12 @@ from dali_storage.formats.files import Files
 from dali_storage.formats.tar import webdataset
 from dali_storage.formats.tar.components import Selection
 from dali_storage.formats.tfrecord import index as tfrecord_index
-from tests.cli.test_index import wds2idx_of
 from tests.kit.containers import (
+    index_by_wds2idx,
     write_numbered_recordios,
     write_numbered_tars,
     write_numbered_tfrecords,
     write_tar,
-    write_wds_index,
 )
 from tests.kit.parity import build, compare, of_containers, seeds, some_order
 from tests.kit.tiers import by_tier
@@ -120,7 +119,7 @@ def test_a_catalog_of_containers_has_the_sizes_and_versions_of_the_objects(
 def test_only_the_first_and_the_last_header_of_a_tar_are_read(server, remote, tmp_path):
     members = [(f"{n}.{e}", b"x" * 5000) for n in range(5) for e in ("j", "n")]
     tar = write_tar(tmp_path / "a.tar", members)
-    index = write_wds_index(tar, tmp_path / "a.idx")
+    index = index_by_wds2idx(tar)
     (url,) = put(server, [str(tar)])
     server.log(clear=True)
     find_tars([url], [str(index)], Files(remote))
@@ -146,11 +145,8 @@ def test_an_index_of_another_tar_is_refused(
     server, remote, tmp_path, indexed, change, put_there, says
 ):
     members = [(name, EIGHT) for name in indexed]
-    tar, index = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT), tmp_path / "a.idx"
-    if LONG in indexed[1]:  # wds2idx has the place of the header of the name
-        index.write_text(wds2idx_of(tar))
-    else:
-        write_wds_index(tar, index)
+    tar = write_tar(tmp_path / "a.tar", members, tarfile.GNU_FORMAT)
+    index = index_by_wds2idx(tar)  # of a long name it has the place of the header
     write_tar(tar, [(name, EIGHT) for name in put_there], tarfile.GNU_FORMAT)
     tar.write_bytes(change(tar.read_bytes()))
     (url,) = put(server, [str(tar)])
