@@ -65,6 +65,11 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def tasks() -> int:
+    """The number of threads of this process, also those of C++; for a test that runs `alone`."""
+    return len(os.listdir("/proc/self/task"))
+
+
 def lanes() -> set[threading.Thread]:
     """The threads of readers. Compare with `<=`: those of earlier tests may end any time."""
     return {thread for thread in threads() if thread.name.startswith("dali_storage")}
