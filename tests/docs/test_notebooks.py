@@ -60,6 +60,7 @@ def test_the_notebook_ignite_compares_with_torchvision_trains_and_goes_on(
     assert "goes on after batch 6 of 8" in printed
 
 
+@pytest.mark.long
 def test_the_notebook_look_reads_the_same_bytes_through_every_backend(
     pictures, ext4, tmp_path, monkeypatch
 ):

@@ -31,7 +31,7 @@ from dali_storage.testing import (
 )
 from dali_storage.testing.probes import raises_naming
 from tests.kit.dali import build, take
-from tests.kit.devices import Disk, disk, drop_caches, loop_device, run
+from tests.kit.devices import Disk, disk, loop_device, run
 from tests.kit.layouts import contents_of, make_hostile_files, make_map
 from tests.kit.process import descriptors, status_of_fork
 
@@ -364,7 +364,6 @@ class RawDiskTests:
         arguments = {"random_shuffle": True, "seed": 5, "initial_fill": 16}
         expected = take(build(fn.readers.file, file_root=str(root), **arguments), 35)
         assert {label for _, label in expected} == {0, 1, 3, 4}
-        drop_caches()
         for place in ({}, {"file_root": str(root)}):
             for way in self.ways:
                 given = {"backend": self.name, "backend_options": {"bmap": bmap, **way}}
