@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import gc
 import os
 import signal
 import subprocess
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,9 +13,6 @@ from tests.kit import summary, tiers
 from tests.kit.hooks import sitecustomize
 from tests.kit.once import once
 from tests.kit.paths import ROOT
-
-if TYPE_CHECKING:
-    pass
 
 # What only some folders need is imported by the fixture that needs it.
 

@@ -11,6 +11,7 @@ from tests.kit.process import alone
 from tests.kit.tiers import by_tier
 
 
+@pytest.mark.long
 @alone
 def test_a_file_takes_at_most_120_bytes_and_its_row_is_not_kept(tmp_path):
     count = by_tier(20_000, 100_000)

@@ -67,6 +67,7 @@ def test_batches_that_are_held_stay_as_they_were_without_their_loader(jpegs, to)
         assert [np.asarray(tensor).tobytes() for tensor in tensors] == contents
 
 
+@pytest.mark.long
 @alone
 def test_memory_threads_and_files_are_flat(jpegs):
     """Over complete epochs, and ones that are left."""

@@ -4,11 +4,9 @@ import pytest
 
 from tests.kit import mounts, namespace
 
-FIRST, *OTHERS = mounts.KINDS
-LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in OTHERS]
 
-
-@pytest.mark.parametrize("kind", [FIRST, *LONG])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", mounts.KINDS)
 def test_the_samples_of_a_mount_are_those_of_dali(kind, tree, tmp_path):
     root = tree(40, sizes=(700, 0, 4096, 1, 9000))
     arguments = "-m", "tests.kit.mounts", kind, root, tmp_path

@@ -27,6 +27,7 @@ def test_without_a_gpu_make_test_gpu_says_that_nothing_could_run():
     assert "passed" not in done.stdout
 
 
+@pytest.mark.long
 def test_if_all_tests_were_left_out_it_is_no_success(kernels):
     tests = [*SUITE[:-1], "tests/gpu/test_memory.py", "-k", "exported"]
     done = run("-m", "tests.kit.gpu_on_host", str(kernels(1)), *tests)

@@ -289,6 +289,7 @@ def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(server, c
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
 
 
+@pytest.mark.long
 @alone
 def test_the_memory_of_a_reader_does_not_grow(server, catalog):
     with ObjectStoreReader(catalog, hedge=0.05) as reader:
