@@ -2,11 +2,12 @@
 
 import resource
 
+import pytest
 from nvidia.dali import fn
 
 from dali_storage import readers
-from tests.kit.dali import build, pipeline_of
-from tests.kit.process import alone, resident
+from tests.kit.dali import build, pipeline_of, take
+from tests.kit.process import alone, resident, tasks
 
 
 def page_faults():
@@ -37,3 +38,21 @@ def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree):
     for _ in range(70):
         pipeline.run()
     assert resident() - before < 100 << 20  # 70 batches are 224 MB
+
+
+@pytest.mark.soak
+@alone
+def test_memory_and_threads_are_flat_over_many_redefinitions(tree):
+    """As in a notebook, whose cell is run again and again."""
+    root = str(tree(64, sizes=(100_000,)))
+
+    def redefine(times):
+        for _ in range(times):
+            take(build(readers.file, 32, file_root=root), 3)
+        return resident(), tasks()
+
+    memory, threads = redefine(50)
+    for _ in range(10):
+        more_memory, more_threads = redefine(50)
+        assert more_threads < threads + 20  # DALI's own end some time later
+        assert more_memory - memory < 50 * (10 << 20) // 4  # one pipeline has 10 MB of buffers

@@ -1,7 +1,9 @@
 """Ctrl-C at any point of what a Loader does."""
 
 import contextlib
+import signal
 from itertools import chain, islice
+from random import Random
 
 import pytest
 
@@ -95,3 +97,47 @@ def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader, what):
             assert found == expected[2 if not point % 2 else 0 :]
         one.set_epoch(0)
     assert interrupts > 20
+
+
+@pytest.fixture
+def ring():
+    """Raises one KeyboardInterrupt after so many seconds, unless the block is over."""
+    armed = []
+
+    def interrupt(*_):
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def after(seconds):
+        armed.append(True)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+        armed.clear()
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    yield after
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_ctrl_c_at_random_moments_repeats_no_batch_and_ends_no_loader(loader, ring, seed):
+    """A batch may be lost between the Loader and its caller: at most one for each Ctrl-C."""
+    expected = labels(loader(Make()))
+    one, random = loader(Make()), Random(seed)
+    for _ in range(300):
+        seen, iterator, interrupts, complete = [], None, 0, False
+        while not complete:
+            try:
+                with ring(random.expovariate(500)):
+                    iterator = iterator or iter(one)
+                    for batch in iterator:
+                        seen += labels([batch])
+                    complete = True
+            except KeyboardInterrupt:
+                interrupts += 1
+        rest = iter(expected)
+        assert all(label in rest for label in seen)
+        assert len(expected) - len(seen) <= interrupts

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -160,6 +161,17 @@ def test_a_batch_that_is_held_is_never_overwritten():
         held = {index: ahead.ahead.get(index).contents for index in range(60)}
         for index, contents in held.items():
             assert [content.tobytes() for content in contents] == expected(index)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_that_are_held_at_random_are_never_overwritten(seed):
+    random, held = Random(seed), {}
+    with prefetcher(3) as ahead:
+        for index in range(10_000):
+            held[index] = ahead.ahead.get(index).contents
+            for one in random.sample(sorted(held), min(len(held), random.randrange(3))):
+                assert [content.tobytes() for content in held.pop(one)] == expected(one)
 
 
 class Picky(Format):

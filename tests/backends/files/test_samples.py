@@ -45,14 +45,8 @@ def require_few_descriptors(open_reader):
             assert all(threads.map(is_read_right, *zip(*lanes, strict=True)))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"io": "preadv"},
-        *(pytest.param(it, marks=pytest.mark.long) for it in ({"io": "aio"}, {"direct": True})),
-    ],
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"io": "preadv"}, {"io": "aio"}, {"direct": True}], ids=str)
 @alone
 def test_few_descriptors_are_enough_for_files(catalog, options):
     require_few_descriptors(lambda: PythonFileReader(catalog, **options))
