@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+import tempfile
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -43,8 +44,9 @@ BLOCK = 4  # bytes, in the model
 
 @pytest.fixture
 def mount(whole):
+    """An empty directory on a disk."""
     require("filefrag")
-    return whole.mount
+    return Path(tempfile.mkdtemp(dir=whole.mount))
 
 
 def test_the_structures_of_fiemap_are_the_kernels():
