@@ -52,6 +52,7 @@ ERRORS = {
     "archived": (403, "InvalidObjectState"),
     "clock": (403, "RequestTimeTooSkewed"),
     "expired": (400, "ExpiredToken"),
+    "idle": (400, "RequestTimeout"),
     "key-id": (403, "InvalidAccessKeyId"),
     "no-bucket": (404, "NoSuchBucket"),
     "region": (301, "PermanentRedirect"),
