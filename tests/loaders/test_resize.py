@@ -122,12 +122,14 @@ def take_two(loader):
 def test_a_warning_says_which_ranks_have_saved_the_state():
     with Loader(MAKE, shard=Shard(0, 2), to="numpy") as first:
         state = take_two(first)
-    for make, words in (
-        (MAKE, "2 ranks with batches of 4, and these are 3 with batches of 4: .* begin anew"),
-        (replace(MAKE, batch_size=3), "batches of 4, and these are 3 with batches of 3"),
+    smaller = replace(MAKE, batch_size=3)
+    for make, world, words in (
+        (MAKE, 3, "2 ranks with batches of 4, and these are 3 with batches of 4: .* begin anew"),
+        (smaller, 3, "batches of 4, and these are 3 with batches of 3"),
+        (smaller, 2, "batches of 4, and these are 2 with batches of 3"),
     ):
         with (
-            Loader(make, shard=Shard(0, 3), to="numpy") as other,
+            Loader(make, shard=Shard(0, world), to="numpy") as other,
             pytest.warns(UserWarning, match=words) as seen,
         ):
             other.load_state_dict(state)

@@ -390,6 +390,10 @@ def test_an_image_folder_may_be_a_url(server, tmp_path):
     with image_folder("s3://data/train", **options) as loader:
         assert next(iter(loader))[1].tolist() == [0, 1, 2]
         assert loader.classes == ("cat-b", "cat", "dog")
+    with image_folder("s3://data/train", classes=["cat", "dog"], **options) as loader:
+        for use in (len, lambda loader: loader.classes):
+            with pytest.raises(ValueError, match="not expected: 'cat-b'"):
+                use(loader)
     with pytest.raises(ValueError, match="backend 'python-file' cannot read 's3://data/train'"):
         image_folder("s3://data/train", **options | {"backend": "python-file"})
     (tmp_path / "train" / "stray.png").write_bytes(b"")
