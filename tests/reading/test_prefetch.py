@@ -1,8 +1,10 @@
 """Reading ahead: which batches are read, and what becomes of them, of errors and of Ctrl-C."""
 
 import contextlib
+import gc
 import signal
 import threading
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from random import Random
@@ -214,6 +216,16 @@ def test_a_closed_prefetcher_keeps_no_threads_and_no_buffers():
             assert ahead.reader.closed == 2
             assert ahead.reader.allocated
             assert [buffer() for buffer in ahead.reader.allocated if buffer() is not None] == []
+
+
+def test_a_reader_keeps_no_closed_prefetcher():
+    with prefetcher() as ahead:
+        require_batches(ahead, 0)
+    reader, one = ahead.reader, weakref.ref(ahead.ahead)
+    del ahead
+    gc.collect()
+    assert one() is None
+    assert reader.closed
 
 
 def begin_a_read(ahead):
