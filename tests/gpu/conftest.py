@@ -48,7 +48,8 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.section("figures")
     machine = describe(config.getoption("gpu"))
     terminalreporter.line(", ".join(f"{name} {value}" for name, value in machine.items()))
-    for report in terminalreporter.stats.get("passed", []):
+    stats = terminalreporter.stats
+    for report in [*stats.get("passed", []), *stats.get("failed", [])]:
         for what, value in report.user_properties:
             terminalreporter.line(f"{what:<70} {value:>20}")
 

@@ -15,6 +15,7 @@ from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory, from_files
 from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming
+from tests.kit.bmap.files import as_nobody
 from tests.kit.devices import evict
 
 _OF_READING = (
@@ -61,6 +62,7 @@ class FileTests:
     def test_files_that_are_not_in_the_page_cache_are_read_right(
         self, tmp_path: Path, way: dict[str, Any]
     ) -> None:
+        """On tmpfs, or if the kernel keeps pages, it cannot show this: they are read from there."""
         contents = [np.random.default_rng(index).bytes(1 + 37_501 * index) for index in range(40)]
         for index, content in enumerate(contents):
             (tmp_path / f"{index}").write_bytes(content)
@@ -86,6 +88,17 @@ class FileTests:
     ) -> None:
         with self.open(one_file, **way) as reader:
             assert read(reader, np.zeros(5000, np.int64)) == [b"bytes"] * 5000
+
+    def test_a_file_without_permission_is_named(self, tmp_path: Path, way: dict[str, Any]) -> None:
+        for name in "ab":
+            (tmp_path / name).write_text(name)
+        (tmp_path / "b").chmod(0)
+        catalog = from_files([f"{tmp_path}/a", f"{tmp_path}/b"])
+        with self.open(catalog, **way) as reader:
+            assert read(reader, np.array([0])) == [b"a"]
+            with as_nobody(), raises_naming(PermissionError, catalog.path(1)):
+                read(reader, np.array([1]))
+            assert read(reader, np.array([0])) == [b"a"]
 
     def test_a_name_may_be_long_and_not_utf8(self, tmp_path: Path) -> None:
         folder = os.fsencode(tmp_path) + b"/class"

@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -125,13 +126,14 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
 def status_of_fork(child: Callable[[], object]) -> int:
     """The exit status of a fork that calls `child`: 0, or 17 if it is refused for being a fork.
 
-    1 after another error, or if the call returns False.
+    1 after another error, or if the call returns False; -14 (SIGALRM) if it hangs.
     """
     with warnings.catch_warnings():  # of a fork with threads, which is what is tested
         warnings.simplefilter("ignore", DeprecationWarning)
         number = os.fork()
     if number == 0:
         status = 1
+        signal.alarm(10 * int(SECONDS))
         try:
             status = int(child() is False)
         except RuntimeError as error:

@@ -16,7 +16,7 @@ from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import make_batch, read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.process import descriptors, room_for
+from tests.kit.process import alone, descriptors, room_for
 from tests.kit.tiers import by_tier
 
 _BYTES = 6000  # of a container, which has two ranges: 0 to 3999 and 3000 to 5999
@@ -127,6 +127,7 @@ def test_few_descriptors_are_enough_for_containers(make, left):
                 check(reader, catalog, samples)
 
 
+@alone
 def test_no_descriptor_at_all_is_refused_with_the_limit(make, monkeypatch):
     monkeypatch.setattr(opening, "_PATIENCE_S", 0.02)
     catalog = make(3)

@@ -45,11 +45,16 @@ def require_few_descriptors(open_reader):
             assert all(threads.map(is_read_right, *zip(*lanes, strict=True)))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("options", [{"io": "preadv"}, {"io": "aio"}, {"direct": True}], ids=str)
+LATER = [
+    pytest.param(options, marks=pytest.mark.long) for options in ({"io": "aio"}, {"direct": True})
+]
+
+
+@pytest.mark.parametrize("options", [{"io": "preadv"}, *LATER], ids=str)
 @alone
 def test_few_descriptors_are_enough_for_files(catalog, options):
-    require_few_descriptors(lambda: PythonFileReader(catalog, **options))
+    lanes = by_tier(4, 32)
+    require_few_descriptors(lambda: PythonFileReader(catalog, lanes=lanes, **options))
 
 
 @pytest.mark.parametrize("options", [{"io": "io_uring"}, {"io": "emu", "queue_depth": 4}], ids=str)
@@ -59,6 +64,7 @@ def test_few_descriptors_are_enough_for_libxnvme(xnvme, catalog, options):
     require_few_descriptors(lambda: XnvmeFileReader(catalog, **options))
 
 
+@alone
 def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(catalog, monkeypatch):
     with PythonFileReader(catalog, lanes=1) as reader:
         assert is_read_right(reader)

@@ -59,7 +59,8 @@ LACKS = {
         (
             {},
             LACKS,
-            f"{NVME} cannot write to GPU memory: it needs /dev/dmabuf_im.*Secure Boot",
+            f"{NVME} cannot write to GPU memory: it needs /dev/dmabuf_im"
+            ".*lockdown.*driver uio_pci_generic.*Secure Boot.*set-override",
         ),
     ],
 )

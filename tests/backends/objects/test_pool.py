@@ -252,6 +252,24 @@ def test_no_request_is_hedged_while_another_is_retried(pool, clock, monkeypatch)
     assert (hedged, pool.hedged) == ([0, 0, 0], 1)
 
 
+@pytest.mark.parametrize("hedge", [None, 60])
+def test_a_lane_that_waits_for_a_store_that_hangs_is_woken_by_closing(pool, monkeypatch):
+    waits, ended, waited = threading.Event(), threading.Event(), list[bool]()
+    wait = pool._wait
+
+    def ask(_):
+        waited.append(ended.wait(60))
+
+    monkeypatch.setattr(pool, "_wait", lambda call: (waits.set(), wait(call)))
+    closer = threading.Thread(target=lambda: waits.wait(60) and pool.close())
+    closer.start()
+    with pytest.raises(OSError, match="the reader was closed"):
+        answers(pool, ask)
+    ended.set()
+    closer.join(60)
+    assert False not in waited  # or it was the answer that has woken it
+
+
 @pytest.mark.parametrize("error", [None, ShortBodyError])  # one that may pass, after a pause
 def test_a_pool_may_be_closed_in_any_thread_and_at_once(pool, error):
     """By the garbage collector in one of its own threads, for example."""
