@@ -15,6 +15,7 @@ from tests.kit.dali import build, pipeline_of, take
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 WINDOW: dict[str, Any] = {"random_shuffle": True, "seed": 4, "initial_fill": 7}
+EPOCH: dict[str, Any] = {"shuffle_after_epoch": True}
 SHARD: dict[str, Any] = {"num_shards": 3, "shard_id": 1}
 DEPTHS = [1, pytest.param(2, marks=pytest.mark.long), 3]
 
@@ -108,6 +109,8 @@ RESUME = "go on with resume=, see readers.state"
         (SHARD, {}, f"num_shards=3, and here it is num_shards=1: .*{RESUME}"),
         (SHARD, SHARD | {"pad_last_batch": True}, "pad_last_batch=False, .*pad_last_batch=True"),
         (WINDOW, WINDOW | {"seed": 5}, "seed=4, and here .* seed=5: give the reader the same seed"),
+        (WINDOW, WINDOW | {"initial_fill": 9}, "initial_fill=7, and here it is initial_fill=9"),
+        (EPOCH, EPOCH | {"shuffle_after_epoch_seed": 1}, r"\w+_epoch_seed=524287, .*_seed=1"),
         ({}, {"dir_filters": "class[12]"}, "22 samples, and here it is 14 samples: take the data"),
         ({}, {"batch_size": 8}, "a batch size of 4, and here it is a batch size of 8: .*resume="),
         ({}, {"batch_size": 8, "lazy_init": True}, "a batch size of 4, and here .*size of 8: .*"),

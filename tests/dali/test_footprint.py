@@ -1,4 +1,4 @@
-"""The memory of a process whose pipelines run."""
+"""The memory and the threads of a process whose pipelines run, and are made again and again."""
 
 import resource
 
@@ -40,9 +40,11 @@ def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree):
     assert resident() - before < 100 << 20  # 70 batches are 224 MB
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(1, marks=pytest.mark.long), pytest.param(10, marks=pytest.mark.soak)]
+)
 @alone
-def test_memory_and_threads_are_flat_over_many_redefinitions(tree):
+def test_memory_and_threads_are_flat_over_many_redefinitions(tree, rounds):
     """As in a notebook, whose cell is run again and again."""
     root = str(tree(64, sizes=(100_000,)))
 
@@ -52,7 +54,7 @@ def test_memory_and_threads_are_flat_over_many_redefinitions(tree):
         return resident(), tasks()
 
     memory, threads = redefine(50)
-    for _ in range(10):
+    for _ in range(rounds):
         more_memory, more_threads = redefine(50)
         assert more_threads < threads + 20  # DALI's own end some time later
         assert more_memory - memory < 50 * (10 << 20) // 4  # one pipeline has 10 MB of buffers

@@ -63,7 +63,7 @@ def test_two_readers_of_one_name_are_refused(root, outputs, file, use):
 
 
 DEFINE_GRAPH = """
-import sys
+import os, signal, sys, threading
 from nvidia.dali import Pipeline, fn
 from dali_storage import readers
 
@@ -71,18 +71,28 @@ class Old(Pipeline):
     def define_graph(self):
         return readers.file(file_root=sys.argv[1], name="R")
 
-pipeline = Old(batch_size=4, num_threads=1, device_id=None)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+pipeline = Old(batch_size=64, num_threads=1, device_id=None)
 print(getattr(pipeline, sys.argv[2])("R"))
-pipeline.run()  # closed by nobody
+try:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while True:
+        pipeline.run()
+except KeyboardInterrupt:
+    pipeline.run()
+    print("interrupted")
+# The pipeline is closed by nobody.
 """
 
 
 @pytest.mark.parametrize("method", ["epoch_size", pytest.param("reader_meta", marks=LONG)])
-def test_the_first_call_of_a_process_knows_a_reader_and_nobody_need_close_it(root, method):
+def test_the_first_call_of_a_process_knows_a_reader_and_nobody_need_close_it(tree, method):
+    """Also after a Ctrl-C."""
+    root = str(tree(200, sizes=(90_000,)))
     command = [sys.executable, "-c", DEFINE_GRAPH, root, method]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     real = getattr(build(fn.readers.file, file_root=root, name="R"), method)("R")
-    assert (run.returncode, run.stdout, run.stderr) == (0, f"{real}\n", "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"{real}\ninterrupted\n", "")
 
 
 # --- the source and its statistics ----------------------------------------------------------------

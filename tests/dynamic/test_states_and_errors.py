@@ -132,6 +132,7 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
         ({"lazy_init": "no"}, "lazy_init must be True or False, not 'no'"),
         ({"enable_checkpointing": "no"}, "enable_checkpointing must be True or False, not 'no'"),
         ({"backend": "tape"}, "tape"),
+        ({"shard_id": 1}, "shard_id must be .*, not 1"),
     ],
     ids=str,
 )
@@ -259,7 +260,7 @@ def test_a_reader_leaves_no_thread_and_no_file_behind(root, end, capture):
                 use(reader)
     with nullcontext() if capture else without_collector():
         del reader
-        if capture:  # DALI keeps it in a circle
+        if capture:  # DALI keeps it in a reference cycle
             gc.collect()
         assert lanes() <= before
         assert not descriptors(below=root)

@@ -1,4 +1,4 @@
-"""Archives of CIFAR-10 and CIFAR-100 with random images, byte for byte as the original ones."""
+"""Archives of CIFAR-10 and CIFAR-100 with random images, in the format of the original ones."""
 
 import io
 import pickle

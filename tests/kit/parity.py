@@ -229,17 +229,19 @@ def epochs(
         iterator = make([None] * len(shards))
     except (RuntimeError, ValueError):  # more shards than samples, or all is dropped
         return "refused"
-    seen: list[Any] = [len(iterator)]
+    seen: list[Any] = []
+    lengths: list[int] = []  # of what is left of the epoch that the iterator is in
     for _ in range(3):
+        lengths.append(len(iterator))
         for outputs in iterator:
             seen.append([output["number"].tolist() for output in outputs])
-            if len(seen) == cut + 1:
+            if len(seen) == cut:
                 iterator = make(iterator.checkpoints())
                 break
         else:
             if not auto_reset:
                 iterator.reset()
-    return seen
+    return lengths, seen
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ def in_any_order(images):
 # The archive that the tests write
 
 
-def test_names_of_classes_are_pickled_byte_for_byte_as_in_the_original_archive():
-    """torchvision knows the hashes of the original files."""
+def test_names_of_classes_are_pickled_as_in_the_original_archive_of_cifar10():
+    """Byte for byte: torchvision knows the hashes of the original files."""
     names = pickled({"num_cases_per_batch": 10_000, "label_names": CLASSES, "num_vis": 3072})
     assert hashlib.md5(names).hexdigest() == CIFAR10.meta["md5"]
 

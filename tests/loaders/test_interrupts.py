@@ -133,7 +133,8 @@ def test_ctrl_c_at_random_moments_repeats_no_batch_and_ends_no_loader(loader, ri
         while not complete:
             try:
                 with ring(random.expovariate(30)):
-                    iterator = iterator or iter(one)
+                    if iterator is None:
+                        iterator = iter(one)
                     for batch in iterator:
                         seen += labels([batch])
                     complete = True

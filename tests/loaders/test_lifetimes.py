@@ -67,20 +67,21 @@ def test_batches_that_are_held_stay_as_they_were_without_their_loader(jpegs, to)
         assert [np.asarray(tensor).tobytes() for tensor in tensors] == contents
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("epochs", [9, pytest.param(30, marks=pytest.mark.long)])
 @alone
-def test_memory_threads_and_files_are_flat(jpegs):
+def test_memory_threads_and_files_are_flat(jpegs, epochs):
     """Over complete epochs, and ones that are left."""
     make = maker(jpegs, 30, train=False, batch_size=4, side=64)
     with Loader(make, shard=Shard(), to="numpy") as one:
-        for epoch in range(30):
-            if epoch == 10:
+        for epoch in range(epochs):
+            if epoch == epochs // 3:
                 gc.collect()
                 memory, threads, files = resident(), tasks(), len(descriptors())
             list(islice(one, 3 if epoch % 3 else None))
         gc.collect()
         wait_until(lambda: tasks() <= threads and len(descriptors()) <= files)  # it reads ahead
-        assert resident() - memory < 6_000_000  # the batches of 20 epochs have 18 MB
+        # The batches of 20 epochs have 18 MB; those of a few are less than a process varies by.
+        assert epochs < 30 or resident() - memory < 6_000_000
 
 
 def test_a_script_closes_nothing_and_imports_no_framework():

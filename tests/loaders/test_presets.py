@@ -69,7 +69,6 @@ def test_pixels_of_a_preset_are_its_images_before_normalization(photographs, nam
 
 
 def test_raw_images_are_as_decoded(jpegs):
-    """As bytes, too: test_images.py::test_files_of_all_kinds_are_decoded_as_by_pillow."""
     wide = delivered(jpegs, preset=presets.RAW, dtype="float32", layout="CHW")
     assert difference(wide, [each.transpose(2, 0, 1) for each in decoded(jpegs)]).most == 0
     assert wide[0].dtype == np.float32

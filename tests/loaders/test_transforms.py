@@ -237,6 +237,14 @@ POLICIES: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_calls_dalis_with_its_options(monkeypatch, policy):
+    module, name, options = POLICIES[policy]
+    monkeypatch.setattr(module, name, lambda images, **given: (images, given))
+    step = Auto(policy, operations=3, magnitude=11, bins=13, fill=7, seed=4)
+    assert step("images") == ("images", {"fill_value": 7, "seed": 4, **options})
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_images_of_a_policy_are_dalis_and_no_warning_of_dali_is_seen(photographs, policy):

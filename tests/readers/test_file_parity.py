@@ -35,6 +35,7 @@ def some_names(random, directory, paths):
 class TestFile(ParityTests):
     reader = "file"
     cases = 20, 300
+    ours = ({}, {"backend": "memory"}, {"backend_options": {"direct": True}})
 
     def some_case(self, random, directory):
         paths = [f"{random.choice(FOLDERS)}/{random.choice(NAMES)}" for _ in range(20)]
@@ -48,5 +49,12 @@ class TestFile(ParityTests):
             (directory / folder).mkdir(exist_ok=True)
         order = some_order(random, len({*paths}), by_container=False)
         order["dont_use_mmap"] = True  # so that DALI, too, serves files without bytes
-        ours = random.choice([{}, {"backend": "memory"}, {"backend_options": {"direct": True}}])
-        return Case(some_names(random, directory, paths) | order, ours=ours)
+        return Case(some_names(random, directory, paths) | order, ours=random.choice(self.ours))
+
+    def test_xnvme_file_reads_random_data_sets_as_dali_does(self, io, tmp_path, monkeypatch):
+        direct = io in ("io_uring", "libaio")  # the others fail at the end of a file
+        options = [{}, {"queue_depth": 1}, {"direct": direct}]
+        ours = [{"backend": "xnvme-file", "backend_options": {"io": io, **it}} for it in options]
+        monkeypatch.setattr(self, "ours", ours)
+        monkeypatch.setattr(self, "cases", (40, 40))
+        self.test_random_data_sets_are_read_as_dali_reads_them(False, tmp_path)

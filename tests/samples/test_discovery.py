@@ -183,8 +183,8 @@ def test_a_directory_and_its_tree_give_what_dali_finds(classes, plain, arguments
             os.mkdir(os.path.join(root, name))
             for file, kind in files.items():
                 MAKE["file" if plain else kind](os.path.join(root, name, file))
-        for name in [*classes][: not plain]:
-            os.symlink(name, root + b"/link to a class")
+        if classes and not plain:
+            os.symlink(next(iter(classes)), root + b"/link to a class")
         expected = dali_entries_or_refusal(file_root=directory, **arguments)
         assert entries_or_refusal(file_root=directory, **arguments) == expected
     if plain:
