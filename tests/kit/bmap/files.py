@@ -60,7 +60,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """As a user without privileges: another one, if this is root."""
+    """Root becomes nobody; any other user stays what they are."""
     if os.geteuid():
         yield
         return
