@@ -76,8 +76,11 @@ def put_container(server, contents, gap):
 
 
 REPLACED = ObjectReplacedError, "was replaced"
-PUT = {False: put_all, True: partial(put_container, gap=100_000)}  # by whether it is one object
 FULL = [content for content in CONTENTS if content]
+KINDS = {  # how they are put, and the samples that are read while one fails
+    "objects": (put_all, CONTENTS, ALL),
+    "ranges": (partial(put_container, gap=100_000), FULL, ALL[:1]),
+}
 
 
 def faults(server):
@@ -87,15 +90,16 @@ def faults(server):
     return [each.fault for each in tries]
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["503", "cut", "short", "longer", "stall", "slow"])
-def test_a_failure_that_may_pass_is_made_good(server, packed, mode):
-    catalog, waits = PUT[packed](server, FULL), mode in ("stall", "slow")
+def test_a_failure_that_may_pass_is_made_good(server, kind, mode):
+    make, contents, samples = KINDS[kind]
+    catalog, waits = make(server, contents), mode in ("stall", "slow")
     server.fail(mode, 2, 60 if waits else None, key="data/00.jpg")
     with ObjectStoreReader(catalog, timeout=0.5 if waits else 60) as reader:
-        assert read(reader, ALL[:1], catalog) == FULL[:1]
+        assert read(reader, samples, catalog) == contents[: len(samples)]
         assert faults(server)[:3] == [mode, mode, ""]
-        assert read(reader, np.arange(len(FULL)), catalog) == FULL
+        assert read(reader, np.arange(len(contents)), catalog) == contents
 
 
 FINAL = [
@@ -106,22 +110,24 @@ FINAL = [
 
 
 @pytest.mark.parametrize(
-    ("packed", "mode", "retry", "error", "says"),
+    ("kind", "mode", "retry", "error", "says"),
     [
-        *((packed, *each) for packed in (False, True) for each in FINAL),
-        *((True, "wrong-size", 60, *REPLACED), (True, "no-range", 60, OSError, "ignores Range")),
+        *((kind, *each) for kind in KINDS for each in FINAL),
+        ("ranges", "wrong-size", 60, *REPLACED),
+        ("ranges", "no-range", 60, OSError, "ignores Range"),
     ],
 )
-def test_a_failure_that_stays_names_the_object(server, packed, mode, retry, error, says):
-    catalog = PUT[packed](server, FULL)
+def test_a_failure_that_stays_names_the_object(server, kind, mode, retry, error, says):
+    make, contents, samples = KINDS[kind]
+    catalog = make(server, contents)
     server.fail(mode, key="data/00.jpg")
     with ObjectStoreReader(catalog, retry=retry) as reader:
         with pytest.raises(error, match=says) as caught:
-            read(reader, ALL[:1], catalog)
+            read(reader, samples, catalog)
         assert caught.value.filename == url(0)
         assert faults(server) == [mode, ""][: 1 + (mode == "cut-swap")]
-        PUT[packed](server, FULL)
-        assert read(reader, np.arange(len(FULL)), catalog) == FULL
+        make(server, contents)
+        assert read(reader, np.arange(len(contents)), catalog) == contents
 
 
 @pytest.mark.parametrize(("gap", "requests"), [(32 << 10, 1), ((32 << 10) + 1, 3)])
