@@ -97,13 +97,15 @@ def test_what_has_no_index_is_named_and_the_others_are_indexed(
         bad.write_bytes(content)
     else:  # a name that an index cannot have
         write_tar(bad, [("1.jpg", b"1"), (content, b"2")])
+    bad.with_suffix(".idx").write_text("before")
     assert index.main([str(bad), str(missing), str(tar)]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2
     assert str(bad) in errors[0]
     assert re.search(message, errors[0])
     assert errors[1] == f"error: {os_error(2, os.fsencode(missing))}"
-    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.tar"]
+    assert sorted(os.listdir(tmp_path)) == ["a.idx", "a.tar", "bad.idx", "bad.tar"]
+    assert bad.with_suffix(".idx").read_text() == "before"
 
 
 @pytest.mark.parametrize("there", ["a directory", "a link to nowhere"])

@@ -273,7 +273,7 @@ class RawDiskTests:
         for directory in mapped.bmap.parents:
             if not os.stat(directory).st_mode & stat.S_IXOTH:
                 os.chmod(directory, 0o755)
-        self.backend.tree(bmap=mapped.bmap)  # Python may be out of reach of the child
+        self.backend.tree(bmap=mapped.bmap)  # the child cannot import
         self.backend.unavailable()
 
         def open_as_nobody() -> None:

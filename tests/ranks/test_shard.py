@@ -317,6 +317,13 @@ def test_a_group_comes_before_everything_else(loaded, environment):
     assert Shard.here(mesh["data"]) == Shard(0, 1, 5)
 
 
+def test_the_rank_is_that_within_the_group_or_the_dimension_of_a_mesh():
+    group = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
+    mesh = {"ndim": 1, "get_local_rank": lambda: 1, "size": lambda: 2, "get_rank": lambda: 5}
+    for each in (group, SimpleNamespace(**mesh)):
+        assert dali_storage.shard(each) == {"shard_id": 1, "num_shards": 2}
+
+
 @pytest.mark.usefixtures("group")
 def test_what_is_no_group_is_refused():
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))

@@ -76,41 +76,56 @@ def put_container(server, contents, gap):
 
 
 REPLACED = ObjectReplacedError, "was replaced"
-FAULTY = [
-    *((mode, None, "") for mode in ("503", "cut", "short", "longer", "stall", "slow")),
-    *((mode, *REPLACED) for mode in ("412", "foreign-etag", "no-etag", "cut-swap")),
-    *(("403", PermissionError, "access is denied"), ("500", OSError, "500")),  # with retry=0
+FULL = [content for content in CONTENTS if content]
+KINDS = {  # how they are put, and the samples that are read while one fails
+    "objects": (put_all, CONTENTS, ALL),
+    "ranges": (partial(put_container, gap=100_000), FULL, ALL[:1]),
+}
+
+
+def faults(server):
+    """Of the tries to get the first object, which all have asked for the same."""
+    tries = [entry for entry in asked(server, 0) if entry.kind == "GET"]
+    assert len({(each.headers["if-match"], each.headers.get("range")) for each in tries}) == 1
+    return [each.fault for each in tries]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["503", "cut", "short", "longer", "stall", "slow"])
+def test_a_failure_that_may_pass_is_made_good(server, kind, mode):
+    make, contents, samples = KINDS[kind]
+    catalog, waits = make(server, contents), mode in ("stall", "slow")
+    server.fail(mode, 2, 60 if waits else None, key="data/00.jpg")
+    with ObjectStoreReader(catalog, timeout=0.5 if waits else 60) as reader:
+        assert read(reader, samples, catalog) == contents[: len(samples)]
+        assert faults(server)[:3] == [mode, mode, ""]
+        assert read(reader, np.arange(len(contents)), catalog) == contents
+
+
+FINAL = [
+    *((mode, 60, *REPLACED) for mode in ("412", "foreign-etag", "no-etag", "cut-swap")),
+    ("403", 60, PermissionError, "access is denied"),
+    *((mode, 0, OSError, says) for mode, says in (("500", "500"), ("cut", "connection"))),
 ]
 
 
 @pytest.mark.parametrize(
-    ("packed", "mode", "error", "says"),
+    ("kind", "mode", "retry", "error", "says"),
     [
-        *((packed, *each) for packed in (False, True) for each in FAULTY),
-        *((True, "wrong-size", *REPLACED), (True, "no-range", OSError, "ignores Range")),
+        *((kind, *each) for kind in KINDS for each in FINAL),
+        ("ranges", "wrong-size", 60, *REPLACED),
+        ("ranges", "no-range", 60, OSError, "ignores Range"),
     ],
 )
-def test_a_failure_that_may_pass_is_made_good_and_another_names_the_object(
-    server, packed, mode, error, says
-):
-    contents, samples = CONTENTS, ALL
-    if packed:
-        contents, samples = [content for content in CONTENTS if content], ALL[:1]
-    make = partial(put_container, gap=100_000) if packed else put_all
-    catalog, waits = make(server, contents), mode in ("stall", "slow")
-    options = {"timeout": 0.5 if waits else 60, "retry": 0 if mode == "500" else 60}
-    server.fail(mode, 1 if error else 2, 60 if waits else None, key="data/00.jpg")
-    with ObjectStoreReader(catalog, **options) as reader:
-        if error is None:
-            assert read(reader, samples, catalog) == contents[: len(samples)]
-        else:
-            with pytest.raises(error, match=says) as caught:
-                read(reader, samples, catalog)
-            assert caught.value.filename == url(0)
-        tries = [entry for entry in asked(server, 0) if entry.kind == "GET"]
-        assert len({(each.headers["if-match"], each.headers.get("range")) for each in tries}) == 1
-        again = [mode, ""] if error is None else [""] if mode == "cut-swap" else []
-        assert [each.fault for each in tries][:3] == [mode, *again]
+def test_a_failure_that_stays_names_the_object(server, kind, mode, retry, error, says):
+    make, contents, samples = KINDS[kind]
+    catalog = make(server, contents)
+    server.fail(mode, key="data/00.jpg")
+    with ObjectStoreReader(catalog, retry=retry) as reader:
+        with pytest.raises(error, match=says) as caught:
+            read(reader, samples, catalog)
+        assert caught.value.filename == url(0)
+        assert faults(server) == [mode, ""][: 1 + (mode == "cut-swap")]
         make(server, contents)
         assert read(reader, np.arange(len(contents)), catalog) == contents
 

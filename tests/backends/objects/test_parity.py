@@ -78,16 +78,24 @@ def compare(put, seed):
     random = Random(seed)
     root, filters = fill(random, put, f"bucket-{seed}")
     order = parity.some_order(random, 2, by_container=False)
-    order["pad_last_batch"] = False  # DALI fills a whole batch with memory that was never written
+    # In one of two shards, DALI may fill a whole batch with memory that was never written.
+    order["pad_last_batch"] &= order["num_shards"] == 1
     arguments = {"file_root": root, **filters, **order}
     return parity.compare(random, fn.readers.file, readers.file, arguments)
 
 
-@pytest.mark.parametrize("seed", parity.seeds(by_tier(6, 20)))
-def test_random_objects_are_delivered_as_dali_does(server, tmp_path, monkeypatch, seed):
+def test_random_objects_are_delivered_as_dali_does(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # DALI looks for the names of objects in the current directory
-    server.set(page=Random(seed).choice([1, 2, 7, 1000]))
-    compare(server.put, seed)
+    found = []
+    for seed in parity.seeds(by_tier(6, 20)):
+        server.set(page=Random(seed).choice([1, 2, 7, 1000]))
+        try:
+            found.append(compare(server.put, seed))
+        except BaseException as error:
+            error.add_note(f"PARITY=1 PARITY_FROM={seed} repeats it")
+            raise
+    if len(found) >= 6:
+        assert found.count("refused") <= len(found) / 2
 
 
 NAMES = {

@@ -60,7 +60,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root becomes nobody; any other user stays what he is."""
+    """Root becomes nobody; any other user stays what they are."""
     if os.geteuid():
         yield
         return
