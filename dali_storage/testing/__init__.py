@@ -17,7 +17,7 @@ from .contract import ReaderTests, SnapshotReaderTests, only
 from .mapped import MappedReaderTests
 from .objects import ObjectTests
 from .packing import SIZES
-from .probes import nothing_is_left
+from .probes import require_no_leak
 from .ranges import RangeTests, SnapshotRangeTests
 from .reading import fill, make_batch, make_known_batch, read
 
@@ -32,7 +32,7 @@ __all__ = [
     "fill",
     "make_batch",
     "make_known_batch",
-    "nothing_is_left",
     "only",
     "read",
+    "require_no_leak",
 ]

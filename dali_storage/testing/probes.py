@@ -25,22 +25,11 @@ _GROWTH = 4 << 20
 _PATIENCE_S = 60.0  # only a leak takes as long
 
 
-@contextmanager
-def nothing_is_left(connections: int = 0) -> Iterator[None]:
-    """Assert that the block leaves no open file, no thread and no memory behind.
-
-    As many `connections`, with a thread for each, may be kept for the next use.
-    """
-    before = _footprint()
-    yield
-    left = _left(before, connections, _PATIENCE_S)
-    assert not left, left
-
-
 def require_no_leak(run: Callable[[], object], connections: int = 0) -> None:
     """Assert that `run()` does not leave an open file, a thread or memory each time it is called.
 
-    Other threads of this process may open or allocate something meanwhile, but not each time.
+    As many `connections`, with a thread for each, may be kept for the next use. Other threads of
+    this process may open or allocate something meanwhile, but not each time.
     """
     for patience in (1, 1, _PATIENCE_S):
         before = _footprint()
