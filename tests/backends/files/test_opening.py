@@ -12,7 +12,7 @@ from dali_storage.backends.linux import libc
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.ranges import Ranges
 from dali_storage.samples.discovery import from_files
-from dali_storage.testing import read
+from dali_storage.testing import fill, make_known_batch, read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors
@@ -92,3 +92,13 @@ def test_an_open_file_that_cannot_be_sized_is_named():
     with raises_naming(OSError, "the/path") as caught:
         opening.regular_sizes([1_000_000], [b"the/path"], local=True)
     assert caught.value.errno == errno.EBADF
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_directory_in_the_place_of_a_file_is_named(one_file, direct):
+    with PythonFileReader(one_file, direct=direct) as reader:
+        batch = make_known_batch(reader, np.array([0]))
+        os.unlink(one_file.path(0))
+        os.mkdir(one_file.path(0))
+        with raises_naming(IsADirectoryError, one_file.path(0)):
+            fill(reader, batch)
