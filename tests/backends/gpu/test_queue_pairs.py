@@ -69,6 +69,12 @@ def test_queues_are_where_the_controller_was_told(count, depth, run, data):
         assert controller.queues == {}
 
 
+def test_memory_without_room_for_a_whole_queue_is_refused(monkeypatch):
+    Memory(monkeypatch, run=8, first=1)
+    with pytest.raises(MemoryError, match="not contiguous on the bus; free hugepages"):
+        make(Controller(), 7, 1024)
+
+
 def test_completion_queues_may_be_elsewhere(memory):
     controller = Controller()
     buffer = np.full(2 * queue_pairs.COMPLETION_BYTES, 0xEE, np.uint8)
