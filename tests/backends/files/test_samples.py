@@ -53,8 +53,7 @@ LATER = [
 @pytest.mark.parametrize("options", [{"io": "preadv"}, *LATER], ids=str)
 @alone
 def test_few_descriptors_are_enough_for_files(catalog, options):
-    lanes = by_tier(4, 32)
-    require_few_descriptors(lambda: PythonFileReader(catalog, lanes=lanes, **options))
+    require_few_descriptors(lambda: PythonFileReader(catalog, lanes=4, **options))
 
 
 @pytest.mark.parametrize("options", [{"io": "io_uring"}, {"io": "emu", "queue_depth": 4}], ids=str)
