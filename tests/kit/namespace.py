@@ -23,9 +23,10 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 def run(
     kind: str, *arguments: object, required: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS`.
+    """Run `python ARGUMENTS` in a namespace of this kind.
 
-    Where the machine refuses a namespace, this skips the test, or runs them without one.
+    If the machine refuses the namespace, a `required` one skips the test; otherwise Python runs
+    without it.
     """
     refusal = _refusal(kind)
     if refusal and required:

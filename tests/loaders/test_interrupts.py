@@ -101,7 +101,7 @@ def test_ctrl_c_while_a_state_is_saved_or_loaded_loses_nothing(loader, what):
 
 @pytest.fixture
 def ring():
-    """Raises one KeyboardInterrupt after so many seconds, unless the block is over."""
+    """Makes a context that raises one KeyboardInterrupt after some seconds, if it has not ended."""
     armed = []
 
     def interrupt(*_):

@@ -143,7 +143,7 @@ def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind():
         gc.collect()
         return Path("/proc/self/maps").read_text().count("[aio]")
 
-    for point in range(0, 40, by_tier(5, 1)):
+    for point in range(0, 40, by_tier(5, 1)):  # every fifth in `make test`
         assert aio.unavailable(64) is None
         before = rings()
         with suppress(KeyboardInterrupt), interrupted(aio.unavailable, point):
