@@ -130,6 +130,7 @@ def status_of_fork(child: Callable[[], object]) -> int:
     """
     with warnings.catch_warnings():  # of a fork with threads, which is what is tested
         warnings.simplefilter("ignore", DeprecationWarning)
+        gc.collect()  # in a fork, DALI's pipelines of earlier tests wait for threads it has not
         number = os.fork()
     if number == 0:
         status = 1
