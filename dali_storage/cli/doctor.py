@@ -1,11 +1,13 @@
-"""`python -m dali_storage`: which backends and devices work on this machine, why not, what to do.
+"""`python -m dali_storage`: which backends, devices and features work here, why not, what to do.
 
 With `--json` it prints one object:
 
     {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
-                  "works": false, "reason": "no permission to read it", "remedy": "..."}, ...]}
+                  "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
+     "dali": [{"name": "dynamic.readers.File", "since": "2.2", "works": true, ...}, ...]}
 
+`dali` has the features that need a DALI of some version; only DALI itself, if it does not fit.
 `remedy` is null if there is none. The exit status is 0 if at least one backend works, else 1.
 """
 
@@ -38,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     as_json = parser.parse_args(arguments).json
     backends, devices = examine()
+    dali = examine_dali()
     if as_json:
-        print(json.dumps({"backends": backends, "devices": devices}, indent=2))
+        print(json.dumps({"backends": backends, "devices": devices, "dali": dali}, indent=2))
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
             headings = ["device", "kind", "backends", "works", "why not", "what to do"]
             _print_table(headings, _rows(devices))
+        _print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
     return 0 if any(backend["works"] for backend in backends) else 1
 
 
@@ -74,6 +78,21 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
             key = each.name, each.kind, str(each.problem)
             devices.setdefault(key, verdict)["backends"].append(name)
     return backends, [*devices.values()]
+
+
+def examine_dali() -> list[Verdict]:
+    """What works with the DALI that is installed; if that does not fit at all, why."""
+    try:
+        from ..dali import compat  # imports DALI, which may be missing
+    except ImportError as error:
+        return [{"name": "DALI", "since": ""} | _outcome(BackendUnavailable(str(error)))]
+    verdicts = []
+    for name, since in compat.FEATURES.items():
+        shown = ".".join(map(str, since))
+        why = BackendUnavailable(f"found DALI {compat.VERSION}", f"install DALI {shown} or newer")
+        problem = None if compat.has(since) else why
+        verdicts.append({"name": name, "since": shown} | _outcome(problem))
+    return verdicts
 
 
 def _outcome(problem: BackendUnavailable | None) -> Verdict:

@@ -14,7 +14,8 @@
     ├── UserWarning
     │   ├── CacheNotUsed            a cache of objects that cannot be read or written
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
-    │   └── NotPageLocked           buffers that DALI has to copy before a GPU can read them
+    │   ├── NotPageLocked           buffers that DALI has to copy before a GPU can read them
+    │   └── UntestedDali            a DALI newer than those that this package was tested with
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
 All other failures are those of the operating system, as the `OSError(errno, strerror, path)` that
@@ -103,6 +104,10 @@ class MapNotChecked(UserWarning):
 
 class NotPageLocked(UserWarning):
     """CUDA cannot page-lock the buffers, so DALI copies every sample that goes to the GPU."""
+
+
+class UntestedDali(UserWarning):
+    """DALI is newer than the versions that this package was tested with."""
 
 
 class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who reads again)

@@ -1,23 +1,22 @@
 """How a reader takes part in DALI's pipelines; beside `dynamic` all that knows DALI's insides.
 
-Written against DALI 2.4. `group` is what a pipeline's graph holds of a reader, `seeds`,
+`compat` knows the version of DALI. `group` is what a pipeline's graph holds of a reader, `seeds`,
 `iterators` and `hold` serve it, and `executor` adds metadata and checkpoints to pipelines.
 """
 
 from typing import Any
 
-from nvidia.dali.ops import _OpCounter
-from nvidia.dali.pipeline import Pipeline
-
 from ..contract.catalog import Catalog
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
+from .compat import SHUFFLE_BITS, OpCounter, Pipeline  # first: it refuses a DALI that does not fit
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
 from .resume import extend_iterators_to_resume, not_delivered
+from .self_test import require_same_order
 
-__all__ = ["DataNode", "add_reader", "catalog", "source", "state"]
+__all__ = ["SHUFFLE_BITS", "DataNode", "add_reader", "catalog", "source", "state"]
 
 
 def add_reader(
@@ -35,6 +34,7 @@ def add_reader(
     The name is generated if it is None. Each pipeline has a stream of its own, the first one
     `stream` if it is given. A `lazy` reader is not opened before a pipeline needs it.
     """
+    require_same_order()
     pipeline = Pipeline.current()
     if getattr(pipeline, "_debug_on", False):
         # Its definition runs once per batch, and every run would open the files again.
@@ -48,7 +48,7 @@ def add_reader(
     extend_iterators()
     extend_iterators_to_resume()
     if name is None:  # the one that DALI would generate here, which uses up the same number
-        number = f"detached_{_OpCounter().id}" if pipeline is None else pipeline._next_op_id()
+        number = f"detached_{OpCounter().id}" if pipeline is None else pipeline._next_op_id()
         name = f"__{opening.fmt.schema}_{number}"
     if not lazy:
         stream = BatchStream(name, opening)

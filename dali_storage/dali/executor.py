@@ -1,18 +1,19 @@
 """Metadata and checkpoints of the readers in a pipeline; serializing the pipeline is refused."""
 
 import functools
-import json
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from nvidia.dali.backend import Pipeline as Executor
-from nvidia.dali.pipeline import Pipeline
-
+from . import compat
+from .compat import BaseIterator, Executor, Pipeline
 from .group import ReaderGroup, readers_of
 
 _CHECKPOINT_KEY = "dali_storage"
 _Method: TypeAlias = Callable[..., Any]
 _Readers: TypeAlias = dict[str, ReaderGroup]
+
+_saved = weakref.WeakSet[Pipeline]()  # pipelines whose checkpoints have our readers
 
 
 @functools.cache
@@ -26,6 +27,25 @@ def extend_pipelines() -> None:
     _extend("SerializeToProtobuf", _refuse_to_serialize)
     _extend("GetSerializedCheckpoint", _save)
     _extend("RestoreFromSerializedCheckpoint", _restore)
+    Pipeline.checkpoint = _saved_in(Pipeline.checkpoint, lambda pipeline: [pipeline])
+    BaseIterator.checkpoints = _saved_in(BaseIterator.checkpoints, lambda it: it._pipes)
+
+
+def _saved_in(original: _Method, pipelines: Callable[[Any], list[Pipeline]]) -> _Method:
+    """A method that returns checkpoints; refuses those without the positions of our readers."""
+
+    @functools.wraps(original)
+    def method(it: Any, *arguments: Any, **named: Any) -> Any:
+        result = original(it, *arguments, **named)
+        for pipeline in pipelines(it):
+            if readers_of(pipeline) and pipeline not in _saved:
+                what = (
+                    f"DALI {compat.VERSION} made a checkpoint without the positions of its readers"
+                )
+                raise RuntimeError(f"{what}; {compat.REMEDY}")
+        return result
+
+    return method
 
 
 def _extend(name: str, extension: Callable[..., Any]) -> None:
@@ -66,14 +86,15 @@ def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) 
         name: group.source(pipeline).checkpoint(pipeline._batches_to_consume)
         for name, group in readers.items()
     }
-    data = json.loads(checkpoint.pipeline_data)
-    checkpoint.pipeline_data = json.dumps(data | {_CHECKPOINT_KEY: states})
+    data = compat.load(checkpoint.pipeline_data)
+    checkpoint.pipeline_data = compat.dump(data | {_CHECKPOINT_KEY: states})
+    _saved.add(pipeline)
     return original(checkpoint)
 
 
 def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: bytes) -> Any:
     checkpoint = original(serialized)
-    states = json.loads(checkpoint.pipeline_data).get(_CHECKPOINT_KEY, {})
+    states = compat.load(checkpoint.pipeline_data).get(_CHECKPOINT_KEY, {})
     for name, group in readers.items():
         if name not in states:
             raise ValueError(

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn
-from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
@@ -29,6 +28,7 @@ from ..reading.buffers import Lease
 from ..reading.opening import Opening
 from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
+from .compat import REMEDY, SEPARATE, VERSION, Executor, Pipeline
 from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed
@@ -125,6 +125,11 @@ class ReaderGroup:
             drain(pipeline, error)
             raise StopIteration from None
 
+    def feed_count(self, pipeline: Pipeline) -> int:
+        """Called by DALI before 2.3: how many batches to feed before the first run."""
+        inputs, _ = self._started.get(pipeline) or self._start(pipeline)
+        return int(pipeline.input_feed_count(next(iter(inputs))))
+
     def reset_indices(self) -> None:
         """Called by `Pipeline.reset()` when another source has ended its epoch; ours goes on."""
 
@@ -145,10 +150,20 @@ class ReaderGroup:
         inputs = {op.name: key for key, op in operators.items() if id(op) in used}
         readers_of(pipeline)  # refuses two of one name
         source = self.source(pipeline)
+        _require_extended(pipeline, source)
         source.start(num_threads=pipeline.num_threads, device_id=pipeline.device_id)
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
         self._started[pipeline] = started = inputs, hold
         return started
+
+
+def _require_extended(pipeline: Pipeline, source: BatchStream) -> None:
+    """Refuse a pipeline whose metadata and checkpoints go other ways than those in `executor`."""
+    what = f"{source}: DALI {VERSION}"
+    if weakref.ref(pipeline) not in Pipeline._pipes or not isinstance(pipeline._pipe, Executor):
+        raise RuntimeError(f"{what} does not register its pipelines as earlier ones; {REMEDY}")
+    if pipeline._checkpoint is not None and not source.restored:
+        raise RuntimeError(f"{what} restored a checkpoint without this reader's position; {REMEDY}")
 
 
 class Delivery:
@@ -195,7 +210,7 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
     """DALI's list of the samples, the stream to copy it on, and whether a kernel should copy."""
     if source.stream is not None:
         gpu = source.stream.gpu
-        data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], contiguous=False)
+        data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], **SEPARATE)
         # Not an int, which DALI takes for the default stream without a word.
         return data, ctypes.c_void_p(source.stream.pointer), True
     if isinstance(contents, np.ndarray):
@@ -210,7 +225,7 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
     last = np.asarray(memoryview(content)).view(_Owner)  # of bytes, numpy makes a scalar
     last.owned = tuple(tensors)
     tensors.append(TensorCPU(last.data, *options))
-    return TensorListCPU(tensors, contiguous=False), None, False
+    return TensorListCPU(tensors, **SEPARATE), None, False
 
 
 class _Owner(np.ndarray[Any, Any]):

@@ -13,7 +13,8 @@ import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 
 from ..contract.options import dali_flag, require_integer
-from ..dali import add_reader
+from ..dali import add_reader, compat
+from ..dali.self_test import require_same_order
 from ..order.state import read_checkpoint
 from ..readers.arguments import IgnoredArguments, ReadingArguments, complete, takes_arguments
 from ..readers.files import SampleArguments, prepare_file
@@ -101,6 +102,17 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         self._opening = opening
         self._source = FileSource(self._name, opening)
 
+    def next_epoch(self, *arguments: Any, **named: Any) -> Any:
+        """See `ndd.readers.File`.
+
+        Raises:
+            NotImplementedError: `capture=True`, which DALI 2.2 calls `compile=True`, before 2.3.
+        """
+        if any((*arguments[2:], named.get("capture"), named.get("compile"))):
+            what = "dali_storage.dynamic.readers.File with capture=True"
+            compat.require(what, (2, 3), NotImplementedError)
+        return super().next_epoch(*arguments, **named)
+
     def set_state(self, state: Any) -> None:
         """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
 
@@ -143,6 +155,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         with self._lock:
             if self._op_backend is not None:
                 return
+            require_same_order()
             if self._max_batch_size is None:
                 self._max_batch_size = 1
             batch_size = _integer(str(self._source), "batch_size", self._max_batch_size)

@@ -17,6 +17,8 @@ class OrderOptions:
         shuffle_after_epoch_seed: None is 524287.
         checkpointing: the pipeline's enable_checkpointing. DALI then shuffles the original list
             after every epoch; otherwise the result of the last shuffle.
+        shuffle_bits: 64, or 32 as in DALI before 2.2: the random engine of shuffle_after_epoch. Not
+            an argument of DALI's.
         by_container: the order of DALI's readers of containers: random_shuffle does not shuffle the
             list; shuffle_after_epoch shuffles the containers, always from their original order, and
             goes with random_shuffle. Not an argument of DALI's.
@@ -35,6 +37,7 @@ class OrderOptions:
     stick_to_shard: bool = False
     pad_last_batch: bool = False
     checkpointing: bool = False
+    shuffle_bits: int = 64
     by_container: bool = False
 
     def __post_init__(self) -> None:

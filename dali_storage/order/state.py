@@ -34,6 +34,7 @@ _REMEDIES = {  # in order of precedence
     "num_shards": "other numbers of shards go on with resume=, see readers.state()",
     "batch_size": "other batch sizes go on with resume=, see readers.state()",
     "shard_id": "give every rank the checkpoint of its own",
+    "shuffle_bits": "take the DALI that it was made with; before 2.2 it shuffles by 32 bits",
     "checkpointing": "make the pipeline with the same enable_checkpointing",
     "seed": "give the reader the same seed",
 }
@@ -41,12 +42,13 @@ _FOLLOWS = {  # what then differs in any case
     "samples": ("names",),
     "num_shards": ("shard_id",),
     "random_shuffle": ("initial_fill", "seed"),
-    "shuffle_after_epoch": ("shuffle_after_epoch_seed", "checkpointing"),
+    "shuffle_after_epoch": ("shuffle_after_epoch_seed", "checkpointing", "shuffle_bits"),
 }
 _WORDS = {
     "samples": "{} samples",
     "names": "samples whose names, labels and index have the CRC-32 {:#x}",
     "batch_size": "a batch size of {}",
+    "shuffle_bits": "a shuffle_after_epoch of {} bits",
     "checkpointing": "enable_checkpointing={}",
 }
 
@@ -155,6 +157,7 @@ def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
         seed=options.seed & 0xFFFF_FFFF if window else 0,
         shuffle_after_epoch_seed=(524287 if seed is None else seed) if reshuffled else 0,
         checkpointing=options.checkpointing and reshuffled and not options.by_container,
+        shuffle_bits=options.shuffle_bits if reshuffled and not options.by_container else 64,
     )
     data = {"version": VERSION, "samples": catalog.delivered, "names": catalog.checksum()}
     return data | asdict(order)
@@ -208,8 +211,9 @@ def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[
             f"{what}, or one of another dali_storage: it has {version}, and this "
             f"dali_storage reads version {VERSION}: take the dali_storage that saved it"
         )
-    require_entries(what, saved, known)
-    return dict(saved)
+    read = {"shuffle_bits": 64} | dict(saved)  # which the first dali_storage did not save
+    require_entries(what, read, known)
+    return read
 
 
 def require_entries(

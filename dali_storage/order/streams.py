@@ -9,6 +9,7 @@ before it only through the state of the random engine, and the stream can start 
 
 from array import array
 from bisect import bisect_right
+from dataclasses import replace
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Protocol, TypeAlias
@@ -16,7 +17,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from ..contract._types import IntArray
-from .libstdcxx import Indices, Minstd, Mt19937_64, mt19937, shuffled
+from .libstdcxx import Indices, Minstd, Mt19937_64, WordSource, mt19937, shuffled
 from .options import OrderOptions
 from .shards import Shards
 
@@ -40,7 +41,7 @@ class Lists:
     """The whole list, shuffled: what all shards have in common."""
 
     def __init__(self, size: int, options: OrderOptions) -> None:
-        self._engine = partial(_engine, options)
+        self._engine, self._bits = partial(_engine, options), options.shuffle_bits
         self._cumulative = not options.checkpointing
         self._size = size
         self._epoch, self._list = -1, self._original(0)  # the last epoch, and its list
@@ -62,7 +63,7 @@ class Lists:
             self._epoch, self._list = first - 1, self._original(self._size)
         while self._epoch < epoch:
             self._epoch += 1
-            self._list = shuffled(self._list, self._engine(self._epoch), 64)
+            self._list = shuffled(self._list, self._engine(self._epoch), self._bits)
 
     def _original(self, count: int) -> Indices:
         """The first entries of the list; in half the memory, if the size allows it."""
@@ -122,14 +123,14 @@ class _Reshuffled:
 class _ContainersReshuffled:
     """The containers, shuffled anew before each epoch; samples keep their order within each.
 
-    DALI's readers of containers, since 2.4 (pull request 6288). They shuffle the original order, so
+    DALI's readers of containers, since 2.2 (pull request 6288). They shuffle the original order, so
     an epoch does not depend on others. Containers without samples take part.
     """
 
     def __init__(self, shards: Shards, options: OrderOptions, counts: IntArray) -> None:
         """`counts`: int64[k], how many samples each container has."""
         self._shards, self._counts = shards, counts
-        self._engine = partial(_engine, options)
+        self._engine = partial(_engine, replace(options, shuffle_bits=64))
         self._length = shards.epoch_start(1)
         self._epoch, self._ends, self._shifts = -1, counts, counts  # of the last epoch that we saw
 
@@ -161,10 +162,13 @@ class _ContainersReshuffled:
         self._epoch, self._ends = epoch, ends
 
 
-def _engine(options: OrderOptions, epoch: int) -> Mt19937_64:
+def _engine(options: OrderOptions, epoch: int) -> WordSource:
     """The random engine that shuffles before an epoch; DALI counts them from 1."""
     seed = options.shuffle_after_epoch_seed
-    return Mt19937_64((_DEFAULT_SEED if seed is None else seed) + (epoch + 1 << 32))
+    seed = _DEFAULT_SEED if seed is None else seed
+    if options.shuffle_bits == 32:  # in DALI before 2.2
+        return mt19937(seed + epoch + 1 & 0xFFFF_FFFF)
+    return Mt19937_64(seed + (epoch + 1 << 32))
 
 
 class _Windowed:

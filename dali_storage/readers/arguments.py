@@ -13,10 +13,11 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
+from ..dali import SHUFFLE_BITS
 from ..order import OrderOptions
 from ..reading.opening import Opening
 
-_NOT_GIVEN = "checkpointing", "by_container"  # of the pipeline, of the reader
+_NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -153,7 +154,9 @@ def prepare(
         remote=any(map(scheme, names)),
         device=device or "cpu",
         order=OrderOptions(
-            **{name: arguments[name] for name in _ORDER}, by_container=shuffle == "dali"
+            **{name: arguments[name] for name in _ORDER},
+            shuffle_bits=SHUFFLE_BITS,
+            by_container=shuffle == "dali",
         ),
         depth=depth,
         pinned=None if pinned is None else dali_flag("pinned", pinned),

@@ -38,6 +38,7 @@ class BatchStream:
     Attributes:
         position: where it is.
         resumed: whether `resume()` has moved it.
+        restored: whether `restore()` has moved it.
         rest: what is left of the epoch that it was moved into, if others began it; else None.
         ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
@@ -51,7 +52,7 @@ class BatchStream:
         self._name = name
         self._opening = opening
         self.position = Position()
-        self.resumed = False
+        self.resumed = self.restored = False
         self.rest: Rest | None = None
         self._order = opening.order
         self._resume = opening.resume
@@ -161,6 +162,7 @@ class BatchStream:
         if resumed is not None:
             self.resume(resumed)
         self.position.seek(batches)
+        self.restored = True
 
     def state(self, pending: int) -> dict[str, Any]:
         """For `resume()`; the same on all ranks that have been given equally many batches.

@@ -11,6 +11,7 @@ from dali_storage.cli import doctor
 from dali_storage.contract import registry
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.dali import compat
 
 HELP = "get it from the shelf, or build it"
 
@@ -76,17 +77,25 @@ def test_the_json_of_the_doctor_has_every_backend_and_every_device_once(offer, c
     no = {"works": False, "reason": "no library of that name", "remedy": HELP}
     yes = {"works": True, "reason": None, "remedy": None}
     both = {"kind": "disk", "backends": ["good", "lacking"]}
-    assert report(capsys) == (
-        0,
-        {
-            "backends": [{"name": "good", **yes}, {"name": "lacking", **no}],
-            "devices": [
-                {"name": "/dev/one", **both, **yes},
-                {"name": "/dev/two", **both, **no},
-                {"name": "0:0", "kind": "controller", "backends": ["lacking"], **yes},
-            ],
-        },
-    )
+    status, printed = report(capsys)
+    assert status == 0
+    assert printed["backends"] == [{"name": "good", **yes}, {"name": "lacking", **no}]
+    assert printed["devices"] == [
+        {"name": "/dev/one", **both, **yes},
+        {"name": "/dev/two", **both, **no},
+        {"name": "0:0", "kind": "controller", "backends": ["lacking"], **yes},
+    ]
+
+
+def test_the_doctor_says_which_features_need_another_dali(offer, capsys, monkeypatch):
+    offer(good="Works")
+    monkeypatch.setattr(compat, "has", lambda least: least <= (2, 2))
+    works = {row["since"]: row["works"] for row in report(capsys)[1]["dali"]}
+    assert works == {"1.53": True, "2.0": True, "2.2": True, "2.3": False}
+    monkeypatch.setitem(sys.modules, "dali_storage.dali", None)
+    (row,) = report(capsys)[1]["dali"]
+    assert (row["name"], row["works"]) == ("DALI", False)
+    assert "dali_storage.dali" in row["reason"]
 
 
 def test_the_table_of_the_doctor_has_backends_and_devices(offer, capsys, monkeypatch):
@@ -95,7 +104,7 @@ def test_the_table_of_the_doctor_has_backends_and_devices(offer, capsys, monkeyp
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [" ".join(line.split()) for line in lines if line.strip(" ─")]
-    assert rows == [
+    assert rows[:7] == [
         "backend works why not what to do",
         "good yes",
         f"lacking no no library of that name {HELP}",
@@ -104,6 +113,7 @@ def test_the_table_of_the_doctor_has_backends_and_devices(offer, capsys, monkeyp
         f"/dev/two disk good, lacking no no library of that name {HELP}",
         "0:0 controller lacking yes",
     ]
+    assert rows[7].startswith("with DALI since works")
     assert any("─" in line for line in lines)
 
 
@@ -112,7 +122,7 @@ def test_the_table_without_rich_fits_a_narrow_terminal(offer, capsys, monkeypatc
     monkeypatch.setitem(sys.modules, "rich", None)
     offer(good="Works", lacking="Lacks")
     doctor.main([])
-    assert capsys.readouterr().out.splitlines() == [
+    assert capsys.readouterr().out.splitlines()[:13] == [
         "backend  works",
         "good     yes",
         "lacking  no",

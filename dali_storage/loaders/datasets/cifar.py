@@ -14,7 +14,7 @@ from ...contract._types import PathLike
 from ...contract.catalog import Catalog
 from ...contract.ranges import Ranges
 from ...contract.reader import Reader
-from ...dali import DataNode, add_reader
+from ...dali import SHUFFLE_BITS, DataNode, add_reader
 from ...order import OrderOptions
 from ...reading.opening import Opening
 from ...samples.patterns import path_bytes
@@ -120,7 +120,7 @@ def _read(
         reader=reader,
         options=options,
         backend=registry.shown(backend),
-        order=OrderOptions(**order),
+        order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )
     data, labels = add_reader(name, opening)
     return data, labels

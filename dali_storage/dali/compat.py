@@ -1,0 +1,213 @@
+"""Which DALI is installed, what depends on its version, and its private names that we use.
+
+This is the only module that asks for the version. 1.53, 2.0, 2.1, 2.2, 2.3 and 2.4 were compared
+with `fn.readers` bit for bit (`make test-dali`); `readers.self_test` tries a newer one.
+"""
+
+import importlib
+import inspect
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import CodeType
+from typing import Any
+
+OLDEST, NEWEST = (1, 53), (2, 4)  # tested
+
+INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+
+FEATURES = {
+    "readers.*, iterators, checkpoints, resume": (1, 53),
+    "samples of different sizes without a copy; checkpoints as JSON": (2, 0),
+    "shuffle_after_epoch with 64-bit random numbers": (2, 2),
+    "dynamic.readers.File": (2, 2),
+    "dynamic.readers.File with capture=True": (2, 3),
+}
+"""The first version with each feature; docs/dali-versions.md has the same table."""
+
+_DISTRIBUTIONS = [
+    f"nvidia-dali{build}-cuda{cuda}"
+    for build in ("", "-nightly", "-weekly")
+    for cuda in (110, 120, 130)
+]
+
+_INTERNALS = {
+    "nvidia.dali.backend:Pipeline": "GetSerializedCheckpoint Outputs reader_meta "
+    "RestoreFromSerializedCheckpoint SerializeToProtobuf SetExternalTLInput ShareOutputs",
+    "nvidia.dali.pipeline:Pipeline": "_api_type _batches_to_consume _check_api_type_scope "
+    "_checkpoint _enable_checkpointing _first_iter _group _input_callbacks _iterator_data "
+    "_last_iter _next_op_id _ops _pipe _pipes _raise_pipeline_required current empty get_batch "
+    "max_batch_size reset_indices schedule_run source_desc",
+    "nvidia.dali.plugin.base_iterator:_DaliBaseIterator": "_counter _ever_scheduled "
+    "_extract_from_reader_and_validate _get_outputs _is_stick_to_shard _last_batch_policy _pipes "
+    "_reader_name _schedule_runs _shard_sizes_per_gpu _shard_sizes_per_gpu_initial _shards_id "
+    "_shards_num _size _size_no_pad checkpoints reset",
+    "nvidia.dali.external_source:_ExternalSourceGroup": "feed get_batch instances parallel "
+    "reset_indices source_desc",
+    "nvidia.dali.ops:_OpCounter": "id",
+}
+_DYNAMIC = {
+    "nvidia.dali.experimental.dynamic._ops:Reader": "GetReaderMeta SaveCheckpoint SetupAndRun "
+    "_checkpointing_enabled _infer_num_outputs _init_backend _last_invocation _lock "
+    "_max_batch_size _name _op_backend _pending_state next_epoch set_state"
+}
+_CAPTURE = " _transfer_into _transferred _wire_pipeline"
+
+
+def _installed() -> str:
+    """The version of the DALI that is installed.
+
+    Raises:
+        ImportError: there is none, or two packages have overwritten each other's files.
+    """
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    if len({*found.values()}) > 1:
+        listed = " and ".join(f"{name} {number}" for name, number in found.items())
+        raise ImportError(
+            f"dali_storage: {listed} are installed into one directory, nvidia/dali: uninstall "
+            "both, then install one of them"
+        )
+    try:
+        return str(importlib.import_module("nvidia.dali").__version__)
+    except ModuleNotFoundError as error:
+        if error.name not in ("nvidia", "nvidia.dali"):
+            raise
+        what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
+        raise ModuleNotFoundError(what, name=error.name) from None
+
+
+def _number(text: str) -> tuple[int, int]:
+    """Major and minor version; of an unreadable one, that of a DALI yet to come."""
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (999, 0)
+
+
+def _shown(number: tuple[int, int]) -> str:
+    return ".".join(map(str, number))
+
+
+VERSION = _installed()
+_NUMBER = _number(VERSION)
+TESTED = _NUMBER <= NEWEST
+REMEDY = f"install DALI {_shown(OLDEST)} to {_shown(NEWEST)}, or a newer dali_storage"
+
+SHUFFLE_BITS = 64 if _NUMBER >= (2, 2) else 32
+"""See `OrderOptions.shuffle_bits`."""
+
+SEPARATE: dict[str, Any] = {"contiguous": False} if _NUMBER >= (2, 0) else {}
+"""Arguments with which a list of tensors leaves them where they are. DALI 1.53 copies them."""
+
+
+def has(least: tuple[int, int]) -> bool:
+    """Whether DALI is of this version or a newer one."""
+    return least <= _NUMBER
+
+
+def require(what: str, least: tuple[int, int], refusal: type[Exception] = ImportError) -> None:
+    """Refuse an older DALI for `what`, by an error that names both versions."""
+    if not has(least):
+        raise refusal(f"{what} needs DALI {_shown(least)} or newer, found {VERSION}")
+
+
+def require_dynamic() -> None:
+    """Refuse a DALI whose dynamic mode is not the one that our reader extends."""
+    require("dali_storage.dynamic", (2, 2))
+    capture = _CAPTURE if has((2, 3)) else ""
+    _look_up({place: names + capture for place, names in _DYNAMIC.items()})
+
+
+def load(data: str | bytes) -> dict[str, Any]:
+    """The data of a pipeline in a checkpoint: JSON or, before DALI 2.0, a pickle.
+
+    Raises:
+        ValueError: a DALI with the other format made it.
+    """
+    if (data[:1] in ("{", b"{")) is not has((2, 0)):
+        other = "before 2.0" if has((2, 0)) else "2.0 or newer"
+        raise ValueError(
+            f"the checkpoint was made with DALI {other}, and this is DALI {VERSION}: take the DALI "
+            "that it was made with, or go on with resume=, see readers.state()"
+        )
+    loads: Any = json.loads if has((2, 0)) else pickle.loads  # DALI 1.53 unpickles it, too
+    return loads(data)  # type: ignore[no-any-return]
+
+
+def dump(data: dict[str, Any]) -> str | bytes:
+    """The inverse of `load()`."""
+    return json.dumps(data) if has((2, 0)) else pickle.dumps(data)
+
+
+def _names(owner: type) -> set[str]:
+    """The attributes of a class, and all names that its methods use."""
+    found = set(dir(owner))
+    for value in (value for base in owner.__mro__ for value in vars(base).values()):
+        function = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
+        found |= _used(getattr(function, "__code__", None))
+    return found
+
+
+def _used(code: Any) -> set[str]:
+    """The names of attributes and globals in a function, and in those within it."""
+    if not isinstance(code, CodeType):
+        return set()
+    return set(code.co_names).union(*map(_used, code.co_consts))
+
+
+def _look_up(internals: Mapping[str, str]) -> None:
+    """Refuse a DALI that lacks one of these names: "module:class", and attributes of the class.
+
+    The attributes of its instances are not known before one is made. So an attribute counts as
+    known if a method of the class uses its name.
+
+    Raises:
+        ImportError: names all that are gone.
+    """
+    gone = list[str]()
+    for place, names in internals.items():
+        module, name = place.split(":")
+        try:
+            known = _names(getattr(importlib.import_module(module), name))
+        except (ImportError, AttributeError):
+            gone.append(f"{module}.{name}")
+        else:
+            gone += [f"{name}.{each}" for each in names.split() if each not in known]
+    if gone:
+        what = f"DALI {VERSION} lacks names that dali_storage uses: {', '.join(gone)}"
+        raise ImportError(f"{what}; {REMEDY}")
+
+
+require("dali_storage", OLDEST)
+_look_up(_INTERNALS)
+
+# Not before the checks: another DALI may lack them.
+from nvidia.dali.backend import Pipeline as Executor  # noqa: E402
+from nvidia.dali.ops import _OpCounter as OpCounter  # noqa: E402
+from nvidia.dali.pipeline import Pipeline  # noqa: E402
+from nvidia.dali.plugin.base_iterator import _DaliBaseIterator as BaseIterator  # noqa: E402
+
+__all__ = [
+    "FEATURES",
+    "NEWEST",
+    "OLDEST",
+    "REMEDY",
+    "SEPARATE",
+    "SHUFFLE_BITS",
+    "TESTED",
+    "VERSION",
+    "BaseIterator",
+    "Executor",
+    "OpCounter",
+    "Pipeline",
+    "dump",
+    "has",
+    "load",
+    "require",
+    "require_dynamic",
+]

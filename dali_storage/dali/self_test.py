@@ -1,0 +1,118 @@
+"""Compares this package with `fn.readers.file`, in a DALI newer than those that it was tested with.
+
+DALI may change its order without a word, as 2.2 did. The files of the comparison are in memory.
+"""
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+import numpy as np
+from nvidia.dali import fn
+
+from ..contract import registry
+from ..contract.catalog import Catalog
+from ..contract.errors import UntestedDali
+from ..order import OrderOptions
+from ..reading.opening import Opening
+from .compat import NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION, Pipeline
+from .executor import extend_pipelines
+from .group import ReaderGroup
+
+VARIABLE = "DALI_STORAGE_UNTESTED_DALI"
+"""The environment variable that has readers go on although they differ from DALI's."""
+
+_FILES, _BATCH, _BATCHES = 8, 3, 7  # of more than two epochs
+_DALI = fn.readers.file  # as long as it is DALI's: users may assign ours to it
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "random_shuffle": {"random_shuffle": True, "initial_fill": 4, "seed": 3},
+    "shuffle_after_epoch": {"shuffle_after_epoch": True},
+}
+
+_Read: TypeAlias = Callable[..., tuple[Any, Any]]
+
+
+@functools.cache
+def require_same_order() -> None:
+    """Of a DALI that is newer than tested, compare order and checkpoints; once per process.
+
+    If they are equal, an `UntestedDali` warning says so.
+
+    Raises:
+        RuntimeError: they differ; names them.
+    """
+    if TESTED:
+        return
+    extend_pipelines()
+    # In a thread of its own, which has no current pipeline.
+    with ExitStack() as files, ThreadPoolExecutor(1) as thread:
+        names = [_in_memory(bytes([number]), files) for number in range(_FILES)]
+        differs = thread.submit(lambda: [*_differences(names)]).result()
+    newest = ".".join(map(str, NEWEST))
+    what = f"DALI {VERSION} is newer than {newest}, the newest that dali_storage was tested with"
+    if not differs:
+        equal = "order and checkpoints were compared with fn.readers.file just now, and are equal"
+        warnings.warn(f"{what}; {equal}", UntestedDali, 4)
+        return
+    what += f". Different from fn.readers.file there: {'; '.join(differs)}"
+    if os.environ.get(VARIABLE) != "1":
+        raise RuntimeError(f"{what}. Either {REMEDY}; or set {VARIABLE}=1, at your own risk")
+    warnings.warn(f"{what}. {VARIABLE}=1 allows that", UntestedDali, 4)
+
+
+def _differences(names: list[str]) -> Iterator[str]:
+    """The variants that differ, or end with an error, which is shown."""
+    catalog = Catalog.from_names([*map(os.fsencode, names)], np.arange(_FILES, dtype=np.int32))
+
+    def ours(**order: Any) -> tuple[Any, ...]:
+        options = OrderOptions(**order, shuffle_bits=SHUFFLE_BITS)
+        reader = registry.load("python-file")
+        opening = Opening(find=lambda *_: catalog, reader=reader, order=options)
+        return ReaderGroup("self-test", opening).add_outputs(with_index=False, preserve=False)
+
+    def theirs(**order: Any) -> tuple[Any, ...]:
+        return _DALI(files=names, labels=[*range(_FILES)], **order)  # type: ignore[no-any-return]
+
+    for variant, order in _VARIANTS.items():
+        try:
+            wanted = _take(_pipeline(theirs, order), _BATCHES)
+            first = _pipeline(ours, order)
+            before = _take(first, 2)
+            again = _pipeline(ours, order, checkpoint=first.checkpoint())
+            if before + _take(first, _BATCHES - 2) != wanted:
+                yield variant
+            elif before + _take(again, _BATCHES - 2) != wanted:
+                yield f"a checkpoint with {variant}"
+        except Exception as error:
+            yield f"{variant} ({type(error).__name__}: {error})"
+
+
+def _pipeline(read: _Read, order: dict[str, Any], checkpoint: Any = None) -> Pipeline:
+    pipeline = Pipeline(
+        batch_size=_BATCH,
+        num_threads=1,
+        device_id=None,
+        seed=1,
+        enable_checkpointing=True,
+        checkpoint=checkpoint,
+    )
+    with pipeline:
+        pipeline.set_outputs(*read(**order))
+    return pipeline
+
+
+def _take(pipeline: Pipeline, batches: int) -> list[list[list[int]]]:
+    """The content and the label of each sample."""
+    runs = [pipeline.run() for _ in range(batches)]
+    return [[np.asarray(output.as_tensor()).ravel().tolist() for output in run] for run in runs]
+
+
+def _in_memory(content: bytes, files: ExitStack) -> str:
+    """The path of a file that is only in memory, until `files` are closed."""
+    file = files.enter_context(os.fdopen(os.memfd_create("sample"), "wb", buffering=0))
+    file.write(content)
+    return f"/proc/self/fd/{file.fileno()}"
