@@ -3,7 +3,7 @@
 Import `readers` explicitly (`from dali_storage import readers`): it needs DALI, the rest does not.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .contract._types import Buffer, IntArray
 from .contract.catalog import Catalog, Tree
@@ -22,6 +22,11 @@ from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
 from .ranks import shard
 from .reading.prefetch import ReaderStatistics
+
+if TYPE_CHECKING:
+    from contextlib import _GeneratorContextManager
+
+    from .readers.arguments import DaliArguments
 
 __all__ = [
     "SCHEMES",
@@ -45,6 +50,7 @@ __all__ = [
     "SampleSizeChanged",
     "Spans",
     "Tree",
+    "patch",
     "shard",
     "statistics",
 ]
@@ -68,3 +74,26 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     from .dali import source  # the package can be imported without DALI
 
     return source(pipeline, name).statistics
+
+
+def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[None]":
+    """Have code that cannot be edited use our readers: in a `with` block, or in what it decorates.
+
+    Replaced are those of `nvidia.dali.fn.readers` and `nvidia.dali.ops.readers`, in the whole
+    process, until the block ends; blocks may be nested. Names that were imported before (`from
+    nvidia.dali.fn.readers import file`), the deprecated `fn.file_reader` and the like, and the
+    readers of dynamic mode stay DALI's.
+
+    Args:
+        arguments: of all readers, such as `backend`: defaults for the calls in the block, which
+            may give others. `backend_options` are those of `backend`, by default python-file.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong, or is not one of all readers.
+    """
+    from .ops import readers, swapped  # the package can be imported without DALI
+    from .readers.arguments import DaliArguments, refuse_unknown
+
+    refuse_unknown("patch", arguments, DaliArguments.__annotations__)
+    readers.File(**arguments)  # refuses wrong values
+    return swapped(arguments)

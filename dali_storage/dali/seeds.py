@@ -1,5 +1,6 @@
 """Which seed a pipeline gives to a reader."""
 
+import contextlib
 import secrets
 from typing import Any
 
@@ -34,5 +35,8 @@ def _takes_seed(operator: Any) -> Any:
     group: Any = getattr(operator, "_group", None)
     if hasattr(group, "inherits_seed"):  # one of our readers
         return group if group.inherits_seed else None
-    given = "seed" in operator._op._init_args
-    return operator if operator._op.schema.HasRandomSeedArg() and not given else None
+    if operator._op.schema.HasRandomSeedArg():
+        with contextlib.suppress(RuntimeError):  # it has one, of its constructor or its call
+            operator.spec.copy().AddArg("seed", 0)
+            return operator
+    return None

@@ -7,10 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from nvidia.dali import Pipeline, fn, tfrecord
+from nvidia.dali import Pipeline, ops, tfrecord
 
 from ..formats.tfrecord import example
 from ..formats.tfrecord.features import FOOTER, HEADER, Feature
+
+_TFRecord = ops.readers.TFRecord
+"""DALI's own: later, its name may stand for our reader, which would call itself."""
+if _TFRecord.__module__ != "nvidia.dali.ops.readers":
+    what = f"nvidia.dali.ops.readers.TFRecord is {_TFRecord!r}"
+    raise ImportError(f"{what}: import dali_storage.readers before it is replaced")
 
 
 def describe(features: Any) -> dict[str, Feature]:
@@ -76,9 +82,7 @@ def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, tuple[Any, tu
     with _in_memory(record) as path, _in_memory(b"0 %d" % len(record)) as index_path:
         pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
         with pipeline:
-            nodes = fn.readers.tfrecord(
-                path=path, index_path=index_path, features=dict(features), dont_use_mmap=True
-            )
+            nodes = _TFRecord(path, index_path, dict(features), dont_use_mmap=True)()
             pipeline.set_outputs(*nodes.values())
         arrays = [np.asarray(output[0]) for output in pipeline.run()]
         return {name: (it.dtype, it.shape) for name, it in zip(nodes, arrays, strict=True)}

@@ -59,6 +59,7 @@ def test_every_python_snippet_is_known_to_a_test():
         "README.md": 1,
         "docs/bmap.md": 1,
         "docs/containers.md": 3,
+        "docs/differences.md": 2,
         "docs/loaders.md": 5,
         "docs/scaling.md": 5,
         "docs/object-store.md": 2,

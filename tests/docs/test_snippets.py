@@ -78,6 +78,15 @@ def test_the_tests_of_the_contributing_page_are_collected():
     assert issubclass(names["TestPread"], ReaderTests)
 
 
+def test_the_snippets_of_older_code_are_read_by_dali_storage(data):
+    made = ["pipe = Training()\n", ""]
+    for code, pipeline in zip(snippets("docs/differences.md", "python"), made, strict=True):
+        code = here(code, {"/data/train": str(data)} | SMALL)
+        read = "import dali_storage\npipe.run()\n"
+        read += 'print(dali_storage.statistics(pipe, "Reader").batches > 0)'
+        assert run(f"{code}{pipeline}{read}") == "True\n"
+
+
 def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch):
     images = [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,67 @@
+"""The drop-in classes: those of `nvidia.dali.ops.readers`, with a choice of storage backend."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from nvidia.dali.pipeline import do_not_convert
+
+from .. import readers
+from ..readers.arguments import in_graph, refuse_unknown
+
+__all__ = ["File", "MXNet", "Numpy", "Records", "TFRecord", "Webdataset"]
+
+
+class ReaderOperator:
+    """A reader that is made anywhere; each call, where a graph is defined, adds one to the graph.
+
+    As in DALI, an argument is given to the constructor or to a call, `device` to the constructor,
+    and None is as if not given. The constructor opens nothing. It refuses wrong arguments, unless
+    one is still missing; `backend_options` must be right for its `backend`.
+    """
+
+    reader: ClassVar[Any]  # the function, which describes arguments, outputs and errors
+    defaults: ClassVar[Mapping[str, Any]] = {}  # of `dali_storage.patch`
+
+    @do_not_convert  # type: ignore[untyped-decorator]
+    def __init__(self, **given: Any) -> None:
+        parameters = inspect.signature(self.reader).parameters
+        refuse_unknown(type(self).__name__, given, parameters)
+        self._given = _not_none(given)
+        arguments = {**self.defaults, **self._given}
+        if "num_shards" not in arguments:
+            arguments.pop("shard_id", None)  # the call may give both
+        if all(it.name in arguments or it.default != it.empty for it in parameters.values()):
+            in_graph(self.reader.__wrapped__(**arguments)[1])
+
+    @do_not_convert  # type: ignore[untyped-decorator]
+    def __call__(self, **given: Any) -> Any:
+        """Put a reader into the current pipeline; returns what the function returns."""
+        for name in _not_none(given):
+            if name == "device" or name in self._given:
+                raise ValueError(f"{type(self).__name__}: give {name} to the constructor only")
+        return self.read(**self._given | _not_none(given))
+
+    @classmethod
+    @do_not_convert  # type: ignore[untyped-decorator]
+    def read(cls, **given: Any) -> Any:
+        """The function, with the defaults of this class."""
+        return cls.reader(**{**cls.defaults, **_not_none(given)})
+
+
+def _not_none(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _operator(name: str, reader: Any) -> type[ReaderOperator]:
+    doc = f"`readers.{reader.__name__}` as a class, see `ReaderOperator`."
+    members = {"__module__": __name__, "__doc__": doc, "__signature__": inspect.signature(reader)}
+    return type(name, (ReaderOperator,), members | {"reader": staticmethod(reader)})
+
+
+File = _operator("File", readers.file)
+MXNet = _operator("MXNet", readers.mxnet)
+Numpy = _operator("Numpy", readers.numpy)
+Records = _operator("Records", readers.records)
+TFRecord = _operator("TFRecord", readers.tfrecord)
+Webdataset = _operator("Webdataset", readers.webdataset)

@@ -1,0 +1,118 @@
+"""Our readers under DALI's names: by assignment, and by dali_storage.patch()."""
+
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+
+import nvidia.dali.ops as dali_ops
+import pytest
+from nvidia.dali import fn, pipeline_def
+
+import dali_storage
+from dali_storage import ops, readers
+from dali_storage.backends.memory import MemoryReader
+from dali_storage.dali import source
+from dali_storage.readers import features
+from tests.kit.dali import pipeline_of
+from tests.kit.parity import numbered, numbers, take
+from tests.kit.paths import ROOT
+from tests.ops.test_readers import CLASSES, functions
+
+
+def now():
+    """What DALI's names stand for."""
+    functions = [getattr(fn.readers, name) for name in CLASSES]
+    return functions + [getattr(dali_ops.readers, name) for name in CLASSES.values()]
+
+
+def is_in_memory(pipeline):
+    return isinstance(source(pipeline, "R").open()[1], MemoryReader)
+
+
+@pytest.mark.parametrize("reader", CLASSES)
+def test_readers_under_the_names_of_dali_read_as_dali(reader, tmp_path, monkeypatch):
+    made = numbered(reader, tmp_path / "numbered", [3, 5, 6, 2])
+    order = {"name": "R", "random_shuffle": True, "seed": 2}
+
+    def run():
+        used = fn.readers, functions(dali_ops.readers)
+        pipelines = [pipeline_of(lambda it=it: [made(it)(**order)]) for it in used]
+        return [numbers(it, 8) for it in pipelines], pipelines
+
+    (expected, _), before = run(), now()
+    with dali_storage.patch(backend="memory"):
+        found, pipelines = run()
+    assert (found, now()) == (expected, before)
+    assert [*map(is_in_memory, pipelines)] == [True, True]
+    for name, operator in CLASSES.items():
+        monkeypatch.setattr(fn.readers, name, getattr(readers, name))
+        monkeypatch.setattr(dali_ops.readers, operator, getattr(ops.readers, operator))
+    assert run()[0] == expected
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_patch_is_undone_after_an_exception_also_of_an_inner_block(error):
+    before = now()
+    with dali_storage.patch():
+        outer = now()
+        with pytest.raises(error), dali_storage.patch(seed=1):
+            assert not {*now()} & {*outer, *before}
+            raise error
+        assert now() == outer
+    assert now() == before
+
+
+def test_patch_decorates_a_definition_with_conditionals(root):
+    @dali_storage.patch(backend="memory")
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
+    def define():
+        data, labels = fn.readers.file(file_root=root, name="R")
+        if fn.squeeze(labels, axes=[0]) > 1:
+            labels = labels + dali_ops.readers.File(file_root=root)()[1]
+        return data, labels
+
+    for pipeline in (define(), define()):
+        assert is_in_memory(pipeline)
+        pipeline.run()
+
+
+def test_arguments_of_patch_are_defaults_also_in_an_inner_block(root):
+    def make(**given):
+        given |= {"file_root": root}
+        yield pipeline_of(lambda: fn.readers.file(**given, name="R"))
+        yield pipeline_of(lambda: dali_ops.readers.File(**given)(name="R"))
+
+    shuffled = {"random_shuffle": True, "dont_use_mmap": True}
+    expected = [[take(it, 6) for it in make(seed=seed, **shuffled)] for seed in (5, 6)]
+    with dali_storage.patch(backend="memory", seed=5), dali_storage.patch(**shuffled):
+        given = [*make(backend=None)], [*make(seed=6, backend="python-file")]
+    assert [[take(it, 6) for it in each] for each in given] == expected
+    assert [is_in_memory(it) for each in given for it in each] == [True, True, False, False]
+
+
+WRONG = {"file_root": r"^patch\(\) got an unex", "backend": "nothing", "num_shards": "num_shards"}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_patch_refuses_wrong_arguments_at_once(argument):
+    with pytest.raises((TypeError, ValueError), match=WRONG[argument]):
+        dali_storage.patch(**{argument: "nothing"})
+
+
+def test_another_reader_under_the_name_of_dalis_is_refused_by_the_import(monkeypatch):
+    spec = spec_from_file_location("dali_storage.readers.imported_late", features.__file__)
+    monkeypatch.setattr(dali_ops.readers, "TFRecord", type("Other", (), {}))
+    with pytest.raises(ImportError, match=r"Other.*: import dali_storage.readers before"):
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+@pytest.mark.long
+def test_dynamic_mode_that_is_imported_in_a_block_has_the_readers_of_dali(root):
+    script = f"""
+import dali_storage
+with dali_storage.patch():
+    import nvidia.dali.experimental.dynamic as ndd
+    print(len([*ndd.readers.File(file_root={root!r}, dont_use_mmap=True).next_epoch(batch_size=4)]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.returncode) == ("6\n", 0), done.stderr
