@@ -10,6 +10,7 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from types import CodeType
 from typing import Any
@@ -27,11 +28,7 @@ FEATURES = {
 }
 """The first version with each feature; docs/dali-versions.md has the same table."""
 
-_DISTRIBUTIONS = [
-    f"nvidia-dali{build}-cuda{cuda}"
-    for build in ("", "-nightly", "-weekly")
-    for cuda in (110, 120, 130)
-]
+_DISTRIBUTIONS = [f"nvidia-dali{it}-cuda{n}0" for it in ("", "-nightly") for n in (11, 12, 13)]
 
 _INTERNALS = {
     "nvidia.dali.backend:Pipeline": "GetSerializedCheckpoint Outputs reader_meta "
@@ -64,10 +61,8 @@ def _installed() -> str:
     """
     found = {}
     for name in _DISTRIBUTIONS:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     if len({*found.values()}) > 1:
         listed = " and ".join(f"{name} {number}" for name, number in found.items())
         raise ImportError(
@@ -187,27 +182,7 @@ require("dali_storage", OLDEST)
 _look_up(_INTERNALS)
 
 # Not before the checks: another DALI may lack them.
-from nvidia.dali.backend import Pipeline as Executor  # noqa: E402
-from nvidia.dali.ops import _OpCounter as OpCounter  # noqa: E402
-from nvidia.dali.pipeline import Pipeline  # noqa: E402
-from nvidia.dali.plugin.base_iterator import _DaliBaseIterator as BaseIterator  # noqa: E402
+from nvidia.dali.ops import _OpCounter  # noqa: E402
+from nvidia.dali.pipeline import Pipeline as Pipeline  # noqa: E402
 
-__all__ = [
-    "FEATURES",
-    "NEWEST",
-    "OLDEST",
-    "REMEDY",
-    "SEPARATE",
-    "SHUFFLE_BITS",
-    "TESTED",
-    "VERSION",
-    "BaseIterator",
-    "Executor",
-    "OpCounter",
-    "Pipeline",
-    "dump",
-    "has",
-    "load",
-    "require",
-    "require_dynamic",
-]
+OpCounter = _OpCounter

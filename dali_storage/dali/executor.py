@@ -5,8 +5,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from nvidia.dali.backend import Pipeline as Executor
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
+
 from . import compat
-from .compat import BaseIterator, Executor, Pipeline
 from .group import ReaderGroup, readers_of
 
 _CHECKPOINT_KEY = "dali_storage"
@@ -28,7 +31,8 @@ def extend_pipelines() -> None:
     _extend("GetSerializedCheckpoint", _save)
     _extend("RestoreFromSerializedCheckpoint", _restore)
     Pipeline.checkpoint = _saved_in(Pipeline.checkpoint, lambda pipeline: [pipeline])
-    BaseIterator.checkpoints = _saved_in(BaseIterator.checkpoints, lambda it: it._pipes)
+    iterators = _DaliBaseIterator
+    iterators.checkpoints = _saved_in(iterators.checkpoints, lambda it: it._pipes)
 
 
 def _saved_in(original: _Method, pipelines: Callable[[Any], list[Pipeline]]) -> _Method:

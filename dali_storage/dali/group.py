@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn
+from nvidia.dali.backend import Pipeline as Executor
+from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
@@ -28,7 +30,7 @@ from ..reading.buffers import Lease
 from ..reading.opening import Opening
 from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
-from .compat import REMEDY, SEPARATE, VERSION, Executor, Pipeline
+from .compat import REMEDY, SEPARATE, VERSION
 from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from nvidia.dali.backend import Pipeline as Executor
+
 from ..contract import cuda
 from ..contract.format import Contents
-from .compat import Executor
 
 _Queued: TypeAlias = deque[tuple[Callable[[], None], Contents]]
 

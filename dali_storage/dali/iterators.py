@@ -3,9 +3,9 @@
 import functools
 from typing import Any
 
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 from nvidia.dali.types import PipelineAPIType
-
-from .compat import BaseIterator, Pipeline
 
 
 @functools.cache
@@ -16,7 +16,7 @@ def extend_iterators() -> None:
     in between would drop them. Therefore it is raised later: when the pipeline has no batch left,
     and before the iterator takes one from any other. The next call schedules the pipeline again.
     """
-    original = BaseIterator._get_outputs
+    original = _DaliBaseIterator._get_outputs
 
     @functools.wraps(original)
     def get_outputs(iterator: Any) -> Any:
@@ -28,7 +28,7 @@ def extend_iterators() -> None:
                     _raise_or_schedule(pipeline)
         return original(iterator)
 
-    BaseIterator._get_outputs = get_outputs
+    _DaliBaseIterator._get_outputs = get_outputs
 
 
 def drain(pipeline: Pipeline, error: Exception) -> None:

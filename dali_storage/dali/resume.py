@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.base_iterator import LastBatchPolicy, _DaliBaseIterator
 
 from ..order.shards import rounds
 from ..reading.source import BatchStream
-from .compat import BaseIterator, Pipeline
 from .group import readers_of
 
 _HELD = "_first_batch", "_peek"  # where an iterator keeps a batch for the user
@@ -30,7 +30,7 @@ _iterators = weakref.WeakKeyDictionary[Pipeline, "weakref.ref[Any]"]()
 @functools.cache
 def extend_iterators_to_resume() -> None:
     """Have DALI's iterators begin where a reader was resumed; done once per process."""
-    base = BaseIterator
+    base = _DaliBaseIterator
     base._extract_from_reader_and_validate = _then(base._extract_from_reader_and_validate, _begin)
     base.reset = _then(base.reset, _leave_rest)
 

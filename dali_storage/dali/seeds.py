@@ -4,8 +4,9 @@ import contextlib
 import secrets
 from typing import Any
 
+from nvidia.dali.pipeline import Pipeline
+
 from ..order.libstdcxx import seed_words
-from .compat import Pipeline
 
 _TABLE = 1024  # how many seeds a pipeline has before it begins again
 

@@ -12,14 +12,14 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import numpy as np
-from nvidia.dali import fn
+from nvidia.dali import Pipeline, fn
 
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import UntestedDali
 from ..order import OrderOptions
 from ..reading.opening import Opening
-from .compat import NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION, Pipeline
+from .compat import NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION
 from .executor import extend_pipelines
 from .group import ReaderGroup
 
