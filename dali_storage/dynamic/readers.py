@@ -1,6 +1,6 @@
 """The drop-in reader of DALI's dynamic mode.
 
-`ndd.readers.File` of DALI 2.4 drives an operator: it gives it a workspace for every batch, asks it
+`ndd.readers.File` drives an operator: it gives it a workspace for every batch, asks it
 for metadata and checkpoints. `File` inherits all of that, and puts a `BatchStream` where DALI's
 operator would be. So epochs, samples, shards, states and errors are DALI's own.
 """
@@ -29,7 +29,7 @@ class _Arguments(SampleArguments, ReadingArguments, IgnoredArguments, total=Fals
 
 
 class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
-    """`ndd.readers.File` of DALI 2.4, with a choice of how the bytes are read.
+    """`ndd.readers.File` with a choice of how the bytes are read.
 
     The arguments are the same, and so are samples, labels, order, shards and epochs, bit for bit;
     only `backend` and `backend_options` are new, see `dali_storage.readers.file`. As there, bad

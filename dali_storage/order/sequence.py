@@ -1,4 +1,4 @@
-"""The endless sequence of full batches that `fn.readers.file` of DALI 2.4 delivers.
+"""The endless sequence of full batches that `fn.readers.file` delivers.
 
 The entries of the list form one endless stream, and every batch is a piece of it. An epoch covers
 one shard; the next epoch covers the next shard or, with `stick_to_shard`, the same one again. Where

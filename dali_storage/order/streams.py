@@ -1,4 +1,4 @@
-"""The endless stream of entries that `fn.readers.file` of DALI 2.4 reads, without padding.
+"""The endless stream of entries that `fn.readers.file` reads, without padding.
 
 With `random_shuffle` the stream passes through a window of `initial_fill` entries, and each sample
 is drawn from it (DALI, dali/operators/reader/loader/loader.h, ReadOne), always among the entries of

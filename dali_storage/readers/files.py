@@ -29,7 +29,7 @@ class FileArguments(SampleArguments, DaliArguments, total=False):
 @adds_reader
 @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
 def file(**given: Unpack[FileArguments]) -> Call[tuple[DataNode, ...]]:
-    """`fn.readers.file` of DALI 2.4, with a choice of how the bytes are read.
+    """`fn.readers.file` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. Only `backend`, `backend_options`, `return_index`, `pinned`, `resume` and `device="gpu"`

@@ -53,7 +53,7 @@ class NumpyArguments(DirectArguments, total=False):
     roi_axes=(),
 )
 def numpy(**given: Unpack[NumpyArguments]) -> Call[DataNode | tuple[DataNode, ...]]:
-    """`fn.readers.numpy` of DALI 2.4, with a choice of how the bytes are read.
+    """`fn.readers.numpy` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the arrays, their order, shards and epochs, bit for bit.
     What is not described here is as in `readers.file`.

@@ -21,7 +21,7 @@ def mxnet(
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
 ) -> Call[tuple[DataNode, ...]]:
-    """`fn.readers.mxnet` of DALI 2.4, with a choice of how the bytes are read.
+    """`fn.readers.mxnet` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. What is not described here is as in `readers.file`.

@@ -28,7 +28,7 @@ def tfrecord(
     verify: bool = False,
     **given: Unpack[DirectArguments],
 ) -> Call[dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]]:
-    """`fn.readers.tfrecord` of DALI 2.4, with a choice of how the bytes are read.
+    """`fn.readers.tfrecord` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
     are `backend`, `backend_options`, `return_index`, `pinned`, `shuffle` and `verify`; and

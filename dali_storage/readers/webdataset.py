@@ -33,7 +33,7 @@ def webdataset(
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
 ) -> Call[DataNode | tuple[DataNode, ...]]:
-    """`fn.readers.webdataset` of DALI 2.4, with a choice of how the bytes are read.
+    """`fn.readers.webdataset` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
     bit. Only `shuffle`, `backend`, `backend_options`, `return_index` and `pinned` are new. What is

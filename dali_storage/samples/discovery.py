@@ -1,4 +1,4 @@
-"""Which samples `fn.readers.file` of DALI 2.4 finds, and their labels.
+"""Which samples `fn.readers.file` finds, and their labels.
 
 The rules are those of DALI's loader/discover_files.cc (directories), file_label_loader.h (lists,
 and arguments that exclude each other) and filesystem.h (paths); `listing` has those of listings.

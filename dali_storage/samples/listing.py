@@ -1,4 +1,4 @@
-"""Which objects of a listing are samples of `fn.readers.file` of DALI 2.4, and their labels.
+"""Which objects of a listing are samples of `fn.readers.file`, and their labels.
 
 The rules are those of DALI's discover_files_s3.cc and discover_files_gcs.cc. They are not those of
 directories: the order is that of the keys' bytes, so `a-b/x` comes before `a/x`, and a class gets
