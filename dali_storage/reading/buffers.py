@@ -15,6 +15,7 @@ import numpy as np
 
 from ..contract._types import Buffer
 
+_SMALLEST = 64 << 10  # bytes
 _GRANULE = 2 << 20  # bytes: a huge page
 
 
@@ -77,7 +78,10 @@ class BufferPool:
         capacity = self._capacity  # read once: another lane may change it
         if nbytes > capacity:
             # An eighth more, so that a slightly larger batch does not replace all buffers again.
-            capacity = -(-(nbytes + nbytes // 8) // _GRANULE) * _GRANULE
+            wanted = nbytes + nbytes // 8
+            # Less than a huge page for small batches: the kernel would clear all of it.
+            granule = min(max(1 << (wanted - 1).bit_length(), _SMALLEST), _GRANULE)
+            capacity = -(-wanted // granule) * granule
             self._capacity = capacity
         return self._allocate(capacity)
 

@@ -52,6 +52,14 @@ def test_a_buffer_serves_batch_after_batch_until_a_larger_one_replaces_it(alloca
     assert len(allocate.sizes) == 2
 
 
+def test_the_buffer_of_a_small_batch_is_small():
+    """The kernel may clear a huge page for a larger one, and a pipeline has many."""
+    allocate = Allocator("cpu")
+    for nbytes in (1, 50_000, 500_000, 5_000_000):
+        BufferPool(allocate).lease(nbytes)
+    assert allocate.sizes == [64 << 10, 64 << 10, 1 << 20, 6 << 20]
+
+
 def test_leases_may_end_in_other_threads(allocate):
     pool = BufferPool(allocate)
 
