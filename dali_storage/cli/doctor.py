@@ -5,22 +5,26 @@ With `--json` it prints one object:
     {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
                   "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
-     "dali": [{"name": "dynamic.readers.File", "since": "2.2", "works": true, ...}, ...]}
+     "dali": [{"name": "dynamic.readers.File", "since": "2.2", "works": true, ...}, ...],
+     "processors": {"affinity": 12, "quota": 4, "used": 4}}
 
 `dali` has the features that need a DALI of some version; only DALI itself, if it does not fit.
-`remedy` is null if there is none. The exit status is 0 if at least one backend works, else 1.
+`remedy` and `quota`, the CPU quota of this process's control group, are null if there is none. The
+exit status is 0 if at least one backend works, else 1.
 """
 
 import argparse
 import importlib.util
 import json
+import math
+import os
 import shutil
 import textwrap
 from collections.abc import Sequence
 from types import NoneType
 from typing import Any, TypeAlias
 
-from ..contract import registry
+from ..contract import processors, registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 
@@ -42,13 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     backends, devices = examine()
     dali = examine_dali()
     if as_json:
-        print(json.dumps({"backends": backends, "devices": devices, "dali": dali}, indent=2))
+        parts = {"backends": backends, "devices": devices, "dali": dali}
+        print(json.dumps(parts | {"processors": _processors()}, indent=2))
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
             headings = ["device", "kind", "backends", "works", "why not", "what to do"]
             _print_table(headings, _rows(devices))
         _print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
+        print(
+            "processors: {used} (affinity: {affinity}, CPU quota: {quota})".format_map(
+                {name: count or "none" for name, count in _processors().items()}
+            )
+        )
     return 0 if any(backend["works"] for backend in backends) else 1
 
 
@@ -93,6 +103,16 @@ def examine_dali() -> list[Verdict]:
         problem = None if compat.has(since) else why
         verdicts.append({"name": name, "since": shown} | _outcome(problem))
     return verdicts
+
+
+def _processors() -> dict[str, int | None]:
+    """How many processors this process may use, and why."""
+    quota = processors.quota()
+    return {
+        "affinity": len(os.sched_getaffinity(0)),
+        "quota": None if math.isinf(quota) else int(quota),
+        "used": processors.processors(),
+    }
 
 
 def _outcome(problem: BackendUnavailable | None) -> Verdict:

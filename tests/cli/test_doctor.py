@@ -1,6 +1,7 @@
 """What `python -m dali_storage` prints."""
 
 import json
+import math
 import sys
 from importlib.metadata import EntryPoint
 
@@ -8,7 +9,7 @@ import pytest
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.cli import doctor
-from dali_storage.contract import registry
+from dali_storage.contract import processors, registry
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.dali import compat
@@ -58,6 +59,15 @@ def offer(monkeypatch):
         monkeypatch.setattr(registry, "_entry_points", lambda: points)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def quota(monkeypatch):
+    """Sets the quota of this process, which may use three processors."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 4, 5})
+    set_to = lambda quota: monkeypatch.setattr(processors, "quota", lambda: quota)  # noqa: E731
+    set_to(math.inf)
+    return set_to
 
 
 def report(capsys):
@@ -115,6 +125,18 @@ def test_the_table_of_the_doctor_has_backends_and_devices(offer, capsys, monkeyp
     ]
     assert rows[7].startswith("with DALI since works")
     assert any("─" in line for line in lines)
+
+
+@pytest.mark.parametrize(("limit", "quoted", "used"), [(math.inf, None, 3), (8, 8, 3), (1, 1, 1)])
+def test_the_doctor_tells_the_processors_that_are_used_and_what_limits_them(
+    offer, capsys, quota, limit, quoted, used
+):
+    quota(limit)
+    offer(good="Works")
+    assert report(capsys)[1]["processors"] == {"affinity": 3, "quota": quoted, "used": used}
+    doctor.main([])
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert printed == f"processors: {used} (affinity: 3, CPU quota: {quoted or 'none'})"
 
 
 def test_the_table_without_rich_fits_a_narrow_terminal(offer, capsys, monkeypatch):

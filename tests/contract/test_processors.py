@@ -1,6 +1,10 @@
 """How many processors there are for this process, with control groups as kernels show them."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +83,40 @@ def test_the_smaller_of_affinity_and_quota_counts(monkeypatch, limit, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 4, 5})
     monkeypatch.setattr(processors, "quota", lambda: limit)
     assert processors.processors() == expected
+
+
+@pytest.fixture
+def limited():
+    """A real control group with the quota of half a processor."""
+    half, reasons = {"cpu.max": "50000 100000"}, []
+    half_v1 = {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}
+    for root, files in [("", half), ("cpu", half_v1), ("cpu,cpuacct", half_v1)]:
+        group = Path("/sys/fs/cgroup", root, f"dali_storage-{os.getpid()}")
+        if not (group.parent / "cgroup.procs").exists():
+            continue
+        try:
+            group.mkdir()
+            for name, text in files.items():
+                with open(group / name, "r+") as file:  # made by the kernel, or not there
+                    file.write(text)
+        except OSError as error:
+            reasons.append(str(error))
+        else:
+            yield group
+            return
+        finally:
+            if group.exists():
+                group.rmdir()
+    pytest.skip(f"no control group with a CPU quota can be made here: {reasons}")
+
+
+def test_the_quota_of_a_real_control_group_counts(limited):
+    script = (
+        "import os, runpy, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
+        "print(runpy.run_path(sys.argv[2])['processors']())"
+    )
+    command = [sys.executable, "-c", script, limited / "cgroup.procs", processors.__file__]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def write(root, files):
