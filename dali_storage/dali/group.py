@@ -12,7 +12,7 @@ import ctypes
 import operator
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -115,9 +115,13 @@ class ReaderGroup:
 
     def get_batch(self, pipeline: Pipeline, batch_size: int, epoch: int) -> Delivery:
         """Called by DALI for every batch, before it feeds any of the pipeline's sources."""
-        inputs, hold = self._started.get(pipeline) or self._start(pipeline)
+        started = self._started.get(pipeline)
+        begin = [] if started else start_all(pipeline)
+        inputs, hold = started or self._started[pipeline]
         source = self._sources[pipeline]
         try:
+            for each in begin:
+                each.read_ahead()
             return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
             if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
@@ -129,7 +133,7 @@ class ReaderGroup:
 
     def feed_count(self, pipeline: Pipeline) -> int:
         """Called by DALI before 2.3: how many batches to feed before the first run."""
-        inputs, _ = self._started.get(pipeline) or self._start(pipeline)
+        inputs = self._inputs(set(map(id, pipeline._ops)))
         return int(pipeline.input_feed_count(next(iter(inputs))))
 
     def reset_indices(self) -> None:
@@ -142,21 +146,24 @@ class ReaderGroup:
             f"dali_storage.readers.{self.operator}"
         )
 
-    def _start(self, pipeline: Pipeline) -> tuple[_Inputs, Hold | None]:
-        """Begin to read; returns which output each of the pipeline's inputs takes, by name.
+    def start(self, pipeline: Pipeline, used: Container[int]) -> BatchStream:
+        """Open the source, unless it is open; then it may read.
 
-        And what keeps its batches until a GPU has read them, if they are page-locked.
+        Which output each of the pipeline's inputs takes is noted, by name, and what keeps batches
+        until a GPU has read them, if they are page-locked. `used`: ids of the pipeline's operators.
         """
-        used = set(map(id, pipeline._ops))
-        operators = {key: node.source for key, node in self._nodes.items()}
-        inputs = {op.name: key for key, op in operators.items() if id(op) in used}
-        readers_of(pipeline)  # refuses two of one name
+        if pipeline in self._started:
+            return self._sources[pipeline]
         source = self.source(pipeline)
         _require_extended(pipeline, source)
         source.start(num_threads=pipeline.num_threads, device_id=pipeline.device_id)
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
-        self._started[pipeline] = started = inputs, hold
-        return started
+        self._started[pipeline] = self._inputs(used), hold
+        return source
+
+    def _inputs(self, used: Container[int]) -> _Inputs:
+        operators = {key: node.source for key, node in self._nodes.items()}
+        return {op.name: key for key, op in operators.items() if id(op) in used}
 
 
 def _require_extended(pipeline: Pipeline, source: BatchStream) -> None:
@@ -259,6 +266,12 @@ def _is_leased(content: Any) -> bool:
 def number_list(values: NDArray[Any]) -> TensorListCPU:
     """DALI's list of n samples of shape (1,), which shares the memory of `values`."""
     return TensorListCPU(values.reshape(-1, 1))
+
+
+def start_all(pipeline: Pipeline) -> list[BatchStream]:
+    """Open the sources of all readers of a pipeline, so that none waits for another to read."""
+    used = frozenset(map(id, pipeline._ops))
+    return [group.start(pipeline, used) for group in readers_of(pipeline).values()]
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:

@@ -1,7 +1,9 @@
 """Which seed a pipeline gives to a reader."""
 
 import contextlib
+import functools
 import secrets
+import weakref
 from typing import Any
 
 from nvidia.dali.pipeline import Pipeline
@@ -15,6 +17,10 @@ _WITH_CHECKPOINTS = 0
 it in the checkpoint; ours is not saved, and the restored pipeline must find the same order."""
 
 
+# Ids, because what takes a seed would keep its pipeline alive.
+_numbers = weakref.WeakKeyDictionary[Pipeline, dict[int, int]]()
+
+
 def inherited_seed(pipeline: Pipeline, group: object) -> tuple[int, bool]:
     """The seed that DALI would give to its own reader at this point of the graph.
 
@@ -26,9 +32,16 @@ def inherited_seed(pipeline: Pipeline, group: object) -> tuple[int, bool]:
     if pipeline.seed is None:
         known = bool(pipeline._enable_checkpointing)
         return (_WITH_CHECKPOINTS if known else secrets.randbits(32)), known
-    takers = dict.fromkeys(map(_takes_seed, pipeline._ops))
-    takers.pop(None, None)
-    return seed_words(pipeline.seed, _TABLE)[list(takers).index(group) % _TABLE], False
+    if (numbers := _numbers.get(pipeline)) is None:
+        takers = dict.fromkeys(map(_takes_seed, pipeline._ops))
+        takers.pop(None, None)
+        numbers = _numbers[pipeline] = {id(taker): n for n, taker in enumerate(takers)}
+    return _table(pipeline.seed)[numbers[id(group)] % _TABLE], False
+
+
+@functools.lru_cache(8)
+def _table(seed: int) -> list[int]:
+    return seed_words(seed, _TABLE)
 
 
 def _takes_seed(operator: Any) -> Any:

@@ -26,6 +26,11 @@ class FileSource(BatchStream):
             if self._prefetcher is None:
                 super().start(**settings)
 
+    def read_ahead(self) -> None:
+        """See BatchStream."""
+        with self._lock:
+            super().read_ahead()
+
     def batch(self) -> LoadedBatch:
         """See BatchStream."""
         with self._lock:

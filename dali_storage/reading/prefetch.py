@@ -123,7 +123,7 @@ class Prefetcher:
 
         The batches that follow it by `successor` are read ahead.
         """
-        ready = self._read_ahead(index, successor)
+        ready = self.read_ahead(index, successor)
         job = self._ahead[index]
         asked = time.perf_counter()
         try:
@@ -169,8 +169,11 @@ class Prefetcher:
         self._ahead.clear()
         self._pool.clear()
 
-    def _read_ahead(self, index: int, successor: Callable[[int], int]) -> int:
-        """Have the batches from `index` on read; returns how many of them had been read already."""
+    def read_ahead(self, index: int, successor: Callable[[int], int]) -> int:
+        """Have batch `index` and those that follow it read, and do not wait for them.
+
+        Returns how many of them had been read already.
+        """
         wanted = {index: None}  # in order
         for _ in range(self._depth):
             index = successor(index)

@@ -144,6 +144,11 @@ class BatchStream:
         )
         self._close_when_collected(self._prefetcher.close)
 
+    def read_ahead(self) -> None:
+        """Begin to read the batch at the position, and those after it; do not wait for them."""
+        assert self._prefetcher is not None, "start() comes first"
+        self._prefetcher.read_ahead(self.position.next, self.position.successor)
+
     def checkpoint(self, pending: int) -> dict[str, Any]:
         """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
         return self._saved.checkpoint(self.position.delivered(pending), self.rest, self._resume)
