@@ -27,6 +27,7 @@ from nvidia.dali.types import PipelineAPIType, to_dali_type
 from ..contract import cuda
 from ..contract.format import Contents, Output
 from ..reading.buffers import Lease
+from ..reading.lanes import Gate, make_gate
 from ..reading.opening import Opening
 from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
@@ -146,7 +147,7 @@ class ReaderGroup:
             f"dali_storage.readers.{self.operator}"
         )
 
-    def start(self, pipeline: Pipeline, used: Container[int]) -> BatchStream:
+    def start(self, pipeline: Pipeline, used: Container[int], gate: Gate | None) -> BatchStream:
         """Open the source, unless it is open; then it may read.
 
         Which output each of the pipeline's inputs takes is noted, by name, and what keeps batches
@@ -156,7 +157,8 @@ class ReaderGroup:
             return self._sources[pipeline]
         source = self.source(pipeline)
         _require_extended(pipeline, source)
-        source.start(num_threads=pipeline.num_threads, device_id=pipeline.device_id)
+        settings = {"num_threads": pipeline.num_threads, "device_id": pipeline.device_id}
+        source.start(**settings, gate=gate)
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
         self._started[pipeline] = self._inputs(used), hold
         return source
@@ -270,8 +272,9 @@ def number_list(values: NDArray[Any]) -> TensorListCPU:
 
 def start_all(pipeline: Pipeline) -> list[BatchStream]:
     """Open the sources of all readers of a pipeline, so that none waits for another to read."""
-    used = frozenset(map(id, pipeline._ops))
-    return [group.start(pipeline, used) for group in readers_of(pipeline).values()]
+    used, groups = frozenset(map(id, pipeline._ops)), readers_of(pipeline).values()
+    gate = make_gate() if len(groups) > 1 else None
+    return [group.start(pipeline, used, gate) for group in groups]
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:

@@ -5,6 +5,9 @@ processors would not be faster: they would compete for the interpreter lock, and
 that DALI needs. A lane that blocks on a disk occupies none, so many of them are better. Hence the
 *turns*: only a lane that holds a turn may occupy a processor. It keeps its turn from batch to
 batch, in the same thread, and yields it before it blocks.
+
+The readers of one pipeline also share a *gate*: at most as many of their lanes as there are
+processors are past it. A thousand that want the interpreter lock would be busy with waking up.
 """
 
 import contextlib
@@ -15,17 +18,30 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from ..contract.processors import processors
 from ..contract.waiting import join
 
 Job = TypeVar("Job")
 
+Gate: TypeAlias = SimpleQueue[None]
+"""As many items as lanes may pass."""
+
+_lane = threading.local()  # has attributes in lanes, whosever they are
+
 
 def spare_processors(busy_threads: int) -> int:
     """How many processors of this process `busy_threads` other threads leave over; at least 1."""
     return max(processors() - busy_threads, 1)
+
+
+def make_gate() -> Gate:
+    """A gate for the readers of one pipeline."""
+    gate = Gate()
+    for _ in range(processors()):
+        gate.put(None)
+    return gate
 
 
 class Lanes(Generic[Job]):
@@ -38,15 +54,18 @@ class Lanes(Generic[Job]):
         turns: int,
         begin: Callable[[Job], None],
         work: Callable[[Job, int], None],
+        gate: Gate | None = None,
     ) -> None:
         """Start no thread yet; each is started when it is first needed.
 
-        At most `turns` lanes are at work that have not yielded their turn. `begin` is called with
+        At most `turns` lanes are at work that have not yielded their turn, and only lanes that have
+        passed the `gate`. `begin` is called with
         one job at a time, in order; `work` with a job that has begun and the lane, concurrently.
         Neither may raise.
         """
         self._begin = begin
         self._work = work
+        self._gate = gate
         self._lock = threading.Lock()
         self._in_order = threading.Lock()  # held by the lane that takes and begins a job
         self._jobs: deque[Job] = deque()
@@ -74,14 +93,15 @@ class Lanes(Generic[Job]):
         """Let another lane start. Does nothing in a thread that holds no turn."""
         if getattr(self._mine, "has_turn", False):
             self._mine.has_turn = False
+            self._leave_gate()
             # If no thread can be started, this lane takes the next job when it is done.
             with self._lock, contextlib.suppress(RuntimeError):
                 self._free_turns += 1
                 self._ring()
 
     def in_lane(self) -> bool:
-        """Whether the calling thread is one of the lanes."""
-        return hasattr(self._mine, "has_turn")
+        """Whether the calling thread is a lane, of these or of others; those share the gate."""
+        return hasattr(_lane, "inside")
 
     def close(self) -> None:
         """Drop the jobs that have not begun, and wait for the others. A lane must not call it."""
@@ -113,15 +133,29 @@ class Lanes(Generic[Job]):
             deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
 
     def _run(self, lane: int) -> None:
-        self._mine.has_turn = False
+        self._mine.has_turn = _lane.inside = False
         with self._running[lane]:
             # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
             while not self._closed:
                 self._bells[lane].get()
                 self._mine.has_turn = True
                 while (job := self._next_job(lane)) is not None:
-                    self._work(job, lane)
+                    self._pass_gate()
+                    try:
+                        self._work(job, lane)
+                    finally:
+                        self._leave_gate()
                     del job  # or it would keep its batch until the next one
+
+    def _pass_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.get()
+            _lane.inside = True
+
+    def _leave_gate(self) -> None:
+        if self._gate is not None and _lane.inside:
+            _lane.inside = False
+            self._gate.put(None)
 
     def _next_job(self, lane: int) -> Job | None:
         with self._in_order:

@@ -18,7 +18,7 @@ from ..contract.waiting import take
 from ..order import Order
 from .batches import parts, read_batch, slices
 from .buffers import BufferPool
-from .lanes import Lanes, spare_processors
+from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
 
 
@@ -93,12 +93,13 @@ class Prefetcher:
         pool: BufferPool | None = None,
         dali_threads: int = 0,
         fmt: Format | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
         `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
         of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
-        they are the samples' bytes.
+        they are the samples' bytes. `gate` is for cooperative readers.
         """
         self._catalog = catalog
         self._divide = slices if catalog.ranges is None else parts
@@ -115,6 +116,7 @@ class Prefetcher:
             turns=copying_lanes(reader, dali_threads),
             begin=self._begin,
             work=self._work,
+            gate=gate if reader.cooperative else None,
         )
         reader.yield_turn = self._lanes.yield_turn
 

@@ -20,6 +20,7 @@ from ..order import Order, reader_meta
 from ..order.resume import Rest, RestOrder
 from ..order.state import SavedPositions
 from .buffers import BufferPool
+from .lanes import Gate
 from .opening import Opening
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
@@ -123,10 +124,10 @@ class BatchStream:
                 f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
             )
 
-    def start(self, *, num_threads: int, device_id: int | None) -> None:
+    def start(self, *, num_threads: int, device_id: int | None, gate: Gate | None = None) -> None:
         """Open the backend, unless it is open; then `batch()` may be called.
 
-        The arguments are those of the pipeline.
+        The arguments are those of the pipeline; its readers share the `gate`.
         """
         self._refuse_fork()
         self._refuse_ended()
@@ -141,6 +142,7 @@ class BatchStream:
             pool=pool,
             dali_threads=num_threads,
             fmt=self.fmt,
+            gate=gate,
         )
         self._close_when_collected(self._prefetcher.close)
 

@@ -21,10 +21,8 @@ from tests.kit.tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
-NAMES = "A", "B", "C"
 
-
-def several(file, root, names=NAMES, **of_b):
+def several(file, root, names="ABC", **of_b):
     """A pipeline with the data of several readers; only reader B has other arguments."""
 
     def define():
@@ -34,8 +32,8 @@ def several(file, root, names=NAMES, **of_b):
     return pipeline_of(define)
 
 
-def batch_of(outputs):
-    return [[np.asarray(sample).tobytes() for sample in output] for output in outputs]
+def run(pipeline):
+    return [[np.asarray(sample).tobytes() for sample in output] for output in pipeline.run()]
 
 
 @pytest.fixture
@@ -44,42 +42,40 @@ def root(tree):
 
 
 def test_all_readers_of_a_pipeline_read_before_the_first_is_awaited(root):
-    """The first read of each ends when all have begun one; this would never be the case."""
+    """The first read of each ends when all have begun one."""
     positions, everyone = {}, threading.Event()
 
     class Waiting(Recorder):
         def read(self, batch, lane):
             positions.setdefault(self, []).append(batch.samples[0])
-            if len(positions) == len(NAMES):
+            if len(positions) == 3:
                 everyone.set()
             assert everyone.wait(300)
             super().read(batch, lane)
 
     pipeline = several(partial(readers.file, backend=Waiting), root)
     source(pipeline, "B").position.seek(3)
-    a, b, c = batch_of(pipeline.run())
-    assert a == c == list(map(content, range(4)))
-    assert b == list(map(content, range(12, 16)))
+    expected = [[content(first + slot) for slot in range(4)] for first in (0, 12, 0)]
+    assert run(pipeline) == expected
     assert sorted(min(seen) for seen in positions.values()) == [0, 0, 12]
 
 
-@pytest.mark.parametrize("use", ["opening", "starting"])
-def test_the_error_of_one_reader_of_several_is_its_own_until_it_works(root, use):
+def test_the_error_of_one_reader_of_several_is_its_own_until_it_works(root):
     away = root.with_name("away")
     root.rename(away)
-    wrong = {"pinned": True} if use == "starting" else {"file_root": str(root)}
-    expected = FileNotFoundError if use == "opening" else ValueError
     with without_collector():
         before = lanes()
-        pipeline = several(partial(readers.file, lazy_init=True), away, **wrong)
+        pipeline = several(partial(readers.file, lazy_init=True), away, file_root=str(root))
         for _ in range(3):
-            with pytest.raises(expected, match=str(root) if use == "opening" else "'B'"):
+            with pytest.raises(FileNotFoundError, match=str(root)):
                 pipeline.run()
-        if use == "opening":
-            root.symlink_to(away)
-            real = several(fn.readers.file, root)
-            for _ in range(5):
-                assert batch_of(pipeline.run()) == batch_of(real.run())
+        root.symlink_to(away)
+        real = several(fn.readers.file, root)
+        assert [run(pipeline) for _ in range(5)] == [run(real) for _ in range(5)]
+        pipeline = several(partial(readers.file, lazy_init=True), away, pinned=True)
+        for _ in range(3):
+            with pytest.raises(ValueError, match=r"'B'.*pinned"):
+                pipeline.run()
         del pipeline
         assert lanes() <= before
         assert open_files(below=away) == set()
@@ -89,22 +85,21 @@ def test_the_error_of_one_reader_of_several_is_its_own_until_it_works(root, use)
 def test_ctrl_c_while_readers_begin_loses_no_batch(root, module):
     order = {"random_shuffle": True, "seed": 1, "initial_fill": 7}
     real = several(fn.readers.file, root, "AB", **order)
-    expected, before = [batch_of(real.run()) for _ in range(4)], lanes()
+    expected, before = [run(real) for _ in range(4)], lanes()
+
+    def begin(pipeline):
+        for each in group.start_all(pipeline):
+            each.read_ahead()
+
     for instruction in itertools.count(0, by_tier(9, 1)):
-        pipeline = several(readers.file, root, "AB", **order)
+        pipeline, ended = several(readers.file, root, "AB", **order), True
         pipeline.build()
-
-        def begin(pipeline=pipeline):
-            for each in group.start_all(pipeline):
-                each.read_ahead()
-
-        ended = True
         with contextlib.suppress(RuntimeError):  # Thread.start() may turn a Ctrl-C into one
-            ended = ends_at(instruction, module, begin)
-        assert [batch_of(pipeline.run()) for _ in range(4)] == expected, instruction
-        del pipeline, begin
+            ended = ends_at(instruction, module, partial(begin, pipeline))
+        assert [run(pipeline) for _ in range(4)] == expected, instruction
         if not ended:
             break
+    del pipeline
     assert instruction
     assert lanes() <= before
 
@@ -115,17 +110,14 @@ def test_what_begins_a_pipeline_is_done_once_for_all_of_its_readers(root, monkey
 
     def count(module, name):
         real = getattr(module, name)
-        counted = lambda *arguments: calls.append(name) or real(*arguments)  # noqa: E731
-        monkeypatch.setattr(module, name, counted)
+        monkeypatch.setattr(module, name, lambda *given: calls.append(name) or real(*given))
 
     count(group, "readers_of")
     count(seeds, "seed_words")
 
-    def run(module):
-        def define():
-            return [module.file(file_root=str(root), random_shuffle=True)[0] for _ in range(9)]
+    def first(module):
+        file = partial(module.file, file_root=str(root), random_shuffle=True)
+        return run(pipeline_of(lambda: [file()[0] for _ in range(9)], seed=987_654_321))
 
-        return batch_of(pipeline_of(define, seed=987_654_321).run())
-
-    assert both(run)
+    assert both(first)
     assert sorted(calls) == ["readers_of", "seed_words"]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dali_storage.reading.lanes import Lanes, spare_processors
+from dali_storage.reading.lanes import Gate, Lanes, spare_processors
 from tests.kit.process import SECONDS, refuse_thread, wait_until
 from tests.kit.process import lanes as started
 
@@ -74,6 +74,28 @@ def lanes(count, turns, jobs):
     finally:
         gates.let_end(*range(jobs + 100))
         running.close()
+
+
+def test_lanes_of_several_readers_wait_at_their_gate_for_those_that_have_not_yielded():
+    gate, gates = Gate(), Gates()
+    gate.put(None)
+    both = [Lanes[int](1, turns=1, begin=gates.begin, work=gates.work, gate=gate) for _ in "ab"]
+    gates.yield_turn = lambda: [each.yield_turn() for each in both]  # one of them is the caller's
+    try:
+        for job, at_work in [(0, 0), (1, 0), (2, 1)]:
+            both[job % 2].submit(job)
+            wait_until(lambda job=job: job in gates.begun)
+            gates.wait_for(at_work)
+            if job == 1:
+                gates.let_yield(0)
+                gates.wait_for(0, 1)
+                gates.let_end(0)
+        gates.let_end(1)
+        gates.wait_for(2)
+    finally:
+        gates.let_end(0, 1, 2)
+        for each in both:
+            each.close()
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4])
