@@ -59,8 +59,8 @@ class Lanes(Generic[Job]):
         """Start no thread yet; each is started when it is first needed.
 
         At most `turns` lanes are at work that have not yielded their turn, and only lanes that have
-        passed the `gate`. `begin` is called with
-        one job at a time, in order; `work` with a job that has begun and the lane, concurrently.
+        passed the `gate`. `begin` is called with one job at a time, in order; `work` with a job
+        that has begun and the lane, concurrently.
         Neither may raise.
         """
         self._begin = begin

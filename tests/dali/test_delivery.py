@@ -23,7 +23,7 @@ from dali_storage.dali import group, hold
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from dali_storage.samples.discovery import from_directory
-from tests.kit.executor import BATCH, FakePipeline, Tensor, TensorList
+from tests.kit.executor import BATCH, Executor, FakePipeline, Tensor, TensorList
 from tests.kit.fake_cuda import put_on_gpu
 from tests.kit.interrupts import ends_at
 from tests.kit.process import status_of_fork, without_collector
@@ -65,7 +65,7 @@ def catalog(tree, request):
 
 
 @pytest.fixture
-def make(gpus, records, catalog):
+def make(gpus, records, catalog, monkeypatch):
     def make(device):
         change = partial(put_on_gpu, gpu=1) if device == "gpu" else lambda reader: reader
         opening = Opening(
@@ -77,7 +77,10 @@ def make(gpus, records, catalog):
         reader = group.ReaderGroup("R", opening)
         nodes = list(reader.add_outputs(with_index=False, preserve=False))
         assert [node.device for node in nodes] == [device, "cpu"]
-        return FakePipeline(gpus, reader, nodes)
+        pipeline = FakePipeline(gpus, reader, nodes)
+        monkeypatch.setattr(group, "Executor", Executor)
+        monkeypatch.setattr(group.Pipeline, "_pipes", {weakref.ref(pipeline)})
+        return pipeline
 
     return make
 

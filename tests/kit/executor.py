@@ -102,7 +102,7 @@ class FakePipeline:
     """What a `ReaderGroup` uses of a pipeline on GPU 1."""
 
     max_batch_size, num_threads, device_id = BATCH, 1, 1
-    _enable_checkpointing, _api_type = False, None
+    _enable_checkpointing, _api_type, _checkpoint = False, None, None
     _batches_to_consume = 0
 
     def __init__(self, machine: Cuda, reader: group.ReaderGroup, nodes: list[Any]) -> None:
