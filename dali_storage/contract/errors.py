@@ -144,4 +144,6 @@ def named(path: bytes | None = None, hint: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         about = os.fsencode(error.filename) if path is None else path
+        # From Python 3.12 on, it would keep all callers and their buffers, in a cycle.
+        error.__traceback__ = None
         raise os_error(error.errno or errno.EIO, about, hint) from None

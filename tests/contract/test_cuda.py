@@ -158,7 +158,8 @@ def test_ctrl_c_leaves_no_copy_under_way(gpus, monkeypatch):
     # Functions in C, as CuPy's are.
     runtime = sys.modules["cupy"].cuda.runtime
     monkeypatch.setattr(runtime, "memsetAsync", partial(print, "start", file=log))
-    monkeypatch.setattr(fake_cuda.Stream, "synchronize", partial(print, "done", file=log))
+    synchronize = staticmethod(partial(print, "done", file=log))
+    monkeypatch.setattr(fake_cuda.Stream, "synchronize", synchronize)
     for instruction in itertools.count():
         if not ends_at(instruction, cuda, lambda: buffer.__setitem__(slice(5), 1)):
             break

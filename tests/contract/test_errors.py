@@ -2,6 +2,8 @@
 
 import errno
 import os
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -12,6 +14,7 @@ from dali_storage.contract.errors import (
     named,
     os_error,
 )
+from tests.kit.process import without_collector
 
 
 def test_an_unavailable_backend_has_a_reason_and_a_remedy():
@@ -70,3 +73,21 @@ def test_errors_of_samples_have_their_path():
     error = StaleMapError(b"/data/a", "its size was 5", "renew the map")
     assert (error.errno, error.filename) == (errno.ESTALE, "/data/a")
     assert "its size was 5; renew the map" in str(error)
+
+
+def test_a_named_error_that_is_gone_keeps_no_variable_of_its_callers():
+    class Buffer:
+        pass
+
+    def read():
+        with named(b"x"):
+            raise OSError(errno.EIO, "")
+
+    def use():
+        buffer = Buffer()
+        with suppress(OSError):
+            read()
+        return weakref.ref(buffer)
+
+    with without_collector():
+        assert use()() is None

@@ -50,6 +50,7 @@ def ends_at(instruction: int, module: object, call: Callable[[], object]) -> boo
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for one at settrace() only
     sys.settrace(trace)
     try:
         call()
