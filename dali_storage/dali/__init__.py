@@ -9,14 +9,14 @@ from typing import Any
 from ..contract.catalog import Catalog
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
-from .compat import SHUFFLE_BITS, OpCounter, Pipeline  # first: it refuses a DALI that does not fit
+from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: it refuses other DALIs
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, readers_of
 from .iterators import extend_iterators
 from .resume import extend_iterators_to_resume, not_delivered
 from .self_test import require_same_order
 
-__all__ = ["SHUFFLE_BITS", "DataNode", "add_reader", "catalog", "source", "state"]
+__all__ = ["AS_STORED", "SHUFFLE_BITS", "DataNode", "add_reader", "catalog", "source", "state"]
 
 
 def add_reader(

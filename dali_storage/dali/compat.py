@@ -99,6 +99,9 @@ SHUFFLE_BITS = 64 if _NUMBER >= (2, 2) else 32
 SEPARATE: dict[str, Any] = {"contiguous": False} if _NUMBER >= (2, 0) else {}
 """Arguments with which a list of tensors leaves them where they are. DALI 1.53 copies them."""
 
+AS_STORED: dict[str, Any] = {"adjust_orientation": False} if _NUMBER >= (2, 2) else {}
+"""Arguments with which image decoders ignore the orientation in EXIF data. Before, they all do."""
+
 
 def has(least: tuple[int, int]) -> bool:
     """Whether DALI is of this version or a newer one."""

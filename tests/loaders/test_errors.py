@@ -116,7 +116,8 @@ def test_a_corrupt_image_ends_its_epoch_and_names_the_files(loader, pictures, ca
         for epoch in range(2):
             iterator = iter(one)
             assert labels(islice(iterator, 1)) == EPOCH[:1]
-            with pytest.raises(RuntimeError, match=r"Failed to decode sample #2") as raised:
+            failed = r"Failed to decode sample #2|Unsupported image"  # before DALI 2.2
+            with pytest.raises(RuntimeError, match=failed) as raised:
                 next(iterator)
             folder = pictures[0].parent
             assert raised.value.__notes__ == [

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def
-from nvidia.dali.experimental import torchvision as dali_torchvision
 from PIL import Image
 from torchvision.transforms import functional as tv
 from torchvision.transforms import v2
@@ -25,6 +24,7 @@ from dali_storage.loaders.transforms import (
 from dali_storage.loaders.transforms.presets import Preset
 from tests.kit.pixels import decoded, delivered, difference
 
+dali_torchvision = pytest.importorskip("nvidia.dali.experimental.torchvision")
 NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
 
 

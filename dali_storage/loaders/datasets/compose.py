@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from nvidia.dali import fn, types
 
+from ...dali import AS_STORED
 from ..transforms import DataNode, Flip, Layout, Normalize, PadCrop, RandomResizedCrop, Transform
 from .settings import Dtype
 
@@ -44,7 +45,7 @@ def decode(
     As in Pillow, the orientation in EXIF data is ignored. If the first step is a random crop, only
     its part is decoded.
     """
-    arguments = {"output_type": types.RGB, "adjust_orientation": False, "device": "cpu"}
+    arguments = {"output_type": types.RGB, "device": "cpu", **AS_STORED}
     if device == "gpu":
         # Colours are scaled up as on the CPU.
         arguments |= {"device": "mixed", "jpeg_fancy_upsampling": True, **hints}
