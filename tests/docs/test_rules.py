@@ -125,6 +125,7 @@ def test_no_test_breaks_the_rules():
 
 def test_the_folders_of_tests_are_those_of_the_product():
     others = {"benchmarks", "distributed", "docs", "frameworks", "gpu", "image", "kit", "nvme_vm"}
+    others |= {"packaging"}
     folders = [path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
     for folder in {each for each in folders if each.parts[0] not in others}:
         homes = [ROOT / folder, ROOT / "dali_storage" / folder]
