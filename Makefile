@@ -10,6 +10,8 @@ GPU_VENV := .venv-cuda$(CUDA)
 TENSORFLOW_VENV := .venv-tensorflow
 PADDLE_VENV := .venv-paddle
 RAY_VENV := .venv-ray
+OTHER_DALIS := 1.53.0 2.0.0 2.2.0 2.3.0
+PYTHON_VENV := .venv-dali-newest-python
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
@@ -17,7 +19,7 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-all test-soak test-stress test-frameworks test-distributed test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-distributed test-gpu test-nvme test-image lint clean
 
 install: $(VENV)/installed
 
@@ -25,9 +27,11 @@ $(VENV)/installed: PACKAGES = -e '.[bench,test]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
 $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
+$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis pillow rich setuptools wheel
+$(PYTHON_VENV)/installed: PYTHON = $(NEWEST_PYTHON)
 $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools
 
-$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed: pyproject.toml
+$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed $(PYTHON_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
@@ -65,6 +69,30 @@ test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
 	$(TENSORFLOW_VENV)/bin/python -m pytest -q --tier all tests/frameworks/test_tensorflow.py
 	$(PADDLE_VENV)/bin/python -m pytest -q --tier all tests/frameworks/test_paddle.py
 
+# Other versions of DALI, and a newer Python with its newest NumPy. make test-dali-2.2.0 is one of them.
+DALI_TESTS = -m pytest -q -n 2 --dist loadfile $(ARGS) tests/contract tests/dali tests/dynamic tests/ops tests/order tests/readers tests/reading
+test-dali: $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python
+
+$(OTHER_DALIS:%=test-dali-%): test-dali-%: .venv-dali-%/installed
+	.venv-dali-$*/bin/python $(DALI_TESTS) tests/loaders
+
+test-dali-newest-python:
+	$(if $(NEWEST_PYTHON),@$(MAKE) --no-print-directory $(PYTHON_VENV)/installed,@echo "$@: skipped, because there is no Python 3.12 or 3.13")
+	$(if $(NEWEST_PYTHON),$(PYTHON_VENV)/bin/python $(DALI_TESTS))
+
+# One that runs: pyenv puts commands on the PATH for Pythons that are not chosen.
+NEWEST_PYTHON = $(shell for version in 3.13 3.12; do \
+	for each in python$$version "$$(pyenv prefix $$version 2>/dev/null)/bin/python"; do \
+		"$$each" -c "" 2>/dev/null && echo "$$each" && exit; done; done)
+
+# DALI with what it needs; the rest, such as torch, is that of .venv, behind it on the path.
+.venv-dali-%/installed: | $(VENV)/installed
+	$(BIN)/python -m venv --without-pip $(@D)
+	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check nvidia-dali-cuda120==$*
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+		> $$(echo $(@D)/lib/python*/site-packages)/packages_of_venv.pth
+	touch $@
+
 # Ray and torchrun themselves, on the CPU, in network namespaces of their own: 2 GB.
 test-distributed: $(RAY_VENV)/installed
 	$(RAY_VENV)/bin/python -m pytest -q --tier all tests/distributed
@@ -101,4 +129,4 @@ lint: install
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-cuda* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

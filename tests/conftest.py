@@ -45,6 +45,13 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=others)
 
 
+def pytest_runtest_setup(item):
+    for mark in item.iter_markers("dali"):
+        from tests.kit import versions
+
+        versions.require(*mark.args, **mark.kwargs)
+
+
 def pytest_terminal_summary(terminalreporter):
     summary.write(terminalreporter)
 

@@ -19,8 +19,8 @@ from dali_storage.backends.xnvme_bam import XnvmeBamReader
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.contract import registry
-from dali_storage.dynamic import readers as dynamic_readers
 from dali_storage.loaders import image_folder
+from tests.kit import versions
 from tests.kit.dali import build
 from tests.kit.paths import ROOT
 
@@ -195,10 +195,16 @@ def test_a_wrong_backend_or_option_is_refused_before_anything_is_opened(
     for refuse in (
         lambda: registry.configure(backend, options),
         lambda: readers.file(files=["x"], lazy_init=True, **given),
-        lambda: dynamic_readers.File(files=["x"], **given),
+        *([lambda: dynamic_file(files=["x"], **given)] if versions.has("2.2") else ()),
     ):
         with pytest.raises(error, match=message):
             refuse()
+
+
+def dynamic_file(**arguments):
+    from dali_storage.dynamic.readers import File
+
+    return File(**arguments)
 
 
 def test_a_class_that_does_not_read_urls_is_refused():
@@ -206,6 +212,7 @@ def test_a_class_that_does_not_read_urls_is_refused():
         registry.choose(MemoryReader, [b"s3://data/x"])
 
 
+@pytest.mark.dali("2.2")
 def test_a_class_is_read_with_in_pipelines_loaders_and_dynamic_mode(tmp_path):
     (tmp_path / "class").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "class" / "a.jpg")
@@ -213,10 +220,11 @@ def test_a_class_is_read_with_in_pipelines_loaders_and_dynamic_mode(tmp_path):
     pipeline = build(readers.file, 1, file_root=str(tmp_path), **options)
     content = (tmp_path / "class" / "a.jpg").read_bytes()
     assert pipeline.run()[0].at(0).tobytes() == content
-    with dynamic_readers.File(file_root=str(tmp_path), **options) as reader:
+    with dynamic_file(file_root=str(tmp_path), **options) as reader:
         ((data, _),) = reader.next_epoch(batch_size=1)
         assert np.asarray(data.tensors[0]).tobytes() == content
-    with image_folder(str(tmp_path), train=False, batch_size=1, device="cpu", **options) as loader:
+    options |= {"to": "numpy", "device": "cpu"}
+    with image_folder(str(tmp_path), train=False, batch_size=1, **options) as loader:
         ((images, _),) = loader
         assert len(images) == 1
 

@@ -140,12 +140,14 @@ print("finished")
 """
 
 
+@pytest.mark.dali("2.2", "which it takes for another one")
 def test_a_newer_dali_with_the_same_order_is_named_in_one_warning(program):
     printed = program(NEWER.replace("{change}", "{}"))
     assert printed.count("UntestedDali: DALI 2.99.0 is newer than 2.4") == 1
     assert "finished" in printed
 
 
+@pytest.mark.dali("2.2", "which it takes for another one")
 def test_a_newer_dali_with_another_order_is_refused_unless_the_user_allows_it(program):
     code = NEWER.replace("{change}", "({'seed': 4} if 'seed' in given else {})")
     printed = program(code)
@@ -192,6 +194,7 @@ def context(pipeline):
     assert "RuntimeError" in printed
 
 
+@pytest.mark.dali("2.2", "which it takes for another one")
 def test_a_checkpoint_of_dali_1_53_is_refused_by_name(program):
     code = """
     save = Executor.GetSerializedCheckpoint
@@ -205,6 +208,7 @@ def test_a_checkpoint_of_dali_1_53_is_refused_by_name(program):
     assert "the checkpoint was made with DALI before 2.0, and this is DALI" in program(code)
 
 
+@pytest.mark.dali("2.2", "which it takes for another one")
 def test_a_checkpoint_of_another_engine_is_refused_by_name(program):
     code = """
     from dali_storage import readers

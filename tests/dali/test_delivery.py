@@ -23,6 +23,7 @@ from dali_storage.dali import group, hold
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from dali_storage.samples.discovery import from_directory
+from tests.kit import versions
 from tests.kit.executor import BATCH, Executor, FakePipeline, Tensor, TensorList
 from tests.kit.fake_cuda import put_on_gpu
 from tests.kit.interrupts import ends_at
@@ -37,6 +38,7 @@ BATCHES = by_tier(30, 100)
 @pytest.fixture
 def records(monkeypatch):
     """Lists and page-locked tensors of DALI are records, which need no GPU."""
+    versions.require("2.0", "its lists of tensors are copies")
     real = group.TensorListCPU
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListGPU", TensorList)

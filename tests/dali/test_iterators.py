@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 from nvidia.dali import fn
-from nvidia.dali.plugin.pytorch import DALIClassificationIterator, DALIGenericIterator
 
 from dali_storage import readers
 from tests.kit.dali import pipeline_of
 from tests.kit.process import lanes, without_collector
 
+pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 
@@ -37,7 +37,7 @@ def pipelines(file, root, shards=1, pipeline=None):
 
 
 def iterate(made, **options):
-    return DALIGenericIterator(made, ["data", "label"], reader_name="R", **options)
+    return pytorch.DALIGenericIterator(made, ["data", "label"], reader_name="R", **options)
 
 
 def data_of(outputs):
@@ -72,7 +72,7 @@ def real_batches(files, shards=1):
 
 @combined(
     4,
-    kind=[DALIGenericIterator, DALIClassificationIterator],
+    kind=[pytorch.DALIGenericIterator, pytorch.DALIClassificationIterator],
     depth=[1, 2, 3],
     exec_dynamic=[False, True],
     bad=[0, 1, 3, 9],
@@ -81,7 +81,7 @@ def test_a_failed_read_costs_no_batch(files, kind, depth, exec_dynamic, bad):
     """The batches before it are delivered, then its error is raised until it can be read."""
     options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
     made = pipelines(readers.file, files, pipeline=options)
-    outputs = [] if kind is DALIClassificationIterator else [["data", "label"]]
+    outputs = [] if kind is pytorch.DALIClassificationIterator else [["data", "label"]]
     iterator = None
     seen = []
     with missing(files, bad) as name:

@@ -191,7 +191,7 @@ def by_pipeline_def_and_conditionals(module, root):
     @pipeline_def(batch_size=4, num_threads=1, device_id=None, enable_conditionals=True)
     def definition():
         data, labels = module.file(file_root=root, dont_use_mmap=True)
-        if labels[0] % 2 == 1:  # noqa: SIM108  (what AutoGraph rewrites)
+        if (labels[0] & 1) == 1:  # noqa: SIM108  (what AutoGraph rewrites)
             out = labels + 100
         else:
             out = -labels

@@ -1,0 +1,3 @@
+from tests.kit import versions
+
+versions.require("2.2")

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 import pytest
-import torchdata.nodes
 from hypothesis import given
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline
-from nvidia.dali.experimental.dynamic.pytorch import nodes
 
 from dali_storage.dynamic.readers import File
 from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 LONG = pytest.mark.long
+CAPTURE = pytest.mark.dali("2.3")
 
 
 # --- epochs -------------------------------------------------------------------------------------
@@ -129,8 +128,6 @@ def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree):
         lambda reader: [start(reader), next(reader.next_epoch(3))],
         lambda reader: [start(reader), next(reader.next_epoch())],
         lambda reader: [start(reader), reader()],
-        lambda reader: [start(reader), next(reader.next_epoch(4, capture=True))],
-        lambda reader: next(reader.next_epoch(capture=True)),
         lambda reader: next(reader.next_epoch(99)),
         lambda reader: reader.get_state(),
         lambda reader: [start(reader), reader.get_state()],
@@ -172,6 +169,7 @@ def captured(reader, batch_size, limits):
     return seen
 
 
+@CAPTURE
 @pytest.mark.parametrize("limits", [[None] * 4, [2, None, 1, 1, None]], ids=str)
 @pytest.mark.parametrize("batch_size", [4, *(pytest.param(size, marks=LONG) for size in (1, 30))])
 @pytest.mark.parametrize(
@@ -181,6 +179,18 @@ def test_captured_epochs_are_those_of_dalis_reader(tree, order, batch_size, limi
     both(lambda reader: captured(reader, batch_size, limits), file_root=str(tree(22)), **order)
 
 
+@CAPTURE
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_captured_loop_without_the_batch_size_of_the_reader_is_refused(tree, batch_size):
+    def play(reader):
+        if batch_size:
+            next(reader.next_epoch(batch_size))
+        return outcome(lambda: next(reader.next_epoch(batch_size and 4, capture=True)))
+
+    both(play, file_root=str(tree(22)))
+
+
+@CAPTURE
 def test_a_captured_loop_that_cannot_be_built_ends_as_the_real_one(tree, monkeypatch):
     def fail(_):
         raise RuntimeError("no memory")
@@ -193,6 +203,7 @@ def test_a_captured_loop_that_cannot_be_built_ends_as_the_real_one(tree, monkeyp
     both(play, file_root=str(tree(22)))
 
 
+@CAPTURE
 def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree):
     root = tree(22)
     files = [str(file) for file in sorted(root.glob("*/*"))]
@@ -214,6 +225,10 @@ def test_a_captured_loop_reads_ahead_and_says_where_a_file_is_missing(tree):
 
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_nodes_of_torchdata_give_the_samples_of_dalis_reader(jpegs, batch_size):
+    pytest.importorskip("torchdata")
+    import torchdata.nodes
+    from nvidia.dali.experimental.dynamic.pytorch import nodes
+
     def play(make):
         reader = nodes.Reader(
             make, batch_size=batch_size, file_root=str(jpegs), shuffle_after_epoch=True

@@ -20,6 +20,7 @@ from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors, lanes, without_collector
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
+CAPTURE = pytest.param({"capture": True}, marks=pytest.mark.dali("2.3"), id="capture")
 
 
 # --- checkpoints --------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def test_batches_that_were_called_before_closing_are_delivered(root):
         assert [contents(outputs) for outputs in called] == expected
 
 
-@pytest.mark.parametrize("capture", [False, True])
+@pytest.mark.parametrize("capture", [{}, CAPTURE])
 def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root, capture):
     """As torchdata's Prefetcher has it: its thread runs the reader."""
     for _ in range(6):
@@ -222,7 +223,7 @@ def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root, capture)
         def run(reader=reader, errors=errors):
             try:
                 while True:
-                    for _, labels in reader.next_epoch(4, capture=capture):
+                    for _, labels in reader.next_epoch(4, **capture):
                         ndd.cast(labels, dtype=ndd.float32)
             except RuntimeError as error:
                 errors.append(str(error))
@@ -236,13 +237,13 @@ def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root, capture)
         assert "closed" in errors[0] or "invalid" in errors[0]
 
 
-@pytest.mark.parametrize("capture", [False, True])
+@pytest.mark.parametrize("capture", [{}, CAPTURE])
 @pytest.mark.parametrize("end", ["close", "with", "drop"])
 def test_a_reader_leaves_no_thread_and_no_file_behind(root, end, capture):
     before = lanes()
 
     def use(reader):
-        for _, labels in reader.next_epoch(4, capture=capture):
+        for _, labels in reader.next_epoch(4, **capture):
             ndd.cast(labels, dtype=ndd.float32)
             break
         assert lanes() - before

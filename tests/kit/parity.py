@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, tfrecord, types
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
+from tests.kit import versions
 from tests.kit.containers import (
     write_numbered_recordios,
     write_numbered_tars,
@@ -86,11 +86,13 @@ def some_order(random: Random, size: int, *, by_container: bool) -> dict[str, An
     shuffle = random.choice(["none", "window", "epoch"] * 2 + ["both"])
     if shuffle == "both" and not by_container:
         shuffle = "window"
+    if by_container and not versions.has("2.2"):
+        shuffle = {"epoch": "none", "both": "window"}.get(shuffle, shuffle)
     if shuffle in ("window", "both"):
         order |= {"random_shuffle": True, "initial_fill": random.choice([1, 2, 5, 20, 1024])}
     if shuffle in ("epoch", "both"):
         order["shuffle_after_epoch"] = True
-        if random.random() < 0.5:
+        if random.random() < 0.5 and versions.has("2.1"):
             order["shuffle_after_epoch_seed"] = random.choice([0, 5, -3, 2**40])
     else:
         order["stick_to_shard"] = random.random() < 0.5
@@ -181,6 +183,8 @@ def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[s
     if reader == "webdataset":
         return {"paths": files, "index_paths": indexes, "ext": ["n"], "dtypes": types.INT64}
     if reader == "mxnet":
+        if len(files) > 1:
+            versions.require("2.2", "it takes records of several RecordIO files from wrong ones")
         return {"path": files, "index_path": indexes}
     features = {"n": tfrecord.FixedLenFeature([1], tfrecord.int64, 0)}
     return {"path": files, "index_path": indexes, "features": features}
@@ -221,7 +225,8 @@ def epochs(
             options = {"enable_checkpointing": True, "checkpoint": checkpoint}
             arguments = {"name": "R", **order, "shard_id": shard}
             pipelines.append(build(operator, 4, options, **arguments))
-        return DALIGenericIterator(
+        pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
+        return pytorch.DALIGenericIterator(
             pipelines, ["number"], reader_name="R", last_batch_policy=policy, auto_reset=auto_reset
         )
 
@@ -305,6 +310,7 @@ class ParityTests:
             refused += expected == "refused"
         assert refused < len(runs) or len(runs) < 3
 
+    @versions.SHUFFLED_CONTAINERS
     def test_every_argument_of_dalis_reader_is_there(self) -> None:
         real = inspect.signature(getattr(fn.readers, self.reader)).parameters
         ours = inspect.signature(getattr(readers, self.reader)).parameters

@@ -14,6 +14,7 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.order import Order, OrderOptions
 from dali_storage.order.resume import Rest, RestOrder, interleaved
+from tests.kit import versions
 from tests.kit.loading import Make, shard_size
 from tests.kit.order_model import case_of
 from tests.kit.parity import numbered, numbers
@@ -92,8 +93,8 @@ def test_other_ranks_give_the_rest_of_an_epoch_once(order, worlds):
     ("reader", "order"),
     [
         ("webdataset", WINDOW),
-        ("webdataset", WINDOW | EPOCH),
-        ("tfrecord", WINDOW | EPOCH),
+        pytest.param("webdataset", WINDOW | EPOCH, marks=versions.SHUFFLED_CONTAINERS),
+        pytest.param("tfrecord", WINDOW | EPOCH, marks=versions.SHUFFLED_CONTAINERS),
         ("mxnet", EPOCH),
         ("numpy", WINDOW),
     ],

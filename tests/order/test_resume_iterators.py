@@ -6,8 +6,6 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-from nvidia.dali.plugin.jax import DALIGenericIterator as JaxIterator
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
 from tests.kit.parity import numbers
@@ -26,6 +24,7 @@ from tests.kit.resuming import (
 )
 from tests.kit.tiers import by_tier
 
+pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 FILL, PARTIAL, DROP = LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL, LastBatchPolicy.DROP
@@ -33,7 +32,7 @@ FILL, PARTIAL, DROP = LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL, LastBatchPo
 
 def iterator(made, policy, **options):
     more = {"reader_name": "R", "auto_reset": True, "last_batch_policy": policy} | options
-    return DALIGenericIterator(made, ["label"], **more)
+    return pytorch.DALIGenericIterator(made, ["label"], **more)
 
 
 def values(batch):
@@ -149,8 +148,9 @@ def test_the_rest_of_an_epoch_may_be_dropped_as_a_whole():
 
 
 def test_an_iterator_of_jax_goes_on():
+    jax = pytest.importorskip("nvidia.dali.plugin.jax", exc_type=ImportError)
     (going_on,) = ranks(1, 5, state := begun(3))
-    it = JaxIterator(going_on, ["label"], reader_name="R", auto_reset=True)
+    it = jax.DALIGenericIterator(going_on, ["label"], reader_name="R", auto_reset=True)
     assert readers.state(going_on, "R") == state
     seen = [np.asarray(batch["label"]).ravel().tolist() for batch in it]
     assert [len(batch) for batch in seen] == [5, 5, 5]

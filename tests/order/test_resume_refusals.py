@@ -4,7 +4,6 @@ from functools import partial
 from itertools import chain
 
 import pytest
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dali_storage import readers
 from dali_storage.dali import source
@@ -22,6 +21,7 @@ from tests.kit.resuming import (
     saved,
 )
 
+pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 
 SAME = partial(OURS, labels=[0] * SIZE)
@@ -67,7 +67,8 @@ def test_another_data_set_or_order_is_refused(order, change, words, world):
         with pytest.raises(ValueError, match=rf"'R'\): the state to resume from .*{words}"):
             made.run()
     with pytest.raises(ValueError, match=words):
-        DALIGenericIterator(pipeline(0, world, 4, state, **change), ["label"], reader_name="R")
+        iterator = pytorch.DALIGenericIterator
+        iterator(pipeline(0, world, 4, state, **change), ["label"], reader_name="R")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.contract.errors import RecordError
 from dali_storage.formats import recordio
+from tests.kit import versions
 from tests.kit.containers import RECORDIO_MAGIC, recordio_record
 from tests.kit.parity import build, take
 from tests.kit.process import open_files
@@ -52,7 +53,7 @@ def test_a_record_may_lie_in_many_files(tmp_path, direct):
     found = recordio.find(list(map(os.fsencode, arguments["path"])), index)
     assert found.ranges is not None
     assert found.ranges.sizes.sum() == len(data)  # no byte is read twice
-    with pytest.raises(RuntimeError, match="wrong magic number"):
+    with pytest.raises(RuntimeError, match=r"wrong magic number|Incomplete or corrupted"):
         take(build(fn.readers.mxnet, 4, {}, **arguments, dont_use_mmap=True), 1)
 
 
@@ -169,8 +170,9 @@ def test_a_damaged_record_is_named(tmp_path, record, message):
         assert caught.value.filename == arguments["path"][0]
         where = f"sample 2: {len(record)} bytes at 80: "
         assert where in str(caught.value)
-        with pytest.raises(RuntimeError):  # as DALI
-            take(build(fn.readers.mxnet, 3, {}, **arguments), 1)
+        if versions.has("2.3"):  # older ones read beyond the record, and the process may die
+            with pytest.raises(RuntimeError):
+                take(build(fn.readers.mxnet, 3, {}, **arguments), 1)
     del caught
     assert not open_files(tmp_path)
 

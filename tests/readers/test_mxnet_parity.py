@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.kit import versions
 from tests.kit.containers import RECORDIO_MAGIC, recordio_record
 from tests.kit.parity import Case, ContainerParityTests, some_order
 
@@ -24,7 +25,7 @@ def some_files(random, root):
     records = [some_record(random, number, labels) for number in range(count)]
     data = b"".join(records)
     starts = np.cumsum([0, *map(len, records)]).tolist()
-    files = random.randint(1, min(4, count))
+    files = random.randint(1, min(4, count)) if versions.has("2.2") else 1  # see of_containers()
     cuts = sorted(random.sample(starts[1:-1], files - 1))
     if files == 2 and cuts[0] != starts[-3]:  # where DALI misses that the last record is in file 2
         cuts[0] += random.choice([0, 9])  # a record begins in one file and ends in the next
