@@ -1,6 +1,7 @@
 """Pipelines of images, and the loaders of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,7 +152,9 @@ class ImagePipeline:
 
 def _require_gpu(number: int) -> int:
     """`number`, if there is such a GPU."""
-    count = GetCUDADeviceCount()
+    count = 0
+    with suppress(RuntimeError):  # before 2.0, DALI raises where there is no driver
+        count = GetCUDADeviceCount()
     if not count:
         raise BackendUnavailable(
             "device='gpu': CUDA finds no GPU here", "give device='cpu', or install NVIDIA's driver"
