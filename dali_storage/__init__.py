@@ -80,7 +80,8 @@ def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[Non
     """Have code that cannot be edited use our readers: in a `with` block, or in what it decorates.
 
     Replaced are those of `nvidia.dali.fn.readers` and `nvidia.dali.ops.readers`, in the whole
-    process, until the block ends; blocks may be nested. Names that were imported before (`from
+    process, until the block ends; blocks may be nested or overlap. It goes outside of
+    `@pipeline_def`. Names that were imported before (`from
     nvidia.dali.fn.readers import file`), the deprecated `fn.file_reader` and the like, and the
     readers of dynamic mode stay DALI's.
 

@@ -94,9 +94,10 @@ def examine_dali() -> list[Verdict]:
     """What works with the DALI that is installed; if that does not fit at all, why."""
     try:
         from ..dali import compat  # imports DALI, which may be missing
-    except ImportError as error:
+    except Exception as error:
         return [{"name": "DALI", "since": ""} | _outcome(BackendUnavailable(str(error)))]
-    verdicts = []
+    newer = "" if compat.TESTED else ", newer than tested"
+    verdicts = [{"name": f"DALI {compat.VERSION}{newer}", "since": ""} | _outcome(None)]
     for name, since in compat.FEATURES.items():
         shown = ".".join(map(str, since))
         why = BackendUnavailable(f"found DALI {compat.VERSION}", f"install DALI {shown} or newer")

@@ -1,7 +1,7 @@
 """Which DALI is installed, what depends on its version, and its private names that we use.
 
-This is the only module that asks for the version. 1.53, 2.0, 2.1, 2.2, 2.3 and 2.4 were compared
-with `fn.readers` bit for bit (`make test-dali`); `readers.self_test` tries a newer one.
+This is the only module that asks for the version. `make test` and `make test-dali` compare readers
+with those of DALI 1.53, 2.0, 2.2, 2.3 and 2.4, bit for bit; `dali.self_test` tries a newer one.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from types import CodeType
 from typing import Any
 
@@ -28,7 +28,9 @@ FEATURES = {
 }
 """The first version with each feature; docs/dali-versions.md has the same table."""
 
-_DISTRIBUTIONS = [f"nvidia-dali{it}-cuda{n}0" for it in ("", "-nightly") for n in (11, 12, 13)]
+_DISTRIBUTIONS = [
+    f"nvidia-dali{it}-cuda{n}0" for it in ("", "-nightly", "-weekly") for n in (11, 12, 13)
+]
 
 _INTERNALS = {
     "nvidia.dali.backend:Pipeline": "GetSerializedCheckpoint Outputs reader_meta "
@@ -59,23 +61,25 @@ def _installed() -> str:
     Raises:
         ImportError: there is none, or two packages have overwritten each other's files.
     """
-    found = {}
+    found = dict[str, dict[str, str]]()  # versions by package, by directory
     for name in _DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    if len({*found.values()}) > 1:
-        listed = " and ".join(f"{name} {number}" for name, number in found.items())
-        raise ImportError(
-            f"dali_storage: {listed} are installed into one directory, nvidia/dali: uninstall "
-            "both, then install one of them"
-        )
+            package = distribution(name)
+            found.setdefault(str(package.locate_file("")), {})[name] = package.version
+    for directory, packages in found.items():
+        if len({*packages.values()}) > 1:
+            listed = " and ".join(f"{name} {number}" for name, number in packages.items())
+            raise ImportError(
+                f"dali_storage: {listed} are both in {directory}, and share its nvidia/dali: "
+                "uninstall both, then install one of them"
+            )
     try:
         return str(importlib.import_module("nvidia.dali").__version__)
-    except ModuleNotFoundError as error:
-        if error.name not in ("nvidia", "nvidia.dali"):
+    except (ModuleNotFoundError, AttributeError) as error:  # or only an empty directory is left
+        if getattr(error, "name", "") not in ("nvidia", "nvidia.dali", "__version__"):
             raise
         what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
-        raise ModuleNotFoundError(what, name=error.name) from None
+        raise ModuleNotFoundError(what, name="nvidia.dali") from None
 
 
 def _number(text: str) -> tuple[int, int]:
@@ -131,7 +135,7 @@ def load(data: str | bytes) -> dict[str, Any]:
         other = "before 2.0" if has((2, 0)) else "2.0 or newer"
         raise ValueError(
             f"the checkpoint was made with DALI {other}, and this is DALI {VERSION}: take the DALI "
-            "that it was made with, or go on with resume=, see readers.state()"
+            "that it was made with; or save readers.state() there, and give it as resume= here"
         )
     loads: Any = json.loads if has((2, 0)) else pickle.loads  # DALI 1.53 unpickles it, too
     return loads(data)  # type: ignore[no-any-return]

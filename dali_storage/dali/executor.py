@@ -43,9 +43,7 @@ def _saved_in(original: _Method, pipelines: Callable[[Any], list[Pipeline]]) -> 
         result = original(it, *arguments, **named)
         for pipeline in pipelines(it):
             if readers_of(pipeline) and pipeline not in _saved:
-                what = (
-                    f"DALI {compat.VERSION} made a checkpoint without the positions of its readers"
-                )
+                what = f"DALI {compat.VERSION} made a checkpoint without our readers' positions"
                 raise RuntimeError(f"{what}; {compat.REMEDY}")
         return result
 

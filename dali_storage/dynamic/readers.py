@@ -109,7 +109,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
             NotImplementedError: `capture=True`, which DALI 2.2 calls `compile=True`, before 2.3.
         """
         if any((*arguments[2:], named.get("capture"), named.get("compile"))):
-            what = "dali_storage.dynamic.readers.File with capture=True"
+            what = "dali_storage.dynamic.readers.File with capture=True (compile=True in DALI 2.2)"
             compat.require(what, (2, 3), NotImplementedError)
         return super().next_epoch(*arguments, **named)
 

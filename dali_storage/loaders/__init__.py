@@ -4,6 +4,7 @@
 pixels of torchvision.
 """
 
+from ..dali import compat  # first: it says what to install where there is no DALI
 from ..ranks import Shard
 from . import transforms
 from .datasets.cifar import cifar10, cifar100
@@ -24,3 +25,5 @@ __all__ = [
     "presets",
     "transforms",
 ]
+
+compat.require(__name__, compat.OLDEST)

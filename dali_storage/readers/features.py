@@ -1,14 +1,13 @@
 """What a `Feature` of nvidia.dali.tfrecord asks for, found by a run of DALI's own reader."""
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from nvidia.dali import Pipeline, ops, tfrecord
 
+from ..dali.self_test import in_memory
 from ..formats.tfrecord import example
 from ..formats.tfrecord.features import FOOTER, HEADER, Feature
 
@@ -79,21 +78,13 @@ def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, tuple[Any, tu
     """The types and shapes that DALI's reader makes of an Example of `entries`."""
     message = _message(example.MESSAGE, entries)
     record = HEADER.pack(len(message), 0) + message + FOOTER.pack(0)
-    with _in_memory(record) as path, _in_memory(b"0 %d" % len(record)) as index_path:
+    with in_memory(record) as path, in_memory(b"0 %d" % len(record)) as index_path:
         pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
         with pipeline:
             nodes = _TFRecord(path, index_path, dict(features), dont_use_mmap=True)()
             pipeline.set_outputs(*nodes.values())
         arrays = [np.asarray(output[0]) for output in pipeline.run()]
         return {name: (it.dtype, it.shape) for name, it in zip(nodes, arrays, strict=True)}
-
-
-@contextmanager
-def _in_memory(data: bytes) -> Iterator[str]:
-    """The path of a file that is only in memory."""
-    with os.fdopen(os.memfd_create("tfrecord"), "wb", buffering=0) as file:
-        file.write(data)
-        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _entry(name: str, kind: int) -> bytes:

@@ -99,7 +99,8 @@ class Prefetcher:
 
         `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
         of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
-        they are the samples' bytes. `gate` is for cooperative readers.
+        they are the samples' bytes. `gate` is for cooperative readers
+        that set no `copying_lanes`.
         """
         self._catalog = catalog
         self._divide = slices if catalog.ranges is None else parts
@@ -116,7 +117,7 @@ class Prefetcher:
             turns=copying_lanes(reader, dali_threads),
             begin=self._begin,
             work=self._work,
-            gate=gate if reader.cooperative else None,
+            gate=gate if reader.cooperative and not reader.copying_lanes else None,
         )
         reader.yield_turn = self._lanes.yield_turn
 

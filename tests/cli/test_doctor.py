@@ -100,7 +100,9 @@ def test_the_json_of_the_doctor_has_every_backend_and_every_device_once(offer, c
 def test_the_doctor_says_which_features_need_another_dali(offer, capsys, monkeypatch):
     offer(good="Works")
     monkeypatch.setattr(compat, "has", lambda least: least <= (2, 2))
-    works = {row["since"]: row["works"] for row in report(capsys)[1]["dali"]}
+    dali, *features = report(capsys)[1]["dali"]
+    assert (dali["name"], dali["works"]) == (f"DALI {compat.VERSION}", True)
+    works = {row["since"]: row["works"] for row in features}
     assert works == {"1.53": True, "2.0": True, "2.2": True, "2.3": False}
     monkeypatch.setitem(sys.modules, "dali_storage.dali", None)
     (row,) = report(capsys)[1]["dali"]

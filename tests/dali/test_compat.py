@@ -116,7 +116,7 @@ def test_two_packages_of_dali_in_one_directory_are_refused_by_name(program, tmp_
         ("2.1.0", "dali_storage.dynamic needs DALI 2.2 or newer, found 2.1.0"),
         pytest.param(
             "2.2.0",
-            "File with capture=True needs DALI 2.3 or newer, found 2.2.0",
+            "capture=True (compile=True in DALI 2.2) needs DALI 2.3 or newer, found 2.2.0",
             marks=pytest.mark.long,  # the import takes seconds
         ),
     ],
@@ -149,12 +149,12 @@ def test_a_newer_dali_with_the_same_order_is_named_in_one_warning(program):
 
 @pytest.mark.dali("2.2", "which it takes for another one")
 def test_a_newer_dali_with_another_order_is_refused_unless_the_user_allows_it(program):
-    code = NEWER.replace("{change}", "({'seed': 4} if 'seed' in given else {})")
+    code = NEWER.replace("{change}", "({'seed': 4} if 'random_shuffle' in given else {})")
     printed = program(code)
-    assert "Different from fn.readers.file there: random_shuffle. Either install DALI" in printed
+    assert "Compared with fn.readers.file: random_shuffle differs. Either install DALI" in printed
     assert "finished" not in printed
     allowed = program(code, DALI_STORAGE_UNTESTED_DALI="1")
-    assert "there: random_shuffle. DALI_STORAGE_UNTESTED_DALI=1 allows that" in allowed
+    assert "random_shuffle differs. DALI_STORAGE_UNTESTED_DALI=1 allows that" in allowed
     assert "finished" in allowed
 
 
@@ -170,7 +170,7 @@ def test_a_newer_dali_with_another_order_is_refused_unless_the_user_allows_it(pr
             "new = Executor.GetSerializedCheckpoint\n"
             "Pipeline._get_checkpoint = lambda it, **_: new(it._pipe, context(it))",
             "a_pipeline(readers.file).checkpoint()",
-            "made a checkpoint without the positions of its readers",
+            "made a checkpoint without our readers' positions",
         ),
         (
             "new = Executor.RestoreFromSerializedCheckpoint\n"

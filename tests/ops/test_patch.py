@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
 
 import nvidia.dali.ops as dali_ops
@@ -54,11 +55,22 @@ def test_readers_under_the_names_of_dali_read_as_dali(reader, tmp_path, monkeypa
 def test_patch_is_undone_after_an_exception_also_of_an_inner_block(error):
     before = now()
     with dali_storage.patch():
-        outer = now()
         with pytest.raises(error), dali_storage.patch(seed=1):
-            assert not {*now()} & {*outer, *before}
+            assert not {*now()} & {*before}
             raise error
-        assert now() == outer
+        assert not {*now()} & {*before}
+        assert "seed" not in dali_ops.readers.File.defaults
+    assert now() == before
+
+
+def test_patch_is_undone_when_blocks_of_two_threads_overlap():
+    before, first, second = now(), dali_storage.patch(), dali_storage.patch()
+    first.__enter__()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(second.__enter__).result()
+        first.__exit__(None, None, None)
+        assert not {*now()} & {*before}
+        thread.submit(second.__exit__, None, None, None).result()
     assert now() == before
 
 
