@@ -42,6 +42,8 @@ def add_reader(
         raise RuntimeError(f"{what} does not work in a pipeline with debug=True")
     if preserve and pipeline is None:
         Pipeline._raise_pipeline_required("Operators with side-effects ")
+    if not isinstance(name, (str, type(None))):
+        raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
     extend_iterators()
     extend_iterators_to_resume()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from nvidia.dali.pipeline import do_not_convert
 
 from .. import readers
-from ..readers.arguments import in_graph, refuse_unknown
+from ..readers.arguments import refuse_unknown
 
 __all__ = ["File", "MXNet", "Numpy", "Records", "TFRecord", "Webdataset"]
 
@@ -16,8 +16,7 @@ class ReaderOperator:
     """A reader that is made anywhere; each call, where a graph is defined, adds one to the graph.
 
     As in DALI, an argument is given to the constructor or to a call, `device` to the constructor,
-    and None is as if not given. The constructor opens nothing. It refuses wrong arguments, unless
-    one is still missing; `backend_options` must be right for its `backend`.
+    and None is as if not given. The constructor opens nothing, and refuses unknown arguments.
     """
 
     reader: ClassVar[Any]  # the function, which describes arguments, outputs and errors
@@ -25,14 +24,8 @@ class ReaderOperator:
 
     @do_not_convert  # type: ignore[untyped-decorator]
     def __init__(self, **given: Any) -> None:
-        parameters = inspect.signature(self.reader).parameters
-        refuse_unknown(type(self).__name__, given, parameters)
+        refuse_unknown(type(self).__name__, given, inspect.signature(self.reader).parameters)
         self._given = _not_none(given)
-        arguments = {**self.defaults, **self._given}
-        if "num_shards" not in arguments:
-            arguments.pop("shard_id", None)  # the call may give both
-        if all(it.name in arguments or it.default != it.empty for it in parameters.values()):
-            in_graph(self.reader.__wrapped__(**arguments)[1])
 
     @do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, **given: Any) -> Any:

@@ -1,10 +1,9 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
-import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
 from nvidia.dali.pipeline import do_not_convert
 
@@ -14,7 +13,7 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import SHUFFLE_BITS, DataNode, add_reader
+from ..dali import SHUFFLE_BITS
 from ..order import OrderOptions
 from ..reading.opening import Opening
 
@@ -22,11 +21,6 @@ _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DAL
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-Call: TypeAlias = tuple[Opening, Mapping[str, Any], Callable[[tuple[DataNode, ...]], _T]]
-"""What a reader opens, its arguments, and what a call returns of the nodes."""
 
 
 class ReadingArguments(TypedDict, total=False):
@@ -112,20 +106,6 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
     return decorate
 
 
-def adds_reader(check: Callable[_P, Call[_T]]) -> Callable[_P, _T]:
-    """Make a reader of the function that checks its arguments, which is `__wrapped__` of it."""
-
-    @functools.wraps(check)
-    def add(*args: _P.args, **given: _P.kwargs) -> _T:
-        opening, arguments, outputs = check(*args, **given)
-        return outputs(add_reader(opening=opening, **in_graph(arguments)))
-
-    *_, returned = get_args(get_args(get_type_hints(check)["return"])[-1])
-    reader: Any = add
-    reader.__signature__ = inspect.signature(check).replace(return_annotation=returned)
-    return reader  # type: ignore[no-any-return]
-
-
 def complete(reader: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given to a reader, and the defaults of what is not; refuses unknown arguments."""
     refuse_unknown(reader.__qualname__, given, reader.defaults)
@@ -192,11 +172,8 @@ def prepare(
 
 def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `dali.add_reader()` beside the `Opening`."""
-    name = arguments["name"]
-    if not isinstance(name, (str, type(None))):
-        raise TypeError(f"name must be a string, not {name!r}")
     return {
-        "name": name,
+        "name": arguments["name"],
         "inherits_seed": arguments["seed"] is None,
         "preserve": dali_flag("preserve", arguments["preserve"]),
         "lazy": dali_flag("lazy_init", arguments["lazy_init"]),

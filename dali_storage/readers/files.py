@@ -6,11 +6,11 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..reading.opening import Opening
 from ..samples import discovery
 from ..samples.locations import file_names, locations
-from .arguments import Call, DaliArguments, adds_reader, complete, prepare, takes_arguments
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 
 
 class SampleArguments(discovery.Filters, total=False):
@@ -26,9 +26,8 @@ class FileArguments(SampleArguments, DaliArguments, total=False):
     """The arguments of `file`."""
 
 
-@adds_reader
 @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
-def file(**given: Unpack[FileArguments]) -> Call[tuple[DataNode, ...]]:
+def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     """`fn.readers.file` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
@@ -157,7 +156,7 @@ def file(**given: Unpack[FileArguments]) -> Call[tuple[DataNode, ...]]:
     Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
     """
     arguments = complete(file, given)
-    return prepare_file(arguments), arguments, tuple
+    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
 
 
 def prepare_file(arguments: Mapping[str, Any]) -> Opening:

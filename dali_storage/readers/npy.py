@@ -8,12 +8,12 @@ from nvidia.dali.data_node import DataNode as Tensor
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
-from .arguments import Call, adds_reader, complete, prepare, takes_arguments
+from .arguments import complete, in_graph, prepare, takes_arguments
 from .containers import DirectArguments, on_cpu
 
 Integers: TypeAlias = int | Sequence[int] | None
@@ -44,7 +44,6 @@ class NumpyArguments(DirectArguments, total=False):
     roi_start: Integers
 
 
-@adds_reader
 @takes_arguments(
     file_filter="*.npy",
     fill_value=0.0,
@@ -52,7 +51,7 @@ class NumpyArguments(DirectArguments, total=False):
     register_buffers=True,
     roi_axes=(),
 )
-def numpy(**given: Unpack[NumpyArguments]) -> Call[DataNode | tuple[DataNode, ...]]:
+def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.numpy` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the arrays, their order, shards and epochs, bit for bit.
@@ -108,7 +107,8 @@ def numpy(**given: Unpack[NumpyArguments]) -> Call[DataNode | tuple[DataNode, ..
         header.Npy(_region(arguments)),
         names=locations(file_root, files, file_list),
     )
-    return opening, arguments, lambda nodes: nodes if len(nodes) > 1 else nodes[0]
+    nodes = add_reader(opening=opening, **in_graph(arguments))
+    return nodes if len(nodes) > 1 else nodes[0]
 
 
 def _region(arguments: Mapping[str, Any]) -> Region | None:

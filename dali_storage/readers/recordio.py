@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..contract._types import PathLike
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import Call, DaliArguments, adds_reader, complete, prepare, takes_arguments
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import on_cpu
 
 
-@adds_reader
 @takes_arguments()
 def mxnet(
     *,
@@ -20,7 +19,7 @@ def mxnet(
     index_path: PathLike | Sequence[PathLike],
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
-) -> Call[tuple[DataNode, ...]]:
+) -> tuple[DataNode, ...]:
     """`fn.readers.mxnet` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
@@ -69,4 +68,4 @@ def mxnet(
         names=paths,
         shuffle=shuffle,
     )
-    return opening, arguments, tuple
+    return add_reader(opening=opening, **in_graph(arguments))

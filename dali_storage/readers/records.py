@@ -5,12 +5,12 @@ from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import Call, ReaderArguments, adds_reader, complete, prepare, takes_arguments
+from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
 
 
 class _Records(Format):
@@ -18,7 +18,6 @@ class _Records(Format):
     schema = "Records"
 
 
-@adds_reader
 @takes_arguments()
 def records(
     *,
@@ -28,7 +27,7 @@ def records(
     file_ids: Column | None = None,
     labels: Column | None = None,
     **given: Unpack[ReaderArguments],
-) -> Call[tuple[DataNode, ...]]:
+) -> tuple[DataNode, ...]:
     """Samples that are byte ranges of files, in the order of `readers.file`.
 
     For containers of any kind whose index you have: sample i is `sizes[i]` bytes of a file, from
@@ -77,4 +76,4 @@ def records(
         _Records(),
         names=names,
     )
-    return opening, arguments, tuple
+    return add_reader(opening=opening, **in_graph(arguments))

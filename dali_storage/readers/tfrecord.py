@@ -7,17 +7,16 @@ from typing import Any, Unpack
 from ..contract._types import PathLike
 from ..contract.errors import BackendUnavailable
 from ..contract.options import dali_flag
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
-from .arguments import Call, adds_reader, complete, prepare, takes_arguments
+from .arguments import complete, in_graph, prepare, takes_arguments
 from .containers import DirectArguments, index_names, on_cpu
 from .features import describe
 
 
-@adds_reader
 @takes_arguments()
 def tfrecord(
     *,
@@ -27,7 +26,7 @@ def tfrecord(
     shuffle: str = "dali",
     verify: bool = False,
     **given: Unpack[DirectArguments],
-) -> Call[dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]]:
+) -> dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]:
     """`fn.readers.tfrecord` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
@@ -88,12 +87,9 @@ def tfrecord(
         names=files,
         shuffle=shuffle,
     )
-
-    def outputs(nodes: tuple[DataNode, ...]) -> Any:
-        by_name = dict(zip(described, nodes, strict=False))
-        return (by_name, nodes[-1]) if len(nodes) > len(by_name) else by_name
-
-    return opening, arguments, outputs
+    nodes = add_reader(opening=opening, **in_graph(arguments))
+    outputs = dict(zip(described, nodes, strict=False))
+    return (outputs, nodes[-1]) if dali_flag("return_index", arguments["return_index"]) else outputs
 
 
 def _checksum() -> Checksum:

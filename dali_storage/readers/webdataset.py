@@ -10,17 +10,16 @@ from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import DataNode
+from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import Call, DaliArguments, adds_reader, complete, prepare, takes_arguments
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import index_names, on_cpu
 
 
-@adds_reader
 @takes_arguments()
 def webdataset(
     *,
@@ -32,7 +31,7 @@ def webdataset(
     missing_component_behavior: str | None = "",
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
-) -> Call[DataNode | tuple[DataNode, ...]]:
+) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.webdataset` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
@@ -99,7 +98,8 @@ def webdataset(
         names=tars,
         shuffle=shuffle,
     )
-    return opening, arguments, lambda nodes: nodes if len(nodes) > 1 else nodes[0]
+    nodes = add_reader(opening=opening, **in_graph(arguments))
+    return nodes if len(nodes) > 1 else nodes[0]
 
 
 def _extensions(ext: Any) -> list[bytes]:

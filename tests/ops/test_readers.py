@@ -81,9 +81,8 @@ def test_records_is_a_class_too(tmp_path):
     ("given", "called", "message"),
     [
         ({"seeds": 1}, {}, r"^File\(\) got an unexpected keyword argument 'seeds'"),
-        ({"num_shards": 0}, {}, "num_shards must be"),
-        ({"name": 3}, {}, "name must be a string"),
-        ({"backend_options": {"lane": 3}}, {}, "lane"),
+        ({"num_shards": 0}, {"name": "A"}, "num_shards must be"),
+        ({}, {"name": 3}, "name must be a string"),
         ({"name": "A"}, {"name": "A"}, "^File: give name to the constructor only"),
         ({}, {"device": "cpu"}, "^File: give device to the constructor only"),
         ({}, {"seeds": 1}, "unexpected keyword argument 'seeds'"),
