@@ -70,7 +70,7 @@ def _differences() -> Iterator[str]:
             each = [bytes([number]) for number in range(_FILES)]
             yield from _compare([files.enter_context(in_memory(content)) for content in each])
     except Exception as error:
-        yield f"no comparison, {type(error).__name__}: {str(error).splitlines()[0]}"
+        yield f"no comparison, {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _compare(names: list[str]) -> Iterator[str]:
