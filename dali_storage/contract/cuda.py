@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from ._types import HostBuffer, address_of
-from .errors import BackendUnavailable
+from .errors import INSTALL, BackendUnavailable
 
-_INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
 _MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped: for all contexts, and for kernels
 _IO_MEMORY = 4  # cudaHostRegisterIoMemory
 _UNIT = 2 << 20  # bytes; GPU memory is exported to other devices in units of this size
@@ -43,7 +42,7 @@ def require(gpu: int = 0) -> Any:
         runtime = cupy.cuda.runtime
     except Exception as error:  # of any kind, if it was built for another NumPy or CUDA
         what = f"GPU memory and page-locked memory need CuPy, which cannot be imported: {error}"
-        raise BackendUnavailable(what, _INSTALL) from None
+        raise BackendUnavailable(what, INSTALL) from None
     try:
         count = int(runtime.getDeviceCount())
     except RuntimeError as error:

@@ -14,16 +14,15 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 from pathlib import Path
 from typing import Any
 
-from .errors import BackendUnavailable
+from .errors import INSTALL, BackendUnavailable
 from .objects import scheme
 from .options import require_options
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
-_DALI = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
 _INSTALL = {
-    "nvidia": _DALI,
-    "nvidia.dali": _DALI,
+    "nvidia": INSTALL,
+    "nvidia.dali": INSTALL,
     "obstore": "pip install 'dali-storage[object-store]'",
 }  # modules whose package has another name
 

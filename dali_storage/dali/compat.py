@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from types import CodeType
 from typing import Any
 
-OLDEST, NEWEST = (1, 53), (2, 4)  # tested
+from ..contract.errors import INSTALL
 
-INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+OLDEST, NEWEST = (1, 53), (2, 4)  # tested
 
 FEATURES = {
     "readers.*, iterators, checkpoints, resume": (1, 53),
